@@ -1,1 +1,1 @@
-"""What is read, and by whom: layouts, partitions, shuffles and samplers are pure; formats and generation touch bytes."""
+"""What is read, and by whom: layouts, partitions, shuffles and samplers are pure; formats and generation make bytes."""

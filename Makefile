@@ -1,0 +1,43 @@
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: quickstart test slow check bench clean
+
+# A fresh machine with Python >= 3.11: a venv, install, generate a small dataset, run it on a local Ray, print the summary.
+quickstart: $(VENV)/.installed
+	$(BIN)/rayio run unet3d-small
+
+# A venv with the test extras, and the suite (without the slow tier).
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest
+
+slow: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m "slow or browser"
+
+# What every commit must pass: format, lint, types.
+check: $(VENV)/.installed-test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+# Every benchmark, each prints its table; see benchmarks/README.md.
+bench: $(VENV)/.installed-test
+	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rayio needs Python 3.11 or newer; set PYTHON=...")'
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+# torch comes first and alone, so that pip takes its CPU build where there is one.
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet torch==2.13.0
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

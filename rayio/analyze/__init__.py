@@ -1,0 +1,1 @@
+"""What it means: spans become numbers, and numbers become one screen of text."""

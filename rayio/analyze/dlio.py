@@ -1,0 +1,69 @@
+"""DLIO's own metrics, formula by formula, for comparison with published MLPerf Storage results.
+
+Source: ``compute_metrics_train``, ``end_train`` and ``end_run`` of ``dlio_benchmark/utils/statscounter.py``
+(argonne-lcf/dlio_benchmark), with its defaults: the first step of a block is left out, no step at its end.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.timeline import Ints, Steps
+
+#: ``metric_exclude_start_steps``.
+EXCLUDED = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Dlio:
+    """One number per epoch, as DLIO has them: AU in percent, throughput in samples per second."""
+
+    au_percent: NDArray[np.float64]
+    samples_per_second: NDArray[np.float64]
+
+
+def dlio(steps: Steps, *, world_size: int, batch_size: int, steps_per_epoch: int) -> Dlio:
+    """Compute DLIO's metrics of every epoch that all ranks went through, when it has at least three steps.
+
+    A block ends where a checkpoint begins. For a rank and a block, with ``proc = load + compute`` and a = 1:
+    ``T = (end - start) - Σ proc[:a]``, ``AU = 100 · Σ compute[a:] / T`` and
+    ``throughput = (len(compute) - 2) / T · batch_size``, the literal 2 being DLIO's. An epoch's number is the mean of
+    its blocks, weighted by their steps; then AU is the mean over ranks and throughput the sum.
+    """
+    nothing = Dlio(np.empty(0), np.empty(0))
+    if steps.number == 0 or steps_per_epoch < 3:
+        return nothing
+    first = np.flatnonzero(_begins_block(steps))
+    last = np.append(first[1:], steps.number) - 1
+    number = last - first + 1
+    load, compute = steps.parts["data_wait"], steps.parts["compute"]
+    # EXCLUDED is 1: the steps left out of a block are its first.
+    total = steps.saving[last] - steps.start[first] - (load + compute)[first]
+    counted = np.add.reduceat(compute, first) - compute[first]
+    is_long = total > 0
+    seconds = np.where(is_long, total, 1) / 1e9
+    au = np.where(is_long, 100 * counted / 1e9 / seconds, 0.0)
+    throughput = np.where(is_long, (number - 2) / seconds * batch_size, 0.0)
+
+    epoch = steps.epoch[first]
+    num_epochs = int(epoch.max()) + 1
+    done = np.bincount(epoch, weights=number, minlength=num_epochs)
+    complete = done == world_size * steps_per_epoch
+    weight = number / steps_per_epoch
+    au_sum = np.bincount(epoch, weights=au * weight, minlength=num_epochs)
+    throughput_sum = np.bincount(epoch, weights=throughput * weight, minlength=num_epochs)
+    return Dlio(au_sum[complete] / world_size, throughput_sum[complete])
+
+
+def _begins_block(steps: Steps) -> NDArray[np.bool_]:
+    """Say which steps begin a block: the first of a rank, of an epoch and after any rank's checkpoint."""
+    key: Ints = (steps.epoch << 31) | steps.step
+    saves = np.isin(key, np.unique(key[steps.saving < steps.end]))
+    begins = np.ones(steps.number, np.bool_)
+    begins[1:] = saves[:-1]
+    for column in (steps.life, steps.epoch, steps.attempt):
+        begins[1:] |= column[1:] != column[:-1]
+    return begins

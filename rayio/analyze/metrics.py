@@ -1,0 +1,289 @@
+"""Spans -> numbers: where a run's time went, how busy the accelerators were, how fast samples arrived.
+
+Counts and sums are whole nanoseconds until the last division. A number that cannot be known (a run that broke off, too
+few steps) is None, and a note says why.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.dlio import dlio
+from rayio.analyze.timeline import PHASES, SPLIT, Ints, Lives, Steps, integers, texts, timeline
+from rayio.scenario import derive
+from rayio.scenario.model import Scenario
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Steps in the window below which a note says that they are few.
+FEW_STEPS = 10
+
+#: Ranks listed one by one in a result; of more, the first ones.
+LISTED_RANKS = 64
+
+#: Times that have percentiles: of whole steps in the window, of reader and writer spans.
+STEP_TIMES = ("step_time", "data_wait", "compute", "sync")
+SPAN_TIMES = ("read", "decode", "collate", "write")
+
+#: Numbers of a result that are not tables.
+HEADLINE = (
+    "au",
+    "au_min",
+    "au_max",
+    "window_seconds",
+    "window_steps",
+    "samples_per_second",
+    "mib_per_second",
+    "data_wait_share",
+    "sync_share",
+    "checkpoint_share",
+    "other_share",
+    "goodput",
+    "wall_seconds",
+    "steps",
+    "startup_skew_seconds",
+    "au_dlio",
+    "au_dlio_stdev",
+    "samples_per_second_dlio",
+    "samples_per_second_dlio_stdev",
+)
+STATISTICS = ("mean", "p50", "p90", "p99", "max")
+
+#: Every number that ``expect:`` may name.
+METRICS = (
+    *HEADLINE,
+    *(f"{table}.{name}" for table in ("time", "share") for name in SPLIT),
+    *(f"percentiles.{name}.{s}" for name in (*STEP_TIMES, "checkpoint", *SPAN_TIMES) for s in STATISTICS),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RunShape:
+    """What the numbers need to know of the plan; steps are per rank, ``batch_size`` is samples per rank and step."""
+
+    world_size: int
+    batch_size: int
+    warmup_steps: int
+    epochs: int
+    steps_per_epoch: int
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> RunShape:
+        """Give the shape of a scenario's run."""
+        return cls(
+            world_size=derive.world_size(scenario),
+            batch_size=scenario.loader.batch_size,
+            warmup_steps=scenario.train.warmup_steps,
+            epochs=scenario.train.epochs,
+            steps_per_epoch=derive.steps_per_epoch(scenario),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured part of a run: from when every rank is warm to when the first rank is done (ns)."""
+
+    begin: int
+    end: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return (self.end - self.begin) / 1e9
+
+    def holds(self, moment: Ints) -> NDArray[np.bool_]:
+        """Say which moments lie in it; its end does not."""
+        return (moment >= self.begin) & (moment < self.end)
+
+    def whole(self, steps: Steps) -> NDArray[np.bool_]:
+        """Say which steps lie in it from their start to their end."""
+        return (steps.start >= self.begin) & (steps.end <= self.end)
+
+
+def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
+    """Compute every number of a result from a run's spans (in any order); seconds, fractions, MiB = 2**20 bytes.
+
+    ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it. ``time`` and ``share`` split the wall time of all
+    ranks together; ``au``, the ``…_share`` numbers and percentiles of steps are of the whole steps in the window,
+    percentiles of ``read``, ``decode`` and ``collate`` of the spans that end in it, those of ``checkpoint`` and
+    ``write`` of the whole run. ``window_steps`` is of the rank with the fewest; ``steps`` sums all completed ones.
+    """
+    spans = spans.unify_dictionaries()
+    lives, steps = timeline(spans)
+    window, notes = _window(lives, steps, shape)
+    inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
+    result: dict[str, Any] = {
+        **_utilisation(steps, inside, lives, window, notes),
+        **_rates(spans, steps, window, shape),
+        **_shares(steps, inside),
+        **_whole_run(lives, steps, shape),
+        **_dlio(steps, shape, notes),
+        "time": {name: int(lives.split[name].sum()) / 1e9 for name in SPLIT},
+        "share": _fractions(lives),
+        "percentiles": _percentiles(spans, steps, inside, window),
+        "ranks": _ranks(lives, steps, inside),
+    }
+    if len(lives.rank) > LISTED_RANKS:
+        notes.append(f"{LISTED_RANKS} of {len(lives.rank)} ranks are listed")
+    for rank in lives.rank[lives.split["other"] < 0][:1]:
+        notes.append(f"spans of rank {rank} overlap on lane 0: its split is wrong, which is a defect of rayio")
+    result["notes"] = notes
+    return result
+
+
+def _window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | None, list[str]]:
+    """Find the window; None with a note when a rank was never warm or nothing lies between the two ends."""
+    notes = []
+    number = np.bincount(steps.life, minlength=len(lives.rank))
+    if missing := shape.world_size - len(lives.rank):
+        notes.append(f"{missing} of {shape.world_size} ranks recorded nothing")
+    planned = shape.epochs * shape.steps_per_epoch
+    if short := int((number < planned).sum()):
+        notes.append(f"{short} of {shape.world_size} ranks did not finish their {planned} steps: the run broke off")
+    if missing or not len(lives.rank) or (number <= shape.warmup_steps).any():
+        notes.append(f"no window: a rank has no step after its {shape.warmup_steps} warm-up steps")
+        return None, notes
+    first = np.cumsum(number) - number
+    warm = steps.end[first + shape.warmup_steps - 1] if shape.warmup_steps else steps.start[first]
+    window = Window(int(warm.max()), int(steps.end[first + number - 1].min()))
+    if window.begin >= window.end:
+        notes.append("no window: a rank was done before another was warm")
+        return None, notes
+    return window, notes
+
+
+def _utilisation(
+    steps: Steps, inside: NDArray[np.bool_], lives: Lives, window: Window | None, notes: list[str]
+) -> dict[str, Any]:
+    """AU per rank = Σ compute / Σ step time over whole steps in the window; then mean, min and max over ranks."""
+    au = _au_by_rank(steps, inside, len(lives.rank))
+    known = au[~np.isnan(au)]
+    fewest = int(np.bincount(steps.life[inside], minlength=len(lives.rank)).min(initial=steps.number))
+    if window is not None:
+        if len(known) < len(au):
+            notes.append(f"{len(au) - len(known)} of {len(au)} ranks have no whole step in the window, so no AU")
+        if fewest < FEW_STEPS:
+            notes.append(f"only {fewest} whole steps per rank in the window: the numbers are rough")
+    return {
+        "au": float(known.mean()) if len(known) else None,
+        "au_min": float(known.min()) if len(known) else None,
+        "au_max": float(known.max()) if len(known) else None,
+        "window_seconds": window.seconds if window else None,
+        "window_steps": fewest if window else None,
+    }
+
+
+def _au_by_rank(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> NDArray[np.float64]:
+    """Give the AU of each rank; NaN for a rank without time in the window."""
+    busy, total = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    np.add.at(busy, steps.life[inside], steps.parts["compute"][inside])
+    np.add.at(total, steps.life[inside], steps.duration[inside])
+    return np.where(total > 0, busy / np.maximum(total, 1), np.nan)
+
+
+def _rates(spans: pa.Table, steps: Steps, window: Window | None, shape: RunShape) -> dict[str, Any]:
+    """Samples whose wait ended in the window, and bytes of reads that ended in it, per second of it."""
+    if window is None:
+        return {"samples_per_second": None, "mib_per_second": None}
+    consumed = int(window.holds(steps.arrived).sum()) * shape.batch_size
+    reads = texts(spans, "name", ("read",)) == 0
+    ended = (integers(spans, "start_ns") + integers(spans, "duration_ns"))[reads]
+    nbytes = int(integers(spans, "bytes")[reads][window.holds(ended)].sum())
+    return {
+        "samples_per_second": consumed / window.seconds,
+        "mib_per_second": nbytes / 2**20 / window.seconds,
+    }
+
+
+def _shares(steps: Steps, inside: NDArray[np.bool_]) -> dict[str, Any]:
+    """What the step time in the window went to, all ranks together; with the share of compute they sum to 1."""
+    total = int(steps.duration[inside].sum())
+    spent = {name: int(steps.parts[name][inside].sum()) for name in PHASES[1:]}
+    other = total - sum(spent.values())
+    parts = {"data_wait": spent["data_wait"], "sync": spent["sync"], "checkpoint": spent["checkpoint"], "other": other}
+    return {f"{name}_share": ns / total if total else None for name, ns in parts.items()}
+
+
+def _whole_run(lives: Lives, steps: Steps, shape: RunShape) -> dict[str, Any]:
+    """Goodput = compute of steps that count / wall time, mean over planned ranks; failures and checkpoints included."""
+    wall = int(lives.end.max() - lives.begin.min()) if len(lives.rank) else 0
+    asked = steps.start[np.unique(steps.life, return_index=True)[1]]
+    return {
+        "goodput": int(steps.parts["compute"].sum()) / (wall * shape.world_size) if wall else None,
+        "wall_seconds": wall / 1e9,
+        "world_size": shape.world_size,
+        "steps": steps.number,
+        "startup_skew_seconds": int(asked.max() - asked.min()) / 1e9 if len(asked) else None,
+    }
+
+
+def _dlio(steps: Steps, shape: RunShape, notes: list[str]) -> dict[str, Any]:
+    """DLIO's numbers: mean and (population) standard deviation over epochs; AU in percent, as they print it."""
+    by_epoch = dlio(
+        steps, world_size=shape.world_size, batch_size=shape.batch_size, steps_per_epoch=shape.steps_per_epoch
+    )
+    au, rate = by_epoch.au_percent, by_epoch.samples_per_second
+    if not len(au):
+        notes.append("no au_dlio: it needs a whole epoch of at least 3 steps")
+        return dict.fromkeys(name for name in HEADLINE if "dlio" in name)
+    return {
+        "au_dlio": float(au.mean()),
+        "au_dlio_stdev": float(au.std()),
+        "samples_per_second_dlio": float(rate.mean()),
+        "samples_per_second_dlio_stdev": float(rate.std()),
+    }
+
+
+def _fractions(lives: Lives) -> dict[str, float | None]:
+    total = int((lives.end - lives.begin).sum())
+    return {name: int(lives.split[name].sum()) / total if total else None for name in SPLIT}
+
+
+def _percentiles(spans: pa.Table, steps: Steps, inside: NDArray[np.bool_], window: Window | None) -> dict[str, Any]:
+    times = {"step_time": steps.duration, **steps.parts}
+    table = {name: _statistics(times[name][inside]) for name in STEP_TIMES}
+    names = ("checkpoint", *SPAN_TIMES)
+    name, duration = texts(spans, "name", names), integers(spans, "duration_ns")
+    ended = integers(spans, "start_ns") + duration
+    is_measured = window.holds(ended) if window else np.ones(len(ended), np.bool_)
+    is_whole_run = np.isin(names, ("checkpoint", "write"))
+    for code, text in enumerate(names):
+        chosen = name == code
+        table[text] = _statistics(duration[chosen if is_whole_run[code] else chosen & is_measured])
+    return table
+
+
+def _statistics(durations: Ints) -> dict[str, float | int] | None:
+    """Mean, nearest-rank percentiles (each a time that occurred) and maximum, in seconds; None of no durations."""
+    number = len(durations)
+    if number == 0:
+        return None
+    places = {"p50": -(-number * 50 // 100) - 1, "p90": -(-number * 90 // 100) - 1, "p99": -(-number * 99 // 100) - 1}
+    ordered = np.partition(durations, [*places.values(), number - 1])
+    return {
+        "count": number,
+        "mean": int(durations.sum()) / number / 1e9,
+        **{name: int(ordered[place]) / 1e9 for name, place in places.items()},
+        "max": int(ordered[-1]) / 1e9,
+    }
+
+
+def _ranks(lives: Lives, steps: Steps, inside: NDArray[np.bool_]) -> list[dict[str, Any]]:
+    """One line per rank: its AU, its completed steps, and its split in seconds."""
+    au = _au_by_rank(steps, inside, len(lives.rank))
+    number = np.bincount(steps.life, minlength=len(lives.rank))
+    return [
+        {
+            "rank": int(lives.rank[i]),
+            "au": None if np.isnan(au[i]) else float(au[i]),
+            "steps": int(number[i]),
+            "wall": int(lives.end[i] - lives.begin[i]) / 1e9,
+            **{name: int(lives.split[name][i]) / 1e9 for name in SPLIT},
+        }
+        for i in range(min(len(lives.rank), LISTED_RANKS))
+    ]

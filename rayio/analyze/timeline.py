@@ -1,0 +1,196 @@
+"""Spans of ranks -> lives and steps: whose time was spent on what, in whole nanoseconds.
+
+Everything is arrays: one entry per rank, or one per step. Nothing here loops over spans.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Ints = NDArray[np.int64]
+
+#: What lane 0 of a rank is made of, in the order in which a step goes through it.
+PHASES = ("startup", "data_wait", "compute", "sync", "checkpoint")
+
+#: What a rank's wall time is split into: its phases, what a failure cost, and the rest, which is the emulator's own.
+SPLIT = (*PHASES, "restart", "other")
+
+_WAIT, _COMPUTE, _CHECKPOINT = PHASES.index("data_wait"), PHASES.index("compute"), PHASES.index("checkpoint")
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """Every rank that recorded anything, by ascending rank; times in ns.
+
+    ``split`` has an array for each name of :data:`SPLIT`; for each rank they sum to ``end - begin`` exactly.
+    """
+
+    rank: Ints
+    begin: Ints
+    end: Ints
+    split: dict[str, Ints]
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Every step that was completed, in its last attempt, sorted by rank and then by time; times in ns.
+
+    A step lasts from where its rank asks for its batch to where it asks for the next one; the last one to the end of
+    the rank. ``life`` is the position of its rank in :class:`Lives`; ``arrived`` is when the batch was there;
+    ``saving`` is when its checkpoint began, or its end when it had none. ``parts`` has an array for each of data_wait,
+    compute, sync and checkpoint.
+    """
+
+    life: Ints
+    epoch: Ints
+    step: Ints
+    attempt: Ints
+    start: Ints
+    end: Ints
+    arrived: Ints
+    saving: Ints
+    parts: dict[str, Ints]
+
+    @property
+    def number(self) -> int:
+        """How many steps there are."""
+        return len(self.start)
+
+    @property
+    def duration(self) -> Ints:
+        """Step times in ns."""
+        return self.end - self.start
+
+
+def texts(spans: pa.Table, column: str, among: tuple[str, ...]) -> NDArray[np.int32]:
+    """Number the entries of a dictionary column by their place in ``among``; -1 for any other text."""
+    numbers: list[NDArray[np.int32]] = []
+    for chunk in spans.column(column).chunks:
+        known = [among.index(text) if text in among else -1 for text in chunk.dictionary.to_pylist()]
+        numbers.append(np.array([*known, -1], np.int32)[chunk.indices.to_numpy()])
+    return np.concatenate(numbers) if numbers else np.empty(0, np.int32)
+
+
+def integers(spans: pa.Table, column: str) -> Ints:
+    """Give a column of whole numbers as an array of int64."""
+    values: NDArray[Any] = spans.column(column).to_numpy()
+    return values.astype(np.int64, copy=False)
+
+
+def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
+    """Work out the lives and the steps of every rank from a table of spans, in any order.
+
+    A step that a later attempt completed again counts there; its time in the earlier attempt is ``restart``, as is
+    the time between attempts and every start but the first.
+    """
+    mine = np.flatnonzero((texts(spans, "role", ("rank",)) == 0) & (integers(spans, "rank") >= 0))
+    rank, attempt = integers(spans, "rank")[mine], integers(spans, "attempt")[mine]
+    start = integers(spans, "start_ns")[mine]
+    end = start + integers(spans, "duration_ns")[mine]
+    attempts = int(attempt.max(initial=0)) + 1
+    group = rank * attempts + attempt
+
+    # When each attempt of each rank began and ended; a life span covers it when there is one, but a killed rank's
+    # was never recorded.
+    begins = np.full((int(rank.max(initial=-1)) + 1) * attempts, _NEVER)
+    ends = np.full(len(begins), -_NEVER)
+    np.minimum.at(begins, group, start)
+    np.maximum.at(ends, group, end)
+
+    phase = texts(spans, "name", PHASES)[mine]
+    tile = (phase >= 0) & (integers(spans, "lane")[mine] == 0)
+    epoch, step = integers(spans, "epoch")[mine][tile], integers(spans, "step")[mine][tile]
+    group, start, end, phase = group[tile], start[tile], end[tile], phase[tile]
+    order = _in_time(group, start, epoch, step, phase)
+    group, start, end, epoch, step, phase = (x[order] for x in (group, start, end, epoch, step, phase))
+
+    # A segment begins with each data_wait and with each attempt; what comes before the first data_wait is start-up.
+    is_first = phase == _WAIT
+    is_first[:1] = True
+    is_first[1:] |= group[1:] != group[:-1]
+    first = np.flatnonzero(is_first)
+    parts = {name: _sums(np.where(phase == code, end - start, 0), first) for code, name in enumerate(PHASES)}
+    has_computed = _sums((phase == _COMPUTE).astype(np.int64), first) > 0
+    saving = np.where(phase == _CHECKPOINT, start, _NEVER)
+    saving = np.minimum.reduceat(saving, first) if len(first) else saving
+
+    owner, begun = group[first], start[first]
+    over = ends[owner]
+    over[:-1] = np.where(owner[1:] == owner[:-1], begun[1:], over[:-1])
+    is_step = phase[first] == _WAIT
+    attempt = owner % attempts
+    kept, superseded = _last_attempts(owner // attempts, epoch[first], step[first], attempt, is_step & has_computed)
+    superseded &= is_step
+
+    by_rank, by_rank_end = begins.reshape(-1, attempts), ends.reshape(-1, attempts)
+    present = np.flatnonzero((by_rank < _NEVER).any(axis=1))
+    by_rank, by_rank_end = by_rank[present], by_rank_end[present]
+    life = np.searchsorted(present, owner // attempts)
+    first_attempt = (by_rank < _NEVER).argmax(axis=1)
+    lost = superseded | (~is_step & (attempt > first_attempt[life]))
+    split = {name: _by_life(np.where(lost, 0, parts[name]), life, len(present)) for name in PHASES}
+    split["restart"] = _by_life(np.where(lost, over - begun, 0), life, len(present)) + _gaps(by_rank, by_rank_end)
+    begin, finish = by_rank.min(axis=1, initial=_NEVER), by_rank_end.max(axis=1, initial=-_NEVER)
+    split["other"] = finish - begin - sum(split.values())
+    lives = Lives(present, begin, finish, split)
+    steps = Steps(
+        life=life[kept],
+        epoch=epoch[first][kept],
+        step=step[first][kept],
+        attempt=attempt[kept],
+        start=begun[kept],
+        end=over[kept],
+        arrived=end[first][kept],
+        saving=np.minimum(saving, over)[kept],
+        parts={name: parts[name][kept] for name in PHASES[1:]},
+    )
+    return lives, steps
+
+
+def _in_time(group: Ints, start: Ints, epoch: Ints, step: Ints, phase: NDArray[np.int32]) -> Ints:
+    """Order spans by rank and attempt, then time; on the virtual clock many start together, then by step and phase."""
+    together = ((epoch + 1) << 36) | ((step + 1) << 4) | phase
+    return np.lexsort((together, start, group))
+
+
+def _sums(values: Ints, first: Ints) -> Ints:
+    sums: Ints = np.add.reduceat(values, first) if len(first) else values[:0]
+    return sums
+
+
+def _by_life(values: Ints, life: Ints, lives: int) -> Ints:
+    sums = np.zeros(lives, np.int64)
+    np.add.at(sums, life, values)
+    return sums
+
+
+def _last_attempts(
+    rank: Ints, epoch: Ints, step: Ints, attempt: Ints, is_complete: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Say which segments are their step's last completed attempt, and which are older than it."""
+    if not attempt.any():
+        return is_complete, np.zeros(len(rank), np.bool_)
+    key = (rank << 42) | (np.maximum(epoch, 0) << 30) | np.maximum(step, 0)
+    _, number = np.unique(key, return_inverse=True)
+    best = np.full(len(key), -1)
+    np.maximum.at(best, number[is_complete], attempt[is_complete])
+    return is_complete & (attempt == best[number]), attempt < best[number]
+
+
+def _gaps(begins: Ints, ends: Ints) -> Ints:
+    """Give for each rank the time in which no attempt of it was alive, between the first and the last."""
+    gaps = np.zeros(len(begins), np.int64)
+    over = ends[:, 0] if begins.size else gaps
+    for attempt in range(1, begins.shape[1]):
+        is_alive, was_alive = begins[:, attempt] < _NEVER, over > -_NEVER
+        gaps += np.where(is_alive & was_alive, np.maximum(begins[:, attempt] - over, 0), 0)
+        over = np.maximum(over, ends[:, attempt])
+    return gaps

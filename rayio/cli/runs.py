@@ -1,0 +1,167 @@
+"""Commands that run something, or look at a run: run, simulate, generate, report."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from rayio.reporter import Reporter
+from rayio.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+#: Seconds between two progress lines when the output is not a terminal.
+PLAIN_SECONDS = 5.0
+
+Source = Annotated[str, typer.Argument(help="Path of a scenario file, or the name of a packaged one.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Dotted overrides: section.key=value ...", metavar="[KEY=VALUE]...")
+]
+Root = Annotated[
+    Path | None, typer.Option(help="Folder from which the scenario's relative paths and runs/ start.", show_default="here")
+]
+Out = Annotated[
+    Path | None, typer.Option(help="Run directory to make; must not exist.", show_default="runs/<name>-<time>")
+]
+
+
+class Terminal(Reporter):
+    """Tells on standard error: one line that changes on a terminal, a line every 5 s elsewhere."""
+
+    def __init__(self) -> None:
+        self._console: Console | None = None
+        self._status: Status | None = None
+        self._said = 0.0
+        self._began = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self.done()
+        print(f"rayio: {text}", file=sys.stderr, flush=True)
+
+    def live(self, text: str) -> None:
+        """Show how far the run is."""
+        if not sys.stderr.isatty():
+            if time.monotonic() - self._said >= PLAIN_SECONDS:
+                self._said = time.monotonic()
+                print(f"rayio: {self._said - self._began:.0f} s  {text}", file=sys.stderr, flush=True)
+            return
+        if self._status is None:
+            from rich.console import Console
+
+            self._console = Console(stderr=True)
+            self._status = self._console.status(text)
+            self._status.start()
+        self._status.update(text)
+
+    def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
+        """Show how far the generation is."""
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        self.live(
+            f"generating: {files}/{of_files} files · {format_bytes(nbytes)} of about {format_bytes(of_bytes)} · "
+            f"{format_bytes(nbytes / seconds)}/s"
+        )
+
+    def done(self) -> None:
+        """Take the changing line away."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def run(
+    source: Source,
+    overrides: Overrides = None,
+    engine: Annotated[str, typer.Option(help="ray (actors) or local (this process, wall clock).")] = "ray",
+    address: Annotated[
+        str | None, typer.Option(help="Ray cluster: auto, or host:port.", show_default="start a local Ray")
+    ] = None,
+    out: Out = None,
+    root: Root = None,
+) -> None:
+    """Run a scenario: generate its dataset if need be, emulate the training, print the numbers.
+
+    Example:  rayio run unet3d-small loader.num_workers=4 --out runs/four
+    """
+    from rayio import session
+
+    _interruptible()
+    chosen: Any = engine
+    if engine not in ("ray", "local"):
+        raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
+    picked: Engine = chosen
+    done = session.run(
+        source, overrides or (), engine=picked, address=address, out=out, root=root, reporter=Terminal()
+    )
+    _verdict(done)
+
+
+def simulate(source: Source, overrides: Overrides = None, out: Out = None, root: Root = None) -> None:
+    """Run a scenario on a virtual clock: the same roles, modelled storage, hours in seconds.
+
+    Example:  rayio simulate unet3d-small cluster.nodes=16 cluster.ranks_per_node=8 dataset.num_files=2048
+    """
+    from rayio import session
+
+    _interruptible()
+    _verdict(session.simulate(source, overrides or (), out=out, root=root, reporter=Terminal()))
+
+
+def generate(
+    source: Source,
+    overrides: Overrides = None,
+    root: Root = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Processes that write.", show_default="one per CPU")
+    ] = None,
+) -> None:
+    """Make a scenario's dataset, resume making it, or check the one that is there.
+
+    Example:  rayio generate unet3d-small --root /scratch
+    """
+    from rayio import session
+
+    _interruptible()
+    session.generate(source, overrides or (), root=root, processes=processes, reporter=Terminal())
+
+
+def report(path: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
+    """Print the numbers of a run that is over.
+
+    Example:  rayio report runs/four
+    """
+    from rayio import session
+
+    done = session.open_run(path)
+    print(done.summary())
+    if error := done.result.get("error"):
+        print(f"\n  the run ended with exit code {done.exit_code}: {error}")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register these commands."""
+    for command in (run, simulate, generate, report):
+        app.command()(command)
+
+
+def _verdict(done: Run) -> None:
+    print(done.summary())
+    if done.exit_code:
+        print(f"rayio: {done.result['error']}", file=sys.stderr)
+        raise typer.Exit(done.exit_code)
+
+
+def _interruptible() -> None:
+    """Have SIGTERM (``ray job stop``, a pod's end) end a run as Ctrl-C does."""
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)

@@ -1,0 +1,255 @@
+"""The actors: a thin shell each around a role and its brain. What they do is in ``rayio.pipeline``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Container
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from rayio.cluster.placement import Kind, actors
+from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteWriter, plain
+from rayio.pipeline import prefetch, roles
+from rayio.pipeline.barrier import Barrier as BarrierShell
+from rayio.pipeline.env import Env, Shard, Where
+from rayio.pipeline.kernel import WallKernel
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.local import InlineQueue
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.queue import Delivery, Lease, QueueState, Take
+from rayio.storage.base import Served, Storage
+from rayio.storage.model import Device, ModelStorage
+from rayio.storage.posix import PosixStorage
+from rayio.trace.clocks import Anchor
+from rayio.trace.recorder import Recorder
+from rayio.trace.span import schema
+from rayio.trace.store import to_ipc
+
+#: Seconds between two deliveries of an actor's spans to the collector.
+FLUSH_SECONDS = 0.7
+#: Calls that an async actor takes at a time; beyond its limit Ray queues them without a word.
+MAX_CONCURRENCY = 100_000
+
+
+@dataclass(frozen=True)
+class Birth:
+    """What every actor is built from; with it alone Ray can start it again."""
+
+    name: str
+    node: int
+    members: tuple[tuple[int, ...], ...]
+    plan: Plan
+    #: Folder from which the scenario's relative paths start, on the actor's node.
+    root: str
+    anchor: Anchor
+    #: Ray namespace in which the actors of this run have their names.
+    namespace: str
+
+    def find(self, name: str) -> Any:
+        """Give the handle of another actor of this run."""
+        return ray.get_actor(name, namespace=self.namespace)
+
+    def holders(self, kind: Kind, among: Container[tuple[int, ...]] | None = None) -> dict[tuple[int, ...], Any]:
+        """Give the handle of the actor that holds each role of a kind, by role."""
+        handles: dict[str, Any] = {}
+        found = {}
+        for spec in actors(self.plan):
+            for member in spec.members if spec.kind == kind else ():
+                if among is None or member in among:
+                    if spec.name not in handles:
+                        handles[spec.name] = self.find(spec.name)
+                    found[member] = handles[spec.name]
+        return found
+
+
+class Host:
+    """What all actors have in common: a clock, a recorder that empties itself into the collector, and storage."""
+
+    def __init__(self, birth: Birth) -> None:
+        self.birth = birth
+        self.plan = birth.plan
+        self.recorder = Recorder()
+        to_ipc(schema().empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
+        threads = len(birth.members) * birth.plan.scenario.loader.io_depth
+        self.kernel = WallKernel(birth.anchor.here().ns, alone=len(birth.members) == 1, threads=threads)
+        self.collector = birth.find("collector")
+        self.born = self.kernel.now()
+        self._flushing: asyncio.Task[None] | None = None
+        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        self.collector.born.remote(birth.name, os.getpid(), self.born, restarted)
+
+    def wake(self) -> None:
+        """Begin to empty the recorder regularly; every call of an actor says this first, a restarted one too."""
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush_regularly())
+
+    async def ready(self) -> dict[str, Any]:
+        """Answer when the actor has started, with what run.json says of it."""
+        self.wake()
+        context = ray.get_runtime_context()
+        return {"name": self.birth.name, "pid": os.getpid(), "ray_node": context.get_node_id()}
+
+    async def flush(self) -> int:
+        """Send what is recorded to the collector; give how many spans this process ever recorded."""
+        if (table := self.recorder.drain()) is not None:
+            await self.collector.push.remote(self.birth.name, to_ipc(table))
+        return self.recorder.recorded
+
+    async def _flush_regularly(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            if (table := self.recorder.drain()) is not None:
+                self.collector.push.remote(self.birth.name, to_ipc(table))
+
+    def storage(self, path: str) -> Storage:
+        """Give a role's connections to storage."""
+        if not self.plan.modelled:
+            return PosixStorage(Path(self.birth.root) / path, self.kernel.threaded)
+        number = self.plan.device_of_node(self.birth.node)
+        device = self.birth.holders("storage", {(number,)})[number,]
+        scenario = self.plan.scenario
+        return ModelStorage(
+            RemoteArbiter(device), self.plan.device, self.plan.first_byte.draw, self.kernel,
+            seed=scenario.seed, io_depth=scenario.loader.io_depth,
+        )  # fmt: skip
+
+    def env(self, role: str, index: str, **ports: Any) -> Env:
+        """Make a role's world in this process."""
+        return Env(self.kernel, self.recorder, role=role, index=index, node=self.birth.node, born=self.born, **ports)
+
+
+class Reader(Host):
+    """Reader workers. A call reads one lease; repeating it, after this process was killed, gives the same batches."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self.loading = self.plan.loading(len({rank for rank, _ in birth.members}))
+        path = self.plan.scenario.dataset.path
+        self._envs = {
+            who: self.env("reader", f"{who[0]}-{who[1]}", storage=self.storage(path)) for who in birth.members
+        }
+        self._busy = {who: asyncio.Lock() for who in birth.members}
+
+    async def read(self, lease: Lease) -> tuple[Any, ...]:
+        """Give the batches' headers, then each batch's bytes, as separate objects: only the rank fetches bytes."""
+        self.wake()
+        who = (lease.rank, lease.worker)
+        async with self._busy[who]:
+            batches = await roles.read_lease(self._envs[who], self.loading, lease)
+        return [replace(b, payload=None) for b in batches], *(b.payload for b in batches)
+
+
+class PrefetchQueue(Host):
+    """The queues of some ranks: each submits its readers' calls and owns what they return."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        workers = range(self.plan.scenario.loader.num_workers)
+        self.readers = birth.holders("reader", {(rank, worker) for (rank,) in birth.members for worker in workers})
+        self.sampler = self.plan.sampler(len(birth.members))
+        self._queues = {rank: self._queue(rank) for (rank,) in birth.members}
+
+    def _queue(self, rank: int) -> prefetch.PrefetchQueue:
+        state = QueueState(self.plan.queue(rank), lambda epoch, step: self.sampler.step_bytes(epoch, rank, step))
+        return prefetch.PrefetchQueue(self.env("queue", str(rank)), state, self._submit)
+
+    async def take(self, rank: int, take: Take, patience_ns: int) -> list[Delivery]:
+        """Answer a rank; the payload of each delivery is a reference that the rank fetches by itself."""
+        self.wake()
+        return await self._queues[rank].take(take, patience_ns)
+
+    async def _submit(self, lease: Lease) -> list[Delivery]:
+        reader = self.readers[lease.rank, lease.worker]
+        headers, *payloads = reader.read.options(num_returns=1 + len(lease.steps)).remote(lease)
+        try:
+            batches: list[Delivery] = await headers
+        except Exception as error:
+            raise plain(error) from None
+        return [replace(b, payload=p if self.plan.payload else None) for b, p in zip(batches, payloads, strict=True)]
+
+
+class TrainerRank(Host):
+    """Some ranks' lives. Never repeated by Ray: what was consumed cannot be consumed again without saying so."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self.tallies = {rank: Tally(rank) for (rank,) in birth.members}
+        self.queues = birth.holders("queue", set(birth.members))
+        self.barrier = birth.find("barrier") if self.plan.has_barrier else None
+        writers = birth.holders("checkpoint_writer")
+        self.writers = [RemoteWriter(handle, number) for (number,), handle in sorted(writers.items())]
+
+    async def run(self, attempt: int) -> list[Tally]:
+        """Live every rank's life to its end; give what each consumed."""
+        self.wake()
+        await self.kernel.gather(*(self._train(rank, attempt) for rank in self.tallies))
+        return list(self.tallies.values())
+
+    async def consumed(self) -> list[Tally]:
+        """Give what each rank has consumed so far."""
+        return list(self.tallies.values())
+
+    async def _train(self, rank: int, attempt: int) -> None:
+        env = self.env("rank", str(rank), writers=self.writers)
+        if self.barrier is not None:
+            env.barrier = RemoteBarrier(self.barrier, self.kernel)
+        if self.plan.scenario.loader.num_workers == 0:
+            env.storage = self.storage(self.plan.scenario.dataset.path)
+            env.queue = InlineQueue(env, self.plan.loading())
+        else:
+            env.queue = RemoteQueue(self.queues[rank,], self.kernel, self.plan.queue(rank))
+        await roles.train(env, self.plan.training(rank), self.tallies[rank], attempt)
+
+
+class CheckpointWriter(Host):
+    """Checkpoint writers. They make the bytes themselves, so that no state crosses processes."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        checkpointing = self.plan.checkpointing
+        assert checkpointing is not None
+        self._envs = {
+            number: self.env("checkpoint_writer", str(number), storage=self.storage(checkpointing.path))
+            for (number,) in birth.members
+        }
+        self._busy = {number: asyncio.Lock() for number in self._envs}
+
+    async def write(self, number: int, shard: Shard, at: Where) -> Served[None]:
+        """Write one shard; repeating it writes the same file again."""
+        self.wake()
+        async with self._busy[number]:
+            return await roles.write_shard(self._envs[number], shard, at)
+
+
+class Barrier:
+    """The barrier of all ranks."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.barrier = BarrierShell(WallKernel(), plan.parties)
+
+    async def ready(self) -> dict[str, Any]:
+        """Answer when the actor has started."""
+        return {"name": "barrier", "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
+
+    async def announce(self, at: Where, deadline: int) -> int:
+        """Answer with the latest deadline once every party has announced its own."""
+        return int(await self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline))
+
+
+class StorageServer:
+    """One modelled device: the single arbiter of who is served when."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.device = Device(plan.device)
+
+    def ready(self) -> dict[str, Any]:
+        """Answer when the actor has started."""
+        return {"name": "storage", "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
+
+    def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
+        """See ``rayio.storage.model.Device.reserve``."""
+        return self.device.reserve(arrival, num_requests, nbytes, alone)

@@ -1,0 +1,60 @@
+"""The collector: one actor beside the driver, which receives every actor's spans and writes the run directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from rayio.analyze.live import Live
+from rayio.trace.parts import Parts
+from rayio.trace.recorder import Recorder
+from rayio.trace.store import RunDirectory, from_ipc
+
+
+class Collector:
+    """Spans of all actors, as they come in; and who was born when, so that a death is noticed and its loss named."""
+
+    def __init__(self, run_directory: str) -> None:
+        self.directory = RunDirectory(Path(run_directory))
+        self.live = Live()
+        self._parts = Parts(self.directory)
+        #: Time (ns) of the last span received from each actor.
+        self._heard: dict[str, int] = {}
+        #: Actors that were started again: name, when, and how long nothing was heard of them before (seconds).
+        self._restarts: list[dict[str, Any]] = []
+        self._recorder = Recorder()
+
+    def ready(self) -> dict[str, Any]:
+        """Answer when the actor has started."""
+        return {"name": "collector", "pid": os.getpid()}
+
+    def born(self, name: str, pid: int, now: int, restarted: bool) -> None:
+        """Note that an actor has started. After a restart, what it had not sent is a ``lost`` interval."""
+        if restarted:
+            since = self._heard.get(name, now)
+            self._restarts.append({"actor": name, "pid": pid, "at_ns": now, "silent_seconds": (now - since) / 1e9})
+            role, _, index = name.rpartition("-") if name.count("-") == 1 else name.partition("-")
+            writer = self._recorder.register(role, index, 0)
+            self._recorder.add(writer, "lost", since, now, 1, status="lost")
+            self._parts.keep(self._recorder.drain())
+        self._heard[name] = now
+
+    def push(self, name: str, message: bytes) -> None:
+        """Take in an actor's spans, as Arrow IPC."""
+        table = from_ipc(message)
+        ends = pc.max(pc.add(table["start_ns"], table["duration_ns"])).as_py()
+        self._heard[name] = max(self._heard.get(name, 0), ends or 0)
+        self.live.add(table)
+        self._parts.keep(table)
+
+    def progress(self) -> dict[str, Any]:
+        """Give the sums so far, and the restarts."""
+        return {**self.live.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored}
+
+    def finish(self) -> dict[str, Any]:
+        """Write what is left; everything that was received is on disk when this returns."""
+        self._parts.write()
+        return self.progress()

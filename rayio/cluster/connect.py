@@ -1,0 +1,194 @@
+"""Before any actor starts: reach a Ray cluster, or start one here, and make sure that it can hold this run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from rayio import __version__
+from rayio.cluster.placement import ACTOR_BYTES, num_processes
+from rayio.errors import ClusterError
+from rayio.pipeline.plan import Plan
+from rayio.units import format_bytes
+
+#: What rayio leaves free of a node's memory when it decides whether a run fits.
+SPARE_BYTES = 256 << 20
+#: Share of a node's object store that a run's batches in flight may take unless the scenario says otherwise.
+IN_FLIGHT_SHARE = 0.3
+PROBE_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One node of the Ray cluster."""
+
+    node_id: str
+    host: str
+    rayio: str
+    ray: str
+    python: str
+    free_bytes: int
+    object_store_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A Ray cluster that this process is connected to."""
+
+    #: Whether this process started it, and so has to stop it.
+    is_ours: bool
+    nodes: tuple[Node, ...]
+    driver_node: str
+
+    def close(self) -> None:
+        """Disconnect; stop what we started and nothing else."""
+        ray.shutdown()
+
+
+def connect(address: str | None, log: Path) -> Connection:
+    """Connect to the cluster at ``address`` (``auto``: the one running here), or start a local one when it is None.
+
+    Raises:
+        ClusterError: not reachable, or of another version of Ray or Python.
+    """
+    if address is not None and address.startswith("ray://"):
+        raise ClusterError(
+            f"--address {address}: a run's driver must be on the cluster; submit it with "
+            "`ray job submit -- python -m rayio run ...`"
+        )
+    address = address or os.environ.get("RAY_ADDRESS") or None
+    already = ray.is_initialized()
+    _to_log(log)
+    if not already:
+        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+        if address is None:
+            options |= {"include_dashboard": False, "num_cpus": os.cpu_count()}
+        try:
+            ray.init(address=address or "local", **options)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+            where = "start a local Ray" if address is None else f"reach a Ray cluster at {address}"
+            raise ClusterError(f"cannot {where}: {_first_line(error)}") from None
+    try:
+        nodes = _probe()
+    except BaseException:
+        if not already:
+            ray.shutdown()
+        raise
+    return Connection(not already, nodes, ray.get_runtime_context().get_node_id())
+
+
+def preflight(plan: Plan, connection: Connection) -> list[str]:
+    """Refuse a run that this cluster cannot hold; give warnings of what will be tight.
+
+    Raises:
+        ClusterError: versions differ between nodes, or the actors do not fit in memory.
+    """
+    here = _describe("", 0)
+    for node in connection.nodes:
+        for what, ours, theirs in (
+            ("rayio", here.rayio, node.rayio), ("Ray", here.ray, node.ray), ("Python", here.python, node.python),
+        ):  # fmt: skip
+            if ours != theirs:
+                raise ClusterError(
+                    f"node {node.host} has {what} {theirs}, the driver has {ours}; "
+                    "install the same version on every node"
+                )
+    processes = num_processes(plan)
+    free = sum(max(0, node.free_bytes - SPARE_BYTES) for node in connection.nodes)
+    if processes * ACTOR_BYTES > free:
+        raise ClusterError(
+            f"{processes} actors of about {format_bytes(ACTOR_BYTES)} each need "
+            f"{format_bytes(processes * ACTOR_BYTES)}, {format_bytes(free)} are free; "
+            "raise cluster.roles_per_actor, or lower loader.num_workers or cluster.ranks_per_node"
+        )
+    return _tight(plan, connection)
+
+
+def in_flight_bytes(plan: Plan, connection: Connection) -> int:
+    """Give the bound on one emulated node's bytes in flight: the scenario's, or 30 % of its share of object store."""
+    chosen = plan.scenario.loader.max_bytes_in_flight
+    if chosen != "auto":
+        return chosen
+    nodes = plan.scenario.cluster.nodes
+    sharing = -(-nodes // len(connection.nodes))
+    smallest = min(node.object_store_bytes for node in connection.nodes)
+    return int(IN_FLIGHT_SHARE * smallest / sharing)
+
+
+def _tight(plan: Plan, connection: Connection) -> list[str]:
+    from rayio.scenario import derive
+
+    if not plan.payload:
+        return []
+    bound, window = in_flight_bytes(plan, connection), derive.node_window_bytes(plan.scenario)
+    if window <= bound:
+        return []
+    return [
+        f"the windows of one node hold {format_bytes(window)}, the bound on bytes in flight is {format_bytes(bound)}: "
+        "readers will wait for memory (memory_bound); lower loader.prefetch_factor or raise loader.max_bytes_in_flight"
+    ]
+
+
+def _probe() -> tuple[Node, ...]:
+    """Ask every node for its versions and memory; a cluster of one node, this one, is asked directly."""
+    alive = [n for n in ray.nodes() if n["Alive"]]
+    stores = {n["NodeID"]: int(n["Resources"].get("object_store_memory", 0)) for n in alive}
+    if list(stores) == [ray.get_runtime_context().get_node_id()]:
+        (only,) = stores.items()
+        return (_describe(*only),)
+    asked = {
+        node_id: ray.remote(num_cpus=0)(_describe)
+        .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
+        .remote(node_id, store)
+        for node_id, store in stores.items()
+    }
+    found = []
+    for node_id, reference in asked.items():
+        host = next(n["NodeManagerHostname"] for n in alive if n["NodeID"] == node_id)
+        try:
+            found.append(ray.get(reference, timeout=PROBE_SECONDS))
+        except Exception as error:
+            raise ClusterError(f"node {host} cannot run rayio: {_first_line(error)}; install it there") from None
+    return tuple(found)
+
+
+def _describe(node_id: str, store: int) -> Node:
+    return Node(
+        node_id=node_id,
+        host=platform.node(),
+        rayio=__version__,
+        ray=ray.__version__,
+        python=platform.python_version(),
+        free_bytes=psutil.virtual_memory().available,
+        object_store_bytes=store,
+    )
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else type(error).__name__
+
+
+def _to_log(log: Path) -> None:
+    """Send what Ray's logger says, and its reports of deaths and retries, to the run's log."""
+
+    def report(data: dict[str, Any], ignore_prefix: bool) -> None:
+        if log.parent.is_dir():
+            with log.open("a") as file:
+                file.writelines(f"({data.get('pid')}) {line}\n" for line in data["lines"])
+
+    if hasattr(ray._private.worker, "print_to_stdstream"):
+        ray._private.worker.print_to_stdstream = report
+    logger = logging.getLogger("ray")
+    for handler in list(logger.handlers):
+        logger.removeHandler(handler)
+    logger.addHandler(logging.FileHandler(log, delay=True))
+    logger.propagate = False

@@ -1,0 +1,88 @@
+"""Plan -> actors: which roles share an actor, what it is called, and in which bundle of the group it lives."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from rayio.pipeline.plan import Plan
+
+Kind = Literal["reader", "queue", "rank", "checkpoint_writer", "storage"]
+
+#: What one Ray actor costs (measured, Ray 2.60): memory of its process.
+ACTOR_BYTES = 62 << 20
+#: Up to so many readers on a node get a process each, as PyTorch's workers do.
+UNPACKED_READERS = 16
+#: Where modelled roles are packed, so many actors of a kind share a node.
+PACKED_ACTORS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ActorSpec:
+    """One actor: the roles of one kind on one node that live in it.
+
+    ``members`` are (rank, worker) for readers, (rank,) for queues and ranks, (number,) for writers and devices.
+    """
+
+    kind: Kind
+    node: int
+    members: tuple[tuple[int, ...], ...]
+
+    @property
+    def name(self) -> str:
+        """Name of the actor in Ray's dashboard: ``reader-3-1``, or its first and last role when it holds several."""
+        first, last = ("-".join(map(str, member)) for member in (self.members[0], self.members[-1]))
+        return f"{self.kind}-{first}" if first == last else f"{self.kind}-{first}..{last}"
+
+
+def roles_per_actor(plan: Plan, kind: Kind) -> int:
+    """Give how many roles of a kind share an actor.
+
+    ``auto`` is one for up to 16 readers per node, and for ranks, queues and writers of such a node; above that, roles
+    that only sleep are packed into two actors per kind and node, roles with real I/O into 16.
+    """
+    chosen = plan.scenario.cluster.roles_per_actor
+    if chosen != "auto":
+        return chosen
+    per_node = plan.scenario.cluster.ranks_per_node
+    readers = per_node * plan.scenario.loader.num_workers
+    roles = readers if kind == "reader" else per_node
+    if max(readers, per_node) <= UNPACKED_READERS:
+        return 1
+    if kind == "reader" and not plan.modelled:
+        return -(-roles // UNPACKED_READERS)
+    return -(-roles // PACKED_ACTORS)
+
+
+def actors(plan: Plan) -> list[ActorSpec]:
+    """Give every actor of a plan; readers stand before queues, queues before ranks."""
+    found: list[ActorSpec] = []
+    found += _packed(plan, "storage", ((n, (n,)) for n in range(plan.num_devices if plan.modelled else 0)))
+    found += _packed(plan, "reader", ((plan.node_of_reader(*who), who) for who in plan.readers()))
+    if plan.scenario.loader.num_workers:
+        found += _packed(plan, "queue", ((plan.node_of_rank(r), (r,)) for r in range(plan.world_size)))
+    found += _packed(plan, "checkpoint_writer", ((plan.node_of_writer(n), (n,)) for n in range(plan.num_writers)))
+    found += _packed(plan, "rank", ((plan.node_of_rank(r), (r,)) for r in range(plan.world_size)))
+    return found
+
+
+def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]) -> Iterator[ActorSpec]:
+    by_node: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
+    for node, member in roles:
+        by_node[node].append(member)
+    size = 1 if kind == "storage" else roles_per_actor(plan, kind)
+    for node, members in by_node.items():
+        for start in range(0, len(members), size):
+            yield ActorSpec(kind, node, tuple(members[start : start + size]))
+
+
+def num_processes(plan: Plan) -> int:
+    """Number of processes that a run starts on all nodes: its actors, the barrier and the collector."""
+    return len(actors(plan)) + 1 + plan.has_barrier
+
+
+def bundles(plan: Plan) -> list[dict[str, float]]:
+    """Give one bundle per emulated node. Roles mostly wait, so a bundle claims a place and next to no CPU."""
+    return [{"CPU": 0.001}] * plan.scenario.cluster.nodes

@@ -1,0 +1,194 @@
+"""The ports of a role whose queue, barrier, writer or storage lives in another actor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import replace
+from typing import Any
+
+import ray
+from ray.exceptions import ObjectLostError, RayTaskError
+
+from rayio.errors import RunError
+from rayio.pipeline.env import Shard, Where
+from rayio.pipeline.kernel import Future, WallKernel
+from rayio.pipeline.queue import Consumed, Delivery, QueueSpec
+from rayio.storage.base import Served
+
+#: A take that got nothing within this time is answered and asked again, so that no call is ever lost for good.
+PATIENCE_NS = 10_000_000_000
+#: A rank tells its queue of each batch it consumes, but not more often than this while an answer is due.
+TELL_NS = 1_000_000
+
+
+def plain(error: BaseException) -> BaseException:
+    """Give the error that a remote call really raised, without Ray's wrapping."""
+    while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+        error = error.cause
+    return error
+
+
+class RemoteQueue:
+    """A rank's end of its queue: one take is always under way while the rank computes.
+
+    What has arrived but is not yet asked for is held in ``hand`` and does not count as consumed.
+    """
+
+    def __init__(self, handle: Any, kernel: WallKernel, spec: QueueSpec) -> None:
+        self.handle = handle
+        self.kernel = kernel
+        self.spec = spec
+        self.consumed = Consumed()
+        self.hand: dict[int, Delivery] = {}
+        #: Steps whose bytes are on their way from the object store.
+        self._coming: set[int] = set()
+        self._asked_at = 0
+        self._asking = 0
+        self._telling = False
+        self._told = (-1, -1, -1)
+        self._news: Future | None = None
+        self._failure: BaseException | None = None
+
+    async def get(self, at: Where) -> Delivery:
+        """Take the next batch; asking for the one after it begins at once."""
+        if self.consumed.open(at.epoch):
+            self.hand.clear()
+            self._coming.clear()
+        while (step := self._next()) is None:
+            if self._failure is not None:
+                raise self._failure
+            self._ask(at.attempt, waiting=True)
+            self._news = self.kernel.future("an answer of the queue")
+            await self._news
+        delivery = self.hand.pop(step)
+        self.consumed.add(step)
+        self._ask(at.attempt)
+        return delivery
+
+    def _next(self) -> int | None:
+        if not self.spec.in_order:
+            return next(iter(self.hand), None)
+        return self.consumed.low if self.consumed.low in self.hand else None
+
+    def _ask(self, attempt: int, *, waiting: bool = False) -> None:
+        epoch = self.consumed.epoch
+        if self.consumed.number >= self.spec.steps[epoch]:
+            return
+        told = (attempt, epoch, self.consumed.number)
+        if self._asking and told == self._told:
+            return
+        now = self.kernel.now()
+        if self._asking and not waiting and now - self._asked_at < TELL_NS:
+            if not self._telling:
+                self._telling = True
+                self.kernel.spawn(self._tell_soon(attempt), "tell")
+            return
+        self._told, self._asked_at = told, now
+        self._asking += 1
+        self.kernel.spawn(self._take(attempt), "take")
+
+    async def _tell_soon(self, attempt: int) -> None:
+        await asyncio.sleep(TELL_NS / 1e9)
+        self._telling = False
+        self._ask(attempt)
+
+    async def _take(self, attempt: int) -> None:
+        epoch = self.consumed.epoch
+        holding = (*self.hand, *self._coming)
+        message = self.consumed.take(self.spec.window, attempt, tuple(sorted(holding)))
+        try:
+            deliveries = await self.handle.take.remote(self.spec.rank, message, PATIENCE_NS)
+        except Exception as error:
+            self._failure = plain(error)
+            deliveries = []
+        self._asking -= 1
+        fetching = [d for d in deliveries if epoch == self.consumed.epoch and self._is_new(d.step)]
+        self._coming.update(d.step for d in fetching)
+        for delivery in fetching:
+            self.kernel.spawn(self._fetch(delivery), "fetch")
+        # Consumed since, or answered with nothing: say so. Otherwise the next batch in hand asks again.
+        if not self._failure and epoch == self.consumed.epoch and not self._asking:
+            behind = self._told[2] != self.consumed.number
+            if behind or not (self.hand or self._coming):
+                self._told = (-1, -1, -1)
+                self._ask(attempt)
+        self._wake()
+
+    def _is_new(self, step: int) -> bool:
+        return step not in self.hand and step not in self._coming and not self.consumed.has(step)
+
+    async def _fetch(self, delivery: Delivery) -> None:
+        epoch, payload = delivery.epoch, None
+        lost = False
+        if delivery.payload is not None:
+            try:
+                payload = await delivery.payload
+            except ObjectLostError:  # its owner, the queue, died: ask the new one for this step again
+                lost = True
+            except Exception as error:
+                self._failure = plain(error)
+            if payload is not None and payload.nbytes != delivery.nbytes:
+                self._failure = RunError(
+                    f"rank {self.spec.rank}, epoch {epoch}, step {delivery.step}: "
+                    f"{payload.nbytes} bytes arrived of {delivery.nbytes}"
+                )
+        if epoch != self.consumed.epoch:
+            return
+        self._coming.discard(delivery.step)
+        if lost:
+            self._told = (-1, -1, -1)
+        elif self._failure is None:
+            self.hand[delivery.step] = replace(delivery, payload=payload)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+
+class RemoteBarrier:
+    """A rank's end of the barrier actor."""
+
+    def __init__(self, handle: Any, kernel: WallKernel) -> None:
+        self.handle = handle
+        self.kernel = kernel
+
+    def announce(self, at: Where, deadline: int) -> Awaitable[int]:
+        """Send this rank's deadline now; the answer comes while it computes."""
+        return self.kernel.spawn(self._answer(self.handle.announce.remote(at, deadline)), "barrier")
+
+    @staticmethod
+    async def _answer(reference: ray.ObjectRef) -> int:
+        return int(await reference)
+
+
+class RemoteWriter:
+    """A rank's end of a checkpoint writer actor."""
+
+    def __init__(self, handle: Any, number: int) -> None:
+        self.handle = handle
+        self.number = number
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Have the writer write a shard; the bytes are made where they are written.
+
+        Raises:
+            StorageError: the writer could not write.
+        """
+        try:
+            served: Served[None] = await self.handle.write.remote(self.number, shard, at)
+        except RayTaskError as error:
+            raise plain(error) from None
+        return served
+
+
+class RemoteArbiter:
+    """A modelled device in another actor."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
+        """See ``rayio.storage.model.Device.reserve``."""
+        return int(await self.handle.reserve.remote(arrival, num_requests, nbytes, alone))

@@ -1,0 +1,129 @@
+"""Where samples lie: a dataset as files of equal sample counts, described by a handful of numbers and never listed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio import seeds
+from rayio.errors import DataError
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
+
+#: A sample holds its id and a checksum, 8 bytes each: see ``rayio.data.formats.sample``.
+MIN_SAMPLE_BYTES = 16
+#: Beyond this a drawn size is a mistake in the distribution, not a sample.
+MAX_SAMPLE_BYTES = 1 << 47
+#: Files in one folder; a directory of a million entries is slow on every file system.
+FILES_PER_FOLDER = 1000
+
+
+class SampleBytes(Protocol):
+    """Sizes drawn at an address: what every distribution of a scenario offers."""
+
+    @property
+    def expected(self) -> float:
+        """Mean size in bytes."""
+
+    def draw(self, address_key: int, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Draw one size for each index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The samples of one step of one rank, in the order they are delivered: arrays of equal length, one entry a sample.
+
+    The arrays may be views of a shared block: treat them as read-only.
+    """
+
+    epoch: int
+    rank: int
+    step: int
+    #: Sample ids, 0 to ``num_samples - 1``.
+    samples: NDArray[np.int64]
+    #: Number of the file that holds each sample, and the sample's place in it.
+    files: NDArray[np.int64]
+    index: NDArray[np.int64]
+    #: Bytes of each sample.
+    nbytes: NDArray[np.int64]
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all samples together: the length of the buffer that a format fills."""
+        return int(self.nbytes.sum())
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A dataset: ``num_files`` files of ``samples_per_file`` samples, all samples of a file of one size.
+
+    The size is drawn per file at the address ``(seed, "sample_bytes")``, so nothing is stored: a dataset of a billion
+    files costs what its parameters cost.
+
+    Raises:
+        DataError: a count is not positive.
+    """
+
+    num_files: int
+    samples_per_file: int
+    sample_bytes: SampleBytes
+    seed: int
+    extension: str = ".npz"
+
+    def __post_init__(self) -> None:
+        for name in ("num_files", "samples_per_file"):
+            if getattr(self, name) < 1:
+                raise DataError(f"dataset.{name} must be at least 1, not {getattr(self, name)}")
+
+    @classmethod
+    def from_scenario(cls, scenario: Scenario) -> Layout:
+        """Take the dataset section and the seed; the file extension is the format's."""
+        from rayio.data.formats import FORMATS
+
+        dataset = scenario.dataset
+        return cls(
+            num_files=dataset.num_files,
+            samples_per_file=dataset.samples_per_file,
+            sample_bytes=dataset.sample_bytes,
+            seed=scenario.seed,
+            extension=FORMATS[dataset.format].extension,
+        )
+
+    @property
+    def num_samples(self) -> int:
+        """Samples in all files."""
+        return self.num_files * self.samples_per_file
+
+    def path(self, file: int) -> str:
+        """Name a file, relative to the dataset's folder, with forward slashes."""
+        return f"{file // FILES_PER_FOLDER:06d}/{file:09d}{self.extension}"
+
+    def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give the bytes of every sample in each of ``files`` (any shape), in O(len).
+
+        Draws are rounded to whole bytes; one below 16, which could not hold the sample's id and checksum, becomes 16.
+
+        Raises:
+            DataError: the distribution draws a size that no file can have.
+        """
+        drawn = self.sample_bytes.draw(seeds.key(self.seed, "sample_bytes"), files)
+        if drawn.size and not drawn.max() <= MAX_SAMPLE_BYTES:
+            raise DataError(f"dataset.sample_bytes draws a sample of {drawn.max():g} bytes; check its parameters")
+        return np.maximum(np.rint(drawn).astype(np.int64), MIN_SAMPLE_BYTES)
+
+    def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Give each sample's file and its place in that file (both of the shape of ``samples``)."""
+        if self.samples_per_file == 1:
+            return samples, np.zeros_like(samples)
+        files = samples // self.samples_per_file
+        return files, samples - files * self.samples_per_file
+
+    def whole_file(self, file: int, first: int = 0, last: int | None = None) -> Batch:
+        """Make a batch of a file's samples ``first`` to ``last`` (exclusive), to verify or to copy it."""
+        index = np.arange(first, self.samples_per_file if last is None else last, dtype=np.int64)
+        files = np.full_like(index, file)
+        return Batch(-1, -1, -1, index + file * self.samples_per_file, files, index, self.sample_bytes_of(files))

@@ -1,0 +1,130 @@
+"""The note beside a dataset's files that says which dataset they are, and whether all of them were written."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from rayio.data.layout import Layout
+from rayio.errors import DataError
+from rayio.storage.posix import PARTIAL, refusal
+
+NAME = "rayio-dataset.json"
+#: Version of the manifest, of the files' names and of the samples' bytes.
+VERSION = 1
+#: What a file system itself may put into an empty folder.
+IGNORED = frozenset({"lost+found"})
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What identifies a dataset: two datasets with equal manifests (but for ``complete``) have equal bytes."""
+
+    format: str
+    num_files: int
+    samples_per_file: int
+    #: The distribution of sizes, as plain data: its kind and parameters.
+    sample_bytes: Any
+    seed: int
+    #: Set once every file has its name; until then the dataset can be resumed.
+    complete: bool = False
+
+    @classmethod
+    def of(cls, layout: Layout, format: str) -> Manifest:
+        """Describe the dataset that a scenario asks for."""
+        sizes = layout.sample_bytes
+        dump = getattr(sizes, "model_dump", None)
+        spec = dump(mode="json", exclude_none=True) if dump else repr(sizes)
+        return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed)
+
+    def write(self, root: Path) -> None:
+        """Put the manifest into a dataset's folder, whole or not at all.
+
+        Raises:
+            StorageError: no space or no permission.
+        """
+        text = json.dumps({"version": VERSION} | {name: getattr(self, name) for name in self.__slots__}, indent=2)
+        path = root / NAME
+        partial = root / f"{NAME}.{uuid4().hex}{PARTIAL}"
+        try:
+            try:
+                with partial.open("x", encoding="utf-8") as file:
+                    file.write(text + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                partial.replace(path)
+            except BaseException:
+                with suppress(OSError):
+                    partial.unlink()
+                raise
+        except OSError as error:
+            raise refusal(error, path, "writing") from error
+
+    def agree(self, wanted: Manifest, root: Path) -> None:
+        """Refuse when the dataset found in ``root`` is not the wanted one.
+
+        Raises:
+            DataError: it names the field that differs and both values.
+        """
+        names = ("format", "num_files", "samples_per_file", "sample_bytes", "seed")
+        others = [name for name in names if getattr(self, name) != getattr(wanted, name)]
+        if others:
+            name = others[0]
+            key = "seed" if name == "seed" else f"dataset.{name}"
+            more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
+            raise DataError(
+                f"{root}: the dataset there has {key} = {_shown(getattr(self, name))}, "
+                f"the scenario says {_shown(getattr(wanted, name))}{more}; "
+                f"choose another dataset.path, delete that folder, or change the scenario"
+            )
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, dict) else str(value)
+
+
+def find(root: Path) -> Manifest | None:
+    """Read the manifest in ``root``; None when there is nothing there yet.
+
+    Raises:
+        DataError: ``root`` is a file, or a folder of something else, or its manifest cannot be read.
+        StorageError: no permission.
+    """
+    path = root / NAME
+    try:
+        if root.exists() and not root.is_dir():
+            raise DataError(f"{root}: dataset.path is a file; it must be a folder, new or of this dataset")
+        if not root.exists():
+            return None
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            foreign = sorted(entry.name for entry in root.iterdir() if not _is_ours(entry.name))
+            if foreign:
+                raise DataError(
+                    f"{root}: the folder holds {foreign[0]!r} and no {NAME}, so it is no dataset of ours; "
+                    f"choose a new or empty folder as dataset.path"
+                ) from None
+            return None
+        return _parse(json.loads(text))
+    except OSError as error:
+        raise refusal(error, root, "reading") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise DataError(f"{path}: not a manifest that this version reads ({error}); delete the folder") from error
+
+
+def _is_ours(name: str) -> bool:
+    return name in IGNORED or name.startswith(NAME)
+
+
+def _parse(fields: Any) -> Manifest:
+    if not isinstance(fields, dict):
+        raise TypeError("expected a mapping")
+    if fields.get("version") != VERSION:
+        raise ValueError(f"expected version {VERSION}, found {fields.get('version')!r}")
+    return Manifest(**{name: fields[name] for name in Manifest.__slots__})

@@ -1,0 +1,207 @@
+"""Which samples rank r reads at step s of epoch e: computed from parameters, anywhere, at any time, in O(batch)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio import seeds
+from rayio.data.layout import Batch, Layout
+from rayio.data.partition import PARTITIONS
+from rayio.data.shuffle import SHUFFLES
+from rayio.errors import DataError
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
+
+#: Samples computed together when the caller names no number.
+BLOCK_SAMPLES = 4096
+
+
+def sample_digest(epoch: int, rank: int, step: int, ids: NDArray[np.int64]) -> int:
+    """Sum hash(epoch, rank, step, id) over the samples of a step, mod 2**64.
+
+    A sum does not depend on the order of the samples, and unlike an exclusive or it shows a sample that comes twice.
+    """
+    return int(_digests(epoch, rank, np.array([step], np.int64), ids.reshape(1, -1))[0])
+
+
+def _digests(epoch: int, rank: int, steps: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Digest each step; ``ids`` has one row a step."""
+    step_keys = seeds.words(seeds.key(0, "digest", epoch, rank), steps)
+    hashes = seeds.mix((ids.astype(np.uint64) + np.uint64(1)) * np.uint64(seeds.GOLDEN) + step_keys[:, None])
+    digests: NDArray[np.uint64] = hashes.sum(axis=1, dtype=np.uint64)
+    return digests
+
+
+class Planned(NamedTuple):
+    """What one rank is to be delivered in one epoch; the digest is the sum of its steps' digests mod 2**64."""
+
+    steps: int
+    samples: int
+    digest: int
+
+
+class _Block:
+    """Consecutive steps of one (epoch, rank), computed together because numpy costs per call, not per sample."""
+
+    __slots__ = ("digests", "files", "index", "nbytes", "samples", "step_bytes")
+
+    def __init__(self, samples: NDArray[np.int64], layout: Layout) -> None:
+        self.samples = samples
+        self.files, self.index = layout.locate(samples)
+        self.nbytes = layout.sample_bytes_of(self.files)
+        self.step_bytes: list[int] = self.nbytes.sum(axis=1).tolist()
+        #: Filled when first asked for.
+        self.digests: list[int] | None = None
+
+
+class Sampler:
+    """The plan of what every rank reads in every epoch, as a handful of parameters: it pickles to a few hundred bytes.
+
+    Every rank has the same number of steps; samples that do not fill a batch on every rank are dropped from the end of
+    each rank's share (``drop_last``), and with ``shuffle="global"`` those are others every epoch. ``block_samples`` and
+    ``max_blocks`` bound a cache of computed steps, which is no part of the plan; see :meth:`cached_for`.
+
+    Raises:
+        DataError: ``batch_size`` or ``world_size`` is not positive, or one batch a rank is more than the dataset has.
+        ScenarioError: no such partition or shuffle.
+    """
+
+    def __init__(
+        self,
+        layout: Layout,
+        *,
+        batch_size: int,
+        world_size: int,
+        partition: str = "contiguous",
+        shuffle: str = "global",
+        seed: int,
+        max_steps: int | None = None,
+        block_samples: int = BLOCK_SAMPLES,
+        max_blocks: int = 4,
+    ) -> None:
+        for name, number in (("batch_size", batch_size), ("world_size", world_size)):
+            if number < 1:
+                raise DataError(f"{name} must be at least 1, not {number}")
+        self.layout = layout
+        self.batch_size = batch_size
+        self.world_size = world_size
+        self.partition = partition
+        self.shuffle = shuffle
+        self.seed = seed
+        self.max_steps = max_steps
+        share = PARTITIONS[partition].share
+        #: The smallest share decides: a rank with one step more would wait for partners that have finished.
+        smallest = min(share(layout.num_samples, world_size, rank) for rank in range(world_size))
+        #: Whole batches that every rank has in an epoch, and those it makes: at most ``max_steps``.
+        self.whole_steps = smallest // batch_size
+        if self.whole_steps < 1:
+            raise DataError(
+                f"{layout.num_samples} samples are fewer than batch_size {batch_size} on each of {world_size} ranks; "
+                f"lower loader.batch_size or the number of ranks, or raise dataset.num_files"
+            )
+        self.num_steps = self.whole_steps if max_steps is None else min(self.whole_steps, max_steps)
+        self._cache(block_samples, max_blocks)
+
+    def _cache(self, block_samples: int, max_blocks: int) -> None:
+        self.block_steps = max(1, min(block_samples // self.batch_size, self.num_steps))
+        self.max_blocks = max(1, max_blocks)
+        #: Oldest first, and the oldest leaves first: hits change nothing, so threads may share a sampler.
+        self._blocks: dict[tuple[int, int, int], _Block] = {}
+
+    @classmethod
+    def from_scenario(cls, scenario: Scenario) -> Sampler:
+        """Build the sampler that every role of this scenario shares."""
+        cluster, loader = scenario.cluster, scenario.loader
+        return cls(
+            Layout.from_scenario(scenario),
+            batch_size=loader.batch_size,
+            world_size=cluster.nodes * cluster.ranks_per_node,
+            partition=loader.partition,
+            shuffle=loader.shuffle,
+            seed=scenario.seed,
+            max_steps=scenario.train.steps,
+        )
+
+    def cached_for(self, num_ranks: int, memory_bytes: int = 256 << 20) -> Sampler:
+        """Copy this sampler with a cache for ``num_ranks`` ranks that advance side by side, in about ``memory_bytes``.
+
+        Two blocks a rank: readers work ahead of their rank, across a block's edge or an epoch's.
+        """
+        copy = Sampler.__new__(Sampler)
+        copy.__dict__.update(self.__dict__)
+        bytes_per_sample = 8 * 4
+        copy._cache(min(BLOCK_SAMPLES, memory_bytes // (2 * num_ranks * bytes_per_sample)), 2 * num_ranks)
+        return copy
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_blocks": {}}
+
+    def steps(self, epoch: int, rank: int) -> int:
+        """Count the steps of a rank in an epoch: whole batches, at most ``max_steps``, equal for all ranks."""
+        return self.num_steps
+
+    @property
+    def dropped(self) -> int:
+        """Samples that one epoch leaves out because they fill no batch on every rank (``max_steps`` not considered)."""
+        return self.layout.num_samples - self.whole_steps * self.batch_size * self.world_size
+
+    def batch(self, epoch: int, rank: int, step: int) -> Batch:
+        """Compute what a rank reads at a step.
+
+        Raises:
+            IndexError: there is no such rank or step.
+        """
+        block, row = self._block(epoch, rank, step)
+        return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
+
+    def step_bytes(self, epoch: int, rank: int, step: int) -> int:
+        """Give the bytes of a step's samples."""
+        block, row = self._block(epoch, rank, step)
+        return block.step_bytes[row]
+
+    def digest(self, epoch: int, rank: int, step: int) -> int:
+        """Give the planned digest of a step: what :func:`sample_digest` says of the samples that should arrive."""
+        block, row = self._block(epoch, rank, step)
+        if block.digests is None:
+            steps = np.arange(step - row, step - row + len(block.samples), dtype=np.int64)
+            block.digests = _digests(epoch, rank, steps, block.samples).tolist()
+        return block.digests[row]
+
+    def planned(self, epoch: int, rank: int) -> Planned:
+        """Count and digest a rank's whole epoch, in blocks: memory stays bounded, the cache is left alone."""
+        digest, many = 0, max(1, (1 << 16) // self.batch_size)
+        for first in range(0, self.num_steps, many):
+            steps = np.arange(first, min(first + many, self.num_steps), dtype=np.int64)
+            samples = self._samples(epoch, rank, first, len(steps))
+            digest += int(np.sum(_digests(epoch, rank, steps, samples), dtype=np.uint64))
+        return Planned(self.num_steps, self.num_steps * self.batch_size, digest & seeds.MASK)
+
+    def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
+        """Compute the sample ids of consecutive steps, one row a step."""
+        num_samples = self.layout.num_samples
+        local = np.arange(first_step * self.batch_size, (first_step + num_steps) * self.batch_size, dtype=np.int64)
+        positions = PARTITIONS[self.partition].positions(num_samples, self.world_size, rank, local)
+        samples = SHUFFLES[self.shuffle](num_samples, seeds.key(self.seed, "shuffle", epoch), positions)
+        return samples.reshape(num_steps, self.batch_size)
+
+    def _block(self, epoch: int, rank: int, step: int) -> tuple[_Block, int]:
+        """Find the block of a step and the step's row in it, computing the block when it is not at hand."""
+        number, row = divmod(step, self.block_steps)
+        address = (epoch, rank, number)
+        block = self._blocks.get(address)
+        if block is None or row >= len(block.step_bytes):
+            if not (0 <= rank < self.world_size and 0 <= step < self.num_steps and epoch >= 0):
+                raise IndexError(
+                    f"no step {step} for rank {rank} in epoch {epoch}: {self.world_size} ranks, {self.num_steps} steps"
+                )
+            first = step - row
+            samples = self._samples(epoch, rank, first, min(self.block_steps, self.num_steps - first))
+            block = _Block(samples, self.layout)
+            while len(self._blocks) >= self.max_blocks:
+                self._blocks.pop(next(iter(self._blocks), address), None)
+            self._blocks[address] = block
+        return block, row

@@ -1,0 +1,81 @@
+"""The announced barrier: ranks say beforehand when they will be done, and learn when the last of them will be.
+
+Compute is a known sleep, so nobody needs to wait for a message after it: the arrival is sent when the compute begins
+and carries its deadline; the answer, the latest deadline of all, is there before the compute ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rayio.pipeline.kernel import Future, Kernel
+from rayio.pipeline.queue import StaleAttemptError
+
+#: (epoch, step) of a training step.
+Step = tuple[int, int]
+
+
+class BarrierState:
+    """Who is awaited at which step. Arrivals are keyed by rank, so a repeated one never counts twice."""
+
+    def __init__(self, parties: Callable[[int, int], int]) -> None:
+        self.parties = parties
+        self.attempt = 0
+        self.deadlines: dict[Step, dict[int, int]] = {}
+        #: Latest deadline of the steps released lately, for arrivals that are repeated after a lost answer.
+        self.released: dict[Step, int] = {}
+
+    def arrive(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> dict[Step, int]:
+        """Note an arrival; give every step that it releases with the latest deadline of its parties.
+
+        A rank can only be at a step when all earlier ones were released; so whatever still waits there (this brain
+        was restarted and forgot) is released too.
+
+        Raises:
+            StaleAttemptError: the message is of an older attempt.
+        """
+        if attempt < self.attempt:
+            raise StaleAttemptError(
+                f"the barrier is at attempt {self.attempt}; refused rank {rank} of attempt {attempt}"
+            )
+        if attempt > self.attempt:
+            self.attempt = attempt
+            self.deadlines.clear()
+            self.released.clear()
+        here = (epoch, step)
+        if here in self.released:
+            return {here: self.released[here]}
+        arrived = self.deadlines.setdefault(here, {})
+        arrived[rank] = deadline
+        done = [s for s in self.deadlines if s < here]
+        if len(arrived) >= self.parties(epoch, step):
+            done.append(here)
+        out = {s: max(self.deadlines.pop(s).values()) for s in done}
+        self.released.update(out)
+        while len(self.released) > 4:
+            del self.released[min(self.released)]
+        return out
+
+
+class Barrier:
+    """The waiting around a :class:`BarrierState`, for any kernel."""
+
+    def __init__(self, kernel: Kernel, parties: Callable[[int, int], int]) -> None:
+        self.kernel = kernel
+        self.state = BarrierState(parties)
+        self._waiting: dict[Step, Future] = {}
+
+    def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:
+        """Say that ``rank`` will be done at ``deadline`` (ns); the future gives the latest deadline of this step."""
+        released = self.state.arrive(rank, epoch, step, attempt, deadline)
+        here = (epoch, step)
+        for key, latest in released.items():
+            if key != here and (waiting := self._waiting.pop(key, None)) is not None:
+                waiting.set_result(latest)
+        future = self._waiting.get(here)
+        if future is None:
+            future = self._waiting[here] = self.kernel.future(f"the other ranks at epoch {epoch}, step {step}")
+        if here in released:
+            del self._waiting[here]
+            future.set_result(released[here])
+        return future

@@ -1,0 +1,183 @@
+"""What a role may do. Time, queues, storage and barriers reach a role only through here, and so does every span."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from rayio.pipeline.kernel import Kernel
+from rayio.pipeline.queue import Delivery
+from rayio.storage.base import Opener, Requests, Served, Storage
+from rayio.trace.recorder import Recorder
+
+T = TypeVar("T")
+
+
+class Where(NamedTuple):
+    """The place of a piece of work in the run; -1 where it has none."""
+
+    rank: int = -1
+    epoch: int = -1
+    step: int = -1
+    attempt: int = 0
+
+
+class Shard(NamedTuple):
+    """One file of a checkpoint: which writer writes it, and how."""
+
+    path: str
+    num_bytes: int
+    request_bytes: int
+    fsync: bool
+    writer: int
+
+
+class QueuePort(Protocol):
+    """A rank's end of its prefetch queue."""
+
+    async def get(self, at: Where) -> Delivery:
+        """Give the next batch of this epoch; from its return on, that batch counts as consumed."""
+
+
+class BarrierPort(Protocol):
+    """A rank's end of the barrier."""
+
+    def announce(self, at: Where, deadline: int) -> Awaitable[int]:
+        """Say when this rank will be done with this step (ns); the answer is when the last rank will be."""
+
+
+class WriterPort(Protocol):
+    """A rank's end of a checkpoint writer."""
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Have a shard written; it is durable when this returns."""
+
+
+class Env:
+    """One role's world: its clock, its name in the trace, and the ports that its engine gave it."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        recorder: Recorder,
+        *,
+        role: str,
+        index: str,
+        node: int,
+        storage: Storage | None = None,
+        queue: QueuePort | None = None,
+        barrier: BarrierPort | None = None,
+        writers: Sequence[WriterPort] = (),
+        born: int | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.recorder = recorder
+        self.name = f"{role}-{index}"
+        self.storage = storage
+        self.queue = queue
+        self.barrier = barrier
+        self.writers = writers
+        #: When this role's life began (ns): on Ray, when its actor did.
+        self.born = kernel.now() if born is None else born
+        self._writer = recorder.register(role, index, node)
+
+    def span(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        at: Where,
+        *,
+        lane: int = 0,
+        nbytes: int = 0,
+        requests: int = 0,
+        link: int = 0,
+        status: str = "ok",
+    ) -> None:
+        """Record what happened between two times (ns). Spans are recorded here and nowhere else."""
+        rank, epoch, step, attempt = at
+        self.recorder.add(
+            self._writer, name, start, end, lane, rank, epoch, step, attempt, nbytes, requests, 0, link, status
+        )
+
+    @staticmethod
+    def where(rank: int = -1, epoch: int = -1, step: int = -1, attempt: int = 0) -> Where:
+        """Name a place in the run."""
+        return Where(rank, epoch, step, attempt)
+
+    async def sleep(self, name: str, seconds: float, at: Where, *, lane: int = 0) -> int:
+        """Emulate work that takes ``seconds``; give its requested end (ns).
+
+        The span is as long as requested. What the sleep overshoots gets a span of its own, so that it never counts as
+        work done.
+        """
+        start = self.kernel.now()
+        end = start + round(seconds * 1e9)
+        await self.kernel.sleep_until(end)
+        self.span(name, start, end, at, lane=lane)
+        if (woken := self.kernel.now()) > end:
+            self.span("overshoot", end, woken, at, lane=lane)
+        return end
+
+    async def read(
+        self, requests: Requests, load: Callable[[Opener], T], at: Where, *, lane: int = 0
+    ) -> Served[T | None]:
+        """Read one batch from storage."""
+        assert self.storage is not None
+        start = self.kernel.now()
+        try:
+            served = await self.storage.read(requests, load)
+        except Exception:
+            self.span("read", start, self.kernel.now(), at, lane=lane, status="error")
+            raise
+        self.span("read", start, self.kernel.now(), at, lane=lane, nbytes=served.nbytes, requests=served.requests)
+        return served
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Write one shard of a checkpoint to storage."""
+        assert self.storage is not None
+        start = self.kernel.now()
+        try:
+            served = await self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
+        except Exception:
+            self.span("write", start, self.kernel.now(), at, status="error")
+            raise
+        self.span("write", start, self.kernel.now(), at, nbytes=served.nbytes, requests=served.requests)
+        return served
+
+    async def take(self, at: Where) -> Delivery:
+        """Wait for the next batch: the rank's ``data_wait``, linked to the batch it got."""
+        assert self.queue is not None
+        asked = self.kernel.now()
+        delivery = await self.queue.get(at)
+        link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
+        self.span("data_wait", asked, self.kernel.now(), at, nbytes=delivery.nbytes, link=link)
+        return delivery
+
+    async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:
+        """Compute for ``seconds``, then meet the other ranks and spend ``sync_seconds`` together (the all-reduce).
+
+        The barrier hears of this rank's deadline before the compute begins. ``sync`` runs from this rank's deadline
+        to the latest one plus the all-reduce; what messages and sleeps add to that is left unnamed: it is ours.
+        """
+        start = self.kernel.now()
+        mine = start + round(seconds * 1e9)
+        if self.barrier is None:
+            await self.sleep("compute", seconds, at)
+            return
+        latest = self.barrier.announce(at, mine)
+        await self.kernel.sleep_until(mine)
+        self.span("compute", start, mine, at)
+        end = max(await latest, mine) + round(sync_seconds * 1e9)
+        await self.kernel.sleep_until(end)
+        if end > mine:
+            self.span("sync", mine, end, at)
+        if (woken := self.kernel.now()) > end:
+            self.span("overshoot", end, woken, at)
+
+    async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
+        """Have every shard written, in parallel, and wait until all are durable: the rank's ``checkpoint``."""
+        start = self.kernel.now()
+        served = await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+        nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
+        self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)

@@ -1,0 +1,93 @@
+"""The books of a run: what was planned, what arrived, what was skipped. They must be even at the end.
+
+Digests are about content, not messages: the reader sums, modulo 2**64, a hash of (epoch, rank, step, sample id) over
+the ids that it found *in the bytes*; the plan sums the same over the ids it meant. A lost, repeated or foreign sample
+shows, whatever the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rayio.pipeline.queue import Delivery
+
+WORD = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one rank has in its hands so far, or what the plan meant it to have."""
+
+    rank: int
+    steps: int = 0
+    samples: int = 0
+    nbytes: int = 0
+    digest: int = 0
+    skipped_steps: int = 0
+    skipped_samples: int = 0
+    #: Steps consumed again by a later attempt, after a restart from a checkpoint.
+    redone_steps: int = 0
+
+    def add(self, delivery: Delivery) -> None:
+        """Book one delivered batch."""
+        self.steps += 1
+        self.samples += delivery.num_samples
+        self.nbytes += delivery.nbytes
+        self.digest = (self.digest + delivery.digest) & WORD
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Planned against delivered and skipped, over all ranks."""
+
+    planned_steps: int
+    planned_samples: int
+    delivered_steps: int
+    delivered_samples: int
+    delivered_bytes: int
+    skipped_steps: int
+    skipped_samples: int
+    redone_steps: int
+    #: One line per rank whose books are not even.
+    differences: tuple[str, ...] = ()
+
+    @property
+    def even(self) -> bool:
+        """Whether planned = delivered + skipped on every rank, sample by sample."""
+        return not self.differences
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give the ledger as it stands in result.json."""
+        return {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
+
+
+def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
+    """Compare the books of every rank, and sum them."""
+    got = {tally.rank: tally for tally in delivered}
+    plan = list(planned)
+    differences = []
+    for want in plan:
+        have = got.get(want.rank, Tally(want.rank))
+        if have.steps + have.skipped_steps != want.steps or have.samples + have.skipped_samples != want.samples:
+            differences.append(
+                f"rank {want.rank}: {want.steps} steps and {want.samples} samples were planned, "
+                f"{have.steps} and {have.samples} delivered, {have.skipped_steps} and {have.skipped_samples} skipped"
+            )
+        elif have.skipped_steps == 0 and have.digest != want.digest:
+            differences.append(
+                f"rank {want.rank}: the right number of samples, but not the planned ones "
+                f"(digest {have.digest:016x}, planned {want.digest:016x})"
+            )
+    return Ledger(
+        planned_steps=sum(t.steps for t in plan),
+        planned_samples=sum(t.samples for t in plan),
+        delivered_steps=sum(t.steps for t in got.values()),
+        delivered_samples=sum(t.samples for t in got.values()),
+        delivered_bytes=sum(t.nbytes for t in got.values()),
+        skipped_steps=sum(t.skipped_steps for t in got.values()),
+        skipped_samples=sum(t.skipped_samples for t in got.values()),
+        redone_steps=sum(t.redone_steps for t in got.values()),
+        differences=tuple(differences),
+    )

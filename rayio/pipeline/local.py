@@ -1,0 +1,230 @@
+"""The local engine: every role in this process, on the wall clock or on a virtual one.
+
+Both engines wire the same roles to the same brains; they differ in the kernel, and in whether storage is real. The
+plan's ``costs`` (a lease, a put, a take, a transfer, a barrier) are what the Ray engine's messages cost: on the virtual
+clock they pass here, so that a prediction includes them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from rayio.pipeline import roles
+from rayio.pipeline.barrier import Barrier
+from rayio.pipeline.env import Env, Shard, Where
+from rayio.pipeline.kernel import Future, Kernel, WallKernel
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.loading import Loading
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.prefetch import PrefetchQueue
+from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueState
+from rayio.pipeline.virtual import VirtualKernel
+from rayio.scenario.model import Costs
+from rayio.storage.base import Served, Storage
+from rayio.storage.model import Device, LocalArbiter, ModelStorage
+from rayio.storage.posix import PosixStorage
+from rayio.trace.recorder import Recorder
+
+
+class LocalQueue:
+    """A rank's end of a queue in the same process."""
+
+    def __init__(self, queue: PrefetchQueue) -> None:
+        self.queue = queue
+        self.consumed = Consumed()
+
+    async def get(self, at: Where) -> Delivery:
+        """Take the next batch; the window moves at once."""
+        self.consumed.open(at.epoch)
+        (delivery,) = await self.queue.take(self.consumed.take(1, at.attempt))
+        self.consumed.add(delivery.step)
+        self.queue.heard(self.consumed.take(0, at.attempt))
+        return delivery
+
+
+class InlineQueue:
+    """No queue: with ``num_workers: 0`` the rank reads its own batches, inside its wait for them."""
+
+    def __init__(self, env: Env, loading: Loading) -> None:
+        self.env = env
+        self.loading = loading
+
+    async def get(self, at: Where) -> Delivery:
+        """Read the batch now."""
+        return await roles.load_batch(self.env, self.loading, at, worker=0, lane=1)
+
+
+class Workers:
+    """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
+
+    def __init__(self, envs: list[Env], loading: Loading, costs: Costs) -> None:
+        self.envs = envs
+        self.loading = loading
+        self.costs = costs
+        self._last: list[Future | None] = [None] * len(envs)
+
+    async def submit(self, lease: Lease) -> list[Delivery]:
+        """Have a lease read once its worker has read those before."""
+        env = self.envs[lease.worker]
+        before = self._last[lease.worker]
+        mine = self._last[lease.worker] = env.kernel.future(f"reader {lease.rank}-{lease.worker} to be free")
+        if before is not None:
+            await before
+        try:
+            await self._pass(env, self.costs.lease)
+            batches = await roles.read_lease(env, self.loading, lease)
+            await self._pass(env, self.costs.put)
+        finally:
+            mine.set_result(None)
+        rate = self.costs.transfer_bandwidth
+        moved = sum(b.nbytes for b in batches) / rate if rate and self.loading.payload else 0.0
+        await self._pass(env, self.costs.take + self.costs.transfer_latency + moved)
+        return batches
+
+    @staticmethod
+    async def _pass(env: Env, seconds: float) -> None:
+        if seconds:
+            await env.kernel.sleep_until(env.kernel.now() + round(seconds * 1e9))
+
+
+class LocalBarrier:
+    """A rank's end of a barrier in the same process; its answer takes ``delay_ns``."""
+
+    def __init__(self, barrier: Barrier, delay_ns: int) -> None:
+        self.barrier = barrier
+        self.delay_ns = delay_ns
+
+    def announce(self, at: Where, deadline: int) -> Awaitable[int]:
+        """Announce this rank's deadline."""
+        answer = self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline)
+        if not self.delay_ns:
+            return answer
+        return self.barrier.kernel.spawn(self._delayed(answer), f"barrier answers rank-{at.rank}")
+
+    async def _delayed(self, answer: Future) -> int:
+        latest = int(await answer)
+        await self.barrier.kernel.sleep_until(self.barrier.kernel.now() + self.delay_ns)
+        return latest
+
+
+class LocalWriter:
+    """A rank's end of a checkpoint writer in the same process: one shard at a time."""
+
+    def __init__(self, env: Env) -> None:
+        self.env = env
+        self._last: Future | None = None
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Have a shard written after those before it."""
+        before = self._last
+        mine = self._last = self.env.kernel.future(f"{self.env.name} to be free")
+        if before is not None:
+            await before
+        try:
+            return await roles.write_shard(self.env, shard, at)
+        finally:
+            mine.set_result(None)
+
+
+class House:
+    """All roles of a plan, wired together in this process."""
+
+    def __init__(self, plan: Plan, kernel: Kernel, recorder: Recorder, root: Path, tallies: list[Tally]) -> None:
+        self.plan = plan
+        self.kernel = kernel
+        self.recorder = recorder
+        self.root = root
+        self.devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
+        #: What each rank has consumed so far.
+        self.tallies = tallies
+        self.barrier = Barrier(kernel, plan.parties)
+        self.loading = plan.loading(plan.world_size)
+
+    def storage(self, node: int, path: str) -> Storage:
+        """Give a role's connections to storage."""
+        if not self.plan.modelled:
+            return PosixStorage(self.root / path, self.kernel.threaded)
+        return ModelStorage(
+            LocalArbiter(self.devices[self.plan.device_of_node(node)]),
+            self.plan.device,
+            self.plan.first_byte.draw,
+            self.kernel,
+            seed=self.plan.scenario.seed,
+            io_depth=self.plan.scenario.loader.io_depth,
+        )
+
+    async def run(self) -> None:
+        """Live every rank's life to its end."""
+        writers = [self._writer(number) for number in range(self.plan.num_writers)]
+        await self.kernel.gather(*(self._train(rank, writers) for rank in range(self.plan.world_size)))
+
+    async def _train(self, rank: int, writers: list[LocalWriter]) -> None:
+        plan, node = self.plan, self.plan.node_of_rank(rank)
+        env = self._env("rank", str(rank), node)
+        env.writers = writers
+        if plan.has_barrier:
+            env.barrier = LocalBarrier(self.barrier, round(plan.scenario.costs.barrier * 1e9))
+        if plan.scenario.loader.num_workers == 0:
+            env.storage = self.storage(node, plan.scenario.dataset.path)
+            env.queue = InlineQueue(env, self.loading)
+        else:
+            env.queue = LocalQueue(self._queue(rank))
+        await roles.train(env, plan.training(rank), self.tallies[rank])
+
+    def _queue(self, rank: int) -> PrefetchQueue:
+        plan = self.plan
+        readers = []
+        for worker in range(plan.scenario.loader.num_workers):
+            node = plan.node_of_reader(rank, worker)
+            env = self._env("reader", f"{rank}-{worker}", node)
+            env.storage = self.storage(node, plan.scenario.dataset.path)
+            readers.append(env)
+        workers = Workers(readers, self.loading, plan.scenario.costs)
+        state = QueueState(plan.queue(rank), lambda epoch, step: self.loading.sampler.step_bytes(epoch, rank, step))
+        return PrefetchQueue(self._env("queue", str(rank), plan.node_of_rank(rank)), state, workers.submit)
+
+    def _writer(self, number: int) -> LocalWriter:
+        checkpointing = self.plan.checkpointing
+        assert checkpointing is not None
+        node = self.plan.node_of_writer(number)
+        env = self._env("checkpoint_writer", str(number), node)
+        env.storage = self.storage(node, checkpointing.path)
+        return LocalWriter(env)
+
+    def _env(self, role: str, index: str, node: int) -> Env:
+        return Env(self.kernel, self.recorder, role=role, index=index, node=node)
+
+
+#: Called about once a second of wall time while an engine runs, for the live view and to empty the recorder.
+Watch = Callable[[], None]
+
+
+def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Watch) -> None:
+    """Run a plan on the virtual clock, booking into ``tallies`` (one per rank). Storage is always the model."""
+    kernel = VirtualKernel(watch)
+    kernel.run(House(plan, kernel, recorder, Path(), tallies).run())
+
+
+def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch: Watch) -> None:
+    """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from."""
+
+    async def main() -> None:
+        loader = plan.scenario.loader
+        wanted = max(1, loader.num_workers) * plan.world_size * loader.io_depth + plan.num_writers
+        kernel = WallKernel(threads=min(wanted, 4 * (os.cpu_count() or 1) + 32))
+
+        async def watching() -> None:
+            while True:
+                await asyncio.sleep(1.0)
+                watch()
+
+        kernel.spawn(watching(), "watch")
+        try:
+            await House(plan, kernel, recorder, root, tallies).run()
+        finally:
+            await kernel.cancel()
+
+    asyncio.run(main())

@@ -1,0 +1,199 @@
+"""Scenario -> Plan: which roles there are, where they live, and what each is built from.
+
+A plan is parameters, never lists: it pickles to a few kilobytes whatever the dataset and the number of ranks, and any
+actor can be restarted with the plan and its own name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from rayio.data.formats import FORMATS, Format
+from rayio.data.layout import Layout
+from rayio.data.sampler import Sampler
+from rayio.pipeline.checkpoint import Checkpointing
+from rayio.pipeline.ledger import WORD, Tally
+from rayio.pipeline.loading import Loading
+from rayio.pipeline.queue import QueueSpec
+from rayio.pipeline.training import Training
+from rayio.scenario import derive
+from rayio.scenario.distribution import Distribution, LogNormal
+from rayio.scenario.model import Scenario
+from rayio.storage.model import DeviceSpec
+from rayio.storage.presets import PRESETS
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that the roles of a run are built from.
+
+    ``modelled`` says that storage is a model (always on the virtual engine). ``node_bytes_in_flight`` bounds the bytes
+    that the queues of one node may have leased or ready; None is no bound.
+    """
+
+    scenario: Scenario
+    modelled: bool
+    node_bytes_in_flight: int | None = None
+
+    @cached_property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return derive.world_size(self.scenario)
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """Steps of every rank in each epoch."""
+        return (derive.steps_per_epoch(self.scenario),) * self.scenario.train.epochs
+
+    @property
+    def payload(self) -> bool:
+        """Whether batches carry their bytes: unless said otherwise, exactly when bytes are really read."""
+        chosen = self.scenario.loader.payload
+        return not self.modelled if chosen == "auto" else chosen == "real"
+
+    # --- where roles live -------------------------------------------------------------------------------------------
+
+    def node_of_rank(self, rank: int) -> int:
+        """Give the node of a rank, of its queue and of its barrier call."""
+        return rank // self.scenario.cluster.ranks_per_node
+
+    def node_of_reader(self, rank: int, worker: int) -> int:
+        """Give the node of a reader: beside its rank, or the next in turn over all nodes."""
+        if self.scenario.cluster.placement == "colocated":
+            return self.node_of_rank(rank)
+        return (rank * self.scenario.loader.num_workers + worker) % self.scenario.cluster.nodes
+
+    def node_of_writer(self, writer: int) -> int:
+        """Give the node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
+        if self.checkpointing is not None and self.checkpointing.section.writers == "all_ranks":
+            return self.node_of_rank(writer)
+        return writer % self.scenario.cluster.nodes
+
+    def readers(self) -> Iterator[tuple[int, int]]:
+        """Give (rank, worker) of every reader."""
+        for rank in range(self.world_size):
+            for worker in range(self.scenario.loader.num_workers):
+                yield rank, worker
+
+    @property
+    def num_writers(self) -> int:
+        """Number of checkpoint writers."""
+        return derive.num_writers(self.scenario)
+
+    @property
+    def has_barrier(self) -> bool:
+        """Whether ranks meet after each step."""
+        return self.scenario.train.sync.kind != "none"
+
+    def parties(self, epoch: int, step: int) -> int:
+        """Give the number of ranks that meet at a step: those that have not run out of steps."""
+        return self.world_size if step < self.steps[epoch] else 0
+
+    # --- what roles are built from ----------------------------------------------------------------------------------
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The dataset's files and sizes."""
+        return Layout.from_scenario(self.scenario)
+
+    @property
+    def form(self) -> Format:
+        """The dataset's format."""
+        return FORMATS[self.scenario.dataset.format]
+
+    def sampler(self, num_ranks: int = 1) -> Sampler:
+        """Make the function from (epoch, rank, step) to samples, with a cache for so many ranks side by side."""
+        return Sampler.from_scenario(self.scenario).cached_for(num_ranks)
+
+    def loading(self, num_ranks: int = 1) -> Loading:
+        """Make what readers and queues of ``num_ranks`` ranks are built from."""
+        return Loading(
+            self.sampler(num_ranks),
+            self.form,
+            seed=self.scenario.seed,
+            decode=self.scenario.loader.decode,
+            payload=self.payload,
+        )
+
+    def queue(self, rank: int) -> QueueSpec:
+        """Make what a rank's queue is built from."""
+        loader = self.scenario.loader
+        bound = self.node_bytes_in_flight
+        return QueueSpec(
+            rank=rank,
+            num_workers=loader.num_workers,
+            prefetch_factor=loader.prefetch_factor,
+            steps=self.steps,
+            assignment=loader.assignment,
+            in_order=loader.in_order,
+            max_bytes=None if bound is None else bound // self.scenario.cluster.ranks_per_node,
+        )
+
+    @cached_property
+    def sync_seconds(self) -> float:
+        """How long the ranks stay together once all are there, in seconds."""
+        return derive.allreduce_seconds(self.scenario.train.sync, self.world_size)
+
+    @cached_property
+    def checkpointing(self) -> Checkpointing | None:
+        """The checkpoints of the run; None when there are none."""
+        section = self.scenario.checkpoint
+        return None if section is None else Checkpointing(self.scenario, section)
+
+    def training(self, rank: int) -> Training:
+        """Make what a rank is built from."""
+        return Training(
+            rank,
+            self.steps,
+            self.scenario.train.compute,
+            seed=self.scenario.seed,
+            sync_seconds=self.sync_seconds,
+            checkpointing=self.checkpointing,
+        )
+
+    # --- modelled storage -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def device(self) -> DeviceSpec:
+        """What the modelled storage system can do."""
+        model = self.scenario.storage.model
+        chosen = PRESETS[model] if isinstance(model, str) else model
+        return DeviceSpec(chosen.connection_bandwidth, chosen.bandwidth, chosen.requests_per_second)
+
+    @cached_property
+    def first_byte(self) -> Distribution:
+        """The first-byte latency of the modelled storage system."""
+        model = self.scenario.storage.model
+        if isinstance(model, str):
+            preset = PRESETS[model]
+            return LogNormal(median=preset.first_byte_median, sigma=preset.first_byte_sigma)
+        return model.first_byte
+
+    def device_of_node(self, node: int) -> int:
+        """Give the number of the device that a node uses: its own, or the one that the cluster shares."""
+        model = self.scenario.storage.model
+        scope = PRESETS[model].scope if isinstance(model, str) else model.scope
+        return node if scope == "node" else 0
+
+    @property
+    def num_devices(self) -> int:
+        """Number of modelled devices."""
+        return self.device_of_node(self.scenario.cluster.nodes - 1) + 1
+
+    # --- the books --------------------------------------------------------------------------------------------------
+
+    def planned(self) -> list[Tally]:
+        """Work out what every rank is meant to consume, down to the digest of its sample ids."""
+        sampler = self.sampler()
+        tallies = []
+        for rank in range(self.world_size):
+            tally = Tally(rank)
+            for epoch in range(len(self.steps)):
+                steps, samples, digest = sampler.planned(epoch, rank)
+                tally.steps += steps
+                tally.samples += samples
+                tally.digest = (tally.digest + digest) & WORD
+            tallies.append(tally)
+        return tallies

@@ -1,0 +1,111 @@
+"""The prefetch queue as it lives: a QueueState, and the calls and waits around it. The same on every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from rayio.pipeline.env import Env
+from rayio.pipeline.kernel import Future
+from rayio.pipeline.queue import Delivery, Lease, QueueState, Take
+
+#: Carries a lease to its worker and gives what was read, in the lease's order.
+Submit = Callable[[Lease], Awaitable[Sequence[Delivery]]]
+
+
+class PrefetchQueue:
+    """The queue of one rank: it submits the workers' reads, owns what they return, and answers the rank's takes."""
+
+    def __init__(self, env: Env, state: QueueState, submit: Submit) -> None:
+        self.env = env
+        self.state = state
+        self.submit = submit
+        #: Steps that one lease may hold: more than one only where a read is faster than the call that asks for it.
+        self.lease_steps = 1
+        self._failure: BaseException | None = None
+        #: The waiting take's future, and its number: a newer take or its expiry raises the number and ends the wait.
+        self._news: Future | None = None
+        self._ticket = 0
+        self._bound_since: int | None = None
+
+    async def take(self, take: Take, patience_ns: int | None = None) -> list[Delivery]:
+        """Learn what was consumed, then give batches as soon as there are any; none when ``patience_ns`` ran out.
+
+        A newer take of the same rank ends the wait of the older one, which is then answered with nothing.
+
+        Raises:
+            DataError, StorageError: a worker could not read; every later take raises it too.
+            StaleAttemptError: the message is of an older attempt.
+        """
+        self.heard(take)
+        self._ticket += 1
+        ticket = self._ticket
+        self._wake()
+        if patience_ns is not None:
+            self.env.kernel.spawn(self._expire(ticket, patience_ns), "take expires")
+        while take.want > 0 and ticket == self._ticket:
+            if self._failure is not None:
+                raise self._failure
+            if found := self.state.deliverable(take):
+                return found
+            self._news = self.env.kernel.future(f"a batch of epoch {take.epoch} after {take.consumed} steps")
+            await self._news
+        return []
+
+    def heard(self, take: Take) -> None:
+        """Learn what the rank consumed, and let workers start what the window now permits."""
+        self.state.heard(take)
+        self._grant()
+
+    async def _expire(self, ticket: int, patience_ns: int) -> None:
+        await self.env.kernel.sleep_until(self.env.kernel.now() + patience_ns)
+        if ticket == self._ticket:
+            self._ticket += 1
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+    def _grant(self) -> None:
+        for lease in _coalesce(self.state.leases(), self.lease_steps):
+            self.env.kernel.spawn(self._carry_out(lease), f"reader-{lease.rank}-{lease.worker}")
+        self._note_memory_bound()
+
+    async def _carry_out(self, lease: Lease) -> None:
+        try:
+            deliveries = await self.submit(lease)
+        except Exception as error:
+            self._failure = error
+        else:
+            for delivery in deliveries:
+                self.state.finished(delivery)
+            if self.state.spec.assignment == "dynamic":
+                self._grant()
+        self._wake()
+
+    def _note_memory_bound(self) -> None:
+        now = self.env.kernel.now()
+        if self.state.memory_bound and self._bound_since is None:
+            self._bound_since = now
+        elif not self.state.memory_bound and self._bound_since is not None:
+            self.env.span(
+                "memory_bound", self._bound_since, now, self.env.where(self.state.spec.rank, self.state.epoch)
+            )
+            self._bound_since = None
+
+
+def _coalesce(leases: list[Lease], most: int) -> list[Lease]:
+    """Join leases of the same worker, up to ``most`` steps each, keeping every worker's order."""
+    if most == 1 or len(leases) < 2:
+        return leases
+    joined: list[Lease] = []
+    open_: dict[int, int] = {}
+    for lease in leases:
+        place = open_.get(lease.worker)
+        if place is not None and len(joined[place].steps) < most:
+            before = joined[place]
+            joined[place] = Lease(before.rank, before.worker, before.epoch, before.steps + lease.steps, before.attempt)
+        else:
+            open_[lease.worker] = len(joined)
+            joined.append(lease)
+    return joined

@@ -1,0 +1,253 @@
+"""The brain of one rank's prefetch queue: which worker reads which step, and what may be handed over when.
+
+Pure: it is told what happened and says what to do. The engines carry that out (see prefetch.py).
+
+The window is PyTorch's. With W workers and prefetch factor P, step n may be started only when step n - P*W has been
+*consumed*, that is, is in the rank's hands. Out of order, the number of consumed steps takes the place of that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rayio.errors import RunError
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSpec:
+    """What a queue is built from; a restarted one needs nothing else."""
+
+    rank: int
+    num_workers: int
+    prefetch_factor: int
+    #: Steps of this rank in each epoch.
+    steps: tuple[int, ...]
+    assignment: str = "static"
+    in_order: bool = True
+    #: Bound on bytes granted and not yet consumed; None is no bound.
+    max_bytes: int | None = None
+
+    @property
+    def window(self) -> int:
+        """Steps that may be started and not yet consumed."""
+        return self.num_workers * self.prefetch_factor
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Steps of one epoch that one worker is to read, in this order."""
+
+    rank: int
+    worker: int
+    epoch: int
+    steps: tuple[int, ...]
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A rank's request, repeated safely: all it has consumed, what it holds unconsumed, and how many it wants.
+
+    ``consumed`` steps of ``epoch`` are every step below it; ``extra`` are further ones, consumed out of order.
+    """
+
+    epoch: int
+    consumed: int
+    want: int = 1
+    extra: tuple[int, ...] = ()
+    holding: tuple[int, ...] = ()
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One batch as it travels: what was read, the digest of the sample ids found in it, and the bytes (or none)."""
+
+    epoch: int
+    step: int
+    worker: int
+    num_samples: int
+    nbytes: int
+    digest: int
+    payload: Any = None
+    attempt: int = 0
+
+
+@dataclass(slots=True)
+class Consumed:
+    """What a rank has consumed of the epoch that it is in."""
+
+    epoch: int = -1
+    #: Every step below it is consumed.
+    low: int = 0
+    #: Further steps, consumed out of order.
+    extra: set[int] = field(default_factory=set)
+
+    @property
+    def number(self) -> int:
+        """How many steps are consumed."""
+        return self.low + len(self.extra)
+
+    def open(self, epoch: int) -> bool:
+        """Start over when an epoch begins; say whether it did."""
+        if epoch == self.epoch:
+            return False
+        self.epoch, self.low = epoch, 0
+        self.extra.clear()
+        return True
+
+    def has(self, step: int) -> bool:
+        """Say whether a step is consumed."""
+        return step < self.low or step in self.extra
+
+    def add(self, step: int) -> None:
+        """Note a step as consumed."""
+        self.extra.add(step)
+        while self.low in self.extra:
+            self.extra.remove(self.low)
+            self.low += 1
+
+    def take(self, want: int, attempt: int, holding: tuple[int, ...] = ()) -> Take:
+        """Make the message that tells the queue."""
+        return Take(self.epoch, self.low, want, tuple(sorted(self.extra)), holding, attempt)
+
+
+class StaleAttemptError(RunError):
+    """A message of an attempt that has been given up."""
+
+
+class QueueState:
+    """All that a queue knows. ``step_bytes(epoch, step)`` says how large a batch will be."""
+
+    def __init__(self, spec: QueueSpec, step_bytes: Callable[[int, int], int]) -> None:
+        self.spec = spec
+        self.step_bytes = step_bytes
+        self.epoch = -1
+        self.attempt = 0
+        #: Every step below it is consumed.
+        self.consumed = 0
+        #: Steps at or above ``consumed`` that are consumed too; empty when in order.
+        self.extra: set[int] = set()
+        #: The next step that no worker has.
+        self.next_step = 0
+        #: Steps leased and not yet read, by worker.
+        self.leased: dict[int, int] = {}
+        #: Batches read and not yet consumed; never more than the window with ``leased``.
+        self.ready: dict[int, Delivery] = {}
+        #: Bytes of all steps that are leased or ready.
+        self.bytes_in_flight = 0
+        #: Whether only the bound on bytes keeps the window closed.
+        self.memory_bound = False
+        self._free = set(range(spec.num_workers))
+        self._sizes: dict[int, int] = {}
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the open epoch."""
+        return self.spec.steps[self.epoch] if 0 <= self.epoch < len(self.spec.steps) else 0
+
+    def heard(self, take: Take) -> None:
+        """Learn what the rank has consumed. The first word of a new epoch or attempt opens that one's window.
+
+        Raises:
+            StaleAttemptError: the message is of an older attempt or a finished epoch.
+        """
+        if take.attempt < self.attempt or (take.attempt == self.attempt and take.epoch < self.epoch):
+            raise StaleAttemptError(
+                f"queue-{self.spec.rank} is at attempt {self.attempt}, epoch {self.epoch}; "
+                f"refused a message of attempt {take.attempt}, epoch {take.epoch}"
+            )
+        if (take.attempt, take.epoch) != (self.attempt, self.epoch):
+            self._open(take)
+        if take.consumed > self.consumed:
+            for step in range(self.consumed, take.consumed):
+                self._forget(step)
+            self.consumed = take.consumed
+        for step in take.extra:
+            self._forget(step)
+            self.extra.add(step)
+        self.extra = {step for step in self.extra if step >= self.consumed}
+
+    def _open(self, take: Take) -> None:
+        self.attempt, self.epoch = take.attempt, take.epoch
+        self.consumed = self.next_step = take.consumed
+        self.extra = set(take.extra)
+        self.leased.clear()
+        self.ready.clear()
+        self._sizes.clear()
+        self.bytes_in_flight = 0
+        self._free = set(range(self.spec.num_workers))
+
+    def _forget(self, step: int) -> None:
+        self.ready.pop(step, None)
+        self.leased.pop(step, None)
+        self.bytes_in_flight -= self._sizes.pop(step, 0)
+
+    def leases(self) -> list[Lease]:
+        """Hand out every step that the window and the bound on bytes permit, one step a lease, in step order."""
+        granted: list[Lease] = []
+        self.memory_bound = False
+        while self._window_is_open():
+            step = self.next_step
+            if step in self.extra:  # consumed out of order before this queue was restarted
+                self.next_step += 1
+                continue
+            worker = self._worker_for(step)
+            if worker is None:
+                break
+            if not self._bytes_permit(step):
+                self.memory_bound = True
+                break
+            self._free.discard(worker)
+            self.leased[step] = worker
+            self.next_step += 1
+            granted.append(Lease(self.spec.rank, worker, self.epoch, (step,), self.attempt))
+        return granted
+
+    def _window_is_open(self) -> bool:
+        outstanding = self.next_step - self.consumed - len(self.extra)
+        return self.next_step < self.num_steps and outstanding < self.spec.window
+
+    def _worker_for(self, step: int) -> int | None:
+        if self.spec.assignment == "static":
+            return step % self.spec.num_workers
+        return min(self._free, default=None)
+
+    def _bytes_permit(self, step: int) -> bool:
+        if self.spec.max_bytes is None:
+            return True
+        size = self.step_bytes(self.epoch, step)
+        # With nothing in flight this is the next step the rank can get: refusing it would stop the run for good.
+        if self.bytes_in_flight and self.bytes_in_flight + size > self.spec.max_bytes:
+            return False
+        self._sizes[step] = size
+        self.bytes_in_flight += size
+        return True
+
+    def finished(self, delivery: Delivery) -> None:
+        """Learn that a batch was read. One that nobody waits for any more (consumed, older attempt) is dropped."""
+        self._free.add(delivery.worker)
+        if (delivery.attempt, delivery.epoch) != (self.attempt, self.epoch) or delivery.step not in self.leased:
+            return
+        del self.leased[delivery.step]
+        self.ready[delivery.step] = delivery
+
+    def deliverable(self, take: Take) -> list[Delivery]:
+        """Give up to ``want`` batches that the rank neither consumed nor holds: in step order, or as they became ready.
+
+        They stay in ``ready`` until consumed, so that a lost answer can be repeated.
+        """
+        held = set(take.holding)
+        if not self.spec.in_order:
+            return [self.ready[s] for s in self.ready if s not in held][: take.want]
+        found: list[Delivery] = []
+        step = take.consumed
+        while len(found) < take.want:
+            if step not in held and step not in self.extra:
+                if step not in self.ready:
+                    break
+                found.append(self.ready[step])
+            step += 1
+        return found

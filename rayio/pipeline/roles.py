@@ -1,0 +1,56 @@
+"""The whole data path: what each role does, in the order it does it.
+
+A run is these three functions. Every rank calls ``train``: for each step it takes a batch from its prefetch queue,
+computes (a sleep), meets the other ranks, and saves a checkpoint when one is due. The queue, whenever its window has
+room, has a reader call ``read_lease`` for the next steps: the reader works out which samples those are, reads their
+files, checks and decodes them, and returns the batch. A checkpoint is cut into shards, and each goes to a writer that
+calls ``write_shard``.
+
+The roles know no process, file or clock. They live by an ``Env``; an engine gives it to them: on Ray each role is an
+actor and queues are remote, in the local engine they share one process, on the virtual clock a sleep takes no time.
+"""
+
+from __future__ import annotations
+
+from rayio.pipeline.env import Env, Shard, Where
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.loading import Loading
+from rayio.pipeline.queue import Delivery, Lease
+from rayio.pipeline.training import Training
+from rayio.storage.base import Served
+
+
+async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]:
+    """A reader's work: read the steps of one lease, in their order. Repeating it gives the same batches."""
+    batches = []
+    for step in lease.steps:
+        at = Where(lease.rank, lease.epoch, step, lease.attempt)
+        batches.append(await load_batch(env, loading, at, lease.worker))
+    return batches
+
+
+async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: int = 0) -> Delivery:
+    """Read and decode one batch. The digest is taken of the sample ids found in the bytes."""
+    load = loading.of(at)
+    served = await env.read(load.requests, load.from_files, at, lane=lane)
+    if load.decode_seconds:
+        await env.sleep("decode", load.decode_seconds, at, lane=lane)
+    return load.delivery(served.value, worker)
+
+
+async def train(env: Env, training: Training, tally: Tally, attempt: int = 0) -> None:
+    """A rank's life: take, compute, synchronise, checkpoint, for every step of every epoch; it books what it takes."""
+    env.span("startup", env.born, env.kernel.now(), Where(training.rank, attempt=attempt))
+    for epoch in range(training.epochs):
+        for step in range(training.steps(epoch)):
+            at = Where(training.rank, epoch, step, attempt)
+            tally.add(await env.take(at))
+            await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
+            if shards := training.shards(at):
+                await env.checkpoint(shards, at)
+    env.span("life", env.born, env.kernel.now(), Where(training.rank, attempt=attempt), lane=1)
+
+
+async def write_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
+    """A checkpoint writer's work: make one shard's bytes and write them; durable and complete when this returns."""
+    return await env.write(shard, at)

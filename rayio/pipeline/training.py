@@ -1,0 +1,64 @@
+"""What a rank needs to know of its own work: steps, compute times, the all-reduce, and when to save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio import seeds
+from rayio.pipeline.checkpoint import Checkpointing
+from rayio.pipeline.env import Shard, Where
+from rayio.scenario.distribution import Constant, Distribution
+
+#: Compute times are drawn this many steps at a time.
+BLOCK = 1024
+
+
+class Training:
+    """One rank's training, as parameters."""
+
+    def __init__(
+        self,
+        rank: int,
+        steps: tuple[int, ...],
+        compute: Distribution,
+        *,
+        seed: int,
+        sync_seconds: float = 0.0,
+        checkpointing: Checkpointing | None = None,
+    ) -> None:
+        self.rank = rank
+        self._steps = steps
+        self.compute = compute
+        self.seed = seed
+        #: How long the all-reduce takes once every rank is there, in seconds.
+        self.sync_seconds = sync_seconds
+        self.checkpointing = checkpointing
+        self._block: tuple[int, int] = (-1, -1)
+        self._drawn: NDArray[np.float64] = np.empty(0)
+
+    @property
+    def epochs(self) -> int:
+        """How often this rank goes through its share of the dataset."""
+        return len(self._steps)
+
+    def steps(self, epoch: int) -> int:
+        """Steps of this rank in an epoch."""
+        return self._steps[epoch]
+
+    def compute_seconds(self, at: Where) -> float:
+        """Give a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
+        if isinstance(self.compute, Constant):
+            return self.compute.value
+        block = (at.epoch, at.step // BLOCK)
+        if block != self._block:
+            index = np.arange(block[1] * BLOCK, min((block[1] + 1) * BLOCK, self.steps(at.epoch)), dtype=np.int64)
+            self._drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, at.epoch), index)
+            self._block = block
+        return float(self._drawn[at.step % BLOCK])
+
+    def shards(self, at: Where) -> Sequence[Shard]:
+        """Give the checkpoint shards that this rank has to save after a step; none when none is due."""
+        return self.checkpointing.shards(at) if self.checkpointing is not None else ()

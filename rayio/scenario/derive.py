@@ -1,0 +1,243 @@
+"""What follows from a scenario: every formula that needs no clock, once, with its rounding said aloud."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rayio.errors import ScenarioError
+from rayio.scenario.fields import show
+from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, Scenario
+from rayio.units import format_bytes
+
+#: A sample begins with its id and a digest of 8 bytes each.
+MIN_SAMPLE_BYTES = 16
+#: What a batch id has room for (see ``trace/recorder.py``).
+MAX_RANKS, MAX_EPOCHS, MAX_STEPS = 1 << 20, 1 << 12, 1 << 30
+MAX_SAMPLES = MAX_BYTES = 1 << 62
+
+
+def world_size(scenario: Scenario) -> int:
+    """Ranks of the whole run."""
+    return scenario.cluster.nodes * scenario.cluster.ranks_per_node
+
+
+def num_samples(scenario: Scenario) -> int:
+    """Samples of the dataset."""
+    return scenario.dataset.num_files * scenario.dataset.samples_per_file
+
+
+def samples_per_rank(scenario: Scenario) -> tuple[int, int]:
+    """Smallest and largest share of a rank in one epoch, before whole batches are made; they differ by at most one."""
+    share, left = divmod(num_samples(scenario), world_size(scenario))
+    return share, share + (left > 0)
+
+
+def whole_steps_per_epoch(scenario: Scenario) -> int:
+    """Whole batches that every rank has in one epoch, before the cap; rounded down, equal on all ranks."""
+    return num_samples(scenario) // (scenario.loader.batch_size * world_size(scenario))
+
+
+def steps_per_epoch(scenario: Scenario) -> int:
+    """Steps each rank makes in one epoch: whole batches, at most ``train.steps``."""
+    steps = whole_steps_per_epoch(scenario)
+    return steps if scenario.train.steps is None else min(steps, scenario.train.steps)
+
+
+def total_steps(scenario: Scenario) -> int:
+    """Steps each rank makes in the whole run."""
+    return scenario.train.epochs * steps_per_epoch(scenario)
+
+
+def samples_per_step(scenario: Scenario) -> int:
+    """Samples that all ranks together consume in one step."""
+    return scenario.loader.batch_size * world_size(scenario)
+
+
+def dropped_samples(scenario: Scenario) -> int:
+    """Samples per epoch that ``drop_last`` drops, because they fill no whole batch on every rank."""
+    return num_samples(scenario) - whole_steps_per_epoch(scenario) * samples_per_step(scenario)
+
+
+def capped_samples(scenario: Scenario) -> int:
+    """Samples per epoch that are not visited because of ``train.steps``, apart from the dropped ones."""
+    return (whole_steps_per_epoch(scenario) - steps_per_epoch(scenario)) * samples_per_step(scenario)
+
+
+def batch_bytes(scenario: Scenario) -> float:
+    """Expected bytes of one batch."""
+    return scenario.loader.batch_size * scenario.dataset.sample_bytes.expected
+
+
+def dataset_bytes(scenario: Scenario) -> float:
+    """Expected bytes of all samples; what a format adds around them is not counted."""
+    return num_samples(scenario) * scenario.dataset.sample_bytes.expected
+
+
+def read_demand(scenario: Scenario) -> float:
+    """Bytes per second that one rank asks for when it never waits; infinite when compute takes no time."""
+    compute = scenario.train.compute.expected
+    return batch_bytes(scenario) / compute if compute > 0 else math.inf
+
+
+def ideal_seconds(scenario: Scenario) -> float:
+    """Expected compute time of one rank in the whole run: what it would take with data, barrier and disk for free."""
+    return total_steps(scenario) * scenario.train.compute.expected
+
+
+def window_steps(scenario: Scenario) -> int:
+    """Steps of one rank that may be started and not yet consumed: P·W as in PyTorch; 0 when the rank reads itself."""
+    return scenario.loader.prefetch_factor * scenario.loader.num_workers
+
+
+def window_bytes(scenario: Scenario) -> float:
+    """Expected bytes that one rank's full window holds."""
+    return window_steps(scenario) * batch_bytes(scenario)
+
+
+def node_window_bytes(scenario: Scenario) -> float:
+    """Expected bytes that the full windows of all ranks of one node hold."""
+    return scenario.cluster.ranks_per_node * window_bytes(scenario)
+
+
+def num_readers(scenario: Scenario) -> int:
+    """Reader roles of the whole run; none when ranks read themselves."""
+    return world_size(scenario) * scenario.loader.num_workers
+
+
+def num_queues(scenario: Scenario) -> int:
+    """Prefetch queues of the whole run: one per rank, none when ranks read themselves."""
+    return world_size(scenario) if scenario.loader.num_workers else 0
+
+
+def num_writers(scenario: Scenario) -> int:
+    """Checkpoint writers of the whole run."""
+    return len(checkpoint_shards(scenario))
+
+
+def num_roles(scenario: Scenario) -> int:
+    """Readers, queues, ranks and checkpoint writers together."""
+    return num_readers(scenario) + num_queues(scenario) + world_size(scenario) + num_writers(scenario)
+
+
+def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
+    """Bytes that each writer writes in one checkpoint; of unequal shares the first are one byte longer."""
+    checkpoint = scenario.checkpoint
+    if checkpoint is None:
+        return ()
+    size = checkpoint.model.bytes
+    match checkpoint.writers:
+        case "rank_zero":
+            return (size,)
+        case "all_ranks":
+            return (size,) * world_size(scenario)
+        case Dedicated(dedicated=writers):
+            share, left = divmod(size, writers)
+            return (share + 1,) * left + (share,) * (writers - left)
+
+
+def checkpoint_bytes(scenario: Scenario) -> int:
+    """Bytes of one checkpoint, all writers together."""
+    return sum(checkpoint_shards(scenario))
+
+
+def checkpoint_period(scenario: Scenario) -> int:
+    """Steps from one checkpoint to the next, counted over epochs; 0 without checkpoints."""
+    if scenario.checkpoint is None:
+        return 0
+    every = scenario.checkpoint.every
+    return every.steps if every.steps is not None else (every.epochs or 1) * steps_per_epoch(scenario)
+
+
+def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:
+    """Give each (epoch, step), from 0, that a checkpoint follows."""
+    if period := checkpoint_period(scenario):
+        for number in range(period, total_steps(scenario) + 1, period):
+            yield divmod(number - 1, steps_per_epoch(scenario))
+
+
+def num_checkpoints(scenario: Scenario) -> int:
+    """Checkpoints of the whole run."""
+    period = checkpoint_period(scenario)
+    return total_steps(scenario) // period if period else 0
+
+
+def allreduce_seconds(sync: NoSync | Barrier | AllReduce, ranks: int) -> float:
+    """Time of one all-reduce over a ring of n ranks: ``2(n-1)/n * bytes / bandwidth + 2(n-1) * latency``.
+
+    Nothing for other kinds of sync and for one rank. Sources: Thakur, Rabenseifner and Gropp, "Optimization of
+    collective communication operations in MPICH" (IJHPCA 2005); Patarasuk and Yuan, "Bandwidth optimal all-reduce
+    algorithms for clusters of workstations" (JPDC 2009).
+    """
+    if not isinstance(sync, AllReduce) or ranks < 2:
+        return 0.0
+    return 2 * (ranks - 1) / ranks * sync.bytes / sync.bandwidth + 2 * (ranks - 1) * sync.latency
+
+
+def check(scenario: Scenario) -> None:
+    """Refuse values that contradict each other.
+
+    Raises:
+        ScenarioError: one line that names the keys, their values and what would be allowed.
+    """
+    for message in contradictions(scenario):
+        raise ScenarioError(message)
+
+
+def contradictions(scenario: Scenario) -> Iterator[str]:
+    """Give one line for each pair of values that contradict each other."""
+    samples, ranks = num_samples(scenario), world_size(scenario)
+    cluster, dataset, loader, train = scenario.cluster, scenario.dataset, scenario.loader, scenario.train
+    who = f"cluster.nodes={cluster.nodes} × cluster.ranks_per_node={cluster.ranks_per_node}"
+    files = f"dataset.num_files={dataset.num_files} × dataset.samples_per_file={dataset.samples_per_file}"
+    if ranks > MAX_RANKS:
+        yield f"{who}: {ranks} ranks; at most {MAX_RANKS} are possible"
+    elif samples > MAX_SAMPLES:
+        yield f"{files}: {samples} samples; at most {MAX_SAMPLES} are possible"
+    elif ranks > samples:
+        yield f"{who}: {ranks} ranks for the {samples} samples of {files}; use at most {samples} ranks"
+    elif loader.batch_size * ranks > samples:
+        yield (
+            f"loader.batch_size={loader.batch_size}: {ranks} ranks need {loader.batch_size * ranks} samples for a"
+            f" step, {files} has {samples}; use at most {samples // ranks}"
+        )
+    if train.epochs > MAX_EPOCHS:
+        yield f"train.epochs={train.epochs}: at most {MAX_EPOCHS} are possible"
+    if (steps := steps_per_epoch(scenario)) > MAX_STEPS:
+        yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
+    if dataset.sample_bytes.expected < MIN_SAMPLE_BYTES:
+        size = format_bytes(dataset.sample_bytes.expected)
+        yield f"dataset.sample_bytes={size}: must be at least {MIN_SAMPLE_BYTES} B, which hold a sample's id and digest"
+    if dataset_bytes(scenario) > MAX_BYTES:
+        size = format_bytes(dataset_bytes(scenario))
+        yield f"{files} × dataset.sample_bytes: {size}; at most {format_bytes(MAX_BYTES)} are possible"
+    if dataset.is_modelled and loader.payload == "real":
+        yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
+    if scenario.checkpoint is not None and isinstance(scenario.checkpoint.writers, Dedicated):
+        writers, state = scenario.checkpoint.writers.dedicated, scenario.checkpoint.model.bytes
+        if writers > state:
+            yield f"checkpoint.writers.dedicated={writers}: more writers than the {state} B of checkpoint.model.bytes"
+
+
+def table(scenario: Scenario) -> dict[str, float]:
+    """Give the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
+    return {
+        "world_size": world_size(scenario),
+        "num_samples": num_samples(scenario),
+        "steps_per_epoch": steps_per_epoch(scenario),
+        "total_steps": total_steps(scenario),
+        "dropped_samples": dropped_samples(scenario),
+        "capped_samples": capped_samples(scenario),
+        "dataset_bytes": dataset_bytes(scenario),
+        "batch_bytes": batch_bytes(scenario),
+        "window_steps": window_steps(scenario),
+        "window_bytes": window_bytes(scenario),
+        "read_demand": read_demand(scenario),
+        "ideal_seconds": ideal_seconds(scenario),
+        "num_readers": num_readers(scenario),
+        "num_queues": num_queues(scenario),
+        "num_writers": num_writers(scenario),
+        "num_checkpoints": num_checkpoints(scenario),
+        "checkpoint_bytes": checkpoint_bytes(scenario),
+        "allreduce_seconds": allreduce_seconds(scenario.train.sync, world_size(scenario)),
+    }

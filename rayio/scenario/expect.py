@@ -1,0 +1,71 @@
+"""What a run's numbers should be: conditions on the metrics of ``result.json``."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from rayio.scenario.fields import Reads, RefusedError
+
+_OPERATORS: dict[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a metric should be: ``>= 0.90``."""
+
+    operator: str
+    value: float
+
+    def holds(self, x: float) -> bool:
+        """Say whether ``x`` is as expected."""
+        return _OPERATORS[self.operator](x, self.value)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.operator} {self.value:g}"
+            if float(f"{self.value:g}") == self.value
+            else f"{self.operator} {self.value!r}"
+        )
+
+
+class Expectations(dict[str, Condition]):
+    """Conditions by the name of a metric of ``result.json``; treat as immutable."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(frozenset(self.items()))
+
+
+def _expectations(value: Any) -> Expectations:
+    if not isinstance(value, Mapping):
+        raise RefusedError('must be a mapping of metrics to conditions, such as {au: ">= 0.90"}')
+    conditions = Expectations()
+    for metric, condition in value.items():
+        if isinstance(condition, Condition):
+            conditions[metric] = condition
+            continue
+        match = re.fullmatch(r"\s*(>=|<=|==|>|<)\s*([-+]?[0-9.]+(?:[eE][-+]?\d+)?)\s*(%?)\s*", str(condition))
+        try:
+            number = float(match[2]) if match else None
+        except ValueError:
+            number = None
+        if not isinstance(metric, str) or match is None or number is None:
+            raise RefusedError(
+                'must be an operator (>=, <=, >, < or ==) and a number, such as ">= 0.90"', str(metric), condition
+            )
+        conditions[metric] = Condition(match[1], number / 100 if match[3] else number)
+    return conditions
+
+
+_EXPECT_SCHEMA = {
+    "type": "object",
+    "additionalProperties": {"type": "string", "pattern": r"^\s*(>=|<=|==|>|<)\s*\S+\s*$"},
+}
+Expect = Annotated[
+    Expectations, Reads(_expectations, _EXPECT_SCHEMA, lambda value: {k: str(v) for k, v in value.items()})
+]

@@ -1,0 +1,129 @@
+"""Say in one line what is wrong with a scenario: file, line, key path, value, and what is allowed instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from rayio.scenario.fields import Section, listed, show
+from rayio.scenario.model import Scenario
+from rayio.scenario.source import KeyPath, Layer
+
+
+def explain(error: ValidationError, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
+    """Give the line for the first error, unknown keys before others, since they are often the cause of the rest.
+
+    ``layers`` are what ``data`` was merged from, the last one wins.
+    """
+    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    return line_of(details[0], data, layers) + more(len(details))
+
+
+def more(count: int) -> str:
+    """Say how many errors are not shown."""
+    return f" (and {count - 1} more)" if count > 1 else ""
+
+
+def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
+    """Give the line for one error of pydantic's."""
+    path, sections = _locate(detail["loc"], data)
+    context = detail.get("ctx", {})
+    value = _at(data, path, detail["input"])
+    if context.get("key"):
+        path = (*path, context["key"])
+        value = _at(data, path, context.get("value"))
+    where = place(path, layers)
+    name = ".".join(path)
+    match detail["type"]:
+        case "not_yet":
+            return f"{where}: not yet: {name}={context['reason']}"
+        case "refused":
+            reason = context["reason"]
+        case "extra_forbidden":
+            if any(path[-1] in section.keys_not_yet for section in sections):
+                return f"{where}: not yet: {name}={show(value)}"
+            return f"{where}: {name}={show(value)}: no such key; {_nearest(path, sections)}"
+        case "missing":
+            return f"{where}: {name}: is required and missing"
+        case "model_type" | "model_attributes_type" | "dict_type":
+            if value is None:
+                return f"{where}: {name}=null: give it keys, or leave it out for the defaults"
+            keys = sorted({key for section in _sections_at(path) for key in section.model_fields})
+            reason = f"must be a mapping with {listed(keys)}" if keys else "must be a mapping"
+        case _:
+            reason = "is not allowed here"
+    return f"{where}: {name}={show(value)}: {reason}" if path else f"{where}: {reason}"
+
+
+def _at(data: Mapping[str, Any], path: KeyPath, otherwise: Any) -> Any:
+    """Give the value as it was written."""
+    node: Any = data
+    for key in path:
+        if not isinstance(node, Mapping) or key not in node:
+            return otherwise
+        node = node[key]
+    return node
+
+
+def place(path: KeyPath, layers: Sequence[Layer]) -> str:
+    """Name the file, and the line or the override, that gave a value: the last layer that says most about it."""
+    best = max(reversed(layers), key=lambda layer: layer.depth(path))
+    return best.where(path)
+
+
+def _locate(loc: tuple[int | str, ...], data: Mapping[str, Any]) -> tuple[KeyPath, list[type[Section]]]:
+    """Turn pydantic's location into a key path, without the tags of unions, and the sections its last key is in."""
+    path: list[str] = []
+    sections: list[type[Section]] = [Scenario]
+    node: Any = data
+    for number, key in enumerate(map(str, loc)):
+        is_key = isinstance(node, Mapping) and key in node
+        if number == len(loc) - 1:
+            tagged = [section for section in sections if _kind(section) == key]
+            return (tuple(path), sections) if tagged and not is_key else ((*path, key), sections)
+        if is_key:
+            path.append(key)
+            node = node[key]
+            sections = [s for section in sections for s in _fields_sections(section, key)]
+        else:
+            sections = [section for section in sections if _kind(section) == key] or sections
+    return tuple(path), sections
+
+
+def _kind(section: type[Section]) -> str | None:
+    kind = section.model_fields.get("kind")
+    return kind.default if kind is not None else None
+
+
+def _fields_sections(section: type[Section], key: str) -> list[type[Section]]:
+    field = section.model_fields.get(key)
+    return _inside(field.annotation) if field is not None else []
+
+
+def _inside(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return [annotation]
+    return [section for part in get_args(annotation) for section in _inside(part)]
+
+
+def _sections_at(path: KeyPath) -> list[type[Section]]:
+    sections: list[type[Section]] = [Scenario]
+    for key in path:
+        sections = [s for section in sections for s in _fields_sections(section, key)]
+    return sections
+
+
+def _nearest(path: KeyPath, sections: Sequence[type[Section]]) -> str:
+    """Suggest what an unknown key may have meant: a neighbour's name, or the same name in another section."""
+    *parents, key = path
+    keys = sorted({name for section in sections for name in section.model_fields})
+    if near := get_close_matches(key, keys, n=1, cutoff=0.6):
+        return f"did you mean {near[0]}?"
+    for name in Scenario.model_fields:
+        if any(key in section.model_fields for section in _fields_sections(Scenario, name)) and [name] != parents:
+            return f"did you mean {name}.{key}?"
+    return f"{'.'.join(parents) or 'a scenario'} has {', '.join(keys)}"

@@ -1,0 +1,195 @@
+"""The kinds of values a scenario is made of: each reads what a person wrote, refuses in plain words, writes it back.
+
+Pydantic checks structure (unknown keys, missing keys); every leaf is read here, so that messages stay ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from rayio.units import BYTES, RATE, SECONDS, Dimension
+
+JsonSchema = dict[str, Any]
+
+
+class Section(BaseModel):
+    """One mapping of a scenario: immutable, hashable, and closed to unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    #: Keys that are documented and whose part is not built: refused as such, not as unknown.
+    keys_not_yet: ClassVar[frozenset[str]] = frozenset()
+
+
+class RefusedError(ValueError):
+    """Why a value cannot be, as the end of a sentence that begins with key and value.
+
+    ``key`` is the part of the value that is meant, and ``value`` what it is, when that is not the whole.
+    """
+
+    def __init__(self, reason: str, key: str = "", value: Any = None) -> None:
+        super().__init__(reason)
+        self.key = key
+        self.value = value
+
+
+class NotYetError(ValueError):
+    """A documented value whose part is not built; its text is that value, ``key`` the part of the whole it is."""
+
+    def __init__(self, value: str, key: str = "") -> None:
+        super().__init__(value)
+        self.key = key
+
+
+def refusal(error: ValueError) -> PydanticCustomError:
+    """Wrap a reason so that pydantic passes it on untouched, with the place it belongs to."""
+    if isinstance(error, NotYetError):
+        return PydanticCustomError("not_yet", "{reason}", {"reason": str(error), "key": error.key})
+    key, value = (error.key, error.value) if isinstance(error, RefusedError) else ("", None)
+    return PydanticCustomError("refused", "{reason}", {"reason": str(error), "key": key, "value": value})
+
+
+@dataclass(frozen=True, eq=False)
+class Reads:
+    """Annotation of a leaf: how it is read, what an editor may accept, and how it is written back to YAML."""
+
+    read: Callable[[Any], Any]
+    schema: JsonSchema
+    write: Callable[[Any], Any] | None = None
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(value: Any) -> Any:
+            try:
+                return self.read(value)
+            except ValueError as error:
+                raise refusal(error) from None
+
+        writes = self.write and core_schema.plain_serializer_function_ser_schema(self.write, when_used="json")
+        return core_schema.no_info_plain_validator_function(validate, serialization=writes)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        return dict(self.schema)
+
+
+def whole(minimum: int, *, or_word: str | None = None, or_none: bool = False, range_later: bool = False) -> Reads:
+    """Read a whole number of at least ``minimum``, a word, or none; with ``range_later``, not yet {min, max}."""
+    words = [f"or {w}" for w in (or_word, "none" if or_none else None) if w]
+    allowed = " ".join([f"must be a whole number of at least {minimum}", *words])
+
+    def read(value: Any) -> Any:
+        if or_none and (value is None or value == "none"):
+            return None
+        if or_word is not None and value == or_word:
+            return value
+        if range_later and isinstance(value, Mapping) and set(value) == {"min", "max"}:
+            raise NotYetError(show(value))
+        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
+            raise RefusedError(allowed)
+        return value
+
+    number: JsonSchema = {"type": "integer", "minimum": minimum}
+    others: list[JsonSchema] = [{"const": w} for w in (or_word, "none" if or_none else None) if w]
+    if or_none:
+        others.append({"type": "null"})
+    return Reads(read, {"anyOf": [number, *others]} if others else number)
+
+
+def quantity(
+    dimension: Dimension,
+    *,
+    positive: bool = False,
+    integer: bool = False,
+    or_word: str | None = None,
+    or_none: bool = False,
+) -> Reads:
+    """Read a number with a unit into the base unit, or one word, or none."""
+
+    def read(value: Any) -> Any:
+        if or_none and (value is None or value == "none"):
+            return None
+        if or_word is not None and value == or_word:
+            return value
+        number = dimension.parse(value)
+        if integer and isinstance(value, float) and not value.is_integer():
+            raise RefusedError(f"not a whole number of {dimension.name}")
+        if positive and (round(number) if integer else number) <= 0:
+            raise RefusedError(f"must be greater than 0, such as {dimension.example}")
+        return round(number) if integer else number
+
+    def write(value: Any) -> Any:
+        return value if value is None or isinstance(value, str) else dimension.exact(value)
+
+    kinds: list[JsonSchema] = [{"type": "number", "minimum": 0}, {"type": "string"}]
+    return Reads(read, {"anyOf": [*kinds, {"type": "null"}] if or_none else kinds}, write)
+
+
+def choice(*allowed: Any, later: tuple[Any, ...] = ()) -> Reads:
+    """Read one of ``allowed``; a value in ``later`` (or of a type in it) is documented and refused as not built yet."""
+
+    def read(value: Any) -> Any:
+        for word in allowed:
+            if value == word and type(value) is type(word):
+                return word
+        for word in later:
+            if isinstance(value, word) if isinstance(word, type) else (value == word and type(value) is type(word)):
+                raise NotYetError(show(value))
+        if value is False and "none" in allowed:
+            raise RefusedError("write none (YAML reads off and no as false)")
+        raise RefusedError(f"must be {listed(allowed)}")
+
+    return Reads(read, {"enum": list(allowed)})
+
+
+def text(*, empty: bool = False) -> Reads:
+    """Read a line of text."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or not (value.strip() or empty):
+            raise RefusedError("must be text, not empty" if value is None or value == "" else "must be text (quote it)")
+        return value
+
+    return Reads(read, {"type": "string"})
+
+
+def boolean() -> Reads:
+    """Read true or false, and nothing that merely looks like it."""
+    return choice(True, False)
+
+
+def show(value: Any) -> str:
+    """Write a value as YAML would have it, on one short line, for a message."""
+    match value:
+        case None:
+            shown = "null"
+        case bool():
+            shown = str(value).lower()
+        case Mapping():
+            shown = "{" + ", ".join(f"{k}: {show(v)}" for k, v in value.items()) + "}"
+        case list() | tuple():
+            shown = "[" + ", ".join(map(show, value)) + "]"
+        case str():
+            shown = value if value and value.isprintable() and value == value.strip() else repr(value)
+        case _:
+            shown = str(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def listed(words: tuple[Any, ...] | list[Any]) -> str:
+    """Join words for a sentence: ``a, b or c``."""
+    shown = [show(word) for word in words]
+    return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
+
+
+Name = Annotated[str, text()]
+Text = Annotated[str, text(empty=True)]
+Flag = Annotated[bool, boolean()]
+Positive = Annotated[int, whole(1)]
+Natural = Annotated[int, whole(0)]
+Bytes = Annotated[int, quantity(BYTES, positive=True, integer=True)]
+Seconds = Annotated[float, quantity(SECONDS)]
+Rate = Annotated[float, quantity(RATE, positive=True)]

@@ -1,0 +1,143 @@
+"""From YAML, ``extends`` and overrides to a Scenario, or to one line that says what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from rayio.errors import ScenarioError
+from rayio.scenario import derive
+from rayio.scenario.explain import explain, more
+from rayio.scenario.fields import show
+from rayio.scenario.model import Scenario
+from rayio.scenario.source import KeyPath, Layer, find, packaged, read
+
+__all__ = ["build", "load", "packaged"]
+
+#: Mappings of which one key excludes the others, so that they replace each other instead of merging.
+ALTERNATIVES: frozenset[KeyPath] = frozenset({("checkpoint", "every")})
+
+
+def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:
+    """Read a scenario by path or packaged name, with what it extends, and apply overrides in order.
+
+    Overrides are texts ``section.key=value`` (the value in YAML) or a mapping of dotted keys to values. Mappings merge
+    key by key; scalars, lists and mappings of another ``kind`` replace what was there.
+
+    Raises:
+        ScenarioError: one line with file, key path, value and what is allowed.
+    """
+    path, label = find(source)
+    layers = _chain(path, label, ())
+    layers += [_override(text, label) for text in _pairs(overrides)]
+    return _build(layers)
+
+
+def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
+    """Make a scenario of a mapping as YAML would give it; ``label`` names it in messages.
+
+    Raises:
+        ScenarioError: one line with key path, value and what is allowed.
+    """
+    return _build([Layer(dict(data), label)])
+
+
+def _build(layers: Sequence[Layer]) -> Scenario:
+    label = next(layer.label for layer in reversed(layers) if layer.path is not None or len(layers) == 1)
+    data: dict[str, Any] = {}
+    for layer in layers:
+        _refuse_to_descend_into_a_scalar(data, layer)
+        data = merge(data, layer.data)
+    try:
+        scenario = Scenario.model_validate(data)
+    except ValidationError as error:
+        raise ScenarioError(explain(error, data, layers)) from None
+    contradictions = [*derive.contradictions(scenario)]
+    if contradictions:
+        raise ScenarioError(f"{label}: {contradictions[0]}{more(len(contradictions))}")
+    return scenario
+
+
+def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[Layer]:
+    """Read a file and, before it in the result, what it extends."""
+    here = path.resolve()
+    if here in [file for file, _ in below]:
+        circle = " -> ".join([name for _, name in below] + [label])
+        raise ScenarioError(f"{below[-1][1]}: extends={label}: goes round in a circle: {circle}")
+    layer = read(path, label)
+    if "extends" not in layer.data:
+        return [layer]
+    base = layer.data["extends"]
+    where = layer.where(("extends",))
+    if not isinstance(base, str) or not base.strip():
+        raise ScenarioError(f"{where}: extends={show(base)}: must be a path or the name of one packaged scenario")
+    own = {key: value for key, value in layer.data.items() if key != "extends"}
+    try:
+        base_path, base_label = find(base, beside=path.parent)
+        if not base_path.exists():
+            raise ScenarioError(f"{base_label}: no such file")
+    except ScenarioError as error:
+        raise ScenarioError(f"{where}: extends={show(base)}: {error}") from None
+    below = (*below, (here, label))
+    return [*_chain(base_path, base_label, below), Layer(own, label, layer.lines, path)]
+
+
+def merge(base: Any, over: Any, path: KeyPath = ()) -> Any:
+    """Lay ``over`` on ``base``: mappings key by key, everything else replaces; so does a mapping of another kind."""
+    if not isinstance(base, Mapping) or not isinstance(over, Mapping) or path in ALTERNATIVES:
+        return over
+    if "kind" in over and over["kind"] != base.get("kind"):
+        return over
+    merged = dict(base)
+    for key, value in over.items():
+        merged[key] = merge(base[key], value, (*path, key)) if key in base else value
+    return merged
+
+
+def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
+    if isinstance(overrides, Mapping):
+        return [(str(key), value) for key, value in overrides.items()]
+    pairs = []
+    for text in [overrides] if isinstance(overrides, str) else overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ScenarioError(f"override {text}: no '='; write section.key=value, such as loader.batch_size=8")
+        pairs.append((key.strip(), _value(value)))
+    return pairs
+
+
+def _value(text: str) -> Any:
+    """Read a value as YAML; what YAML cannot read, such as ``>= 0.9``, is text."""
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return text
+
+
+def _override(pair: tuple[str, Any], label: str) -> Layer:
+    name, value = pair
+    label, path = f"{label}: override", tuple(name.split("."))
+    if not all(path):
+        raise ScenarioError(f"{label}: {name}={show(value)}: write section.key=value, such as loader.batch_size=8")
+    if path[0] == "extends":
+        raise ScenarioError(f"{label}: {name}={show(value)}: only a file can extend another")
+    data = value
+    for key in reversed(path):
+        data = {key: data}
+    return Layer(data, label, override=path)
+
+
+def _refuse_to_descend_into_a_scalar(data: Mapping[str, Any], layer: Layer) -> None:
+    """Refuse ``train.compute.mean=3`` where ``train.compute`` is a plain time: it would lose the rest unseen."""
+    node: Any = data
+    for depth, key in enumerate(layer.override):
+        if isinstance(node, (str, int, float, list)) and node != "none":
+            name, holder = ".".join(layer.override), ".".join(layer.override[:depth])
+            value = show(layer.at(layer.override))
+            reason = f"{holder} is {show(node)}, not a mapping; give {holder}={{...}}"
+            raise ScenarioError(f"{layer.label}: {name}={value}: {reason}")
+        node = node.get(key) if isinstance(node, Mapping) else None

@@ -1,0 +1,345 @@
+"""The scenario: WHAT to emulate, as sections of plain values. Text and units end here; inside are bytes and seconds."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic.functional_validators import BeforeValidator
+
+from rayio.scenario.distribution import BytesDistribution, Constant, SecondsDistribution
+from rayio.scenario.expect import Expect, Expectations
+from rayio.scenario.fields import (
+    Bytes,
+    Flag,
+    Name,
+    Natural,
+    NotYetError,
+    Positive,
+    Rate,
+    Reads,
+    RefusedError,
+    Seconds,
+    Section,
+    Text,
+    choice,
+    listed,
+    quantity,
+    refusal,
+    whole,
+)
+from rayio.units import BYTES, RATE
+
+NO_TIME = Constant(value=0.0)
+
+#: A dataset path with this prefix has no bytes anywhere: the model of storage serves it.
+MODELLED = "model://"
+
+
+class Cluster(Section):
+    """Where the roles live."""
+
+    nodes: Positive = 1
+    ranks_per_node: Positive = 1
+    #: Roles of one kind on one node that share one actor.
+    roles_per_actor: Annotated[int | Literal["auto"], whole(1, or_word="auto")] = "auto"
+    placement: Annotated[
+        Literal["colocated", "spread"], choice("colocated", "spread", later=("dedicated_readers",))
+    ] = "colocated"
+    #: Seconds within which every actor must have started.
+    start_deadline: Seconds = 120.0
+
+
+def _path(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise RefusedError("must be a path, not empty")
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", value)
+    if scheme and scheme[1] in ("s3", "gs", "az"):
+        raise NotYetError(value)
+    if scheme and scheme[0] != MODELLED:
+        raise RefusedError(f"unknown scheme {scheme[0]}; give a path or {MODELLED}<name>")
+    return value
+
+
+Path = Annotated[str, Reads(_path, {"type": "string"})]
+
+_FORMATS_NOT_YET = (
+    "hdf5", "tfrecord", "parquet", "jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary",
+)  # fmt: skip
+
+
+class Evaluation(Section):
+    """The evaluation dataset: none is built yet."""
+
+    num_files: Annotated[Literal[0], choice(0, later=(int,))] = 0
+
+
+class Dataset(Section):
+    """The files to read. ``sample_bytes`` is drawn once per file; all samples of a file are of that size."""
+
+    keys_not_yet = frozenset({"compression", "chunk", "row_group"})
+    path: Path
+    format: Annotated[Literal["npz"], choice("npz", later=_FORMATS_NOT_YET)] = "npz"
+    num_files: Positive
+    samples_per_file: Positive = 1
+    sample_bytes: BytesDistribution
+    eval: Evaluation = Evaluation()
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether there are no bytes anywhere, so that only the storage model can serve."""
+        return self.path.startswith(MODELLED)
+
+
+def _per_second(value: Any) -> float | None:
+    if value is None or value == "none":
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise RefusedError("must be requests per second, a number greater than 0, or none")
+    return float(value)
+
+
+_PER_SECOND_SCHEMA = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "none"}, {"type": "null"}]}
+
+
+class StorageParameters(Section):
+    """A modelled storage system: ``first_byte`` per request, a cap per connection and per ``scope``, a request rate."""
+
+    first_byte: SecondsDistribution
+    #: Bytes per second of one request in flight.
+    connection_bandwidth: Rate
+    #: Bytes per second of everything within ``scope`` together.
+    bandwidth: Rate
+    requests_per_second: Annotated[float | None, Reads(_per_second, _PER_SECOND_SCHEMA)] = None
+    scope: Annotated[Literal["node", "cluster"], choice("node", "cluster")] = "node"
+
+
+def _name_or_parameters(value: Any) -> Any:
+    if isinstance(value, (Mapping, StorageParameters)) or (isinstance(value, str) and value.strip()):
+        return value
+    raise refusal(RefusedError("must be the name of a preset, such as nvme, or a mapping of parameters"))
+
+
+class Storage(Section):
+    """What ``simulate`` uses as storage, and how real storage is to be used."""
+
+    #: The name of a preset (checked where presets are known), or its parameters.
+    model: Annotated[
+        Annotated[str, Tag("name")] | Annotated[StorageParameters, Tag("parameters")],
+        Discriminator(lambda value: "name" if isinstance(value, str) else "parameters"),
+        BeforeValidator(_name_or_parameters),
+    ] = "nvme"
+    direct: Annotated[Literal[False], choice(False, later=(True,))] = False
+    cache: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
+    stage: Annotated[Literal[False], choice(False, later=(True,))] = False
+    faults: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
+
+
+class Loader(Section):
+    """How batches are made: PyTorch's words, PyTorch's meaning."""
+
+    keys_not_yet = frozenset({"parallel_calls", "pin_memory"})
+    kind: Annotated[Literal["actors"], choice("actors", later=("torch", "ray_data", "tf_data"))] = "actors"
+    #: Samples per rank and step.
+    batch_size: Positive = 1
+    #: Readers per rank; with 0 the rank reads by itself.
+    num_workers: Annotated[int, whole(0, range_later=True)] = 4
+    prefetch_factor: Positive = 2
+    worker: Annotated[Literal["process"], choice("process", later=("thread",))] = "process"
+    #: Requests in flight within one worker.
+    io_depth: Positive = 1
+    assignment: Annotated[Literal["static", "dynamic"], choice("static", "dynamic")] = "static"
+    in_order: Flag = True
+    shuffle: Annotated[Literal["none", "global"], choice("none", "global", later=("file", "block", "buffer"))] = (
+        "global"
+    )
+    partition: Annotated[Literal["contiguous", "strided"], choice("contiguous", "strided", later=("replicated",))] = (
+        "contiguous"
+    )
+    scaling: Annotated[Literal["strong"], choice("strong", later=("weak",))] = "strong"
+    file_access: Annotated[
+        Literal["per_sample"], choice("per_sample", later=("whole_file", "in_memory", "collective", Mapping))
+    ] = "per_sample"
+    #: Seconds per sample.
+    decode: SecondsDistribution = NO_TIME
+    drop_last: Annotated[Literal[True], choice(True, later=(False,))] = True
+    #: Bytes read and not yet consumed, per node; auto is 30 % of the object store.
+    max_bytes_in_flight: Annotated[
+        int | Literal["auto"], quantity(BYTES, positive=True, integer=True, or_word="auto")
+    ] = "auto"
+    #: Whether the bytes travel to the rank; auto is real with real storage and none with modelled storage.
+    payload: Annotated[Literal["auto", "real", "none"], choice("auto", "real", "none")] = "auto"
+
+
+class NoSync(Section):
+    """Ranks do not wait for each other."""
+
+    kind: Literal["none"] = "none"
+
+
+class Barrier(Section):
+    """Every step ends when the slowest rank's does."""
+
+    kind: Literal["barrier"] = "barrier"
+
+
+class AllReduce(Section):
+    """A barrier and then a ring all-reduce of ``bytes`` (see ``derive.allreduce_seconds``)."""
+
+    kind: Literal["allreduce"] = "allreduce"
+    bytes: Annotated[int, quantity(BYTES, integer=True)]
+    #: Bytes per second of one link of the ring.
+    bandwidth: Rate
+    #: Seconds per message.
+    latency: Seconds = 0.0
+
+
+SYNCS = ("none", "barrier", "allreduce")
+
+
+def _sync(value: Any) -> Any:
+    if isinstance(value, Section):
+        return value
+    if isinstance(value, str) and value in SYNCS:
+        return {"kind": value}
+    if isinstance(value, Mapping):
+        kind = value.get("kind")
+        if kind in SYNCS:
+            return value
+        if kind is not None:
+            raise refusal(RefusedError(f"must be {listed(SYNCS)}", "kind", kind))
+    elif value is False:
+        raise refusal(RefusedError("write none (YAML reads off and no as false)"))
+    raise refusal(RefusedError("must be none, barrier or {kind: allreduce, bytes: ..., bandwidth: ..., latency: ...}"))
+
+
+Sync = Annotated[NoSync | Barrier | AllReduce, Field(discriminator="kind"), BeforeValidator(_sync)]
+
+
+class Train(Section):
+    """What a rank does with a batch."""
+
+    epochs: Positive = 1
+    #: Cap on the steps of an epoch.
+    steps: Annotated[int | None, whole(1, or_none=True)] = None
+    #: Seconds per step, drawn per rank.
+    compute: SecondsDistribution
+    stragglers: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
+    sync: Sync = Barrier()
+    device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = "none"
+    evaluate: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
+    #: First steps of each rank that no number counts.
+    warmup_steps: Natural = 1
+
+
+class Every(Section):
+    """When a checkpoint is due: after every n steps (counted over epochs) or after every n epochs."""
+
+    keys_not_yet = frozenset({"seconds"})
+    steps: Annotated[int | None, whole(1, or_none=True)] = None
+    epochs: Annotated[int | None, whole(1, or_none=True)] = None
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise refusal(RefusedError("must be {steps: n} or {epochs: n}"))
+        return self
+
+
+class ModelState(Section):
+    """What a checkpoint holds."""
+
+    keys_not_yet = frozenset({"layers", "hidden", "parallelism"})
+    bytes: Bytes
+
+
+class Dedicated(Section):
+    """A number of writers of their own, each with its share of the state."""
+
+    dedicated: Positive
+
+
+def _writers(value: Any) -> Any:
+    if isinstance(value, Dedicated) or value in ("rank_zero", "all_ranks"):
+        return value
+    if value == "sharded":
+        raise NotYetError("sharded")
+    if isinstance(value, Mapping) and [*value] == ["dedicated"]:
+        number = value["dedicated"]
+        if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+            raise RefusedError("must be a whole number of at least 1", "dedicated", number)
+        return Dedicated(dedicated=number)
+    raise RefusedError("must be rank_zero, all_ranks or {dedicated: n}")
+
+
+_WRITERS_SCHEMA = {
+    "anyOf": [
+        {"enum": ["rank_zero", "all_ranks"]},
+        {
+            "type": "object",
+            "properties": {"dedicated": {"type": "integer", "minimum": 1}},
+            "additionalProperties": False,
+        },
+    ]
+}
+
+
+class Checkpoint(Section):
+    """What is saved, when, by whom. ``rank_zero`` and ``{dedicated: n}`` save one state, ``all_ranks`` one each."""
+
+    every: Every
+    path: Path
+    model: ModelState
+    writers: Annotated[Literal["rank_zero", "all_ranks"] | Dedicated, Reads(_writers, _WRITERS_SCHEMA)] = "rank_zero"
+    asynchronous: Annotated[Literal[False], choice(False, later=(True,))] = False
+    fsync: Flag = True
+    #: Bytes per write request.
+    request_bytes: Bytes = 4 << 20
+
+
+def _checkpoint(value: Any) -> Any:
+    return None if value == "none" else value
+
+
+class Trace(Section):
+    """How finely spans are recorded."""
+
+    level: Annotated[Literal["batch"], choice("batch", later=("step", "sample", "io"))] = "batch"
+
+
+class Costs(Section):
+    """What a real engine adds to each of these, in seconds per call; the virtual engine charges them."""
+
+    lease: Seconds = 0.0
+    take: Seconds = 0.0
+    put: Seconds = 0.0
+    barrier: Seconds = 0.0
+    transfer_latency: Seconds = 0.0
+    #: Bytes per second from a reader to its rank; none is free.
+    transfer_bandwidth: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = None
+
+
+class Scenario(Section):
+    """One workload on one cluster: everything that a run depends on."""
+
+    name: Name
+    #: Where the numbers come from.
+    source: Text = ""
+    seed: Natural = 10
+    cluster: Cluster = Cluster()
+    dataset: Dataset
+    storage: Storage = Storage()
+    loader: Loader = Loader()
+    train: Train
+    checkpoint: Annotated[Checkpoint | None, BeforeValidator(_checkpoint)] = None
+    trace: Trace = Trace()
+    expect: Expect = Field(default_factory=Expectations)
+    costs: Costs = Costs()
+
+    #: Sections by name, for messages and for ``show``.
+    SECTIONS: ClassVar[tuple[str, ...]] = (
+        "cluster", "dataset", "storage", "loader", "train", "checkpoint", "trace", "expect", "costs",
+    )  # fmt: skip

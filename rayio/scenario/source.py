@@ -1,0 +1,188 @@
+"""Where scenarios come from: a file or a packaged name, read into mappings that remember file and line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayio.errors import ScenarioError
+from rayio.scenario.fields import show
+
+#: The way to a value: the keys from the top.
+KeyPath = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What one file or one override says, and where it says it."""
+
+    data: dict[str, Any]
+    #: The file, as a user would name it.
+    label: str
+    lines: Mapping[KeyPath, int] = field(default_factory=dict)
+    #: The file itself; none for an override.
+    path: Path | None = None
+    #: The dotted key of an override; empty for a file.
+    override: KeyPath = ()
+
+    def at(self, path: KeyPath) -> Any:
+        """Give what this layer says at ``path``, which it mentions."""
+        node: Any = self.data
+        for key in path:
+            node = node[key]
+        return node
+
+    def depth(self, path: KeyPath) -> int:
+        """Count the keys of ``path``, from the top, that this layer mentions."""
+        node: Any = self.data
+        for number, key in enumerate(path):
+            if not isinstance(node, Mapping) or key not in node:
+                return number
+            node = node[key]
+        return len(path)
+
+    def where(self, path: KeyPath) -> str:
+        """Name file and line of a value, or of the nearest mapping around it."""
+        lines = [self.lines[path[:n]] for n in range(self.depth(path), 0, -1) if path[:n] in self.lines]
+        return f"{self.label}:{lines[0]}" if lines else self.label
+
+
+class _UnfitError(yaml.MarkedYAMLError):
+    """YAML that no scenario may have: duplicate keys, keys that are not text, aliases that contain themselves."""
+
+
+def _lines(node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...], lines: dict[KeyPath, int]) -> None:
+    """Record the line of every key, refusing on the way what no scenario may have."""
+    if any(outer is node for outer in inside):
+        raise _UnfitError(problem="an alias that contains itself", problem_mark=node.start_mark)
+    children = node.value if isinstance(node, yaml.SequenceNode) else []
+    for child in children:
+        _lines(child, path, (*inside, node), {})
+    if not isinstance(node, yaml.MappingNode):
+        return
+    seen: set[Hashable] = set()
+    for key, value in node.value:
+        if key.tag == "tag:yaml.org,2002:merge":
+            _lines(value, path, (*inside, node), {})
+            continue
+        if key.tag != "tag:yaml.org,2002:str":
+            shown = show(key.value) if isinstance(key, yaml.ScalarNode) else "a list or mapping"
+            raise _UnfitError(problem=f"key {shown} must be text; quote it", problem_mark=key.start_mark)
+        if key.value in seen:
+            name = ".".join((*path, key.value))
+            raise _UnfitError(problem=f"{name} is given twice", problem_mark=key.start_mark)
+        seen.add(key.value)
+        lines[(*path, key.value)] = key.start_mark.line + 1
+        _lines(value, (*path, key.value), (*inside, node), lines)
+
+
+def parse(text: str, label: str, path: Path | None = None) -> Layer:
+    """Read YAML text into a layer.
+
+    Raises:
+        ScenarioError: one line with file, line and what is wrong.
+    """
+    lines: dict[KeyPath, int] = {}
+    try:
+        loader = yaml.SafeLoader(text)
+        node = loader.get_single_node()
+        if node is not None:
+            _lines(node, (), (), lines)
+        data = None if node is None else loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{label}:{mark.line + 1}" if mark else label
+        raise ScenarioError(f"{where}: {_problem(error)}") from None
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{label}: not YAML: {str(error).splitlines()[0]}") from None
+    except RecursionError:
+        raise ScenarioError(f"{label}: nested too deeply") from None
+    except ValueError:
+        raise ScenarioError(f"{label}: not YAML: a number or date that cannot be") from None
+    if data is None:
+        raise ScenarioError(f"{label}: is empty; a scenario needs name, dataset and train, or extends")
+    if not isinstance(data, dict):
+        raise ScenarioError(f"{label}: must be a mapping with name, dataset, train, ..., not {show(data)}")
+    return Layer(data, label, lines, path)
+
+
+def _problem(error: yaml.MarkedYAMLError) -> str:
+    problem = " ".join(str(error.problem or error.context).split())
+    if isinstance(error, _UnfitError):
+        return problem
+    if isinstance(error, yaml.composer.ComposerError) and "another document" in problem:
+        return "more than one document; a scenario is one"
+    if isinstance(error, yaml.scanner.ScannerError):
+        return f"not YAML: {problem} (does a value need quotes?)"
+    return f"not YAML: {problem}"
+
+
+def read(path: Path, label: str) -> Layer:
+    """Read a scenario file.
+
+    Raises:
+        ScenarioError: the file cannot be read, or is not a mapping in YAML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+        raise ScenarioError(f"{label}: no such file{_hint(path.name, near)}") from None
+    except IsADirectoryError:
+        raise ScenarioError(f"{label}: is a folder; name the scenario file in it") from None
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{label}: not text in UTF-8 (byte {error.start})") from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ScenarioError(f"{label}: cannot be read: {reason}") from None
+    return parse(text, label, path)
+
+
+def _hint(name: str, names: list[str]) -> str:
+    near = get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def packaged_folder() -> Path:
+    """Find the shipped scenarios: inside an installed package, or beside ``rayio/`` in a checkout."""
+    package = Path(str(files("rayio")))
+    installed = package / "scenarios"
+    return installed if installed.is_dir() else package.parent / "scenarios"
+
+
+def packaged() -> dict[str, str]:
+    """Give the names of the shipped scenarios, sorted, each with the comment in its first line."""
+    return {path.stem: _description(path) for path in sorted(packaged_folder().glob("*.yaml"))}
+
+
+def _description(path: Path) -> str:
+    with path.open(encoding="utf-8") as lines:
+        match = re.match(r"#\s*(.*\S)", lines.readline())
+    return match[1] if match else ""
+
+
+def find(source: str | Path, beside: Path | None = None) -> tuple[Path, str]:
+    """Resolve a path or a packaged name to a file and the label for messages.
+
+    A name without folder and ``.yaml`` is a packaged one. A path is relative to the folder ``beside``, if given.
+
+    Raises:
+        ScenarioError: no scenario is named so.
+    """
+    text = str(source)
+    is_name = isinstance(source, str) and re.fullmatch(r"[^/\\]+", text) and not text.endswith((".yaml", ".yml"))
+    if is_name and (path := packaged_folder() / f"{text}.yaml").is_file():
+        return path, path.name
+    path = beside / text if beside is not None else Path(text)
+    if is_name and not path.is_file():
+        names = [*packaged()]
+        hint = _hint(text, names) or f"; there are {', '.join(names)}"
+        raise ScenarioError(f"no scenario is named {text!r}{hint} (a path ends in .yaml)")
+    return path, str(path)

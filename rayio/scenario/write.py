@@ -1,0 +1,38 @@
+"""A scenario back to text: resolved YAML that loads to the same scenario, and the JSON Schema for editors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from rayio.scenario.model import Scenario
+
+
+def to_yaml(scenario: Scenario) -> str:
+    """Write every key with its unit; loading the text gives an equal scenario."""
+    return yaml.safe_dump(
+        _without_null(scenario.model_dump(mode="json")), sort_keys=False, allow_unicode=True, width=120
+    )
+
+
+def _without_null(value: Any) -> Any:
+    """Leave out keys that are null: null is their default."""
+    if isinstance(value, dict):
+        return {key: _without_null(inner) for key, inner in value.items() if inner is not None}
+    return value
+
+
+def json_schema() -> dict[str, Any]:
+    """Give the JSON Schema of a scenario file: with ``extends``, and nothing required that a base may provide."""
+    schema: dict[str, Any] = _without_required(Scenario.model_json_schema())
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    extends = {"type": "string", "description": "A file or packaged scenario that this one builds on."}
+    schema["properties"] = {"extends": extends, **schema["properties"]}
+    return schema
+
+
+def _without_required(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _without_required(v) for k, v in value.items() if k != "required" or not isinstance(v, list)}
+    return [_without_required(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,477 @@
+"""One command from start to verdict: the scenario, its dataset, an engine, the run directory, the numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from rayio import __version__
+from rayio.analyze.live import Live, line
+from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.summary import check_expectations, check_names, summary
+from rayio.errors import ExpectationError, LedgerError, RayioError, ScenarioError, StorageError
+from rayio.pipeline import ledger
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.plan import Plan
+from rayio.scenario import derive
+from rayio.scenario.load import load
+from rayio.scenario.model import Scenario
+from rayio.scenario.write import to_yaml
+from rayio.trace.clocks import Anchor
+from rayio.trace.parts import Parts
+from rayio.trace.recorder import Recorder
+from rayio.trace.store import RunDirectory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Engine = Literal["ray", "local", "virtual"]
+
+
+class Reporter:
+    """Who is told how a command goes; this one tells nobody. The command line has one that prints."""
+
+    def say(self, text: str) -> None:
+        """Tell something that is worth a line of its own."""
+
+    def live(self, text: str) -> None:
+        """Tell how far the run is; each replaces the one before."""
+
+    def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
+        """Tell how far the generation of a dataset is."""
+
+    def done(self) -> None:
+        """Know that the live part is over."""
+
+
+SILENT = Reporter()
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is over, or was cut short: its directory and its numbers."""
+
+    directory: RunDirectory
+
+    @property
+    def path(self) -> Path:
+        """Where the run directory is."""
+        return self.directory.path
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Everything in result.json.
+
+        Raises:
+            StorageError: the run broke off before its numbers were made.
+        """
+        result = self.directory.result
+        if result is None:
+            raise StorageError(f"{self.path} has no result.json: the run broke off, or is still under way")
+        return result
+
+    @property
+    def au(self) -> float | None:
+        """Accelerator utilisation, 0 to 1: mean over ranks; None when the run was too short to say."""
+        au: float | None = self.result["au"]
+        return au
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 3 expectations unmet, 4 ledger uneven; others when it was cut short."""
+        return int(self.result["exit_code"])
+
+    def spans(self) -> pd.DataFrame:
+        """Give every span as a row, sorted by start; times in nanoseconds (columns: see ``rayio.trace.span``)."""
+        frame: pd.DataFrame = self.directory.spans().to_pandas()
+        return frame
+
+    def summary(self) -> str:
+        """Write the numbers as one screen of text."""
+        result = self.result
+        return summary(
+            result,
+            run=self.path,
+            dropped_samples=result.get("dropped_samples_per_epoch", 0),
+            capped_samples=result.get("capped_samples_per_epoch", 0),
+        )
+
+
+def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:
+    """Give a scenario by path, packaged name, or as it is."""
+    if isinstance(source, Scenario):
+        if overrides:
+            raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
+        return source
+    return load(source, overrides)
+
+
+def base_folder(scenario: Scenario, root: str | Path | None) -> Path:
+    """Give the folder from which relative paths start: ``root``, or the working directory.
+
+    Raises:
+        ScenarioError: inside a Ray job without ``root``, where the working directory is a cache that goes away.
+    """
+    if root is not None:
+        return Path(root).absolute()
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        relative = [p for p in _paths(scenario) if not Path(p).is_absolute()]
+        if relative or not _paths(scenario):
+            what = f"{relative[0]} is relative" if relative else "the run directory is relative"
+            raise ScenarioError(
+                f"{what}, and the working directory of a Ray job is a cache that is removed; give --root DIR"
+            )
+    return Path.cwd()
+
+
+def _paths(scenario: Scenario) -> list[str]:
+    paths = [] if scenario.dataset.is_modelled else [scenario.dataset.path]
+    return paths + ([scenario.checkpoint.path] if scenario.checkpoint is not None else [])
+
+
+def generate(
+    source: str | Path | Scenario,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    root: str | Path | None = None,
+    processes: int | None = None,
+    reporter: Reporter = SILENT,
+) -> Path:
+    """Make the dataset of a scenario, or check the one that is there; give its folder.
+
+    Raises:
+        ScenarioError: the scenario cannot be, or has no bytes to generate (``model://``).
+        DataError: another dataset, or something else, is in the way.
+        StorageError: no space or no permission.
+    """
+    scenario = resolve(source, overrides)
+    if scenario.dataset.is_modelled:
+        raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled: there is nothing to generate")
+    return _prepare(scenario, base_folder(scenario, root), processes, reporter)
+
+
+def _prepare(scenario: Scenario, base: Path, processes: int | None, reporter: Reporter) -> Path:
+    from rayio.data.formats import FORMATS
+    from rayio.data.generate import prepare
+    from rayio.data.layout import Layout
+
+    folder = base / scenario.dataset.path
+    layout, form = Layout.from_scenario(scenario), FORMATS[scenario.dataset.format]
+    of_bytes = round(derive.dataset_bytes(scenario))
+
+    def progress(files: int, nbytes: int) -> None:
+        reporter.generating(files, nbytes, layout.num_files, of_bytes)
+
+    report = prepare(layout, form, folder, processes=processes, progress=progress)
+    reporter.done()
+    reporter.say(f"dataset {folder}: {report}")
+    return folder
+
+
+def simulate(
+    source: str | Path | Scenario,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    out: str | Path | None = None,
+    root: str | Path | None = None,
+    reporter: Reporter = SILENT,
+) -> Run:
+    """Run a scenario on the virtual clock; storage is its model. See :func:`run`."""
+    return run(source, overrides, engine="virtual", out=out, root=root, reporter=reporter)
+
+
+def run(
+    source: str | Path | Scenario,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    engine: Engine = "ray",
+    address: str | None = None,
+    out: str | Path | None = None,
+    root: str | Path | None = None,
+    reporter: Reporter = SILENT,
+) -> Run:
+    """Run a scenario and give its numbers. A dataset that is not there is generated first.
+
+    Args:
+        source: path or packaged name of a scenario, or a Scenario.
+        overrides: ``section.key=value`` texts, or a mapping of dotted keys to values.
+        engine: ``ray`` (actors), ``local`` (this process, wall clock) or ``virtual`` (this process, virtual clock).
+        address: Ray cluster to use (``auto``: the one running here); None starts a local one, or uses RAY_ADDRESS.
+        out: run directory to make; None picks ``runs/<name>-<time>`` below ``root``.
+        root: folder from which relative paths start; None is the working directory.
+        reporter: who is told how it goes.
+
+    Raises:
+        RayioError: bad input, a cluster that cannot run this, or a role that failed. Once the roles have started, the
+            run directory is complete and holds the error before it is raised.
+        KeyboardInterrupt: after Ctrl-C, likewise.
+    """
+    scenario = resolve(source, overrides)
+    if engine not in ("ray", "local", "virtual"):
+        raise ScenarioError(f"no engine named {engine!r}; there are ray, local and virtual")
+    check_names(scenario.expect)
+    base = base_folder(scenario, root)
+    return _Session(scenario, engine, address, base, _out(scenario, base, out), reporter).run()
+
+
+def _out(scenario: Scenario, base: Path, out: str | Path | None) -> Path:
+    if out is not None:
+        return base / out
+    stem = f"{scenario.name}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
+    number = 0
+    while (path := base / "runs" / (stem if not number else f"{stem}-{number}")).exists():
+        number += 1
+    return path
+
+
+class _Session:
+    """One call of :func:`run`."""
+
+    def __init__(
+        self, scenario: Scenario, engine: Engine, address: str | None, base: Path, out: Path, reporter: Reporter
+    ) -> None:
+        self.scenario = scenario
+        self.engine = engine
+        self.address = address
+        self.base = base
+        self.reporter = reporter
+        self.plan = Plan(scenario, modelled=engine == "virtual" or scenario.dataset.is_modelled)
+        self.shape = RunShape.of(scenario)
+        self.planned_steps = self.plan.world_size * sum(self.plan.steps)
+        self.notes: list[str] = []
+        self.live = Live()
+        self.directory = RunDirectory.create(out)
+        self.parts = Parts(self.directory)
+        self.info: dict[str, Any] = {
+            "rayio": __version__,
+            "python": platform.python_version(),
+            "platform": platform.platform(),
+            "cpus": os.cpu_count(),
+            "engine": engine,
+            "root": str(base),
+            "modelled_storage": self.plan.modelled,
+            "payload": "real" if self.plan.payload else "none",
+            "started": datetime.now(UTC).isoformat(timespec="seconds"),
+            "anchor": {"boot_id": Anchor.new().boot_id, "ns": 0 if engine == "virtual" else Anchor.new().ns},
+        }
+
+    def run(self) -> Run:
+        """Run, collect, measure; whatever happens after the roles have started is in the run directory."""
+        started = False
+        tallies = [Tally(rank) for rank in range(self.plan.world_size)]
+        error: BaseException | None = None
+        self._began = time.monotonic()
+        try:
+            self.directory.write_scenario(to_yaml(self.scenario))
+            with self._engine() as go:
+                started = True
+                self._began = time.monotonic()
+                tallies, error = go(tallies)
+        except BaseException as problem:
+            if not started:
+                self._undo()
+                raise
+            error = problem
+        self.reporter.done()
+        self.parts.write()
+        return self._finish(tallies, error)
+
+    def _undo(self) -> None:
+        """Leave nothing of a run that never began."""
+        import shutil
+
+        shutil.rmtree(self.directory.path, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def _engine(self) -> Iterator[Callable[[list[Tally]], tuple[list[Tally], BaseException | None]]]:
+        """Make everything ready; what it yields runs the roles and gives what was consumed and what went wrong."""
+        if self.engine == "ray":
+            with self._ray() as go:
+                yield go
+            return
+        if not self.plan.modelled:
+            self._prepare_files()
+        self.directory.write_info(self.info)
+        yield self._in_process
+
+    def _prepare_files(self) -> None:
+        """Have the dataset there, and the checkpoint folder writable, before any role starts."""
+        _prepare(self.scenario, self.base, None, self.reporter)
+        if self.scenario.checkpoint is not None:
+            folder = self.base / self.scenario.checkpoint.path
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StorageError(
+                    f"checkpoint.path={folder}: {error.strerror}; choose a folder that can be written"
+                ) from None
+            if not os.access(folder, os.W_OK):
+                raise StorageError(f"checkpoint.path={folder}: no permission to write there")
+
+    def _in_process(self, tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
+        from rayio.pipeline import local
+
+        recorder = Recorder()
+
+        def watch() -> None:
+            table = recorder.drain()
+            if table is not None:
+                self.live.add(table)
+                self.parts.keep(table)
+            self._show(self.live.snapshot())
+
+        error: BaseException | None = None
+        try:
+            if self.engine == "virtual":
+                local.simulate(self.plan, recorder, tallies, watch)
+            else:
+                local.run(self.plan, recorder, self.base, tallies, watch)
+        except (Exception, KeyboardInterrupt) as problem:
+            error = problem
+        self.parts.keep(recorder.drain())
+        if recorder.recorded != self.parts.stored:
+            self.notes.append(f"{recorder.recorded} spans were recorded, {self.parts.stored} stored: a defect of rayio")
+        return tallies, error
+
+    @contextlib.contextmanager
+    def _ray(self) -> Iterator[Callable[[list[Tally]], tuple[list[Tally], BaseException | None]]]:
+        from rayio.cluster import connect as connecting
+        from rayio.cluster import run as cluster
+
+        self.reporter.say("connecting to Ray" if self.address else "starting Ray")
+        connection = connecting.connect(self.address, self.directory.log)
+        try:
+            warnings = connecting.preflight(self.plan, connection)
+            bound = connecting.in_flight_bytes(self.plan, connection) if self.plan.payload else None
+            self.plan = Plan(self.scenario, self.plan.modelled, bound)
+            for text in warnings:
+                self.reporter.say(f"warning: {text}")
+            self.notes += warnings
+            if not self.plan.modelled:
+                self._prepare_files()
+            self.info |= {"ray": connection.nodes[0].ray, "nodes": [_node(n) for n in connection.nodes]}
+            self.info |= {"is_our_ray": connection.is_ours, "max_bytes_in_flight": bound}
+            self.directory.write_info(self.info)
+
+            def go(tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
+                run_id = f"rayio-{self.directory.path.name}-{os.getpid()}"
+                attempt = cluster.Run(self.plan, connection, self.directory.path, self.base, run_id)
+                seen = 0
+
+                def watch(progress: dict[str, Any]) -> None:
+                    nonlocal seen
+                    for restart in progress["restarts"][seen:]:
+                        self.reporter.say(_restarted(restart))
+                    seen = len(progress["restarts"])
+                    self._show(progress)
+
+                def begin() -> None:
+                    self._began = time.monotonic()
+                    self.reporter.say(f"{len(attempt.handles)} actors are running")
+
+                outcome = cluster.run(attempt, watch, self.reporter.say, begin)
+                self._keep(outcome)
+                by_rank = {tally.rank: tally for tally in outcome.tallies}
+                return [by_rank.get(tally.rank, tally) for tally in tallies], outcome.error
+
+            yield go
+        finally:
+            with _no_interrupt():
+                connection.close()
+
+    def _keep(self, outcome: Any) -> None:
+        self.notes += [_restarted(restart) for restart in outcome.restarts]
+        if outcome.recorded > outcome.stored:
+            self.notes.append(f"{outcome.recorded - outcome.stored} spans were recorded and not stored")
+        self.info |= {"actors": outcome.actors, "restarts": outcome.restarts}
+        self.directory.write_info(self.info)
+
+    def _show(self, snapshot: Mapping[str, Any]) -> None:
+        self.reporter.live(line(dict(snapshot), self.planned_steps, time.monotonic() - self._began))
+
+    def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
+        result: dict[str, Any] = {"version": 1, "engine": self.engine, "scenario": self.scenario.name}
+        result |= measure(self.directory.spans(), self.shape)
+        books = ledger.close(self.plan.planned(), tallies).as_dict()
+        if error is not None:
+            books |= {"even": None, "differences": []}
+        result["ledger"] = books
+        result["dropped_samples_per_epoch"] = derive.dropped_samples(self.scenario)
+        result["capped_samples_per_epoch"] = derive.capped_samples(self.scenario)
+        result["notes"] = [*self.notes, *result["notes"]]
+        if lost := self.directory.lost_files:
+            result["notes"].append(f"span files that cannot be read: {', '.join(lost)}")
+        verdict, code = self._verdict(error, books, result)
+        result |= {"exit_code": code, "error": verdict}
+        self.directory.write_result(result)
+        done = Run(self.directory)
+        if isinstance(error, KeyboardInterrupt):
+            self.reporter.say(f"interrupted; what was recorded until then is in {done.path}")
+            raise error
+        if isinstance(error, RayioError):
+            self.reporter.say(f"the run broke off; what was recorded until then is in {done.path}")
+            raise error
+        if error is not None:
+            with self.directory.log.open("a") as log:
+                traceback.print_exception(error, file=log)
+            self.reporter.say(f"the run broke off; the traceback is in {self.directory.log}")
+            raise error
+        return done
+
+    def _verdict(
+        self, error: BaseException | None, books: Mapping[str, Any], result: Mapping[str, Any]
+    ) -> tuple[str | None, int]:
+        if isinstance(error, KeyboardInterrupt):
+            return "interrupted", 130
+        if isinstance(error, RayioError):
+            return str(error), error.exit_code
+        if error is not None:
+            return f"{type(error).__name__}: {error}", 1
+        if not books["even"]:
+            return f"the ledger is not even: {'; '.join(books['differences'][:3])}", LedgerError.exit_code
+        if unmet := check_expectations(self.scenario.expect, result):
+            return "; ".join(unmet), ExpectationError.exit_code
+        return None, 0
+
+
+@contextlib.contextmanager
+def _no_interrupt() -> Iterator[None]:
+    """Let a second Ctrl-C wait until Ray is down, where signals can be had."""
+    try:
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except ValueError:  # not the main thread
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _node(node: Any) -> dict[str, Any]:
+    return {"id": node.node_id, "host": node.host, "python": node.python, "object_store_bytes": node.object_store_bytes}
+
+
+def _restarted(restart: Mapping[str, Any]) -> str:
+    return (
+        f"{restart['actor']} died and was started again (pid {restart['pid']}); "
+        f"nothing was heard of it for {restart['silent_seconds']:.1f} s"
+    )
+
+
+def open_run(path: str | Path) -> Run:
+    """Open an existing run directory.
+
+    Raises:
+        StorageError: no run is there, or it is damaged.
+    """
+    return Run(RunDirectory.open(path))

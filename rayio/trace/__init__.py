@@ -1,0 +1,1 @@
+"""What happened: spans in columns, and the run directory that keeps them."""

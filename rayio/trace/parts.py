@@ -1,0 +1,44 @@
+"""Spans on their way into a run directory: held until there are enough of them for a file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rayio.trace.store import RunDirectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Spans that are held in memory before they are written as one file.
+PART_ROWS = 1 << 18
+
+
+class Parts:
+    """Writes ``spans/part-00000.parquet`` and so on; nothing kept is ever dropped."""
+
+    def __init__(self, directory: RunDirectory, rows: int = PART_ROWS) -> None:
+        self.directory = directory
+        self.rows = rows
+        #: Spans kept so far, written or not.
+        self.stored = 0
+        self._tables: list[pa.Table] = []
+        self._held = self._files = 0
+
+    def keep(self, table: pa.Table | None) -> None:
+        """Take some spans; write a file when there are enough."""
+        if table is None:
+            return
+        self._tables.append(table)
+        self._held += len(table)
+        self.stored += len(table)
+        if self._held >= self.rows:
+            self.write()
+
+    def write(self) -> None:
+        """Write what is held; everything kept is on disk when this returns."""
+        import pyarrow as pa
+
+        if self._tables:
+            self.directory.write_spans(pa.concat_tables(self._tables), f"part-{self._files:05d}")
+            self._files += 1
+            self._tables, self._held = [], 0

@@ -1,0 +1,107 @@
+"""What a span is: the names that may be recorded, the schema they are stored in, and how a batch is numbered.
+
+The only place that names spans and columns. On lane 0 the spans of a role do not overlap and tile its life, so that
+what they leave over is a measured number; whatever runs beside or around them is on another lane.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Version of the columns below; stored in every span file.
+SCHEMA_VERSION = 1
+
+#: What a role may be; a reader is named by its rank and its number there ("3-1"), the others by one number ("3").
+ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage")
+
+
+@dataclass(frozen=True, slots=True)
+class SpanName:
+    """One name in the table: the lane it has with each role that records it, and what its duration means."""
+
+    lanes: dict[str, int]
+    meaning: str
+
+
+#: Every name that rayio records. A rank with ``num_workers: 0`` reads inside its own ``data_wait``, hence on lane 1.
+SPANS: dict[str, SpanName] = {
+    "startup": SpanName({"rank": 0}, "from the start of a rank until it asks for its first batch"),
+    "data_wait": SpanName({"rank": 0}, "asked for a batch, not yet there"),
+    "compute": SpanName({"rank": 0}, "the requested compute time"),
+    "sync": SpanName({"rank": 0}, "from the rank's own deadline to the latest rank's, and the modelled all-reduce"),
+    "checkpoint": SpanName({"rank": 0}, "the part of a checkpoint that blocks the rank"),
+    "read": SpanName({"reader": 0, "rank": 1}, "the requests of one batch, from the first to the last answer"),
+    "decode": SpanName({"reader": 0, "rank": 1}, "preprocessing of one batch"),
+    "collate": SpanName({"reader": 0, "rank": 1}, "the samples of one batch put together"),
+    "overshoot": SpanName({"reader": 0, "rank": 0}, "a sleep woke this much late; never counted as work"),
+    "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),
+    "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
+    "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),
+    "life": SpanName(
+        {"rank": 1, "reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1},
+        "a role's whole life, one span per attempt",
+    ),
+}
+
+#: Every status: how the spanned work ended.
+STATUSES = ("ok", "error", "cancelled", "lost")
+
+#: The columns of a span file, in order, with their Arrow types; "text" is a string by its number in a dictionary. Times
+#: are nanoseconds (of the Unix epoch, or of the virtual clock), ``bytes`` and ``requests`` count what storage was asked
+#: for; -1 means "none" for rank, epoch, step and batch, 0 for parent and link.
+COLUMNS: dict[str, str] = {
+    "name": "text",
+    "role": "text",
+    "index": "text",
+    "node": "int32",
+    "lane": "int16",
+    "rank": "int32",
+    "epoch": "int32",
+    "step": "int32",
+    "attempt": "int32",
+    "batch": "int64",
+    "start_ns": "int64",
+    "duration_ns": "int64",
+    "bytes": "int64",
+    "requests": "int32",
+    "parent": "int64",
+    "link": "int64",
+    "status": "text",
+}
+
+#: A batch number holds rank, epoch and step side by side in 62 bits; a plan beyond these limits is refused.
+MAX_RANKS = 1 << 20
+MAX_EPOCHS = 1 << 12
+MAX_STEPS = 1 << 30
+
+
+def batch_id(rank: int, epoch: int, step: int) -> int:
+    """Number a batch as ``rank << 42 | epoch << 30 | step``."""
+    return rank << 42 | epoch << 30 | step
+
+
+def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Number batches as :func:`batch_id` does, -1 where one of the three is missing (negative)."""
+    ids: NDArray[np.int64] = (rank.astype(np.int64) << 42) | (epoch.astype(np.int64) << 30) | step.astype(np.int64)
+    ids[(rank < 0) | (epoch < 0) | (step < 0)] = -1
+    return ids
+
+
+@cache
+def schema() -> pa.Schema:
+    """Give :data:`COLUMNS` as an Arrow schema that carries its version."""
+    import pyarrow as pa
+
+    text = pa.dictionary(pa.int32(), pa.string())
+    return pa.schema(
+        [(name, text if kind == "text" else pa.type_for_alias(kind)) for name, kind in COLUMNS.items()],
+        metadata={"rayio.span_schema": str(SCHEMA_VERSION)},
+    )

@@ -1,0 +1,149 @@
+"""Quantities as people write them ("4 MiB", "250 ms", "12 GB/s") and as the code has them (bytes, seconds, bytes/s).
+
+A bare number is in the base unit. Arithmetic is decimal until the last step, so "323 ms" is exactly the float 0.323.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from difflib import get_close_matches
+
+_NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\S.*?)?\s*")
+
+#: A quantity as a scenario may have it: text with a unit, or a number in the base unit.
+Written = str | int | float
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One kind of quantity: its name, an example for messages, and what each unit is worth in the base unit.
+
+    ``shown`` are the units that :meth:`exact` may write, largest first.
+    """
+
+    name: str
+    example: str
+    units: dict[str, Decimal]
+    shown: tuple[str, ...]
+
+    def parse(self, value: Written) -> float:
+        """Convert text or a bare number to the base unit; never negative, never infinite.
+
+        Raises:
+            ValueError: one sentence that names the value and the accepted units.
+        """
+        number, unit = self._split(value)
+        if unit and unit not in self.units:
+            near = get_close_matches(unit.lower(), [u.lower() for u in self.units], n=1, cutoff=0.5)
+            hint = next((f" (did you mean {u}?)" for u in self.units if near and u.lower() == near[0]), "")
+            raise ValueError(f"unknown unit {unit!r}; {self.name} are written in {', '.join(self.units)}{hint}")
+        result = float(number * self.units[unit]) if unit else float(number)
+        if not 0 <= result < math.inf:
+            raise ValueError(f"{self.name} must be 0 or more and finite, such as {self.example}")
+        return result
+
+    def _split(self, value: Written) -> tuple[Decimal, str]:
+        if isinstance(value, str):
+            if match := _NUMBER.fullmatch(value):
+                return Decimal(match[1].replace("_", "")), match[2] or ""
+        elif isinstance(value, (int, float)) and not isinstance(value, bool):
+            if isinstance(value, int) or math.isfinite(value):
+                return Decimal(value if isinstance(value, int) else repr(value)), ""
+            raise ValueError(f"{self.name} must be 0 or more and finite, such as {self.example}")
+        raise ValueError(f"not a number with a unit; {self.name} are written like {self.example}")
+
+    def exact(self, value: float) -> str:
+        """Write a value so that :meth:`parse` gives it back to the last bit, in the largest unit with few digits."""
+        number = Decimal(repr(value))
+        for unit in self.shown:
+            digits = number / self.units[unit]
+            text = f"{digits.normalize():f}"
+            if digits >= 1 and len(text) <= 7 and self.parse(f"{text} {unit}") == value:
+                return f"{text} {unit}"
+        base = next(unit for unit, worth in self.units.items() if worth == 1)
+        return f"{number.normalize():f} {base}"
+
+    def human(self, value: float, units: tuple[str, ...]) -> str:
+        """Write a value to three or four digits in the largest of ``units`` (largest first) that it reaches."""
+        if not math.isfinite(value):
+            return str(value)
+        unit = next((u for u in units if abs(value) >= float(self.units[u])), units[-1])
+        scaled = value / float(self.units[unit])
+        digits = (
+            0 if scaled == int(scaled) and abs(scaled) < 10000 else max(0, 2 - int(math.log10(max(abs(scaled), 1))))
+        )
+        return f"{scaled:.{digits}f} {unit}"
+
+
+def _scaled(base: str, suffix: str = "") -> dict[str, Decimal]:
+    decimal = {"": 0, "k": 3, "K": 3, "M": 6, "G": 9, "T": 12, "P": 15}
+    binary = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50}
+    units = {f"{prefix}{base}{suffix}": Decimal(10) ** power for prefix, power in decimal.items()}
+    return units | {f"{prefix}{base}{suffix}": Decimal(2) ** power for prefix, power in binary.items()}
+
+
+_BITS = {f"{p}bit/s": Decimal(10) ** n / 8 for p, n in {"M": 6, "G": 9, "T": 12}.items()}
+_SECONDS = {"s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "ns": "1e-9", "min": "60", "h": "3600"}
+
+BYTES = Dimension("bytes", '"4 MiB" or "146.6 MB"', _scaled("B"), ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB"))
+SECONDS = Dimension(
+    "times", '"250 ms" or "1.5 s"', {u: Decimal(w) for u, w in _SECONDS.items()}, ("s", "ms", "us", "ns")
+)
+RATE = Dimension(
+    "rates", '"12 GB/s" or "800 MiB/s"', _scaled("B", "/s") | _BITS, ("TB/s", "GB/s", "GiB/s", "MB/s", "MiB/s", "kB/s")
+)
+
+
+def _parse(dimension: Dimension, value: Written) -> float:
+    try:
+        return dimension.parse(value)
+    except ValueError as error:
+        raise ValueError(f"{value!r}: {error}") from None
+
+
+def parse_bytes(value: Written) -> int:
+    """Convert "146.6 MB", "4 MiB" or a bare number to whole bytes; "1.1 GiB" is rounded to the nearest byte.
+
+    Raises:
+        ValueError: one sentence that names the value and the accepted units.
+    """
+    number = _parse(BYTES, value)
+    if isinstance(value, float) and not value.is_integer():
+        raise ValueError(f"{value!r}: not a whole number of bytes")
+    return value if isinstance(value, int) else round(number)
+
+
+def parse_seconds(value: Written) -> float:
+    """Convert "323 ms", "2 min" or a bare number to seconds.
+
+    Raises:
+        ValueError: one sentence that names the value and the accepted units.
+    """
+    return _parse(SECONDS, value)
+
+
+def parse_rate(value: Written) -> float:
+    """Convert "12 GB/s", "100 Gbit/s" or a bare number to bytes per second.
+
+    Raises:
+        ValueError: one sentence that names the value and the accepted units.
+    """
+    return _parse(RATE, value)
+
+
+def format_bytes(value: float) -> str:
+    """Write bytes for a reader, rounded: ``format_bytes(4 << 20) == "4 MiB"``."""
+    return BYTES.human(value, ("PiB", "TiB", "GiB", "MiB", "KiB", "B"))
+
+
+def format_seconds(value: float) -> str:
+    """Write a time for a reader, rounded: ``format_seconds(0.323) == "323 ms"``."""
+    return SECONDS.human(value, ("h", "min", "s", "ms", "us", "ns") if value >= 600 else ("s", "ms", "us", "ns"))
+
+
+def format_rate(value: float) -> str:
+    """Write a rate for a reader, rounded, in binary units: ``format_rate(3 << 30) == "3 GiB/s"``."""
+    return RATE.human(value, ("PiB/s", "TiB/s", "GiB/s", "MiB/s", "KiB/s", "B/s"))

@@ -1,0 +1,48 @@
+"""Spans made by hand, for tests of the numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from rayio.trace.recorder import Recorder
+from rayio.trace.span import schema
+
+
+class Trace:
+    """Spans made by hand; times in ns after ``origin``."""
+
+    def __init__(self, origin: int = 0) -> None:
+        self.origin = origin
+        self.recorder = Recorder()
+
+    def add(self, role: str, name: str, start: int, end: int, lane: int = 0, *, nbytes: int = 0, **place: int) -> None:
+        writer = self.recorder.register(role, str(place.get("rank", 0)), 0)
+        self.recorder.add(
+            writer, name, self.origin + start, self.origin + end, lane,
+            place.get("rank", -1), place.get("epoch", -1), place.get("step", -1), place.get("attempt", 0), nbytes,
+        )  # fmt: skip
+
+    def rank(
+        self, rank: int, story: Iterable[tuple[str, int]], *, begin: int = 0, attempt: int = 0, step: int = 0,
+        per_epoch: int = 1 << 20, life: bool = True,
+    ) -> int:  # fmt: skip
+        """Record phases one after the other, each with its length; ``gap`` is time with no span."""
+        now, epoch = begin, 0
+        step -= 1
+        for name, length in story:
+            if name == "data_wait":
+                epoch, step = (epoch, step + 1) if step + 1 < per_epoch else (epoch + 1, 0)
+            place = {"epoch": -1, "step": -1} if name == "startup" else {"epoch": epoch, "step": step}
+            if name != "gap":
+                self.add("rank", name, now, now + length, rank=rank, attempt=attempt, **place)
+            now += length
+        if life:
+            self.add("rank", "life", begin, now, 1, rank=rank, attempt=attempt)
+        return now
+
+    @property
+    def spans(self) -> pa.Table:
+        table = self.recorder.drain()
+        return schema().empty_table() if table is None else table

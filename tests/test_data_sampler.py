@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import math
+import pickle
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayio import seeds
+from rayio.data.layout import MIN_SAMPLE_BYTES, Layout
+from rayio.data.partition import PARTITIONS
+from rayio.data.sampler import Sampler, sample_digest
+from rayio.data.shuffle import SHUFFLES
+from rayio.errors import DataError, ScenarioError
+from rayio.scenario import derive
+from rayio.scenario.distribution import Constant, Normal
+from rayio.scenario.model import Scenario
+
+SIZES = Normal(mean=1000, stdev=400)
+partitions = st.sampled_from(sorted(PARTITIONS))
+shuffles = st.sampled_from(sorted(SHUFFLES))
+any_seed = st.integers(0, 2**64)
+
+
+def layout_of(num_samples: int, samples_per_file: int = 1, seed: int = 10) -> Layout:
+    return Layout(num_samples // samples_per_file, samples_per_file, SIZES, seed)
+
+
+@st.composite
+def samplers(draw: st.DrawFn) -> Sampler:
+    world_size, batch_size = draw(st.integers(1, 5)), draw(st.integers(1, 6))
+    per_file = draw(st.integers(1, 4))
+    files = draw(st.integers(math.ceil(world_size * batch_size / per_file), 60))
+    return Sampler(
+        Layout(files, per_file, SIZES, 10),
+        batch_size=batch_size,
+        world_size=world_size,
+        partition=draw(partitions),
+        shuffle=draw(shuffles),
+        seed=draw(any_seed),
+        max_steps=draw(st.none() | st.integers(1, 8)),
+        block_samples=draw(st.integers(1, 40)),
+        max_blocks=draw(st.integers(1, 3)),
+    )
+
+
+@pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS)
+@given(num_samples=st.integers(0, 300), world_size=st.integers(1, 20))
+def test_every_position_goes_to_exactly_one_rank(partition, num_samples, world_size):  # type: ignore[no-untyped-def]
+    shares = [partition.share(num_samples, world_size, rank) for rank in range(world_size)]
+    given_out = [
+        position
+        for rank, share in enumerate(shares)
+        for position in partition.positions(num_samples, world_size, rank, np.arange(share)).tolist()
+    ]
+    assert sorted(given_out) == list(range(num_samples))
+    assert max(shares) - min(shares) <= 1
+
+
+@pytest.mark.parametrize("shuffle", SHUFFLES.values(), ids=SHUFFLES)
+@given(num_samples=st.integers(1, 3000), key=any_seed)
+def test_a_shuffle_is_a_permutation_that_depends_on_its_key_alone(shuffle, num_samples, key):  # type: ignore[no-untyped-def]
+    positions = np.arange(num_samples)
+    whole = shuffle(num_samples, key, positions)
+    assert sorted(whole.tolist()) == positions.tolist()
+    assert whole.dtype == np.int64
+    one_by_one = [
+        int(shuffle(num_samples, key, positions[place : place + 1])[0]) for place in range(min(5, num_samples))
+    ]
+    assert one_by_one == whole[:5].tolist()
+
+
+def test_a_global_shuffle_of_five_billion_samples_needs_no_table() -> None:
+    num_samples = 5_000_000_000
+    positions = np.linspace(0, num_samples - 1, 40_000).astype(np.int64).reshape(4, -1)
+    samples = SHUFFLES["global"](num_samples, 7, positions)
+    assert samples.shape == positions.shape
+    assert len(np.unique(samples)) == samples.size
+    assert samples.min() >= 0
+    assert num_samples * 0.99 < samples.max() < num_samples
+    assert abs(float(samples.mean()) / num_samples - 0.5) < 0.01
+    assert (SHUFFLES["global"](num_samples, 8, positions) != samples).mean() > 0.99
+
+
+@pytest.mark.parametrize("num_samples", [3, 4, 5])
+def test_all_orders_of_a_few_samples_come_equally_often(num_samples: int) -> None:
+    draws, orders = 6000, math.factorial(num_samples)
+    positions = np.arange(num_samples)
+    seen = Counter(
+        tuple(SHUFFLES["global"](num_samples, seeds.key(1, "t", draw), positions).tolist()) for draw in range(draws)
+    )
+    chi_square = sum((number - draws / orders) ** 2 for number in seen.values()) / (draws / orders)
+    assert len(seen) == orders
+    assert chi_square / (orders - 1) < 2
+
+
+@given(samplers(), st.integers(0, 3))
+def test_an_epoch_visits_every_sample_once_but_for_those_dropped_and_capped(sampler: Sampler, epoch: int) -> None:
+    visited = [
+        sample
+        for rank in range(sampler.world_size)
+        for step in range(sampler.steps(epoch, rank))
+        for sample in sampler.batch(epoch, rank, step).samples.tolist()
+    ]
+    assert len(set(visited)) == len(visited)
+    assert set(visited) <= set(range(sampler.layout.num_samples))
+    capped = (sampler.whole_steps - sampler.num_steps) * sampler.batch_size * sampler.world_size
+    assert len(visited) + sampler.dropped + capped == sampler.layout.num_samples
+    assert sampler.dropped < (sampler.batch_size + 1) * sampler.world_size
+
+
+@given(samplers(), st.integers(0, 3), st.data())
+def test_a_batch_depends_on_its_address_alone(sampler: Sampler, epoch: int, data: st.DataObject) -> None:
+    rank = data.draw(st.integers(0, sampler.world_size - 1))
+    fresh = pickle.loads(pickle.dumps(sampler))
+    other = sampler.cached_for(3)
+    for step in data.draw(st.permutations(range(sampler.num_steps))):
+        ours, theirs = sampler.batch(epoch, rank, step), fresh.batch(epoch, rank, step)
+        for name in ("samples", "files", "index", "nbytes"):
+            assert getattr(ours, name).tolist() == getattr(theirs, name).tolist()
+        assert (ours.epoch, ours.rank, ours.step) == (epoch, rank, step)
+        assert (ours.files * sampler.layout.samples_per_file + ours.index).tolist() == ours.samples.tolist()
+        assert ours.nbytes.tolist() == sampler.layout.sample_bytes_of(ours.files).tolist()
+        assert ours.total_bytes == sampler.step_bytes(epoch, rank, step) == other.step_bytes(epoch, rank, step)
+        assert other.digest(epoch, rank, step) == sample_digest(epoch, rank, step, ours.samples)
+
+
+@given(samplers(), st.integers(0, 3))
+def test_what_is_planned_is_the_sum_of_the_steps(sampler: Sampler, epoch: int) -> None:
+    for rank in range(sampler.world_size):
+        digests = [sampler.digest(epoch, rank, step) for step in range(sampler.steps(epoch, rank))]
+        assert all(0 <= digest < 2**64 for digest in digests)
+        assert sampler.planned(epoch, rank) == (
+            len(digests),
+            len(digests) * sampler.batch_size,
+            sum(digests) % 2**64,
+        )
+
+
+def test_an_epoch_longer_than_a_planning_block_is_counted_whole() -> None:
+    sampler = Sampler(layout_of(200_000), batch_size=3, world_size=2, seed=1)
+    digests = sum(sampler.digest(0, 1, step) for step in range(sampler.num_steps))
+    assert sampler.planned(0, 1) == (33_333, 99_999, digests % 2**64)
+
+
+def test_epochs_differ_when_shuffled_and_only_then() -> None:
+    def order(shuffle: str, epoch: int, seed: int = 1) -> list[int]:
+        sampler = Sampler(layout_of(100), batch_size=100, world_size=1, shuffle=shuffle, seed=seed)
+        return sampler.batch(epoch, 0, 0).samples.tolist()
+
+    assert order("none", 0) == order("none", 1) == list(range(100))
+    assert order("global", 0) != order("global", 1)
+    assert order("global", 0) != order("global", 0, seed=2)
+    assert order("global", 1) == order("global", 1)
+
+
+def test_partitions_give_runs_or_strides() -> None:
+    def ranks(partition: str) -> list[list[int]]:
+        sampler = Sampler(layout_of(8), batch_size=4, world_size=2, shuffle="none", partition=partition, seed=1)
+        return [sampler.batch(0, rank, 0).samples.tolist() for rank in range(2)]
+
+    assert ranks("contiguous") == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert ranks("strided") == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def test_a_digest_shows_a_lost_a_doubled_and_a_misplaced_sample_but_no_order() -> None:
+    ids = np.array([3, 1, 4, 15])
+    digest = sample_digest(0, 1, 2, ids)
+    assert digest == sample_digest(0, 1, 2, ids[::-1])
+    assert digest == (sample_digest(0, 1, 2, ids[:2]) + sample_digest(0, 1, 2, ids[2:])) % 2**64
+    others = [
+        sample_digest(0, 1, 2, ids[:3]),
+        sample_digest(0, 1, 2, np.array([3, 3, 4, 15])),
+        sample_digest(1, 1, 2, ids),
+        sample_digest(0, 2, 2, ids),
+        sample_digest(0, 1, 3, ids),
+        sample_digest(0, 1, 2, np.array([3, 1, 4, 16])),
+    ]
+    assert len({digest, *others}) == 7
+
+
+def test_a_digest_is_the_same_in_every_version() -> None:
+    assert sample_digest(0, 1, 2, np.array([3, 1, 4, 15])) == 18154600275348892115
+
+
+def test_sizes_are_drawn_per_file_at_the_seed() -> None:
+    layout = layout_of(4000, samples_per_file=4)
+    files = np.arange(1000)
+    sizes = layout.sample_bytes_of(files)
+    assert sizes.tolist() == [int(layout.sample_bytes_of(files[n : n + 1])[0]) for n in range(1000)]
+    assert sizes.tolist() != layout_of(4000, 4, seed=11).sample_bytes_of(files).tolist()
+    assert abs(sizes.mean() / SIZES.expected - 1) < 0.05
+
+
+def test_a_size_too_small_for_id_and_checksum_becomes_their_size() -> None:
+    layout = Layout(500, 1, Normal(mean=16, stdev=8), 1)
+    sizes = layout.sample_bytes_of(np.arange(500))
+    assert sizes.min() == MIN_SAMPLE_BYTES
+    assert sizes.max() > MIN_SAMPLE_BYTES
+
+
+def test_a_size_that_no_file_can_have_is_refused() -> None:
+    with pytest.raises(DataError, match="draws a sample of 1e\\+30 bytes"):
+        Layout(1, 1, Constant(value=1e30), 1).sample_bytes_of(np.array([0]))
+
+
+def test_paths_of_different_files_differ_and_sort_in_order() -> None:
+    layout = layout_of(30_000)
+    paths = [layout.path(file) for file in range(0, 30_000, 7)]
+    assert len(set(paths)) == len(paths)
+    assert paths == sorted(paths)
+    assert layout.path(1234) == "000001/000001234.npz"
+
+
+def test_a_sampler_pickles_small_whatever_the_dataset_and_its_cache() -> None:
+    sampler = Sampler(Layout(10**9, 10, SIZES, 1), batch_size=4, world_size=8, seed=1)
+    sampler.batch(0, 0, 0)
+    assert len(pickle.dumps(sampler)) < 2000
+
+
+def test_the_cache_never_holds_more_blocks_than_allowed() -> None:
+    sampler = Sampler(layout_of(1000), batch_size=1, world_size=1, seed=1, block_samples=10, max_blocks=2)
+    for step in (0, 500, 10, 990, 0):
+        sampler.batch(0, 0, step)
+    assert len(sampler._blocks) == 2
+    assert sampler.cached_for(50).max_blocks == 100
+
+
+@pytest.mark.parametrize(("rank", "step"), [(-1, 0), (2, 0), (0, -1), (0, 5), (0, 4)])
+def test_a_step_that_is_not_planned_is_an_error(rank: int, step: int) -> None:
+    sampler = Sampler(layout_of(10), batch_size=1, world_size=2, seed=1, max_steps=4)
+    sampler.batch(0, 0, 3)
+    with pytest.raises(IndexError, match=f"no step {step} for rank {rank}"):
+        sampler.batch(0, rank, step)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
+        ({"world_size": 0}, "world_size must be at least 1"),
+        ({"batch_size": 6}, "10 samples are fewer than batch_size 6 on each of 2 ranks"),
+        ({"world_size": 11, "batch_size": 1}, "fewer than batch_size 1 on each of 11 ranks"),
+    ],
+)
+def test_a_plan_without_a_step_is_refused(arguments: dict[str, int], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        Sampler(layout_of(10), seed=1, **({"batch_size": 1, "world_size": 2} | arguments))
+
+
+def test_a_dataset_without_files_is_refused() -> None:
+    with pytest.raises(DataError, match=r"dataset.num_files must be at least 1, not 0"):
+        Layout(0, 1, SIZES, 1)
+
+
+def test_unknown_names_are_refused_with_those_there_are() -> None:
+    with pytest.raises(ScenarioError, match="no partition named 'random'; there are contiguous, strided"):
+        Sampler(layout_of(10), batch_size=1, world_size=1, partition="random", seed=1)
+    with pytest.raises(ScenarioError, match="no shuffle named 'riffle'"):
+        Sampler(layout_of(10), batch_size=1, world_size=1, shuffle="riffle", seed=1).batch(0, 0, 0)
+
+
+def test_a_scenario_says_it_all() -> None:
+    scenario = Scenario.model_validate(
+        {
+            "name": "t",
+            "seed": 3,
+            "cluster": {"nodes": 2, "ranks_per_node": 3},
+            "dataset": {"path": "data/t", "num_files": 50, "samples_per_file": 2, "sample_bytes": "1 KiB"},
+            "loader": {"batch_size": 4, "shuffle": "none", "partition": "strided"},
+            "train": {"compute": "1 ms", "steps": 3},
+        }
+    )
+    sampler = Sampler.from_scenario(scenario)
+    assert sampler.num_steps == derive.steps_per_epoch(scenario) == 3
+    assert sampler.whole_steps == derive.whole_steps_per_epoch(scenario)
+    assert sampler.dropped == derive.dropped_samples(scenario)
+    assert sampler.layout == Layout(50, 2, Constant(value=1024), 3)
+    assert sampler.batch(0, 5, 1).samples.tolist() == [29, 35, 41, 47]
+    assert sampler.batch(0, 5, 1).nbytes.tolist() == [1024] * 4

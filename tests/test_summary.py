@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade import Trace
+
+from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.summary import check_expectations, check_names, summary
+from rayio.errors import ScenarioError
+from rayio.scenario.expect import Condition
+
+MS = 1_000_000
+LEDGER = {
+    "even": True,
+    "planned_samples": 168,
+    "delivered_samples": 168,
+    "delivered_bytes": 24 << 20,
+    "skipped_samples": 0,
+    "differences": [],
+}
+
+
+def a_result() -> dict[str, Any]:
+    trace = Trace()
+    story = [("startup", 500 * MS), *[("data_wait", 4 * MS), ("compute", 95 * MS), ("gap", 1 * MS)] * 12]
+    for rank in range(2):
+        trace.rank(rank, story)
+    result = measure(trace.spans, RunShape(2, 7, 1, 1, 12))
+    return result | {"scenario": "unet3d-small", "engine": "ray", "ledger": LEDGER}
+
+
+def test_the_summary_is_one_screen_with_units_and_where_the_run_is() -> None:
+    text = summary(a_result(), run=Path("runs/try1"), dropped_samples=5, capped_samples=14)
+    assert (
+        text
+        == """\
+unet3d-small on the ray engine: 24 steps of 2 ranks together, 1.70 s
+
+  AU                    95.0 %  min 95.0 %, max 95.0 % over ranks; measured over 11 steps per rank, 1.10 s
+  throughput   140.0 samples/s
+  read               0.0 MiB/s
+  data wait              4.0 %  of step time
+  overhead              1.00 %  of step time (rayio's own)
+  goodput               67.1 %  of wall time was compute that counts
+  as DLIO               94.9 %  AU by DLIO's formula, 127.2 samples/s
+
+  where the ranks' time went (all ranks together)
+  startup              1 s    29.4 %  until the first batch was asked for
+  data_wait          96 ms     2.8 %  waiting for a batch
+  compute           2.28 s    67.1 %  computing, as requested
+  sync                0 ns     0.0 %  waiting for slower ranks, all-reduce
+  checkpoint          0 ns     0.0 %  blocked by checkpoints
+  other              24 ms     0.7 %  rayio's own overhead
+
+  time of one    count       mean        p50        p90        p99        max
+  step_time         22     100 ms     100 ms     100 ms     100 ms     100 ms
+  data_wait         22       4 ms       4 ms       4 ms       4 ms       4 ms
+  compute           22      95 ms      95 ms      95 ms      95 ms      95 ms
+
+  ledger even: 168 of 168 planned samples delivered, 0 skipped, 24 MiB
+  drop_last dropped 5 samples per epoch: they fill no whole batch on every rank
+  train.steps left 14 samples per epoch unread
+
+  run directory  runs/try1
+"""
+    )
+
+
+def test_a_full_summary_fits_on_one_screen() -> None:
+    trace = Trace()
+    step = [("data_wait", 4 * MS), ("compute", 95 * MS), ("sync", 2 * MS), ("checkpoint", MS), ("gap", MS)]
+    trace.rank(0, [("startup", MS), *step * 12])
+    for name in ("read", "decode", "collate", "write"):
+        trace.add("reader", name, 300 * MS, 305 * MS, rank=0)
+    text = summary(
+        measure(trace.spans, RunShape(1, 1, 1, 1, 12)) | {"ledger": LEDGER}, run=Path("r"), dropped_samples=1
+    )
+    assert len(text.splitlines()) <= 40
+    assert "of 1 rank," in text
+    assert all(name in text for name in ("read  ", "decode  ", "collate  ", "write  ", "checkpoint  "))
+
+
+def test_an_uneven_ledger_is_shouted_with_its_first_differences() -> None:
+    uneven = LEDGER | {"even": False, "delivered_samples": 161, "differences": [f"rank {n}: lost" for n in range(9)]}
+    text = summary(a_result() | {"ledger": uneven})
+    assert "ledger NOT EVEN: 161 of 168" in text
+    assert "rank 2: lost" in text
+    assert "rank 3: lost" not in text
+
+
+def test_a_run_that_broke_off_before_any_span_has_a_summary() -> None:
+    result = measure(Trace().spans, RunShape(2, 7, 1, 1, 12))
+    text = summary(result)
+    assert "AU                   unknown" in text
+    assert "note: 2 of 2 ranks recorded nothing" in text
+    assert "as DLIO" not in text
+
+
+def test_an_empty_result_has_a_summary() -> None:
+    assert summary({}).startswith("run on the unknown engine: 0 steps")
+
+
+def test_time_lost_to_failures_is_shown_when_there_is_some() -> None:
+    result = a_result()
+    assert "lost to failures" not in summary(result)
+    result["time"]["restart"] = 3.0
+    assert "lost to failures" in summary(result)
+
+
+def test_conditions_that_hold_say_nothing() -> None:
+    expect = {"au": Condition(">=", 0.95), "percentiles.data_wait.p99": Condition("<", 0.005)}
+    assert check_expectations(expect, a_result()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "condition", "message"),
+    [
+        ("au", Condition(">=", 0.96), "au 0.95 is not >= 0.96"),
+        ("time.compute", Condition("<", 2.28), "time.compute 2.28 is not < 2.28"),
+        ("percentiles.read.p50", Condition("<", 1.0), "percentiles.read.p50 is not known, so it is not < 1"),
+    ],
+)
+def test_a_condition_that_does_not_hold_is_one_line(name: str, condition: Condition, message: str) -> None:
+    assert check_expectations({name: condition}, a_result()) == [message]
+
+
+def test_a_near_miss_is_written_with_enough_digits_to_show_it() -> None:
+    assert check_expectations({"au": Condition(">=", 0.9)}, {"au": 0.89996}) == ["au 0.89996 is not >= 0.9"]
+
+
+def test_an_unknown_metric_is_refused_with_the_nearest_names() -> None:
+    with pytest.raises(ScenarioError, match="no metric named 'samples_per_secnd'; did you mean samples_per_second"):
+        check_names({"samples_per_secnd": Condition(">", 1)})
+    with pytest.raises(ScenarioError, match="did you mean"):
+        check_expectations({"zzz": Condition(">", 1)}, a_result())

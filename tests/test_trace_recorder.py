@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+from threading import Thread
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from rayio.trace.recorder import Recorder
+from rayio.trace.span import COLUMNS, MAX_EPOCHS, MAX_RANKS, MAX_STEPS, ROLES, SPANS, batch_id, batch_ids, schema
+
+
+def test_every_field_of_a_span_reaches_its_column() -> None:
+    recorder = Recorder()
+    recorder.register("rank", "0", 0)
+    reader = recorder.register("reader", "3-1", 2)
+    recorder.add(reader, "read", 1_000, 1_250, 1, 3, 2, 17, 4, 4096, 5, 6, 7, "error")
+    table = recorder.drain()
+    assert table is not None
+    assert table.schema.equals(schema(), check_metadata=True)
+    assert table.to_pylist() == [
+        {
+            "name": "read",
+            "role": "reader",
+            "index": "3-1",
+            "node": 2,
+            "lane": 1,
+            "rank": 3,
+            "epoch": 2,
+            "step": 17,
+            "attempt": 4,
+            "batch": (3 << 42) | (2 << 30) | 17,
+            "start_ns": 1_000,
+            "duration_ns": 250,
+            "bytes": 4096,
+            "requests": 5,
+            "parent": 6,
+            "link": 7,
+            "status": "error",
+        }
+    ]
+
+
+def test_a_span_without_a_place_in_the_run_has_no_batch() -> None:
+    recorder = Recorder()
+    recorder.add(recorder.register("queue", "0", 0), "memory_bound", 5, 9)
+    table = recorder.drain()
+    assert table is not None
+    row = table.to_pylist()[0]
+    assert [row[c] for c in ("lane", "rank", "epoch", "step", "attempt", "batch", "bytes", "requests", "status")] == [
+        0, -1, -1, -1, 0, -1, 0, 0, "ok",
+    ]  # fmt: skip
+
+
+def test_a_drained_span_is_never_given_again_and_the_count_goes_on() -> None:
+    recorder = Recorder()
+    writer = recorder.register("rank", "0", 0)
+    assert recorder.drain() is None
+    recorder.add(writer, "compute", 0, 1)
+    recorder.add(writer, "compute", 1, 2)
+    first = recorder.drain()
+    recorder.add(writer, "compute", 2, 3)
+    second = recorder.drain()
+    assert first is not None
+    assert second is not None
+    assert first["start_ns"].to_pylist() == [0, 1]
+    assert second["start_ns"].to_pylist() == [2]
+    assert recorder.drain() is None
+    assert recorder.recorded == 3
+
+
+def test_spans_keep_their_order_and_their_roles_across_chunks() -> None:
+    recorder = Recorder(chunk_rows=3)
+    for number in range(10):  # roles register between spans, as actors that start late do
+        recorder.add(recorder.register("rank", str(number), number % 2), "compute", number, number + 1)
+    table = recorder.drain()
+    assert table is not None
+    assert table["start_ns"].to_pylist() == list(range(10))
+    assert table["index"].to_pylist() == [str(number) for number in range(10)]
+    assert table["node"].to_pylist() == [0, 1] * 5
+    assert table["start_ns"].num_chunks == 4
+    assert recorder.recorded == 10
+
+
+def test_a_role_that_registers_again_keeps_its_number() -> None:
+    recorder = Recorder()
+    first, other = recorder.register("rank", "0", 0), recorder.register("rank", "1", 0)
+    assert (recorder.register("rank", "0", 0), recorder.register("rank", "1", 0)) == (first, other)
+    assert first != other
+
+
+def test_names_outside_the_table_are_kept_as_they_are() -> None:
+    recorder = Recorder()
+    writer = recorder.register("loader", "0", 0)
+    recorder.add(writer, "GET /bucket", 0, 1, status="throttled")
+    table = recorder.drain()
+    assert table is not None
+    assert (table["name"].to_pylist(), table["role"].to_pylist()) == (["GET /bucket"], ["loader"])
+    assert table["status"].to_pylist() == ["throttled"]
+
+
+def test_nothing_is_lost_or_doubled_when_threads_add_while_another_drains() -> None:
+    recorder = Recorder(chunk_rows=64)
+    threads, each = 4, 3_000
+
+    def add(thread: int) -> None:
+        writer = recorder.register("reader", str(thread), 0)
+        for number in range(each):
+            recorder.add(writer, "read", thread * each + number, thread * each + number)
+
+    running = [Thread(target=add, args=(thread,)) for thread in range(threads)]
+    for thread in running:
+        thread.start()
+    seen: list[int] = []
+    while any(thread.is_alive() for thread in running):
+        if (table := recorder.drain()) is not None:
+            seen += table["start_ns"].to_pylist()
+    if (table := recorder.drain()) is not None:
+        seen += table["start_ns"].to_pylist()
+    assert sorted(seen) == list(range(threads * each))
+    assert recorder.recorded == threads * each
+
+
+def test_a_span_added_while_others_are_converted_comes_with_the_next_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    writer = recorder.register("rank", "0", 0)
+    convert = recorder._table
+
+    def slowly(rows: NDArray[np.void]) -> pa.Table:
+        recorder.add(writer, "compute", 2, 3)
+        return convert(rows)
+
+    monkeypatch.setattr(recorder, "_table", slowly)
+    recorder.add(writer, "compute", 1, 2)
+    first = recorder.drain()
+    monkeypatch.undo()
+    second = recorder.drain()
+    assert [t["start_ns"].to_pylist() for t in (first, second) if t is not None] == [[1], [2]]
+    assert recorder.recorded == 2
+
+
+@given(
+    places=st.lists(
+        st.tuples(st.integers(-1, MAX_RANKS - 1), st.integers(-1, MAX_EPOCHS - 1), st.integers(-1, MAX_STEPS - 1)),
+        unique=True,
+        min_size=1,
+    )
+)
+def test_every_batch_has_a_number_of_its_own(places: list[tuple[int, int, int]]) -> None:
+    rank, epoch, step = np.array(places, np.int32).T
+    ids = batch_ids(rank, epoch, step).tolist()
+    whole = [place for place in places if min(place) >= 0]
+    assert [number for number in ids if number != -1] == [batch_id(*place) for place in whole]
+    assert len({batch_id(*place) for place in whole}) == len(whole)
+    assert all(0 <= batch_id(*place) < 1 << 62 for place in whole)
+
+
+@pytest.mark.parametrize("name", SPANS)
+def test_every_name_in_the_table_says_who_records_it(name: str) -> None:
+    assert SPANS[name].lanes
+    assert set(SPANS[name].lanes) <= set(ROLES)
+
+
+def test_the_columns_are_those_of_schema_version_1() -> None:
+    assert " ".join(COLUMNS) == (
+        "name role index node lane rank epoch step attempt batch start_ns duration_ns bytes requests parent link status"
+    )

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rayio.errors import StorageError
+from rayio.trace.recorder import Recorder
+from rayio.trace.span import schema
+from rayio.trace.store import RunDirectory, from_ipc, to_ipc
+
+
+def spans(starts: list[int], role: str = "rank", index: str = "0") -> pa.Table:
+    recorder = Recorder(chunk_rows=2)
+    writer = recorder.register(role, index, 0)
+    for start in starts:
+        recorder.add(writer, "compute", start, start + 5, 0, 0, 0, start, 0, 1 << 40, 3, 1, 2)
+    table = recorder.drain()
+    assert table is not None
+    return table
+
+
+def one_line(error: pytest.ExceptionInfo[StorageError]) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "runs" / "try1", {"engine": "local"})
+    run.write_scenario("name: tiny\n")
+    run.write_result({"au": 0.5})
+    run.log.write_text("a line\n")
+    run.write_spans(spans([1, 2, 3]), "rank-0")
+    again = RunDirectory.open(tmp_path / "runs" / "try1")
+    assert again.info == {"version": 1, "engine": "local"}
+    assert again.scenario == "name: tiny\n"
+    assert again.result == {"au": 0.5}
+    assert again.spans().to_pylist() == spans([1, 2, 3]).to_pylist()
+    assert again.spans().schema.equals(schema())
+    assert again.lost_files == ()
+    assert sorted(path.name for path in again.path.rglob("*")) == [
+        "log.txt", "rank-0.parquet", "result.json", "run.json", "scenario.yaml", "spans",
+    ]  # fmt: skip
+
+
+def test_spans_of_many_files_come_sorted_by_start(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_spans(spans([7, 1], "reader", "0-0"), "a")
+    run.write_spans(spans([4, 9]), "b")
+    table = run.spans()
+    assert table["start_ns"].to_pylist() == [1, 4, 7, 9]
+    assert table["role"].to_pylist() == ["reader", "rank", "reader", "rank"]
+
+
+def test_a_stem_that_is_taken_never_overwrites_spans(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    paths = [run.write_spans(spans([start]), "node-0") for start in (3, 2, 1)]
+    assert [path.name for path in paths] == ["node-0.parquet", "node-0-1.parquet", "node-0-2.parquet"]
+    assert run.spans()["start_ns"].to_pylist() == [1, 2, 3]
+
+
+def test_spans_written_after_a_first_look_are_seen(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    assert run.spans().num_rows == 0
+    run.write_spans(spans([1]), "late")
+    assert run.spans().num_rows == 1
+
+
+@pytest.mark.parametrize("keep", [0, 3, 100, -1])
+def test_a_truncated_span_file_is_named_and_the_rest_is_read(tmp_path: Path, keep: int) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_spans(spans([1]), "whole")
+    broken = run.write_spans(spans([2]), "broken")
+    content = broken.read_bytes()
+    broken.write_bytes(content[:keep])
+    again = RunDirectory.open(run.path)
+    assert again.lost_files == ("broken.parquet",)
+    assert again.spans()["start_ns"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("column", ["start_ns", "duration_ns", "bytes"])
+def test_a_flipped_bit_in_the_numbers_of_a_span_file_never_gives_other_spans(tmp_path: Path, column: str) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    path = run.write_spans(spans(list(range(50))), "a")
+    content, expected = path.read_bytes(), run.spans()
+    pages = pq.ParquetFile(path).metadata.row_group(0).column(schema().names.index(column))
+    for place in range(pages.data_page_offset, pages.data_page_offset + pages.total_compressed_size):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :])
+        again = RunDirectory.open(run.path)
+        assert again.spans().equals(expected) or again.lost_files == ("a.parquet",)
+
+
+def test_spans_of_another_schema_are_named(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    pq.write_table(pa.table({"name": ["x"]}), run.path / "spans" / "foreign.parquet")
+    assert run.lost_files == ("foreign.parquet",)
+    assert run.spans().num_rows == 0
+
+
+def test_an_unfinished_span_file_is_not_read(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    (run.path / "spans" / "half.tmp").write_bytes(b"PAR1")
+    assert (run.spans().num_rows, run.lost_files) == (0, ())
+
+
+def test_a_run_that_broke_off_has_no_result_and_no_scenario(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "run")
+    again = RunDirectory.open(tmp_path / "run")
+    assert (again.result, again.scenario) == (None, None)
+
+
+def test_an_empty_directory_may_become_a_run(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    assert RunDirectory.create(tmp_path / "run").info == {"version": 1}
+
+
+def test_a_directory_that_holds_a_run_is_refused(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path / "run")
+    with pytest.raises(StorageError, match="already holds a run") as error:
+        RunDirectory.create(tmp_path / "run")
+    assert str(tmp_path / "run") in one_line(error)
+
+
+def test_a_directory_with_foreign_files_is_refused_and_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("important")
+    with pytest.raises(StorageError, match="not empty") as error:
+        RunDirectory.create(tmp_path)
+    one_line(error)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="is a file") as error:
+        RunDirectory.create(tmp_path / "file")
+    one_line(error)
+    with pytest.raises(StorageError, match="cannot make the run directory") as error:
+        RunDirectory.create(tmp_path / "file" / "run")
+    one_line(error)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_directory_without_permission_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="Permission denied") as error:
+        RunDirectory.create(tmp_path / "run")
+    one_line(error)
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        (None, "no run.json"),
+        ('{"version": 2}', "layout version 2"),
+        ("{}", "layout version None"),
+        ('{"version":', "not JSON"),
+        ("[1]", "not an object"),
+    ],
+)
+def test_what_is_not_a_run_of_this_version_is_refused(tmp_path: Path, info: str | None, message: str) -> None:
+    if info is not None:
+        (tmp_path / "run.json").write_text(info)
+    with pytest.raises(StorageError, match=message) as error:
+        RunDirectory.open(tmp_path)
+    assert str(tmp_path) in one_line(error)
+
+
+def test_a_path_that_does_not_exist_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="no such path"):
+        RunDirectory.open(tmp_path / "nowhere")
+
+
+def test_a_damaged_result_is_named(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    (run.path / "result.json").write_text('{"au": 0.')
+    with pytest.raises(StorageError, match=r"result\.json is not JSON"):
+        _ = run.result
+
+
+@pytest.mark.parametrize("result", [{"au": float("nan")}, {"au": object()}])
+def test_a_result_that_is_no_json_leaves_the_old_one(tmp_path: Path, result: dict[str, Any]) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_result({"au": 0.25})
+    with pytest.raises((ValueError, TypeError)):
+        run.write_result(result)
+    assert run.result == {"au": 0.25}
+    assert json.loads((run.path / "result.json").read_text()) == {"au": 0.25}
+
+
+def test_a_span_file_that_cannot_be_written_says_where_and_leaves_nothing(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    (run.path / "spans").rmdir()
+    with pytest.raises(StorageError, match=r"cannot write .*a\.parquet") as error:
+        run.write_spans(spans([1]), "a")
+    one_line(error)
+
+
+def test_a_table_survives_its_message() -> None:
+    table = pa.concat_tables([spans([1, 2, 3], "reader", "0-0"), spans([4], "rank", "7")])
+    assert from_ipc(to_ipc(table)).to_pylist() == table.to_pylist()
+    assert from_ipc(to_ipc(table)).schema.equals(schema())
