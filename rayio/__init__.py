@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from rayio.session import Run, generate, open_run, run, simulate
+    from rayio.session import Run, generate, run, simulate
 
-__all__ = ["Run", "__version__", "generate", "open_run", "run", "simulate"]
+__all__ = ["Run", "__version__", "generate", "run", "simulate"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import psutil
+
 from rayio import __version__
 from rayio.analyze.live import Live, line
 from rayio.analyze.metrics import RunShape, measure
@@ -21,7 +23,8 @@ from rayio.analyze.summary import check_expectations, check_names, summary
 from rayio.errors import ExpectationError, LedgerError, RayioError, ScenarioError, StorageError
 from rayio.pipeline import ledger
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
+from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
@@ -29,7 +32,9 @@ from rayio.scenario.write import to_yaml
 from rayio.trace.clocks import Anchor
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
-from rayio.trace.store import RunDirectory
+from rayio.trace.span import schema
+from rayio.trace.store import RunDirectory, to_ipc
+from rayio.units import format_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,30 +42,20 @@ if TYPE_CHECKING:
 Engine = Literal["ray", "local", "virtual"]
 
 
-class Reporter:
-    """Who is told how a command goes; this one tells nobody. The command line has one that prints."""
-
-    def say(self, text: str) -> None:
-        """Tell something that is worth a line of its own."""
-
-    def live(self, text: str) -> None:
-        """Tell how far the run is; each replaces the one before."""
-
-    def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
-        """Tell how far the generation of a dataset is."""
-
-    def done(self) -> None:
-        """Know that the live part is over."""
-
-
-SILENT = Reporter()
-
-
 @dataclass(frozen=True)
 class Run:
     """A run that is over, or was cut short: its directory and its numbers."""
 
     directory: RunDirectory
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """Open an existing run directory.
+
+        Raises:
+            StorageError: no run is there, or it is damaged.
+        """
+        return cls(RunDirectory.open(path))
 
     @property
     def path(self) -> Path:
@@ -143,7 +138,7 @@ def generate(
     overrides: Sequence[str] | Mapping[str, Any] = (),
     *,
     root: str | Path | None = None,
-    processes: int | None = None,
+    threads: int | None = None,
     reporter: Reporter = SILENT,
 ) -> Path:
     """Make the dataset of a scenario, or check the one that is there; give its folder.
@@ -156,24 +151,31 @@ def generate(
     scenario = resolve(source, overrides)
     if scenario.dataset.is_modelled:
         raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled: there is nothing to generate")
-    return _prepare(scenario, base_folder(scenario, root), processes, reporter)
+    return _prepare(scenario, base_folder(scenario, root), threads, reporter)
 
 
-def _prepare(scenario: Scenario, base: Path, processes: int | None, reporter: Reporter) -> Path:
-    from rayio.data.formats import FORMATS
+def _prepare(scenario: Scenario, base: Path, threads: int | None, reporter: Reporter) -> Path:
     from rayio.data.generate import prepare
     from rayio.data.layout import Layout
 
     folder = base / scenario.dataset.path
-    layout, form = Layout.from_scenario(scenario), FORMATS[scenario.dataset.format]
+    layout = Layout.from_scenario(scenario)
     of_bytes = round(derive.dataset_bytes(scenario))
+    written = [0, 0]
 
     def progress(files: int, nbytes: int) -> None:
-        reporter.generating(files, nbytes, layout.num_files, of_bytes)
+        written[0] += files
+        written[1] += nbytes
+        reporter.generating(written[0], written[1], layout.num_files, of_bytes)
 
-    report = prepare(layout, form, folder, processes=processes, progress=progress)
+    report = prepare(layout, scenario.dataset.format, folder, threads=threads, progress=progress)
     reporter.done()
-    reporter.say(f"dataset {folder}: {report}")
+    done = []
+    if report.written_files:
+        done.append(f"generated {report.written_files} files, {format_bytes(report.written_bytes)}")
+    if report.reused_files:
+        done.append(f"found {report.reused_files} files, {format_bytes(report.reused_bytes)}")
+    reporter.say(f"dataset {folder}: {', '.join(done)}")
     return folder
 
 
@@ -298,9 +300,13 @@ class _Session:
             with self._ray() as go:
                 yield go
             return
+        if self.plan.payload:
+            free = psutil.virtual_memory().available // self.scenario.cluster.nodes
+            self.plan = Plan(self.scenario, self.plan.modelled, int(IN_FLIGHT_SHARE * free))
         if not self.plan.modelled:
             self._prepare_files()
-        self.directory.write_info(self.info)
+        self.directory.write_info(self.info | {"max_bytes_in_flight": self.plan.max_bytes_in_flight})
+        to_ipc(schema().empty_table())  # loads Arrow now: in the middle of a run it would stop every role's clock
         yield self._in_process
 
     def _prepare_files(self) -> None:
@@ -350,16 +356,17 @@ class _Session:
         self.reporter.say("connecting to Ray" if self.address else "starting Ray")
         connection = connecting.connect(self.address, self.directory.log)
         try:
+            if self.plan.payload:
+                bound = connecting.in_flight_bytes(self.scenario.cluster.nodes, connection)
+                self.plan = Plan(self.scenario, self.plan.modelled, bound)
             warnings = connecting.preflight(self.plan, connection)
-            bound = connecting.in_flight_bytes(self.plan, connection) if self.plan.payload else None
-            self.plan = Plan(self.scenario, self.plan.modelled, bound)
             for text in warnings:
                 self.reporter.say(f"warning: {text}")
             self.notes += warnings
             if not self.plan.modelled:
                 self._prepare_files()
             self.info |= {"ray": connection.nodes[0].ray, "nodes": [_node(n) for n in connection.nodes]}
-            self.info |= {"is_our_ray": connection.is_ours, "max_bytes_in_flight": bound}
+            self.info |= {"is_our_ray": connection.is_ours, "max_bytes_in_flight": self.plan.max_bytes_in_flight}
             self.directory.write_info(self.info)
 
             def go(tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
@@ -467,11 +474,3 @@ def _restarted(restart: Mapping[str, Any]) -> str:
         f"nothing was heard of it for {restart['silent_seconds']:.1f} s"
     )
 
-
-def open_run(path: str | Path) -> Run:
-    """Open an existing run directory.
-
-    Raises:
-        StorageError: no run is there, or it is damaged.
-    """
-    return Run(RunDirectory.open(path))

@@ -29,6 +29,11 @@ class Dimension:
     units: dict[str, Decimal]
     shown: tuple[str, ...]
 
+    @property
+    def base(self) -> str:
+        """The unit that is worth 1."""
+        return next(unit for unit, worth in self.units.items() if worth == 1)
+
     def parse(self, value: Written) -> float:
         """Convert text or a bare number to the base unit; never negative, never infinite.
 
@@ -63,14 +68,13 @@ class Dimension:
             text = f"{digits.normalize():f}"
             if digits >= 1 and len(text) <= 7 and self.parse(f"{text} {unit}") == value:
                 return f"{text} {unit}"
-        base = next(unit for unit, worth in self.units.items() if worth == 1)
-        return f"{number.normalize():f} {base}"
+        return f"{number.normalize():f} {self.base}"
 
     def human(self, value: float, units: tuple[str, ...]) -> str:
         """Write a value to three or four digits in the largest of ``units`` (largest first) that it reaches."""
         if not math.isfinite(value):
             return str(value)
-        unit = next((u for u in units if abs(value) >= float(self.units[u])), units[-1])
+        unit = next((u for u in units if abs(value) >= float(self.units[u])), units[-1]) if value else self.base
         scaled = value / float(self.units[unit])
         digits = (
             0 if scaled == int(scaled) and abs(scaled) < 10000 else max(0, 2 - int(math.log10(max(abs(scaled), 1))))

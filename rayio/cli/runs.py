@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
+    from rayio.session import Engine, Run as RunType
+
 #: Seconds between two progress lines when the output is not a terminal.
 PLAIN_SECONDS = 5.0
 
@@ -118,8 +120,8 @@ def generate(
     source: Source,
     overrides: Overrides = None,
     root: Root = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Processes that write.", show_default="one per CPU")
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Files written at a time.", show_default="one per CPU, up to 8")
     ] = None,
 ) -> None:
     """Make a scenario's dataset, resume making it, or check the one that is there.
@@ -129,7 +131,7 @@ def generate(
     from rayio import session
 
     _interruptible()
-    session.generate(source, overrides or (), root=root, processes=processes, reporter=Terminal())
+    session.generate(source, overrides or (), root=root, threads=threads, reporter=Terminal())
 
 
 def report(path: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
@@ -137,9 +139,9 @@ def report(path: Annotated[Path, typer.Argument(help="A run directory.")]) -> No
 
     Example:  rayio report runs/four
     """
-    from rayio import session
+    from rayio.session import Run
 
-    done = session.open_run(path)
+    done = Run.open(path)
     print(done.summary())
     if error := done.result.get("error"):
         print(f"\n  the run ended with exit code {done.exit_code}: {error}")

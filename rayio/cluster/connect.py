@@ -16,13 +16,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rayio import __version__
 from rayio.cluster.placement import ACTOR_BYTES, num_processes
 from rayio.errors import ClusterError
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
+from rayio.scenario import derive
 from rayio.units import format_bytes
 
 #: What rayio leaves free of a node's memory when it decides whether a run fits.
 SPARE_BYTES = 256 << 20
-#: Share of a node's object store that a run's batches in flight may take unless the scenario says otherwise.
-IN_FLIGHT_SHARE = 0.3
 PROBE_SECONDS = 60
 
 
@@ -85,6 +84,12 @@ def connect(address: str | None, log: Path) -> Connection:
     return Connection(not already, nodes, ray.get_runtime_context().get_node_id())
 
 
+def in_flight_bytes(nodes_wanted: int, connection: Connection) -> int:
+    """Give what ``max_bytes_in_flight: auto`` comes to: 30 % of an emulated node's share of the object store."""
+    sharing = -(-nodes_wanted // len(connection.nodes))
+    return int(IN_FLIGHT_SHARE * min(node.object_store_bytes for node in connection.nodes) / sharing)
+
+
 def preflight(plan: Plan, connection: Connection) -> list[str]:
     """Refuse a run that this cluster cannot hold; give warnings of what will be tight.
 
@@ -109,27 +114,12 @@ def preflight(plan: Plan, connection: Connection) -> list[str]:
             f"{format_bytes(processes * ACTOR_BYTES)}, {format_bytes(free)} are free; "
             "raise cluster.roles_per_actor, or lower loader.num_workers or cluster.ranks_per_node"
         )
-    return _tight(plan, connection)
+    return _tight(plan)
 
 
-def in_flight_bytes(plan: Plan, connection: Connection) -> int:
-    """Give the bound on one emulated node's bytes in flight: the scenario's, or 30 % of its share of object store."""
-    chosen = plan.scenario.loader.max_bytes_in_flight
-    if chosen != "auto":
-        return chosen
-    nodes = plan.scenario.cluster.nodes
-    sharing = -(-nodes // len(connection.nodes))
-    smallest = min(node.object_store_bytes for node in connection.nodes)
-    return int(IN_FLIGHT_SHARE * smallest / sharing)
-
-
-def _tight(plan: Plan, connection: Connection) -> list[str]:
-    from rayio.scenario import derive
-
-    if not plan.payload:
-        return []
-    bound, window = in_flight_bytes(plan, connection), derive.node_window_bytes(plan.scenario)
-    if window <= bound:
+def _tight(plan: Plan) -> list[str]:
+    bound, window = plan.max_bytes_in_flight, derive.node_window_bytes(plan.scenario)
+    if not plan.payload or bound is None or window <= bound:
         return []
     return [
         f"the windows of one node hold {format_bytes(window)}, the bound on bytes in flight is {format_bytes(bound)}: "

@@ -24,18 +24,22 @@ from rayio.scenario.model import Scenario
 from rayio.storage.model import DeviceSpec
 from rayio.storage.presets import PRESETS
 
+#: Share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take unless the
+#: scenario says otherwise.
+IN_FLIGHT_SHARE = 0.3
+
 
 @dataclass(frozen=True)
 class Plan:
     """All that the roles of a run are built from.
 
-    ``modelled`` says that storage is a model (always on the virtual engine). ``node_bytes_in_flight`` bounds the bytes
-    that the queues of one node may have leased or ready; None is no bound.
+    ``modelled`` says that storage is a model (always on the virtual engine). ``auto_bytes_in_flight`` is what
+    ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
     """
 
     scenario: Scenario
     modelled: bool
-    node_bytes_in_flight: int | None = None
+    auto_bytes_in_flight: int | None = None
 
     @cached_property
     def world_size(self) -> int:
@@ -52,6 +56,12 @@ class Plan:
         """Whether batches carry their bytes: unless said otherwise, exactly when bytes are really read."""
         chosen = self.scenario.loader.payload
         return not self.modelled if chosen == "auto" else chosen == "real"
+
+    @property
+    def max_bytes_in_flight(self) -> int | None:
+        """Bound on the bytes that the queues of one node may have leased or ready; None is no bound."""
+        chosen = self.scenario.loader.max_bytes_in_flight
+        return self.auto_bytes_in_flight if chosen == "auto" else chosen
 
     # --- where roles live -------------------------------------------------------------------------------------------
 
@@ -120,7 +130,7 @@ class Plan:
     def queue(self, rank: int) -> QueueSpec:
         """Make what a rank's queue is built from."""
         loader = self.scenario.loader
-        bound = self.node_bytes_in_flight
+        bound = self.max_bytes_in_flight
         return QueueSpec(
             rank=rank,
             num_workers=loader.num_workers,

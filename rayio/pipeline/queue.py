@@ -207,8 +207,8 @@ class QueueState:
         return granted
 
     def _window_is_open(self) -> bool:
-        outstanding = self.next_step - self.consumed - len(self.extra)
-        return self.next_step < self.num_steps and outstanding < self.spec.window
+        started_and_not_consumed = len(self.leased) + len(self.ready)
+        return self.next_step < self.num_steps and started_and_not_consumed < self.spec.window
 
     def _worker_for(self, step: int) -> int | None:
         if self.spec.assignment == "static":

@@ -94,6 +94,7 @@ class VirtualKernel:
         self.time = 0
         #: Called about once a second of wall time, between two events.
         self.watch = watch
+        self.watch_seconds = 1.0
         self.ready: deque[VirtualTask] = deque()
         self._timers: list[tuple[int, int, VirtualTask]] = []
         self._sequence = 0
@@ -160,7 +161,7 @@ class VirtualKernel:
             events, watched = 0, time.monotonic()
             while not task._done:
                 events += 1
-                if events & 0xFFF == 0 and self.watch is not None and time.monotonic() - watched > 1.0:
+                if events & 0xFFF == 0 and self.watch is not None and time.monotonic() - watched > self.watch_seconds:
                     watched = time.monotonic()
                     self.watch()
                 if self.ready:

@@ -5,6 +5,7 @@ Pydantic checks structure (unknown keys, missing keys); every leaf is read here,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -145,15 +146,26 @@ def choice(*allowed: Any, later: tuple[Any, ...] = ()) -> Reads:
     return Reads(read, {"enum": list(allowed)})
 
 
-def text(*, empty: bool = False) -> Reads:
-    """Read a line of text."""
+def text() -> Reads:
+    """Read text, which may be empty."""
 
     def read(value: Any) -> Any:
-        if not isinstance(value, str) or not (value.strip() or empty):
-            raise RefusedError("must be text, not empty" if value is None or value == "" else "must be text (quote it)")
+        if not isinstance(value, str):
+            raise RefusedError("must be text (quote it)")
         return value
 
     return Reads(read, {"type": "string"})
+
+
+def file_name() -> Reads:
+    """Read a name that can be part of a file's name on any system."""
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
+            raise RefusedError("must be letters, digits, dots, dashes and underscores (runs/ has folders of that name)")
+        return value
+
+    return Reads(read, {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]*$"})
 
 
 def boolean() -> Reads:
@@ -185,8 +197,8 @@ def listed(words: tuple[Any, ...] | list[Any]) -> str:
     return " or ".join([", ".join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)
 
 
-Name = Annotated[str, text()]
-Text = Annotated[str, text(empty=True)]
+Name = Annotated[str, file_name()]
+Text = Annotated[str, text()]
 Flag = Annotated[bool, boolean()]
 Positive = Annotated[int, whole(1)]
 Natural = Annotated[int, whole(0)]

@@ -1,0 +1,5 @@
+"""``python -m rayio``: the command line."""
+
+from rayio.cli import main
+
+main()

@@ -1,0 +1,101 @@
+"""The command line: registers the commands, and turns every outcome into an exit code and at most one line."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from rayio import __version__
+from rayio.cli import runs, scenarios
+from rayio.errors import RayioError
+
+#: What typer raises for a command line it cannot read; the class itself is not public.
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"rayio {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Emulate the data pipelines of deep-learning training on Ray, and see where the time goes.
+
+    Start with:  rayio run unet3d-small
+    """
+
+
+def application() -> typer.Typer:
+    """Put the commands together."""
+    app = typer.Typer(
+        name="rayio",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    runs.add_to(app)
+    scenarios.add_to(app)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and leave with its exit code.
+
+    0 done, 1 our fault (the traceback is kept in a file), 2 bad input or environment, 3 expectations unmet, 4 ledger
+    uneven, 130 interrupted.
+    """
+    sys.exit(_exit_code(arguments))
+
+
+def _exit_code(arguments: Sequence[str] | None) -> int:
+    try:
+        code = application()(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except RayioError as error:
+        _say(str(error))
+        return error.exit_code
+    except _UsageError as error:
+        return _usage(error)
+    except (KeyboardInterrupt, typer.Abort):
+        _say("interrupted")
+        return 130
+    except BrokenPipeError:
+        # The reader of our output (head, less) has left. Python would complain when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        with tempfile.NamedTemporaryFile("w", prefix="rayio-", suffix=".log", delete=False) as log:
+            traceback.print_exception(error, file=log)
+        _say(f"our fault: {type(error).__name__}: {error}; the traceback is in {log.name}")
+        return 1
+
+
+def _usage(error: Exception) -> int:
+    """Say what is wrong with the command line, and which command's help knows better."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "rayio"
+    message = getattr(error, "format_message", error.__str__)()
+    if message and not type(error).__name__.startswith("NoArgs"):
+        _say(f"{message} (see {command} --help)")
+    elif context is not None:
+        print(context.get_help())
+    return 2
+
+
+def _say(text: str) -> None:
+    print(f"rayio: {' '.join(text.split())}", file=sys.stderr, flush=True)

@@ -1,0 +1,100 @@
+"""Commands that only look at scenarios: validate, show, scenarios, schema. They import neither ray nor torch."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from rayio.errors import ScenarioError
+from rayio.scenario import derive
+from rayio.scenario.load import load, packaged
+from rayio.scenario.model import Scenario
+from rayio.scenario.write import json_schema, to_yaml
+from rayio.units import format_bytes, format_rate, format_seconds
+
+Source = Annotated[str, typer.Argument(help="Path of a scenario file, or the name of a packaged one.")]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(help="Dotted overrides: section.key=value ...", metavar="[KEY=VALUE]...")
+]
+
+#: How derived numbers are written for a reader; others are plain counts.
+_FORMATS = {"_bytes": format_bytes, "_seconds": format_seconds, "_demand": format_rate}
+
+
+def validate(source: Source, overrides: Overrides = None) -> None:
+    """Check a scenario, without running it.
+
+    Example:  rayio validate my.yaml loader.num_workers=8
+    """
+    scenario = _checked(source, overrides)
+    dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
+    left_out = [
+        f"{number} samples per epoch {why}"
+        for number, why in ((dropped, "dropped by drop_last"), (capped, "not visited because of train.steps"))
+        if number
+    ]
+    print(
+        f"{source}: ok: {derive.world_size(scenario)} ranks × {derive.total_steps(scenario)} steps, "
+        f"{derive.num_samples(scenario)} samples, {format_bytes(derive.dataset_bytes(scenario))}"
+        + "".join(f"; {text}" for text in left_out)
+    )
+
+
+def show(source: Source, overrides: Overrides = None) -> None:
+    """Print every key and derived number.
+
+    The output is a scenario file: derived numbers are comments.
+
+    Example:  rayio show unet3d-h100 cluster.nodes=4
+    """
+    scenario = _checked(source, overrides)
+    print(to_yaml(scenario), end="")
+    print("\n# derived")
+    for name, value in derive.table(scenario).items():
+        write = next((form for suffix, form in _FORMATS.items() if name.endswith(suffix)), str)
+        print(f"# {name}: {write(value)}")
+
+
+def scenarios() -> None:
+    """List the packaged scenarios.
+
+    Example:  rayio scenarios
+    """
+    names = packaged()
+    width = max(map(len, names))
+    for name, description in names.items():
+        print(f"{name:<{width}}  {description}")
+
+
+def schema() -> None:
+    """Print the JSON Schema, for editors.
+
+    Example:  rayio schema > scenario.schema.json
+    """
+    print(json.dumps(json_schema(), indent=2))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register these commands."""
+    for command in (validate, show, scenarios, schema):
+        app.command()(command)
+
+
+def _checked(source: str, overrides: list[str] | None) -> Scenario:
+    """Load a scenario and check the names in it that other rooms know: metrics and storage presets."""
+    from rayio.analyze.summary import check_names
+    from rayio.storage.presets import PRESETS
+
+    scenario = load(source, overrides or ())
+    try:
+        check_names(scenario.expect)
+    except ScenarioError as error:
+        raise ScenarioError(f"{source}: {error}") from None
+    if isinstance(scenario.storage.model, str):
+        try:
+            PRESETS[scenario.storage.model]
+        except ScenarioError as error:
+            raise ScenarioError(f"{source}: storage.model={scenario.storage.model}: {error}") from None
+    return scenario

@@ -1,0 +1,39 @@
+"""One local Ray for the whole session, with a HOME of its own; started by the first test that asks for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def local_ray() -> Iterator[None]:
+    """Start Ray once; only what was started here is stopped."""
+    import ray
+
+    with tempfile.TemporaryDirectory(prefix="rayio-home-") as home, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HOME", home)
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray's own
+            ray.init(
+                address="local", num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False,
+                logging_level=logging.ERROR, object_store_memory=400 << 20,
+            )  # fmt: skip
+        yield
+        ray.shutdown()
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory and HOME that a command has for itself."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

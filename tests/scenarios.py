@@ -1,0 +1,86 @@
+"""Small scenarios for tests, and the three engines as functions that give the same kind of answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from rayio.pipeline import ledger, local
+from rayio.pipeline.ledger import Ledger, Tally
+from rayio.pipeline.plan import Plan
+from rayio.scenario.load import build
+from rayio.scenario.model import Scenario
+from rayio.trace.recorder import Recorder
+
+
+def scenario(**overrides: Any) -> Scenario:
+    """Give a scenario of 48 samples for 2 ranks × 2 workers, with dotted keys (``__`` for the dot) changed."""
+    data: dict[str, Any] = {
+        "name": "small",
+        "cluster": {"ranks_per_node": 2},
+        "dataset": {"path": "model://small", "num_files": 48, "sample_bytes": "1000 B"},
+        "loader": {"batch_size": 2, "num_workers": 2},
+        "train": {"epochs": 2, "compute": "10 ms"},
+    }
+    for key, value in overrides.items():
+        *sections, last = key.split("__")
+        inner = data
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[last] = value
+    return build(data)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What an engine gives: the books, the spans, the plan."""
+
+    plan: Plan
+    tallies: list[Tally]
+    spans: pa.Table
+
+    @property
+    def ledger(self) -> Ledger:
+        """Compare planned with delivered."""
+        return ledger.close(self.plan.planned(), self.tallies)
+
+    def rows(self, name: str, **where: int) -> list[dict[str, Any]]:
+        """Give the spans of a name in order of their start, as dicts."""
+        rows = [row for row in self.spans.to_pylist() if row["name"] == name]
+        return sorted(
+            (row for row in rows if all(row[k] == v for k, v in where.items())),
+            key=lambda row: (row["start_ns"], row["duration_ns"]),
+        )
+
+    def delivered(self, rank: int) -> list[int]:
+        """Give the numbers of the batches that a rank got, in order."""
+        return [row["link"] for row in self.rows("data_wait", rank=rank)]
+
+
+def simulated(wanted: Scenario | None = None, **overrides: Any) -> Outcome:
+    """Run on the virtual clock."""
+    plan = Plan(wanted or scenario(**overrides), modelled=True)
+    recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
+    local.simulate(plan, recorder, tallies, lambda: None)
+    table = recorder.drain()
+    assert table is not None
+    return Outcome(plan, tallies, table)
+
+
+def run_locally(wanted: Scenario, root: Path, *, modelled: bool = False) -> Outcome:
+    """Run in this process on the wall clock."""
+    plan = Plan(wanted, modelled=modelled)
+    recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
+    local.run(plan, recorder, root, tallies, lambda: None)
+    table = recorder.drain()
+    assert table is not None
+    return Outcome(plan, tallies, table)
+
+
+#: Overrides as keyword arguments.
+Overrides = Mapping[str, Any]
+Engine = Callable[[Scenario], Outcome]

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayio.errors import ScenarioError
+from rayio.scenario import derive
+from rayio.scenario.load import build
+from rayio.scenario.model import AllReduce, Barrier, NoSync, Scenario
+
+
+def scenario(**sections: Any) -> Scenario:
+    """2 nodes × 2 ranks, 10 files × 5 samples of 1000 B, batches of 3, 10 ms of compute."""
+    data: dict[str, Any] = {
+        "name": "test",
+        "cluster": {"nodes": 2, "ranks_per_node": 2},
+        "dataset": {"path": "data/x", "num_files": 10, "samples_per_file": 5, "sample_bytes": 1000},
+        "loader": {"batch_size": 3, "num_workers": 2, "prefetch_factor": 3},
+        "train": {"epochs": 2, "compute": "10 ms"},
+    }
+    for name, keys in sections.items():
+        data[name] = {**data.get(name, {}), **keys}
+    return build(data)
+
+
+def saving(**keys: Any) -> dict[str, Any]:
+    return {"every": {"steps": 1}, "path": "c", "model": {"bytes": 10}, **keys}
+
+
+def test_the_numbers_of_a_small_scenario_are_those_worked_out_by_hand() -> None:
+    assert derive.table(scenario(checkpoint=saving(every={"steps": 3}))) == {
+        "world_size": 4,
+        "num_samples": 50,
+        "steps_per_epoch": 4,
+        "total_steps": 8,
+        "dropped_samples": 2,
+        "capped_samples": 0,
+        "dataset_bytes": 50_000,
+        "batch_bytes": 3000,
+        "window_steps": 6,
+        "window_bytes": 18_000,
+        "read_demand": 300_000,
+        "ideal_seconds": 0.08,
+        "num_readers": 8,
+        "num_queues": 4,
+        "num_writers": 1,
+        "num_checkpoints": 2,
+        "checkpoint_bytes": 10,
+        "allreduce_seconds": 0,
+    }
+
+
+def test_a_cap_on_steps_is_told_apart_from_dropped_samples() -> None:
+    capped = scenario(train={"steps": 3})
+    assert derive.steps_per_epoch(capped) == 3
+    assert derive.total_steps(capped) == 6
+    assert derive.dropped_samples(capped) == 2
+    assert derive.capped_samples(capped) == 12
+    assert derive.steps_per_epoch(scenario(train={"steps": 99})) == 4
+    assert derive.capped_samples(scenario(train={"steps": 99})) == 0
+
+
+@given(files=st.integers(1, 400), nodes=st.integers(1, 9), batch=st.integers(1, 9), cap=st.none() | st.integers(1, 30))
+def test_every_sample_is_visited_dropped_or_capped(files: int, nodes: int, batch: int, cap: int | None) -> None:
+    ranks = nodes * 2
+    nodes, batch = (nodes, batch) if ranks * batch <= files * 5 else (1, 1)
+    one = scenario(
+        cluster={"nodes": nodes}, dataset={"num_files": files}, loader={"batch_size": batch}, train={"steps": cap}
+    )
+    visited = derive.steps_per_epoch(one) * derive.samples_per_step(one)
+    assert visited + derive.dropped_samples(one) + derive.capped_samples(one) == derive.num_samples(one)
+    assert 0 <= derive.dropped_samples(one) < derive.samples_per_step(one)
+    low, high = derive.samples_per_rank(one)
+    assert low <= derive.num_samples(one) / derive.world_size(one) <= high <= low + 1
+    assert derive.whole_steps_per_epoch(one) == low // batch
+
+
+def test_a_rank_that_reads_itself_has_no_window_no_readers_and_no_queue() -> None:
+    alone = scenario(loader={"num_workers": 0})
+    assert derive.window_steps(alone) == derive.num_readers(alone) == derive.num_queues(alone) == 0
+
+
+def test_no_compute_means_infinite_demand() -> None:
+    assert derive.read_demand(scenario(train={"compute": 0})) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("every", "due"),
+    [
+        ({"steps": 3}, [(0, 2), (1, 1)]),
+        ({"steps": 4}, [(0, 3), (1, 3)]),
+        ({"steps": 9}, []),
+        ({"epochs": 1}, [(0, 3), (1, 3)]),
+        ({"epochs": 2}, [(1, 3)]),
+        ({"epochs": 3}, []),
+    ],
+)
+def test_a_checkpoint_follows_every_nth_step_or_the_last_step_of_every_nth_epoch(
+    every: dict[str, int], due: list[tuple[int, int]]
+) -> None:
+    saved = scenario(checkpoint=saving(every=every))
+    assert [*derive.checkpoint_steps(saved)] == due
+    assert derive.num_checkpoints(saved) == len(due)
+
+
+def test_without_checkpoints_nothing_is_due_and_nobody_writes() -> None:
+    assert [*derive.checkpoint_steps(scenario())] == []
+    assert (
+        derive.num_checkpoints(scenario()) == derive.num_writers(scenario()) == derive.checkpoint_bytes(scenario()) == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("writers", "shards"),
+    [
+        ("rank_zero", (10,)),
+        ("all_ranks", (10, 10, 10, 10)),
+        ({"dedicated": 4}, (3, 3, 2, 2)),
+        ({"dedicated": 1}, (10,)),
+    ],
+)
+def test_writers_share_the_state_or_save_it_each(writers: object, shards: tuple[int, ...]) -> None:
+    saved = scenario(checkpoint=saving(writers=writers))
+    assert derive.checkpoint_shards(saved) == shards
+    assert derive.num_writers(saved) == len(shards)
+    assert derive.num_roles(saved) == 8 + 4 + 4 + len(shards)
+
+
+def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
+    ring = AllReduce(bytes=8_000_000, bandwidth=1e9, latency=1e-5)
+    assert derive.allreduce_seconds(ring, 4) == pytest.approx(2 * 3 / 4 * 8e6 / 1e9 + 6 * 1e-5)
+    assert derive.allreduce_seconds(ring, 1) == 0
+    assert derive.allreduce_seconds(Barrier(), 4) == derive.allreduce_seconds(NoSync(), 4) == 0
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"loader": {"batch_size": 13}}, "loader.batch_size=13: 4 ranks need 52 samples for a step"),
+        ({"loader": {"batch_size": 13}}, "use at most 12"),
+        ({"cluster": {"nodes": 26}}, "cluster.nodes=26 × cluster.ranks_per_node=2: 52 ranks for the 50 samples"),
+        ({"cluster": {"nodes": 2**20}}, "at most 1048576 are possible"),
+        ({"dataset": {"num_files": 2**62}}, "samples; at most"),
+        ({"dataset": {"sample_bytes": "1000 PB", "num_files": 2**40}}, "dataset.sample_bytes"),
+        ({"dataset": {"sample_bytes": 15}}, "dataset.sample_bytes=15 B: must be at least 16 B"),
+        ({"dataset": {"sample_bytes": 0}}, "dataset.sample_bytes=0 B"),
+        ({"train": {"epochs": 5000}}, "train.epochs=5000: at most 4096"),
+        ({"dataset": {"path": "model://x"}, "loader": {"payload": "real"}}, "loader.payload=real"),
+        (
+            {"checkpoint": saving(writers={"dedicated": 11})},
+            "checkpoint.writers.dedicated=11: more writers than the 10 B",
+        ),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused(sections: dict[str, Any], said: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        scenario(**sections)
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_largest_batch_and_the_most_ranks_that_fit_are_accepted() -> None:
+    assert derive.steps_per_epoch(scenario(loader={"batch_size": 12})) == 1
+    assert derive.steps_per_epoch(scenario(cluster={"nodes": 25}, loader={"batch_size": 1})) == 1
+    assert derive.table(scenario(dataset={"sample_bytes": 16}))["dataset_bytes"] == 800
+
+
+def test_a_scenario_made_in_python_can_be_checked() -> None:
+    fine = scenario()
+    derive.check(fine)
+    changed = fine.model_copy(update={"loader": fine.loader.model_copy(update={"batch_size": 99})})
+    with pytest.raises(ScenarioError, match="loader.batch_size=99"):
+        derive.check(changed)

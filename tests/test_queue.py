@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, QueueState, StaleAttemptError, Take
+
+
+def state(*, workers: int = 2, prefetch: int = 2, steps: int = 10, size: int = 100, **spec: object) -> QueueState:
+    wanted = QueueSpec(0, workers, prefetch, (steps, steps), **spec)  # type: ignore[arg-type]
+    return QueueState(wanted, lambda epoch, step: size)
+
+
+def read(lease: Lease) -> Delivery:
+    (step,) = lease.steps
+    return Delivery(lease.epoch, step, lease.worker, 1, 100, 0, None, lease.attempt)
+
+
+def steps(leases: list[Lease]) -> list[int]:
+    return [step for lease in leases for step in lease.steps]
+
+
+def test_nothing_is_started_before_the_rank_opens_an_epoch():
+    assert state().leases() == []
+
+
+def test_step_n_starts_when_step_n_minus_the_window_is_consumed():
+    queue = state(workers=2, prefetch=2)
+    queue.heard(Take(epoch=0, consumed=0))
+    assert steps(queue.leases()) == [0, 1, 2, 3]
+    assert queue.leases() == []
+    queue.heard(Take(epoch=0, consumed=1))
+    assert steps(queue.leases()) == [4]
+
+
+def test_reading_and_delivering_do_not_move_the_window_only_consuming_does():
+    queue = state(workers=1, prefetch=2)
+    queue.heard(Take(epoch=0, consumed=0))
+    for lease in queue.leases():
+        queue.finished(read(lease))
+    assert len(queue.deliverable(Take(epoch=0, consumed=0, want=9))) == 2
+    assert queue.leases() == []
+
+
+def test_static_assignment_gives_worker_w_the_steps_w_plus_multiples_of_the_workers():
+    queue = state(workers=3, prefetch=2)
+    queue.heard(Take(epoch=0, consumed=0))
+    assert [(lease.worker, *lease.steps) for lease in queue.leases()] == [(s % 3, s) for s in range(6)]
+
+
+def test_dynamic_assignment_gives_the_next_step_to_whoever_is_free():
+    queue = state(workers=2, prefetch=2, assignment="dynamic")
+    queue.heard(Take(epoch=0, consumed=0))
+    first, second = queue.leases()
+    assert (first.worker, second.worker) == (0, 1)
+    queue.finished(read(second))
+    (third,) = queue.leases()
+    assert (third.worker, third.steps) == (1, (2,))
+
+
+def test_in_order_a_batch_waits_for_the_earlier_ones():
+    queue = state()
+    queue.heard(Take(epoch=0, consumed=0))
+    first, second, *_ = queue.leases()
+    queue.finished(read(second))
+    assert queue.deliverable(Take(epoch=0, consumed=0)) == []
+    queue.finished(read(first))
+    assert [d.step for d in queue.deliverable(Take(epoch=0, consumed=0, want=5))] == [0, 1]
+
+
+def test_out_of_order_a_batch_is_handed_over_as_soon_as_it_is_read():
+    queue = state(in_order=False)
+    queue.heard(Take(epoch=0, consumed=0))
+    queue.finished(read(queue.leases()[1]))
+    assert [d.step for d in queue.deliverable(Take(epoch=0, consumed=0))] == [1]
+
+
+def test_a_take_may_be_repeated_and_says_what_the_rank_already_holds():
+    queue = state()
+    queue.heard(Take(epoch=0, consumed=0))
+    for lease in queue.leases():
+        queue.finished(read(lease))
+    again = Take(epoch=0, consumed=0, want=1)
+    assert [d.step for d in queue.deliverable(again)] == [d.step for d in queue.deliverable(again)] == [0]
+    assert [d.step for d in queue.deliverable(Take(epoch=0, consumed=0, want=1, holding=(0,)))] == [1]
+
+
+def test_a_restarted_queue_leases_what_its_rank_has_not_consumed():
+    queue = state(in_order=False)
+    queue.heard(Take(epoch=1, consumed=3, extra=(5,)))
+    assert steps(queue.leases()) == [3, 4, 6, 7]
+
+
+def test_a_new_epoch_opens_a_window_of_its_own():
+    queue = state(steps=3)
+    queue.heard(Take(epoch=0, consumed=0))
+    assert steps(queue.leases()) == [0, 1, 2]
+    queue.heard(Take(epoch=1, consumed=0))
+    assert [(lease.epoch, *lease.steps) for lease in queue.leases()] == [(1, 0), (1, 1), (1, 2)]
+
+
+def test_what_was_read_for_an_epoch_that_is_over_is_dropped():
+    queue = state(steps=3)
+    queue.heard(Take(epoch=0, consumed=0))
+    late = queue.leases()[0]
+    queue.heard(Take(epoch=1, consumed=0))
+    queue.finished(read(late))
+    assert queue.ready == {}
+
+
+@pytest.mark.parametrize("older", [Take(epoch=0, consumed=5), Take(epoch=1, consumed=0, attempt=0)])
+def test_a_message_of_an_older_epoch_or_attempt_is_refused(older):
+    queue = state()
+    queue.heard(Take(epoch=1, consumed=0, attempt=1))
+    with pytest.raises(StaleAttemptError, match="refused a message of attempt 0"):
+        queue.heard(older)
+
+
+def test_the_bound_on_bytes_closes_the_window_and_says_so():
+    queue = state(workers=2, prefetch=2, size=100, max_bytes=250)
+    queue.heard(Take(epoch=0, consumed=0))
+    assert steps(queue.leases()) == [0, 1]
+    assert queue.memory_bound
+    queue.heard(Take(epoch=0, consumed=1))
+    assert steps(queue.leases()) == [2]
+
+
+def test_the_next_deliverable_step_is_granted_however_large_it_is():
+    queue = state(size=1000, max_bytes=1)
+    queue.heard(Take(epoch=0, consumed=0))
+    assert steps(queue.leases()) == [0]
+    queue.heard(Take(epoch=0, consumed=1))
+    assert steps(queue.leases()) == [1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_whatever_happens_each_step_is_delivered_once_and_the_window_holds(data):
+    workers, prefetch = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    number, in_order = data.draw(st.integers(1, 20)), data.draw(st.booleans())
+    assignment = data.draw(st.sampled_from(["static", "dynamic"]))
+    bound = data.draw(st.sampled_from([None, 100, 250, 1000]))
+    queue = state(
+        workers=workers, prefetch=prefetch, steps=number, in_order=in_order, assignment=assignment, max_bytes=bound
+    )
+    consumed, got, reading = Consumed(), [], []
+    consumed.open(0)
+    while consumed.number < number:
+        take = consumed.take(1, 0)
+        queue.heard(take)
+        reading += queue.leases()
+        outstanding = len(queue.leased) + len(queue.ready)
+        assert outstanding <= workers * prefetch
+        assert bound is None or queue.bytes_in_flight <= max(bound, 100)
+        found = queue.deliverable(take)
+        if found and (not reading or data.draw(st.booleans())):
+            got.append(found[0].step)
+            consumed.add(found[0].step)
+        else:
+            assert reading, "nothing to deliver and nobody reads: the run would stop"
+            queue.finished(read(reading.pop(data.draw(st.integers(0, len(reading) - 1)))))
+    assert sorted(got) == list(range(number))
+    assert not in_order or got == sorted(got)

@@ -1,0 +1,173 @@
+"""The same runs on a real Ray: the order, the books, and what happens when a process is killed in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scenarios import scenario, simulated
+
+from rayio.errors import DataError, RunError
+from rayio.reporter import Reporter
+from rayio.session import Run, run
+from rayio.trace.span import batch_id
+
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.filterwarnings("default")]
+
+
+def delivered(done: Run, rank: int) -> list[int]:
+    spans = done.spans()
+    waits = spans[(spans["name"] == "data_wait") & (spans["rank"] == rank)].sort_values("start_ns")
+    return [int(link) for link in waits["link"]]
+
+
+class Killer(Reporter):
+    """Kills an actor's process, once, when the run is well under way."""
+
+    def __init__(self, kind: str, after_steps: int = 8) -> None:
+        self.kind = kind
+        self.after_steps = after_steps
+        self.said: list[str] = []
+        self.killed: str | None = None
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def live(self, text: str) -> None:
+        if self.killed is None and int(text.split("/")[0]) >= self.after_steps:
+            name, pid = next((n, p) for n, p in _pids().items() if n.startswith(self.kind))
+            os.kill(pid, signal.SIGKILL)
+            self.killed = name
+
+
+def _pids() -> dict[str, int]:
+    import ray
+
+    named = [n for n in ray.util.list_named_actors(all_namespaces=True) if n["namespace"].startswith("rayio-")]
+    hosts = [n for n in named if n["name"].startswith(("reader", "queue", "rank", "checkpoint"))]
+    asked = [ray.get_actor(n["name"], namespace=n["namespace"]).ready.remote() for n in hosts]
+    return {told["name"]: told["pid"] for told in ray.get(asked)}
+
+
+def real(tmp_path: Path, **overrides: Any) -> Any:
+    return scenario(dataset__path="data", dataset__sample_bytes="20 kB", **overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},
+        {"loader__num_workers": 0},
+        {"loader__in_order": False, "loader__num_workers": 3},
+        {"loader__assignment": "dynamic", "loader__partition": "strided", "loader__shuffle": "none"},
+        {"cluster__nodes": 2, "cluster__placement": "spread", "cluster__roles_per_actor": 8},
+    ],
+    ids=["static", "no workers", "out of order", "dynamic", "packed and spread"],
+)
+def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path, overrides):
+    wanted = real(tmp_path, **overrides)
+    there, here = run(wanted, root=tmp_path), simulated(wanted)
+    for rank in range(here.plan.world_size):
+        ours, theirs = here.delivered(rank), delivered(there, rank)
+        if wanted.loader.in_order:
+            assert theirs == ours
+        assert sorted(theirs) == sorted(ours)
+    books = here.ledger.as_dict()
+    assert there.result["ledger"] == books
+    assert there.exit_code == 0
+
+
+def test_modelled_storage_needs_no_files(tmp_path):
+    done = run(scenario(storage__model="nvme"), root=tmp_path)
+    assert done.result["ledger"]["even"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
+
+
+def killed_run(tmp_path: Path, kind: str, **overrides: Any) -> tuple[Run, Killer]:
+    killer = Killer(kind)
+    wanted = real(tmp_path, train__compute="60 ms", train__epochs=3, loader__decode="10 ms", **overrides)
+    return run(wanted, root=tmp_path, reporter=killer), killer
+
+
+@pytest.mark.parametrize("kind", ["reader-0-1", "queue-1"])
+def test_a_killed_process_is_started_again_and_the_books_are_even(tmp_path, kind):
+    done, killer = killed_run(tmp_path, kind)
+    assert killer.killed == kind
+    assert done.result["ledger"]["even"]
+    assert done.result["ledger"]["skipped_steps"] == 0
+    for rank in (0, 1):
+        assert delivered(done, rank) == [batch_id(rank, e, s) for e in range(3) for s in range(12)]
+    assert [r["actor"] for r in done.directory.info["restarts"]] == [kind]
+    assert any(text.startswith(f"{kind} died and was started again") for text in killer.said)
+    assert "lost" in set(done.spans()["name"])
+
+
+def test_a_killed_checkpoint_writer_writes_its_shard_again(tmp_path):
+    saved = {"every": {"steps": 2}, "path": "ck", "model": {"bytes": "8 MB"}, "request_bytes": "64 KiB"}
+    done, killer = killed_run(tmp_path, "checkpoint_writer", checkpoint=saved)
+    assert killer.killed == "checkpoint_writer-0"
+    assert done.result["ledger"]["even"]
+    files = [p for p in (tmp_path / "ck").rglob("*") if p.is_file()]
+    assert len([p for p in files if p.suffix == ".bin"]) == 18
+    assert {p.stat().st_size for p in files if p.suffix == ".bin"} == {8_000_000}
+
+
+def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path):
+    killer = Killer("rank-1")
+    wanted = real(tmp_path, train__compute="60 ms")
+    with pytest.raises(RunError, match="rank-1 died") as caught:
+        run(wanted, root=tmp_path, out="broken", reporter=killer)
+    assert "\n" not in str(caught.value)
+    left = Run.open(tmp_path / "broken")
+    assert left.exit_code == 2
+    assert left.result["error"] == str(caught.value)
+    assert left.result["ledger"]["even"] is None
+    assert 0 < left.result["ledger"]["delivered_steps"] < left.result["ledger"]["planned_steps"]
+    assert len(left.spans()) > 0
+
+
+def test_a_corrupted_file_ends_the_run_with_file_and_sample(tmp_path):
+    wanted = real(tmp_path)
+    run(wanted, root=tmp_path, out="good")
+    victim = sorted((tmp_path / "data").rglob("*.npz"))[5]
+    bytes_ = bytearray(victim.read_bytes())
+    bytes_[len(bytes_) // 2] ^= 0xFF
+    victim.write_bytes(bytes_)
+    with pytest.raises(DataError, match=victim.name) as caught:
+        run(wanted, root=tmp_path, out="bad")
+    assert "\n" not in str(caught.value)
+    assert "sample" in str(caught.value)
+    assert Run.open(tmp_path / "bad").result["exit_code"] == 2
+
+
+def test_ctrl_c_leaves_a_readable_run(tmp_path):
+    class Interrupter(Reporter):
+        def live(self, text: str) -> None:
+            if int(text.split("/")[0]) >= 4:
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(real(tmp_path, train__compute="60 ms"), root=tmp_path, out="cut", reporter=Interrupter())
+    left = Run.open(tmp_path / "cut")
+    assert left.exit_code == 130
+    assert left.result["ledger"]["delivered_steps"] > 0
+    assert left.result["au"] is None or 0 < left.result["au"] <= 1
+
+
+def test_ray_and_the_virtual_clock_agree_on_utilisation(tmp_path):
+    wanted = scenario(
+        train__compute={"kind": "normal", "mean": "50 ms", "stdev": "2 ms"},
+        loader__decode="20 ms",
+        loader__num_workers=1,
+        dataset__num_files=96,
+        storage__model="nvme",
+    )
+    there, here = run(wanted, root=tmp_path), run(wanted, engine="virtual", root=tmp_path)
+    assert there.au is not None
+    assert here.au is not None
+    assert abs(there.au - here.au) <= 0.05
+
+
