@@ -95,7 +95,7 @@ class Run:
         result = self.result
         return summary(
             result,
-            run=self.path,
+            run=self.path.absolute(),
             dropped_samples=result.get("dropped_samples_per_epoch", 0),
             capped_samples=result.get("capped_samples_per_epoch", 0),
         )
@@ -353,7 +353,8 @@ class _Session:
         from rayio.cluster import connect as connecting
         from rayio.cluster import run as cluster
 
-        self.reporter.say("connecting to Ray" if self.address else "starting Ray")
+        is_there = self.address or os.environ.get("RAY_ADDRESS")
+        self.reporter.say("connecting to Ray" if is_there else "starting a local Ray")
         connection = connecting.connect(self.address, self.directory.log)
         try:
             if self.plan.payload:
@@ -473,4 +474,3 @@ def _restarted(restart: Mapping[str, Any]) -> str:
         f"{restart['actor']} died and was started again (pid {restart['pid']}); "
         f"nothing was heard of it for {restart['silent_seconds']:.1f} s"
     )
-

@@ -7,47 +7,47 @@ from rayio.pipeline.queue import StaleAttemptError
 from rayio.pipeline.virtual import VirtualKernel
 
 
-def test_the_last_to_announce_releases_the_step_with_the_latest_deadline():
+def test_the_last_to_announce_releases_the_step_with_the_latest_deadline() -> None:
     barrier = BarrierState(lambda epoch, step: 3)
     assert barrier.arrive(0, 0, 0, 0, 100) == {}
     assert barrier.arrive(1, 0, 0, 0, 300) == {}
     assert barrier.arrive(2, 0, 0, 0, 200) == {(0, 0): 300}
 
 
-def test_a_repeated_arrival_does_not_count_twice():
+def test_a_repeated_arrival_does_not_count_twice() -> None:
     barrier = BarrierState(lambda epoch, step: 2)
     assert barrier.arrive(0, 0, 0, 0, 100) == {}
     assert barrier.arrive(0, 0, 0, 0, 100) == {}
     assert barrier.arrive(1, 0, 0, 0, 50) == {(0, 0): 100}
 
 
-def test_an_arrival_repeated_after_the_release_gets_the_same_answer():
+def test_an_arrival_repeated_after_the_release_gets_the_same_answer() -> None:
     barrier = BarrierState(lambda epoch, step: 2)
     barrier.arrive(0, 0, 0, 0, 100)
     assert barrier.arrive(1, 0, 0, 0, 50) == barrier.arrive(0, 0, 0, 0, 100) == {(0, 0): 100}
 
 
-def test_ranks_with_fewer_steps_are_not_awaited():
+def test_ranks_with_fewer_steps_are_not_awaited() -> None:
     barrier = BarrierState(lambda epoch, step: 2 if step == 0 else 1)
     barrier.arrive(0, 0, 0, 0, 1)
     barrier.arrive(1, 0, 0, 0, 2)
     assert barrier.arrive(0, 0, 1, 0, 3) == {(0, 1): 3}
 
 
-def test_a_restarted_barrier_frees_a_rank_that_waits_where_others_have_passed():
+def test_a_restarted_barrier_frees_a_rank_that_waits_where_others_have_passed() -> None:
     barrier = BarrierState(lambda epoch, step: 2)
     assert barrier.arrive(0, 0, 7, 0, 70) == {}  # rank 1 got its answer for step 7 before the restart
     assert barrier.arrive(1, 0, 8, 0, 80) == {(0, 7): 70}
 
 
-def test_a_message_of_an_older_attempt_is_refused():
+def test_a_message_of_an_older_attempt_is_refused() -> None:
     barrier = BarrierState(lambda epoch, step: 2)
     barrier.arrive(0, 0, 0, 1, 100)
     with pytest.raises(StaleAttemptError, match="rank 1 of attempt 0"):
         barrier.arrive(1, 0, 0, 0, 100)
 
 
-def test_every_rank_hears_the_latest_deadline():
+def test_every_rank_hears_the_latest_deadline() -> None:
     kernel = VirtualKernel()
     barrier = Barrier(kernel, lambda epoch, step: 3)
 

@@ -85,7 +85,7 @@ def test_a_global_shuffle_of_five_billion_samples_needs_no_table() -> None:
     assert (SHUFFLES["global"](num_samples, 8, positions) != samples).mean() > 0.99
 
 
-@pytest.mark.parametrize("num_samples", [3, 4, 5])
+@pytest.mark.parametrize("num_samples", [5])
 def test_all_orders_of_a_few_samples_come_equally_often(num_samples: int) -> None:
     draws, orders = 6000, math.factorial(num_samples)
     positions = np.arange(num_samples)
@@ -94,7 +94,7 @@ def test_all_orders_of_a_few_samples_come_equally_often(num_samples: int) -> Non
     )
     chi_square = sum((number - draws / orders) ** 2 for number in seen.values()) / (draws / orders)
     assert len(seen) == orders
-    assert chi_square / (orders - 1) < 2
+    assert chi_square / (orders - 1) < 1.4  # 8 rounds would give 1.9
 
 
 @given(samplers(), st.integers(0, 3))
@@ -128,6 +128,15 @@ def test_a_batch_depends_on_its_address_alone(sampler: Sampler, epoch: int, data
         assert other.digest(epoch, rank, step) == sample_digest(epoch, rank, step, ours.samples)
 
 
+@given(samplers(), st.data())
+def test_steps_asked_for_in_any_order_of_epochs_and_ranks_are_the_same(sampler: Sampler, data: st.DataObject) -> None:
+    addresses = [(epoch, rank, 0) for epoch in range(2) for rank in range(sampler.world_size)]
+    for address in data.draw(st.permutations(addresses * 2)):
+        alone = pickle.loads(pickle.dumps(sampler))
+        assert sampler.batch(*address).samples.tolist() == alone.batch(*address).samples.tolist()
+        assert sampler.digest(*address) == alone.digest(*address)
+
+
 @given(samplers(), st.integers(0, 3))
 def test_what_is_planned_is_the_sum_of_the_steps(sampler: Sampler, epoch: int) -> None:
     for rank in range(sampler.world_size):
@@ -149,7 +158,7 @@ def test_an_epoch_longer_than_a_planning_block_is_counted_whole() -> None:
 def test_epochs_differ_when_shuffled_and_only_then() -> None:
     def order(shuffle: str, epoch: int, seed: int = 1) -> list[int]:
         sampler = Sampler(layout_of(100), batch_size=100, world_size=1, shuffle=shuffle, seed=seed)
-        return sampler.batch(epoch, 0, 0).samples.tolist()
+        return [int(sample) for sample in sampler.batch(epoch, 0, 0).samples]
 
     assert order("none", 0) == order("none", 1) == list(range(100))
     assert order("global", 0) != order("global", 1)
@@ -248,7 +257,9 @@ def test_a_step_that_is_not_planned_is_an_error(rank: int, step: int) -> None:
 )
 def test_a_plan_without_a_step_is_refused(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        Sampler(layout_of(10), seed=1, **({"batch_size": 1, "world_size": 2} | arguments))
+        Sampler(
+            layout_of(10), seed=1, batch_size=arguments.get("batch_size", 1), world_size=arguments.get("world_size", 2)
+        )
 
 
 def test_a_dataset_without_files_is_refused() -> None:
@@ -260,7 +271,7 @@ def test_unknown_names_are_refused_with_those_there_are() -> None:
     with pytest.raises(ScenarioError, match="no partition named 'random'; there are contiguous, strided"):
         Sampler(layout_of(10), batch_size=1, world_size=1, partition="random", seed=1)
     with pytest.raises(ScenarioError, match="no shuffle named 'riffle'"):
-        Sampler(layout_of(10), batch_size=1, world_size=1, shuffle="riffle", seed=1).batch(0, 0, 0)
+        Sampler(layout_of(10), batch_size=1, world_size=1, shuffle="riffle", seed=1)
 
 
 def test_a_scenario_says_it_all() -> None:

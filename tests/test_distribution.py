@@ -80,7 +80,7 @@ def test_draws_that_are_fine_are_not_touched_by_redrawing() -> None:
     fine = shifted >= 0
     assert 0.2 < np.mean(~fine) < 0.4
     assert np.allclose(drawn[fine], shifted[fine])
-    assert not np.isclose(drawn[~fine], -shifted[~fine]).any()
+    assert np.isclose(drawn[~fine], -shifted[~fine]).mean() < 0.001
 
 
 def test_a_lognormal_has_its_median_and_stays_below_its_max() -> None:

@@ -21,11 +21,11 @@ def steps(leases: list[Lease]) -> list[int]:
     return [step for lease in leases for step in lease.steps]
 
 
-def test_nothing_is_started_before_the_rank_opens_an_epoch():
+def test_nothing_is_started_before_the_rank_opens_an_epoch() -> None:
     assert state().leases() == []
 
 
-def test_step_n_starts_when_step_n_minus_the_window_is_consumed():
+def test_step_n_starts_when_step_n_minus_the_window_is_consumed() -> None:
     queue = state(workers=2, prefetch=2)
     queue.heard(Take(epoch=0, consumed=0))
     assert steps(queue.leases()) == [0, 1, 2, 3]
@@ -34,7 +34,7 @@ def test_step_n_starts_when_step_n_minus_the_window_is_consumed():
     assert steps(queue.leases()) == [4]
 
 
-def test_reading_and_delivering_do_not_move_the_window_only_consuming_does():
+def test_reading_and_delivering_do_not_move_the_window_only_consuming_does() -> None:
     queue = state(workers=1, prefetch=2)
     queue.heard(Take(epoch=0, consumed=0))
     for lease in queue.leases():
@@ -43,13 +43,13 @@ def test_reading_and_delivering_do_not_move_the_window_only_consuming_does():
     assert queue.leases() == []
 
 
-def test_static_assignment_gives_worker_w_the_steps_w_plus_multiples_of_the_workers():
+def test_static_assignment_gives_worker_w_the_steps_w_plus_multiples_of_the_workers() -> None:
     queue = state(workers=3, prefetch=2)
     queue.heard(Take(epoch=0, consumed=0))
     assert [(lease.worker, *lease.steps) for lease in queue.leases()] == [(s % 3, s) for s in range(6)]
 
 
-def test_dynamic_assignment_gives_the_next_step_to_whoever_is_free():
+def test_dynamic_assignment_gives_the_next_step_to_whoever_is_free() -> None:
     queue = state(workers=2, prefetch=2, assignment="dynamic")
     queue.heard(Take(epoch=0, consumed=0))
     first, second = queue.leases()
@@ -59,7 +59,7 @@ def test_dynamic_assignment_gives_the_next_step_to_whoever_is_free():
     assert (third.worker, third.steps) == (1, (2,))
 
 
-def test_in_order_a_batch_waits_for_the_earlier_ones():
+def test_in_order_a_batch_waits_for_the_earlier_ones() -> None:
     queue = state()
     queue.heard(Take(epoch=0, consumed=0))
     first, second, *_ = queue.leases()
@@ -69,14 +69,14 @@ def test_in_order_a_batch_waits_for_the_earlier_ones():
     assert [d.step for d in queue.deliverable(Take(epoch=0, consumed=0, want=5))] == [0, 1]
 
 
-def test_out_of_order_a_batch_is_handed_over_as_soon_as_it_is_read():
+def test_out_of_order_a_batch_is_handed_over_as_soon_as_it_is_read() -> None:
     queue = state(in_order=False)
     queue.heard(Take(epoch=0, consumed=0))
     queue.finished(read(queue.leases()[1]))
     assert [d.step for d in queue.deliverable(Take(epoch=0, consumed=0))] == [1]
 
 
-def test_a_take_may_be_repeated_and_says_what_the_rank_already_holds():
+def test_a_take_may_be_repeated_and_says_what_the_rank_already_holds() -> None:
     queue = state()
     queue.heard(Take(epoch=0, consumed=0))
     for lease in queue.leases():
@@ -86,13 +86,13 @@ def test_a_take_may_be_repeated_and_says_what_the_rank_already_holds():
     assert [d.step for d in queue.deliverable(Take(epoch=0, consumed=0, want=1, holding=(0,)))] == [1]
 
 
-def test_a_restarted_queue_leases_what_its_rank_has_not_consumed():
+def test_a_restarted_queue_leases_what_its_rank_has_not_consumed() -> None:
     queue = state(in_order=False)
     queue.heard(Take(epoch=1, consumed=3, extra=(5,)))
     assert steps(queue.leases()) == [3, 4, 6, 7]
 
 
-def test_a_new_epoch_opens_a_window_of_its_own():
+def test_a_new_epoch_opens_a_window_of_its_own() -> None:
     queue = state(steps=3)
     queue.heard(Take(epoch=0, consumed=0))
     assert steps(queue.leases()) == [0, 1, 2]
@@ -100,7 +100,7 @@ def test_a_new_epoch_opens_a_window_of_its_own():
     assert [(lease.epoch, *lease.steps) for lease in queue.leases()] == [(1, 0), (1, 1), (1, 2)]
 
 
-def test_what_was_read_for_an_epoch_that_is_over_is_dropped():
+def test_what_was_read_for_an_epoch_that_is_over_is_dropped() -> None:
     queue = state(steps=3)
     queue.heard(Take(epoch=0, consumed=0))
     late = queue.leases()[0]
@@ -110,14 +110,14 @@ def test_what_was_read_for_an_epoch_that_is_over_is_dropped():
 
 
 @pytest.mark.parametrize("older", [Take(epoch=0, consumed=5), Take(epoch=1, consumed=0, attempt=0)])
-def test_a_message_of_an_older_epoch_or_attempt_is_refused(older):
+def test_a_message_of_an_older_epoch_or_attempt_is_refused(older: Take) -> None:
     queue = state()
     queue.heard(Take(epoch=1, consumed=0, attempt=1))
     with pytest.raises(StaleAttemptError, match="refused a message of attempt 0"):
         queue.heard(older)
 
 
-def test_the_bound_on_bytes_closes_the_window_and_says_so():
+def test_the_bound_on_bytes_closes_the_window_and_says_so() -> None:
     queue = state(workers=2, prefetch=2, size=100, max_bytes=250)
     queue.heard(Take(epoch=0, consumed=0))
     assert steps(queue.leases()) == [0, 1]
@@ -126,7 +126,7 @@ def test_the_bound_on_bytes_closes_the_window_and_says_so():
     assert steps(queue.leases()) == [2]
 
 
-def test_the_next_deliverable_step_is_granted_however_large_it_is():
+def test_the_next_deliverable_step_is_granted_however_large_it_is() -> None:
     queue = state(size=1000, max_bytes=1)
     queue.heard(Take(epoch=0, consumed=0))
     assert steps(queue.leases()) == [0]
@@ -136,7 +136,7 @@ def test_the_next_deliverable_step_is_granted_however_large_it_is():
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_whatever_happens_each_step_is_delivered_once_and_the_window_holds(data):
+def test_whatever_happens_each_step_is_delivered_once_and_the_window_holds(data: st.DataObject) -> None:
     workers, prefetch = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
     number, in_order = data.draw(st.integers(1, 20)), data.draw(st.booleans())
     assignment = data.draw(st.sampled_from(["static", "dynamic"]))

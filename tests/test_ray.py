@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scenarios import scenario, simulated
 
 from rayio.errors import DataError, RunError
 from rayio.reporter import Reporter
 from rayio.session import Run, run
 from rayio.trace.span import batch_id
+from scenarios import scenario, simulated
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.filterwarnings("default")]
 
@@ -67,7 +67,7 @@ def real(tmp_path: Path, **overrides: Any) -> Any:
     ],
     ids=["static", "no workers", "out of order", "dynamic", "packed and spread"],
 )
-def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path, overrides):
+def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path: Path, overrides: dict[str, Any]) -> None:
     wanted = real(tmp_path, **overrides)
     there, here = run(wanted, root=tmp_path), simulated(wanted)
     for rank in range(here.plan.world_size):
@@ -80,7 +80,7 @@ def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path, overrides):
     assert there.exit_code == 0
 
 
-def test_modelled_storage_needs_no_files(tmp_path):
+def test_modelled_storage_needs_no_files(tmp_path: Path) -> None:
     done = run(scenario(storage__model="nvme"), root=tmp_path)
     assert done.result["ledger"]["even"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
@@ -93,7 +93,7 @@ def killed_run(tmp_path: Path, kind: str, **overrides: Any) -> tuple[Run, Killer
 
 
 @pytest.mark.parametrize("kind", ["reader-0-1", "queue-1"])
-def test_a_killed_process_is_started_again_and_the_books_are_even(tmp_path, kind):
+def test_a_killed_process_is_started_again_and_the_books_are_even(tmp_path: Path, kind: str) -> None:
     done, killer = killed_run(tmp_path, kind)
     assert killer.killed == kind
     assert done.result["ledger"]["even"]
@@ -105,7 +105,7 @@ def test_a_killed_process_is_started_again_and_the_books_are_even(tmp_path, kind
     assert "lost" in set(done.spans()["name"])
 
 
-def test_a_killed_checkpoint_writer_writes_its_shard_again(tmp_path):
+def test_a_killed_checkpoint_writer_writes_its_shard_again(tmp_path: Path) -> None:
     saved = {"every": {"steps": 2}, "path": "ck", "model": {"bytes": "8 MB"}, "request_bytes": "64 KiB"}
     done, killer = killed_run(tmp_path, "checkpoint_writer", checkpoint=saved)
     assert killer.killed == "checkpoint_writer-0"
@@ -115,7 +115,7 @@ def test_a_killed_checkpoint_writer_writes_its_shard_again(tmp_path):
     assert {p.stat().st_size for p in files if p.suffix == ".bin"} == {8_000_000}
 
 
-def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path):
+def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path: Path) -> None:
     killer = Killer("rank-1")
     wanted = real(tmp_path, train__compute="60 ms")
     with pytest.raises(RunError, match="rank-1 died") as caught:
@@ -129,7 +129,7 @@ def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path)
     assert len(left.spans()) > 0
 
 
-def test_a_corrupted_file_ends_the_run_with_file_and_sample(tmp_path):
+def test_a_corrupted_file_ends_the_run_with_file_and_sample(tmp_path: Path) -> None:
     wanted = real(tmp_path)
     run(wanted, root=tmp_path, out="good")
     victim = sorted((tmp_path / "data").rglob("*.npz"))[5]
@@ -143,7 +143,7 @@ def test_a_corrupted_file_ends_the_run_with_file_and_sample(tmp_path):
     assert Run.open(tmp_path / "bad").result["exit_code"] == 2
 
 
-def test_ctrl_c_leaves_a_readable_run(tmp_path):
+def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
     class Interrupter(Reporter):
         def live(self, text: str) -> None:
             if int(text.split("/")[0]) >= 4:
@@ -157,7 +157,7 @@ def test_ctrl_c_leaves_a_readable_run(tmp_path):
     assert left.result["au"] is None or 0 < left.result["au"] <= 1
 
 
-def test_ray_and_the_virtual_clock_agree_on_utilisation(tmp_path):
+def test_ray_and_the_virtual_clock_agree_on_utilisation(tmp_path: Path) -> None:
     wanted = scenario(
         train__compute={"kind": "normal", "mean": "50 ms", "stdev": "2 ms"},
         loader__decode="20 ms",
@@ -169,5 +169,3 @@ def test_ray_and_the_virtual_clock_agree_on_utilisation(tmp_path):
     assert there.au is not None
     assert here.au is not None
     assert abs(there.au - here.au) <= 0.05
-
-

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from scenarios import simulated
 
 from rayio.trace.span import batch_id
+from scenarios import simulated
 
 STORAGE = {
     "first_byte": "1 ms",
@@ -14,18 +16,18 @@ STORAGE = {
 }
 
 
-def names(rows):
+def names(rows: list[dict[str, Any]]) -> list[str]:
     return [row["name"] for row in rows]
 
 
-def test_a_reader_reads_and_then_decodes_each_of_its_batches():
+def test_a_reader_reads_and_then_decodes_each_of_its_batches() -> None:
     run = simulated(loader__decode="1 ms", train__steps=4, train__epochs=1)
     spans = [r for r in run.spans.sort_by("start_ns").to_pylist() if (r["role"], r["index"]) == ("reader", "0-0")]
     assert names(spans) == ["read", "decode"] * 2
     assert [s["step"] for s in spans] == [0, 0, 2, 2]
 
 
-def test_a_rank_takes_computes_and_meets_the_others_in_every_step():
+def test_a_rank_takes_computes_and_meets_the_others_in_every_step() -> None:
     run = simulated(train__compute={"kind": "normal", "mean": "10 ms", "stdev": "1 ms"}, train__epochs=1)
     slow = {r["step"]: r["duration_ns"] for r in run.rows("compute", rank=0)}
     fast = {r["step"]: r["duration_ns"] for r in run.rows("compute", rank=1)}
@@ -38,19 +40,19 @@ def test_a_rank_takes_computes_and_meets_the_others_in_every_step():
         assert ends == {slowest}
 
 
-def test_without_sync_no_rank_waits_for_another():
+def test_without_sync_no_rank_waits_for_another() -> None:
     run = simulated(train__compute={"kind": "normal", "mean": "10 ms", "stdev": "3 ms"}, train__sync="none")
     assert run.rows("sync") == []
 
 
-def test_an_all_reduce_takes_its_time_on_every_rank():
+def test_an_all_reduce_takes_its_time_on_every_rank() -> None:
     sync = {"kind": "allreduce", "bytes": "1 MB", "bandwidth": "1 GB/s", "latency": "1 ms"}
     run = simulated(train__sync=sync, train__epochs=1)
     later = [r for r in run.rows("sync") if r["step"] > 0]
     assert {r["duration_ns"] for r in later} == {3_000_000}  # 2·(1/2)·1 MB / 1 GB/s + 2·1 ms
 
 
-def test_prefetch_never_starts_a_step_before_the_one_a_window_earlier_is_in_the_ranks_hands():
+def test_prefetch_never_starts_a_step_before_the_one_a_window_earlier_is_in_the_ranks_hands() -> None:
     run = simulated(loader__num_workers=2, loader__prefetch_factor=2, train__compute="100 ms", train__epochs=1)
     started = {r["step"]: r["start_ns"] for r in run.rows("read", rank=0)}
     in_hand = {r["step"]: r["start_ns"] + r["duration_ns"] for r in run.rows("data_wait", rank=0)}
@@ -58,7 +60,7 @@ def test_prefetch_never_starts_a_step_before_the_one_a_window_earlier_is_in_the_
     assert all(started[n] == in_hand[n - 4] for n in range(6, 12)), "and no later, for the readers are idle"
 
 
-def test_more_prefetch_hides_one_slow_batch():
+def test_more_prefetch_hides_one_slow_batch() -> None:
     def waited(prefetch: int) -> int:
         slow = {"kind": "lognormal", "median": "8 ms", "sigma": 1.0}
         run = simulated(loader__prefetch_factor=prefetch, storage__model={**STORAGE, "first_byte": slow})
@@ -67,7 +69,7 @@ def test_more_prefetch_hides_one_slow_batch():
     assert waited(8) < waited(1)
 
 
-def test_with_no_workers_the_rank_reads_inside_its_own_wait():
+def test_with_no_workers_the_rank_reads_inside_its_own_wait() -> None:
     run = simulated(loader__num_workers=0, loader__decode="1 ms", train__epochs=1, storage__model=STORAGE)
     for wait in run.rows("data_wait"):
         inside = [
@@ -81,13 +83,13 @@ def test_with_no_workers_the_rank_reads_inside_its_own_wait():
 
 
 @pytest.mark.parametrize("assignment", ["static", "dynamic"])
-def test_in_order_batches_arrive_in_step_order(assignment):
+def test_in_order_batches_arrive_in_step_order(assignment: str) -> None:
     run = simulated(loader__assignment=assignment, storage__model="nvme", loader__num_workers=3)
     for rank in (0, 1):
         assert run.delivered(rank) == [batch_id(rank, e, s) for e in (0, 1) for s in range(12)]
 
 
-def test_out_of_order_a_slow_batch_holds_up_nobody():
+def test_out_of_order_a_slow_batch_holds_up_nobody() -> None:
     slow = {**STORAGE, "first_byte": {"kind": "lognormal", "median": "5 ms", "sigma": 1.5}}
     ordered = simulated(storage__model=slow, loader__num_workers=4)
     free = simulated(storage__model=slow, loader__num_workers=4, loader__in_order=False)
@@ -98,7 +100,7 @@ def test_out_of_order_a_slow_batch_holds_up_nobody():
     assert free.ledger.even
 
 
-def test_dynamic_assignment_evens_out_slow_workers():
+def test_dynamic_assignment_evens_out_slow_workers() -> None:
     slow = {**STORAGE, "first_byte": {"kind": "lognormal", "median": "5 ms", "sigma": 1.5}}
     spans = [
         max(r["start_ns"] + r["duration_ns"] for r in simulated(
@@ -109,7 +111,7 @@ def test_dynamic_assignment_evens_out_slow_workers():
     assert spans[1] < spans[0]
 
 
-def test_a_checkpoint_blocks_rank_zero_and_the_others_wait_for_it():
+def test_a_checkpoint_blocks_rank_zero_and_the_others_wait_for_it() -> None:
     saved = {"every": {"steps": 5}, "path": "ck", "model": {"bytes": "5 MB"}, "request_bytes": "1 MB"}
     run = simulated(checkpoint=saved, storage__model=STORAGE)
     blocked = run.rows("checkpoint")
@@ -123,7 +125,7 @@ def test_a_checkpoint_blocks_rank_zero_and_the_others_wait_for_it():
 @pytest.mark.parametrize(
     ("writers", "files", "each"), [("rank_zero", 1, 4000), ("all_ranks", 2, 4000), ({"dedicated": 4}, 4, 1000)]
 )
-def test_writers_says_who_saves_how_much(writers, files, each):
+def test_writers_says_who_saves_how_much(writers: Any, files: int, each: int) -> None:
     saved = {"every": {"epochs": 2}, "path": "ck", "model": {"bytes": 4000}, "writers": writers}
     run = simulated(checkpoint=saved)
     written = run.rows("write")
@@ -132,14 +134,14 @@ def test_writers_says_who_saves_how_much(writers, files, each):
     assert {r["epoch"] for r in written} == {1}
 
 
-def test_dedicated_writers_save_at_the_same_time():
+def test_dedicated_writers_save_at_the_same_time() -> None:
     saved = {"every": {"epochs": 2}, "path": "ck", "model": {"bytes": "4 MB"}}
     one = simulated(checkpoint=saved, storage__model=STORAGE)
     four = simulated(checkpoint=saved | {"writers": {"dedicated": 4}}, storage__model=STORAGE)
     assert four.rows("checkpoint")[0]["duration_ns"] < 0.3 * one.rows("checkpoint")[0]["duration_ns"]
 
 
-def test_the_bound_on_bytes_in_flight_keeps_readers_waiting_and_is_on_record():
+def test_the_bound_on_bytes_in_flight_keeps_readers_waiting_and_is_on_record() -> None:
     free = simulated(loader__prefetch_factor=4, train__epochs=1)
     plan_bytes = 2 * 2 * 2000  # two batches a rank
     bound = simulated(loader__prefetch_factor=4, train__epochs=1, loader__max_bytes_in_flight=plan_bytes)
@@ -148,19 +150,19 @@ def test_the_bound_on_bytes_in_flight_keeps_readers_waiting_and_is_on_record():
     assert bound.ledger.even
 
 
-def test_readers_can_be_spread_over_the_nodes():
+def test_readers_can_be_spread_over_the_nodes() -> None:
     beside = simulated(cluster__nodes=2)
     spread = simulated(cluster__nodes=2, cluster__placement="spread")
     where = [{(r["index"], r["node"]) for r in run.rows("read", rank=0)} for run in (beside, spread)]
     assert where == [{("0-0", 0), ("0-1", 0)}, {("0-0", 0), ("0-1", 1)}]
 
 
-def test_decoding_takes_the_sum_of_its_samples_times():
+def test_decoding_takes_the_sum_of_its_samples_times() -> None:
     run = simulated(loader__decode="3 ms", train__epochs=1)
     assert {r["duration_ns"] for r in run.rows("decode")} == {6_000_000}
 
 
-def test_io_depth_overlaps_the_requests_of_one_reader():
+def test_io_depth_overlaps_the_requests_of_one_reader() -> None:
     def reading(depth: int) -> int:
         run = simulated(storage__model=STORAGE, loader__io_depth=depth, loader__batch_size=4)
         return sum(r["duration_ns"] for r in run.rows("read"))
@@ -168,7 +170,7 @@ def test_io_depth_overlaps_the_requests_of_one_reader():
     assert reading(4) < 0.3 * reading(1)
 
 
-def test_the_costs_of_a_real_engine_pass_on_the_virtual_clock():
+def test_the_costs_of_a_real_engine_pass_on_the_virtual_clock() -> None:
     costs = {"lease": "5 ms", "take": "5 ms", "put": "5 ms", "barrier": "20 ms"}
     plain, costly = simulated(train__epochs=1), simulated(train__epochs=1, costs=costs)
     assert costly.rows("data_wait")[0]["duration_ns"] >= plain.rows("data_wait")[0]["duration_ns"] + 15_000_000
@@ -176,17 +178,17 @@ def test_the_costs_of_a_real_engine_pass_on_the_virtual_clock():
     assert lives[1] - lives[0] >= 12 * 10_000_000, "an answer of the barrier takes 20 ms, the compute hides 10 of them"
 
 
-def test_moving_bytes_takes_time_when_the_payload_travels():
+def test_moving_bytes_takes_time_when_the_payload_travels() -> None:
     costs = {"transfer_bandwidth": "1 MB/s"}
     still = simulated(train__epochs=1, costs=costs)
     assert still.rows("data_wait")[0]["duration_ns"] < 1_000_000, "modelled batches carry no bytes"
 
 
-def test_simulating_twice_gives_equal_spans():
+def test_simulating_twice_gives_equal_spans() -> None:
     wild = {"kind": "normal", "mean": "10 ms", "stdev": "5 ms"}
     assert simulated(train__compute=wild).spans.equals(simulated(train__compute=wild).spans)
 
 
-def test_another_seed_gives_other_times_and_another_order():
+def test_another_seed_gives_other_times_and_another_order() -> None:
     wild = {"kind": "normal", "mean": "10 ms", "stdev": "5 ms"}
     assert not simulated(train__compute=wild, seed=1).spans.equals(simulated(train__compute=wild, seed=2).spans)

@@ -50,8 +50,8 @@ unet3d-small on the ray engine: 24 steps of 2 ranks together, 1.70 s
   startup              1 s    29.4 %  until the first batch was asked for
   data_wait          96 ms     2.8 %  waiting for a batch
   compute           2.28 s    67.1 %  computing, as requested
-  sync                0 ns     0.0 %  waiting for slower ranks, all-reduce
-  checkpoint          0 ns     0.0 %  blocked by checkpoints
+  sync                 0 s     0.0 %  waiting for slower ranks, all-reduce
+  checkpoint           0 s     0.0 %  blocked by checkpoints
   other              24 ms     0.7 %  rayio's own overhead
 
   time of one    count       mean        p50        p90        p99        max

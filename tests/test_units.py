@@ -74,13 +74,13 @@ def test_rates_are_read_in_bytes_and_bits_per_second(written: str | float, expec
         (units.parse_seconds, math.inf, "finite"),
         (units.parse_seconds, 10**400, "finite"),
         (units.parse_seconds, "1e999 s", "finite"),
-        (units.parse_seconds, "1e99999999999 s", "like"),
+        (units.parse_seconds, "1e99999999999 s", "unknown unit"),
         (units.parse_rate, "3 GB", "did you mean GB/s?"),
     ],
 )
 def test_what_is_no_quantity_is_refused_with_value_and_units(parse: object, written: object, said: str) -> None:
     assert callable(parse)
-    with pytest.raises(ValueError, match=".") as caught:
+    with pytest.raises(ValueError) as caught:
         parse(written)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)

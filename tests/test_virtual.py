@@ -5,7 +5,7 @@ import pytest
 from rayio.pipeline.virtual import DeadlockError, VirtualKernel
 
 
-def test_a_sleep_takes_no_time_and_the_clock_shows_it():
+def test_a_sleep_takes_no_time_and_the_clock_shows_it() -> None:
     kernel = VirtualKernel()
 
     async def main() -> int:
@@ -15,7 +15,7 @@ def test_a_sleep_takes_no_time_and_the_clock_shows_it():
     assert kernel.run(main()) == 3_600_000_000_000
 
 
-def test_whoever_is_due_first_runs_first_and_ties_keep_their_order():
+def test_whoever_is_due_first_runs_first_and_ties_keep_their_order() -> None:
     kernel, log = VirtualKernel(), []
 
     async def sleeper(name: str, until: int) -> None:
@@ -26,7 +26,7 @@ def test_whoever_is_due_first_runs_first_and_ties_keep_their_order():
     assert log == [("a", 5), ("b", 5), ("late", 9)]
 
 
-def test_a_future_wakes_every_waiter_in_order():
+def test_a_future_wakes_every_waiter_in_order() -> None:
     kernel, log = VirtualKernel(), []
     future = kernel.future("news")
 
@@ -41,7 +41,7 @@ def test_a_future_wakes_every_waiter_in_order():
     assert log == [("a", "good"), ("b", "good")]
 
 
-def test_a_deadlock_is_raised_with_who_waits_for_what():
+def test_a_deadlock_is_raised_with_who_waits_for_what() -> None:
     kernel = VirtualKernel()
 
     async def starving() -> None:
@@ -54,7 +54,7 @@ def test_a_deadlock_is_raised_with_who_waits_for_what():
         kernel.run(main())
 
 
-def test_the_first_error_of_a_gathering_is_raised_at_once():
+def test_the_first_error_of_a_gathering_is_raised_at_once() -> None:
     kernel = VirtualKernel()
 
     async def fails() -> None:
@@ -72,12 +72,12 @@ def test_the_first_error_of_a_gathering_is_raised_at_once():
     assert kernel.run(main()) == 5
 
 
-def test_gathering_nothing_gives_nothing():
+def test_gathering_nothing_gives_nothing() -> None:
     kernel = VirtualKernel()
     assert kernel.run(kernel.gather()) == []
 
 
-def test_a_watch_is_called_while_a_long_simulation_runs():
+def test_a_watch_is_called_while_a_long_simulation_runs() -> None:
     calls: list[int] = []
     kernel = VirtualKernel(lambda: calls.append(1))
     kernel.watch_seconds = 0.0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from rayio.session import Engine, Run as RunType
+    from rayio.session import Engine, Run
 
 #: Seconds between two progress lines when the output is not a terminal.
 PLAIN_SECONDS = 5.0
@@ -27,7 +27,8 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides: section.key=value ...", metavar="[KEY=VALUE]...")
 ]
 Root = Annotated[
-    Path | None, typer.Option(help="Folder from which the scenario's relative paths and runs/ start.", show_default="here")
+    Path | None,
+    typer.Option(help="Folder from which the scenario's relative paths and runs/ start.", show_default="here"),
 ]
 Out = Annotated[
     Path | None, typer.Option(help="Run directory to make; must not exist.", show_default="runs/<name>-<time>")
@@ -99,9 +100,7 @@ def run(
     if engine not in ("ray", "local"):
         raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
     picked: Engine = chosen
-    done = session.run(
-        source, overrides or (), engine=picked, address=address, out=out, root=root, reporter=Terminal()
-    )
+    done = session.run(source, overrides or (), engine=picked, address=address, out=out, root=root, reporter=Terminal())
     _verdict(done)
 
 
@@ -139,9 +138,9 @@ def report(path: Annotated[Path, typer.Argument(help="A run directory.")]) -> No
 
     Example:  rayio report runs/four
     """
-    from rayio.session import Run
+    from rayio import session
 
-    done = Run.open(path)
+    done = session.Run.open(path)
     print(done.summary())
     if error := done.result.get("error"):
         print(f"\n  the run ended with exit code {done.exit_code}: {error}")

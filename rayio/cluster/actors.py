@@ -20,7 +20,7 @@ from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.local import InlineQueue
 from rayio.pipeline.plan import Plan
-from rayio.pipeline.queue import Delivery, Lease, QueueState, Take
+from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.storage.base import Served, Storage
 from rayio.storage.model import Device, ModelStorage
 from rayio.storage.posix import PosixStorage
@@ -31,6 +31,8 @@ from rayio.trace.store import to_ipc
 
 #: Seconds between two deliveries of an actor's spans to the collector.
 FLUSH_SECONDS = 0.7
+#: Work that one call to a reader may hold when steps are shorter than that.
+LEASE_SECONDS = 2e-3
 #: Calls that an async actor takes at a time; beyond its limit Ray queues them without a word.
 MAX_CONCURRENCY = 100_000
 
@@ -135,12 +137,17 @@ class Reader(Host):
         self._busy = {who: asyncio.Lock() for who in birth.members}
 
     async def read(self, lease: Lease) -> tuple[Any, ...]:
-        """Give the batches' headers, then each batch's bytes, as separate objects: only the rank fetches bytes."""
+        """Give the seconds of work and the headers, then each batch's bytes, as separate objects.
+
+        Only the rank fetches bytes: the queue waits for the first object alone.
+        """
         self.wake()
         who = (lease.rank, lease.worker)
         async with self._busy[who]:
+            began = self.kernel.now()
             batches = await roles.read_lease(self._envs[who], self.loading, lease)
-        return [replace(b, payload=None) for b in batches], *(b.payload for b in batches)
+            seconds = (self.kernel.now() - began) / 1e9
+        return (seconds, [replace(b, payload=None) for b in batches]), *(b.payload for b in batches)
 
 
 class PrefetchQueue(Host):
@@ -166,10 +173,19 @@ class PrefetchQueue(Host):
         reader = self.readers[lease.rank, lease.worker]
         headers, *payloads = reader.read.options(num_returns=1 + len(lease.steps)).remote(lease)
         try:
-            batches: list[Delivery] = await headers
+            seconds, batches = await headers
         except Exception as error:
             raise plain(error) from None
+        self._queues[lease.rank].lease_steps = lease_steps(seconds / len(batches), self.plan.queue(lease.rank))
         return [replace(b, payload=p if self.plan.payload else None) for b, p in zip(batches, payloads, strict=True)]
+
+
+def lease_steps(seconds: float, spec: QueueSpec) -> int:
+    """Give how many steps to put into one call when a step takes a reader so many seconds.
+
+    A call costs about a millisecond on its way; leases of up to 2 ms of work hide that and delay no batch by more.
+    """
+    return max(1, min(spec.prefetch_factor, int(LEASE_SECONDS / max(seconds, 1e-6))))
 
 
 class TrainerRank(Host):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rayio.units import format_bytes
 #: What rayio leaves free of a node's memory when it decides whether a run fits.
 SPARE_BYTES = 256 << 20
 PROBE_SECONDS = 60
+KNOCK_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,8 @@ def connect(address: str | None, log: Path) -> Connection:
             "`ray job submit -- python -m rayio run ...`"
         )
     address = address or os.environ.get("RAY_ADDRESS") or None
+    if address is not None:
+        _knock(address)
     already = ray.is_initialized()
     _to_log(log)
     if not already:
@@ -82,6 +86,21 @@ def connect(address: str | None, log: Path) -> Connection:
             ray.shutdown()
         raise
     return Connection(not already, nodes, ray.get_runtime_context().get_node_id())
+
+
+def _knock(address: str) -> None:
+    """Find out within seconds that nobody answers at ``host:port``; Ray itself would try for minutes."""
+    if address == "auto":
+        address = ray._private.services.canonicalize_bootstrap_address("auto") or ""
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
+    except OSError as error:
+        raise ClusterError(
+            f"cannot reach a Ray cluster at {address}: {error.strerror or error}; is `ray start --head` running there?"
+        ) from None
 
 
 def in_flight_bytes(nodes_wanted: int, connection: Connection) -> int:

@@ -94,6 +94,7 @@ class Sampler:
         self.seed = seed
         self.max_steps = max_steps
         share = PARTITIONS[partition].share
+        SHUFFLES[shuffle]  # refused here when there is none
         #: The smallest share decides: a rank with one step more would wait for partners that have finished.
         smallest = min(share(layout.num_samples, world_size, rank) for rank in range(world_size))
         #: Whole batches that every rank has in an epoch, and those it makes: at most ``max_steps``.

@@ -80,6 +80,10 @@ def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
                 f"rank {want.rank}: the right number of samples, but not the planned ones "
                 f"(digest {have.digest:016x}, planned {want.digest:016x})"
             )
+    differences += [
+        f"rank {rank}: {got[rank].steps} steps and {got[rank].samples} samples were delivered, none were planned"
+        for rank in sorted(got.keys() - {want.rank for want in plan})
+    ]
     return Ledger(
         planned_steps=sum(t.steps for t in plan),
         planned_samples=sum(t.samples for t in plan),

@@ -75,7 +75,8 @@ class PrefetchQueue:
         try:
             deliveries = await self.submit(lease)
         except Exception as error:
-            self._failure = error
+            if lease.attempt == self.state.attempt:
+                self._failure = error
         else:
             for delivery in deliveries:
                 self.state.finished(delivery)

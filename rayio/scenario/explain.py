@@ -37,7 +37,7 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
         path = (*path, context["key"])
         value = _at(data, path, context.get("value"))
     where = place(path, layers)
-    name = ".".join(path)
+    name = ".".join(map(show, path))
     match detail["type"]:
         case "not_yet":
             return f"{where}: not yet: {name}={context['reason']}"

@@ -76,7 +76,7 @@ def _lines(node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...], lines:
             shown = show(key.value) if isinstance(key, yaml.ScalarNode) else "a list or mapping"
             raise _UnfitError(problem=f"key {shown} must be text; quote it", problem_mark=key.start_mark)
         if key.value in seen:
-            name = ".".join((*path, key.value))
+            name = ".".join(map(show, (*path, key.value)))
             raise _UnfitError(problem=f"{name} is given twice", problem_mark=key.start_mark)
         seen.add(key.value)
         lines[(*path, key.value)] = key.start_mark.line + 1
@@ -131,7 +131,7 @@ def read(path: Path, label: str) -> Layer:
         ScenarioError: the file cannot be read, or is not a mapping in YAML.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise ScenarioError(f"{label}: no such file{_hint(path.name, near)}") from None

@@ -41,8 +41,10 @@ class Device:
 
     def __init__(self, spec: DeviceSpec) -> None:
         self.spec = spec
-        #: When everything reserved so far will have gone through the shared part.
-        self.free_at = 0.0
+        #: When everything reserved so far will have gone through the shared part: whole nanoseconds, and the rest of
+        #: one (a float of the wall clock's nanoseconds has steps of 256: small requests would take no time at all).
+        self.free_at = 0
+        self._rest = 0.0
 
     def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
         """Give the time at which ``num_requests`` of ``nbytes`` in all are served.
@@ -52,8 +54,9 @@ class Device:
         work = nbytes / self.spec.bandwidth
         if self.spec.requests_per_second is not None:
             work = max(work, num_requests / self.spec.requests_per_second)
-        self.free_at = max(self.free_at, float(arrival)) + work * 1e9
-        return max(arrival + alone, round(self.free_at))
+        whole, self._rest = divmod(work * 1e9 + self._rest, 1.0)
+        self.free_at = max(self.free_at, arrival) + int(whole)
+        return max(arrival + alone, self.free_at + round(self._rest))
 
 
 class Arbiter(Protocol):

@@ -27,9 +27,9 @@ from rayio.storage.posix import WINDOW_BYTES
 SAMPLES, LABELS = "x.npy", "y.npy"
 #: The earliest time a zip can say: equal layouts give equal bytes.
 DATE = (1980, 1, 1, 0, 0, 0)
-#: Fixed parts, in bytes: a zip's local header, its entry in the directory, the end; a zip64 field with two sizes and
-#: with one offset, zip64's end; the header of an npy file.
-LOCAL, ENTRY, END, ZIP64_SIZES, ZIP64_OFFSET, ZIP64_END, NPY = 30, 46, 22, 20, 12, 76, 128
+#: Fixed parts, in bytes: a zip's local header, its entry in the directory, the end; zip64's field with two sizes,
+#: zip64's end; the header of an npy file.
+LOCAL, ENTRY, END, ZIP64_SIZES, ZIP64_END, NPY = 30, 46, 22, 20, 76, 128
 #: Where the rows of ``x.npy`` start in a file that we wrote.
 ROWS = LOCAL + len(SAMPLES) + ZIP64_SIZES + NPY
 
@@ -65,8 +65,9 @@ class Npz:
         x = NPY + rows * layout.sample_bytes_of(files)
         y = NPY + rows * 8
         labels_at = LOCAL + len(SAMPLES) + ZIP64_SIZES + x
-        directory_at = labels_at + LOCAL + len(LABELS) + y
-        directory = 2 * (ENTRY + len(SAMPLES)) + (x > limit) * ZIP64_SIZES + (labels_at > limit) * ZIP64_OFFSET
+        directory_at = labels_at + LOCAL + len(LABELS) + ZIP64_SIZES + y
+        of_x, of_y = 2 * (x > limit), 2 * (y > limit) + (labels_at > limit)
+        directory = ENTRY + len(SAMPLES) + _zip64_field(of_x) + ENTRY + len(LABELS) + _zip64_field(of_y)
         sizes: NDArray[np.int64] = directory_at + directory + (directory_at > limit) * ZIP64_END + END
         return sizes
 
@@ -75,14 +76,14 @@ class Npz:
         whole = layout.whole_file(number)
         rows, row_bytes = len(whole.samples), int(whole.nbytes[0])
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            # zip64 is forced so that rows start at the same place whatever their size.
+            # zip64 is forced so that any size fits and rows always start at the same place.
             with archive.open(_member(SAMPLES), "w", force_zip64=True) as member:
                 member.write(_npy_header("|u1", (rows, row_bytes)))
                 row = np.empty(row_bytes, np.uint8)
                 for sample in whole.samples.tolist():
                     fill(row, layout.seed, sample)
                     member.write(row.data)
-            with archive.open(_member(LABELS), "w") as member:
+            with archive.open(_member(LABELS), "w", force_zip64=True) as member:
                 member.write(_npy_header("<i8", (rows,)))
                 member.write(whole.samples.astype("<i8").tobytes())
 
@@ -195,6 +196,11 @@ def _read_into(stream: BinaryIO, offset: int, buffer: memoryview) -> int:
             break
         length += got
     return length
+
+
+def _zip64_field(num_values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give the bytes of a directory entry's zip64 field: 4 and 8 a value, none without values."""
+    return (num_values > 0) * (4 + 8 * num_values)
 
 
 def _member(name: str) -> zipfile.ZipInfo:

@@ -35,12 +35,12 @@ class Place(NamedTuple):
 
     path: str
     sample: int
-    #: Number of the sample in the file.
+    #: Place of the sample in the file.
     row: int
 
     def error(self, found: str) -> DataError:
         """Make the error that says what was found in place of this sample."""
-        return DataError(f"{self.path}: sample {self.sample} (number {self.row} in the file): {found}")
+        return DataError(f"{self.path}: sample {self.sample} (row {self.row}): {found}")
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,103 @@
+"""The rules of the house that a linter cannot state: who may import whom, and how big a room may be."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "rayio"
+FILES = sorted(ROOT.rglob("*.py"))
+
+#: Rooms by how high they stand; a module imports from strictly lower rooms, or from its own.
+LEVEL = {
+    "errors": 0, "units": 0, "seeds": 0, "registry": 0, "reporter": 0,
+    "scenario": 1, "storage": 1, "trace": 1,
+    "data": 2,
+    "pipeline": 3, "analyze": 3,
+    "cluster": 4,
+    "session": 5,
+    "cli": 6,
+}  # fmt: skip
+
+#: The package's own front doors, which stand above all.
+DOORS = {"__init__", "__main__"}
+
+
+def room(path: Path) -> str:
+    """Name the room that a file is in: a folder, or a module at the top."""
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def rooms_in(source: str) -> Iterator[str]:
+    """Give each room of rayio that a module imports from, whether on top, inside a function or for types only."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module == "rayio":
+            names = [f"rayio.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [node.module or ""]
+        else:
+            continue
+        yield from (parts[1] for name in names if (parts := name.split("."))[0] == "rayio" and len(parts) > 1)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_imports_point_downwards(path: Path) -> None:
+    here = room(path)
+    if here in DOORS:
+        return
+    for other in rooms_in(path.read_text(encoding="utf-8")):
+        if other not in (here, "__version__"):
+            # The modules on the ground floor stand in one folder.
+            assert LEVEL[other] < LEVEL[here] or LEVEL[other] == LEVEL[here] == 0, f"{named(path)} reaches up to rayio.{other}"
+
+
+def test_imports_are_found_wherever_they_stand() -> None:
+    source = "import rayio.data.layout, os\nfrom rayio import seeds\ndef f():\n    from rayio.cli.runs import run\n"
+    assert [*rooms_in(source)] == ["data", "seeds", "cli"]
+
+
+def test_every_room_is_known() -> None:
+    found = {room(path) for path in FILES} - DOORS
+    folders = {path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert found | folders == {*LEVEL}
+
+
+@pytest.mark.parametrize("path", FILES, ids=named)
+def test_no_file_is_longer_than_400_lines(path: Path) -> None:
+    assert path.read_text(encoding="utf-8").count("\n") <= 400
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=str)
+def test_no_folder_holds_a_single_module(folder: Path) -> None:
+    modules = [path for path in folder.glob("*.py") if path.stem not in DOORS]
+    assert len(modules) > 1, f"{folder} is a folder with one module"
+
+
+def test_importing_rayio_imports_neither_ray_nor_torch() -> None:
+    program = (
+        "import sys, rayio; found = {'ray', 'torch', 'numpy', 'pydantic'} & {*sys.modules}; assert not found, found"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_only_the_cluster_mentions_ray() -> None:
+    for path in FILES:
+        names = {
+            (node.module or "").split(".")[0] if isinstance(node, ast.ImportFrom) else alias.name.split(".")[0]
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        assert "ray" not in names or room(path) == "cluster", named(path)

@@ -1,0 +1,137 @@
+"""Which step a checkpoint follows, who saves which shard of it, and that the sizes add up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import on_disk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayio.pipeline.env import Shard, Where
+from rayio.pipeline.plan import Plan
+from rayio.scenario import derive
+from rayio.scenario.model import Scenario
+from scenarios import run_locally, scenario
+
+
+def saving(every: dict[str, int], writers: Any = "rank_zero", size: int = 1000, **overrides: Any) -> Scenario:
+    checkpoint = {"every": every, "path": "ck", "model": {"bytes": size}, "writers": writers}
+    return scenario(checkpoint=checkpoint, **overrides)
+
+
+def plan(wanted: Scenario) -> Plan:
+    return Plan(wanted, modelled=True)
+
+
+def saved(of: Plan) -> dict[Where, list[Shard]]:
+    """Give what each rank saves, by the steps after which it does."""
+    found = {}
+    for rank in range(of.world_size):
+        training = of.training(rank)
+        for epoch in range(training.epochs):
+            for step in range(training.steps(epoch)):
+                at = Where(rank, epoch, step)
+                if shards := training.shards(at):
+                    found[at] = list(shards)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("every", "due"),
+    [
+        ({"steps": 5}, [(0, 4), (0, 9), (1, 2), (1, 7)]),
+        ({"steps": 12}, [(0, 11), (1, 11)]),
+        ({"steps": 24}, [(1, 11)]),
+        ({"steps": 25}, []),
+        ({"epochs": 1}, [(0, 11), (1, 11)]),
+        ({"epochs": 2}, [(1, 11)]),
+        ({"epochs": 3}, []),
+    ],
+)
+def test_steps_are_counted_over_epochs(every: dict[str, int], due: list[tuple[int, int]]) -> None:
+    assert [(at.epoch, at.step) for at in saved(plan(saving(every)))] == due
+
+
+def test_without_a_checkpoint_nothing_is_saved() -> None:
+    none = plan(scenario())
+    assert none.checkpointing is None
+    assert none.num_writers == 0
+    assert saved(none) == {}
+
+
+def test_rank_zero_saves_the_whole_state() -> None:
+    shards = saved(plan(saving({"epochs": 2})))
+    assert list(shards) == [Where(0, 1, 11)]
+    assert [(shard.num_bytes, shard.writer) for shard in shards[Where(0, 1, 11)]] == [(1000, 0)]
+
+
+def test_all_ranks_save_a_whole_copy_each_through_their_own_writer() -> None:
+    shards = saved(plan(saving({"epochs": 2}, "all_ranks")))
+    assert {at.rank: [(s.num_bytes, s.writer) for s in found] for at, found in shards.items()} == {
+        0: [(1000, 0)],
+        1: [(1000, 1)],
+    }
+
+
+def test_dedicated_writers_share_the_state_and_the_first_have_a_byte_more() -> None:
+    shards = saved(plan(saving({"epochs": 2}, {"dedicated": 3})))
+    assert list(shards) == [Where(0, 1, 11)]
+    assert [(s.num_bytes, s.writer) for s in shards[Where(0, 1, 11)]] == [(334, 0), (333, 1), (333, 2)]
+
+
+def test_a_shard_says_how_it_is_to_be_written() -> None:
+    section = {"every": {"epochs": 1}, "path": "ck", "model": {"bytes": 9}, "fsync": False, "request_bytes": 4}
+    (shard,) = saved(plan(scenario(checkpoint=section, train__epochs=1)))[Where(0, 0, 11)]
+    assert (shard.num_bytes, shard.request_bytes, shard.fsync) == (9, 4, False)
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    every = draw(st.sampled_from(["steps", "epochs"]))
+    writers = draw(st.sampled_from(["rank_zero", "all_ranks", "dedicated"]))
+    return saving(
+        {every: draw(st.integers(1, 12))},
+        {"dedicated": draw(st.integers(1, 9))} if writers == "dedicated" else writers,
+        size=draw(st.integers(9, 10_000)),
+        cluster={"nodes": draw(st.integers(1, 2)), "ranks_per_node": draw(st.integers(1, 3))},
+        dataset__num_files=draw(st.integers(12, 60)),
+        train__epochs=draw(st.integers(1, 4)),
+        train__steps=draw(st.none() | st.integers(1, 9)),
+    )
+
+
+@given(scenarios())
+def test_at_every_due_step_the_whole_state_is_saved_and_at_no_other(wanted: Scenario) -> None:
+    of = plan(wanted)
+    assert wanted.checkpoint is not None
+    found = saved(of)
+    due = {(at.epoch, at.step) for at in found}
+    every, steps = wanted.checkpoint.every, derive.steps_per_epoch(wanted)
+    passed = [(epoch, step) for epoch in range(wanted.train.epochs) for step in range(steps)]
+    period = every.steps or (every.epochs or 0) * steps
+    assert due == set(passed[period - 1 :: period]) == set(derive.checkpoint_steps(wanted))
+    for here in due:
+        shards = [shard for at, some in found.items() if (at.epoch, at.step) == here for shard in some]
+        assert sum(shard.num_bytes for shard in shards) == derive.checkpoint_bytes(wanted)
+        assert sorted(shard.writer for shard in shards) == list(range(of.num_writers)), "every writer has one shard"
+        assert max(s.num_bytes for s in shards) - min(s.num_bytes for s in shards) <= 1
+        copies = of.world_size if wanted.checkpoint.writers == "all_ranks" else 1
+        assert sum(shard.num_bytes for shard in shards) == copies * wanted.checkpoint.model.bytes
+    paths = [shard.path for some in found.values() for shard in some]
+    assert len(set(paths)) == len(paths), "no checkpoint overwrites another"
+
+
+@pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", {"dedicated": 4}], ids=str)
+def test_a_run_leaves_the_planned_files_at_their_planned_sizes_and_no_others(writers: Any, tmp_path: Path) -> None:
+    wanted = on_disk(
+        saving({"steps": 5}, writers, size=10_001, dataset__path="data", train__compute="100 us"), tmp_path
+    )
+    run = run_locally(wanted, tmp_path)
+    planned = {shard.path: shard.num_bytes for some in saved(run.plan).values() for shard in some}
+    folder = tmp_path / "ck"
+    left = {p.relative_to(folder).as_posix(): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
+    assert left == planned
+    assert sum(row["bytes"] for row in run.rows("checkpoint")) == sum(planned.values())

@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import typer
+import yaml
+
+import rayio
+from rayio import cli
+from rayio.scenario.load import build, load, packaged
+
+Rayio = Callable[..., tuple[int, str, str]]
+
+LOOKING = ("validate", "show", "scenarios", "schema")
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rayio:
+    """Run a command in an empty folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            cli.main(arguments)
+        out, err = capsys.readouterr()
+        assert isinstance(left.value.code, int)
+        return left.value.code, out, err
+
+    return run
+
+
+def test_validate_says_in_one_line_that_all_is_well_and_what_is_left_out(command: Rayio) -> None:
+    code, out, err = command("validate", "unet3d-small", "loader.batch_size=3", "train.steps=4")
+    assert (code, err) == (0, "")
+    assert out == (
+        "unet3d-small: ok: 2 ranks × 12 steps, 64 samples, 65.4 MiB; 4 samples per epoch dropped by drop_last; "
+        "36 samples per epoch not visited because of train.steps\n"
+    )
+    assert "per epoch" not in command("validate", "unet3d-small")[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["validate", "unet3d-smal"], "did you mean unet3d-small?"),
+        (
+            ["validate", "unet3d-small", "loader.batch_szie=3"],
+            "loader.batch_szie=3: no such key; did you mean batch_size?",
+        ),
+        (["show", "unet3d-small", "seed=x"], "seed=x: must be a whole number"),
+        (
+            ["validate", "unet3d-small", "storage.model=nvm"],
+            "storage.model=nvm: no storage model named 'nvm'; there are",
+        ),
+        (["validate", "unet3d-small", "expect.aux=> 1"], "aux"),
+        (["validate"], "(see rayio validate --help)"),
+        (["vlidate"], "validate"),
+        (["validate", "unet3d-small", "--foo"], "--foo (see rayio validate --help)"),
+    ],
+)
+def test_bad_input_is_one_line_on_standard_error_and_exit_code_2(
+    command: Rayio, arguments: list[str], said: str
+) -> None:
+    code, out, err = command(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("rayio: ")
+    assert err.count("\n") == 1
+    assert said in err
+
+
+def test_show_prints_a_scenario_file_with_the_derived_numbers_as_comments(command: Rayio) -> None:
+    code, out, _ = command("show", "unet3d-small", "cluster.nodes=4")
+    assert code == 0
+    assert build(yaml.safe_load(out)) == load("unet3d-small", ["cluster.nodes=4"])
+    assert "# world_size: 8\n" in out
+    assert "# batch_bytes: 4.09 MiB\n" in out
+    Path("shown.yaml").write_text(out, encoding="utf-8")
+    assert command("show", "shown.yaml")[1] == out
+
+
+def test_scenarios_lists_every_packaged_one_with_a_description(command: Rayio) -> None:
+    code, out, _ = command("scenarios")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == [*packaged()]
+    assert all(len(line.split()) > 3 for line in out.splitlines())
+
+
+def test_schema_prints_json(command: Rayio) -> None:
+    code, out, _ = command("schema")
+    assert code == 0
+    assert "loader" in json.loads(out)["properties"]
+
+
+def test_every_command_has_help_with_an_example(command: Rayio) -> None:
+    names = [info.callback.__name__ for info in cli.application().registered_commands if info.callback]
+    assert set(LOOKING) < set(names)
+    for name in names:
+        code, out, _ = command(name, "--help")
+        assert code == 0
+        assert f"Example:  rayio {name}" in out
+        assert f"  {name}" in command("--help")[1]
+
+
+def test_version_and_a_bare_command(command: Rayio) -> None:
+    assert command("--version") == (0, f"rayio {rayio.__version__}\n", "")
+    code, out, err = command()
+    assert code == 2
+    assert "Usage: rayio" in out + err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "rayio: interrupted"),
+        (rayio.errors.LedgerError("uneven\nlines"), 4, "rayio: uneven lines"),
+        (rayio.errors.ExpectationError("too slow"), 3, "rayio: too slow"),
+        (typer.Exit(7), 7, ""),
+    ],
+)
+def test_every_end_has_its_exit_code(
+    command: Rayio, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, said: str
+) -> None:
+    _ending_with(monkeypatch, error)
+    assert command("end") == (code, "", said and said + "\n")
+
+
+def test_our_fault_is_one_line_and_the_traceback_is_kept(
+    command: Rayio, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    _ending_with(monkeypatch, KeyError("missing"))
+    code, _, err = command("end")
+    assert code == 1
+    assert err.startswith("rayio: our fault: KeyError: 'missing'; the traceback is in ")
+    assert err.count("\n") == 1
+    assert "Traceback" in Path(err.split()[-1]).read_text()
+
+
+def _ending_with(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Give the command line one command, which raises this error."""
+
+    def application() -> typer.Typer:
+        app = typer.Typer()
+        app.callback()(lambda: None)
+
+        def end() -> None:
+            raise error
+
+        app.command()(end)
+        return app
+
+    monkeypatch.setattr(cli, "application", application)
+
+
+def test_looking_at_scenarios_imports_neither_ray_nor_torch() -> None:
+    program = """
+import sys
+from rayio import cli
+for arguments in (["--help"], ["validate", "unet3d-small"], ["show", "unet3d-small"], ["scenarios"], ["schema"]):
+    try:
+        cli.main(arguments)
+    except SystemExit as left:
+        assert left.code == 0, arguments
+found = {"ray", "torch", "pandas", "pyarrow"} & {*sys.modules}
+assert not found, found
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_reader_of_our_output_may_leave_early() -> None:
+    inlet, outlet = os.pipe()
+    os.close(inlet)
+    done = subprocess.run(
+        [sys.executable, "-m", "rayio", "schema"],
+        stdout=outlet,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        preexec_fn=lambda: signal.signal(signal.SIGPIPE, signal.SIG_IGN),
+    )
+    os.close(outlet)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections import namedtuple
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rayio.data.formats import FORMATS
+from rayio.data.generate import TOKEN, Report, prepare, verify
+from rayio.data.layout import Layout
+from rayio.data.manifest import NAME
+from rayio.errors import DataError, StorageError
+from rayio.scenario.distribution import Constant, Normal
+
+LAYOUT = Layout(30, 2, Normal(mean=300, stdev=100), 5)
+as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+
+
+def files_in(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def make(root: Path, layout: Layout = LAYOUT, threads: int | None = 1) -> Report:
+    return prepare(layout, "npz", root, threads=threads)
+
+
+def test_a_dataset_is_written_once_and_then_reused(tmp_path: Path) -> None:
+    root = tmp_path / "data" / "small"
+    written = make(root)
+    files = files_in(root)
+    assert len(files) == 31
+    assert written == Report(0, 0, 30, sum(len(content) for name, content in files.items() if name != NAME))
+    stamps = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
+    assert make(root) == Report(30, written.written_bytes, 0, 0)
+    assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == stamps
+
+
+def test_the_number_of_threads_does_not_show_in_the_bytes(tmp_path: Path) -> None:
+    layout = Layout(1100, 1, Normal(mean=30, stdev=10), 5)
+    for threads in (1, 7, None):
+        make(tmp_path / str(threads), layout, threads)
+    assert files_in(tmp_path / "1") == files_in(tmp_path / "7") == files_in(tmp_path / "None")
+
+
+def test_progress_adds_up_to_the_report(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    layout = Layout(200, 1, Constant(value=500), 5)
+    report = prepare(layout, "npz", tmp_path, progress=lambda files, nbytes: seen.append((files, nbytes)))
+    assert len(seen) > 1
+    assert (sum(files for files, _ in seen), sum(nbytes for _, nbytes in seen)) == (200, report.written_bytes)
+
+
+def test_an_interrupted_dataset_is_resumed_to_the_same_bytes(tmp_path: Path) -> None:
+    layout = Layout(200, 1, Constant(value=500), 5)
+
+    def interrupt(files: int, nbytes: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(layout, "npz", tmp_path / "a", threads=1, progress=interrupt)
+    assert json.loads((tmp_path / "a" / NAME).read_text())["complete"] is False
+    half = files_in(tmp_path / "a")
+    assert 1 < len(half) < 201
+    report = make(tmp_path / "a", layout)
+    assert report.reused_files == len(half) - 1
+    assert report.reused_files + report.written_files == 200
+    make(tmp_path / "b", layout)
+    assert files_in(tmp_path / "a") == files_in(tmp_path / "b")
+
+
+def test_a_file_cut_short_by_a_crash_is_written_again_while_the_dataset_is_unfinished(tmp_path: Path) -> None:
+    make(tmp_path)
+    whole = files_in(tmp_path)
+    note = json.loads((tmp_path / NAME).read_text())
+    (tmp_path / NAME).write_text(json.dumps(note | {"complete": False}))
+    (tmp_path / LAYOUT.path(3)).write_bytes(b"")
+    assert make(tmp_path).written_files == 1
+    assert files_in(tmp_path) == whole
+
+
+def test_a_lost_file_of_a_finished_dataset_is_written_again(tmp_path: Path) -> None:
+    make(tmp_path)
+    whole = files_in(tmp_path)
+    (tmp_path / LAYOUT.path(29)).unlink()
+    assert make(tmp_path).written_files == 1
+    assert files_in(tmp_path) == whole
+
+
+def test_a_truncated_file_of_a_finished_dataset_is_refused_by_file_sample_and_size(tmp_path: Path) -> None:
+    make(tmp_path)
+    path = tmp_path / LAYOUT.path(3)
+    size = path.stat().st_size
+    path.write_bytes(path.read_bytes()[:-1])
+    says = rf"000000003.npz: samples 6 to 7: expected a file of {size} bytes, found {size - 1}; delete it"
+    for check in (prepare, verify):
+        with pytest.raises(DataError, match=says):
+            check(LAYOUT, "npz", tmp_path)
+
+
+def test_verify_reads_every_sample(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="there is no dataset; generate it first"):
+        verify(LAYOUT, "npz", tmp_path)
+    report = make(tmp_path)
+    assert verify(LAYOUT, "npz", tmp_path) == Report(30, report.written_bytes, 0, 0)
+    path = tmp_path / LAYOUT.path(17)
+    content = bytearray(path.read_bytes())
+    content[300] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"000000017.npz: sample 34 .*expected checksum"):
+        verify(LAYOUT, "npz", tmp_path)
+    path.unlink()
+    with pytest.raises(DataError, match=r"000000017.npz: the file is missing"):
+        verify(LAYOUT, "npz", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        (replace(LAYOUT, num_files=31), "dataset.num_files = 30, the scenario says 31;"),
+        (replace(LAYOUT, samples_per_file=1), "dataset.samples_per_file = 2, the scenario says 1;"),
+        (replace(LAYOUT, seed=6), "seed = 5, the scenario says 6;"),
+        (replace(LAYOUT, seed=6, num_files=3), r"dataset.num_files = 30, the scenario says 3 \(and 1 more\);"),
+        (
+            replace(LAYOUT, sample_bytes=Constant(value=300)),
+            r"dataset.sample_bytes = \{.*\}, the scenario says \{.*\};",
+        ),
+    ],
+)
+def test_another_dataset_is_refused_and_left_alone(layout: Layout, says: str, tmp_path: Path) -> None:
+    make(tmp_path)
+    before = files_in(tmp_path)
+    for check in (prepare, verify):
+        with pytest.raises(DataError, match=f"the dataset there has .*{says} choose another dataset.path"):
+            check(layout, "npz", tmp_path)
+    assert files_in(tmp_path) == before
+
+
+def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "holiday.jpg").write_text("")
+    with pytest.raises(DataError, match=r"the folder holds 'holiday.jpg' and no rayio-dataset.json"):
+        make(tmp_path)
+    assert list(files_in(tmp_path)) == ["holiday.jpg"]
+
+
+def test_a_fresh_mount_is_an_empty_folder(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    assert make(tmp_path).written_files == 30
+
+
+def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").write_text("")
+    with pytest.raises(DataError, match=r"data: dataset.path is a file"):
+        make(tmp_path / "data")
+    with pytest.raises(StorageError, match="a part of this path is a file"):
+        make(tmp_path / "data" / "below")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '{"version": 1}', '{"version": 2}', "\ufeff\0", '{"version": 1, "seed": 3}']
+)
+def test_a_manifest_that_cannot_be_read_is_refused(text: str, tmp_path: Path) -> None:
+    make(tmp_path)
+    (tmp_path / NAME).write_text(text)
+    with pytest.raises(DataError, match=r"rayio-dataset.json: not a manifest that this version reads \(.+\); delete"):
+        make(tmp_path)
+
+
+def test_a_dataset_of_another_version_is_refused(tmp_path: Path) -> None:
+    make(tmp_path)
+    note = json.loads((tmp_path / NAME).read_text())
+    (tmp_path / NAME).write_text(json.dumps(note | {"version": 2}))
+    with pytest.raises(DataError, match="expected version 1, found 2"):
+        make(tmp_path)
+
+
+def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    needed = make(tmp_path / "there").written_bytes
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - needed + 1, needed - 1))
+    with pytest.raises(StorageError, match=r"full: the dataset needs .* more, .* are free; free some, choose another"):
+        make(tmp_path / "full")
+    assert files_in(tmp_path / "full") == {}
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - needed, needed))
+    assert make(tmp_path / "full").written_files == 30
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9, 0))
+    assert make(tmp_path / "full").reused_files == 30
+
+
+@as_root
+def test_a_folder_without_permission_is_a_storage_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="no permission for creating the dataset's folder"):
+        make(tmp_path / "data")
+    tmp_path.chmod(0o700)
+
+
+def test_a_write_that_fails_leaves_a_folder_that_can_be_resumed(tmp_path: Path) -> None:
+    code = (
+        "import resource, signal; from pathlib import Path; from rayio.data.generate import prepare;"
+        "from rayio.data.layout import Layout; from rayio.scenario.distribution import Constant;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
+        f"prepare(Layout(20, 1, Constant(value=20_000), 5), 'npz', Path({str(tmp_path)!r}))"
+    )
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "StorageError" in failed.stderr.splitlines()[-1]
+    assert "File too large while writing the dataset" in failed.stderr.splitlines()[-1]
+    assert list(files_in(tmp_path)) == [NAME]
+    assert make(tmp_path, Layout(20, 1, Constant(value=20_000), 5)).written_files == 20
+
+
+def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(tmp_path: Path) -> None:
+    make(tmp_path)
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    host, pid = socket.gethostname(), int(dead.stdout)
+    name = LAYOUT.path(0)
+    gone = [f"{name}+1+{host}+{pid}+aa.partial", f"{name}+1+{host}+{os.getpid()}+aa.partial"]
+    kept = [
+        f"{name}+1+{host}+{os.getppid()}+aa.partial",
+        f"{name}+1+{host}+{os.getpid()}+{TOKEN}.partial",
+        f"{name}+1+elsewhere+{pid}+aa.partial",
+        f"{name}.partial",
+    ]
+    for path in gone + kept:
+        (tmp_path / path).write_text("")
+    make(tmp_path)
+    assert sorted(files for files in files_in(tmp_path) if files.endswith(".partial")) == sorted(kept)
+
+
+def test_files_hold_what_the_format_writes(tmp_path: Path) -> None:
+    make(tmp_path)
+    content = io.BytesIO()
+    FORMATS["npz"].write(content, LAYOUT, 7)
+    assert (tmp_path / LAYOUT.path(7)).read_bytes() == content.getvalue()

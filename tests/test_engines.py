@@ -1,0 +1,169 @@
+"""The law that the whole design rests on: one scenario means the same batches in the same order on every engine."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import on_disk
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rayio.errors import DataError
+from rayio.scenario.model import Costs, Scenario
+from rayio.trace.span import batch_id
+from scenarios import Outcome, run_locally, scenario, simulated
+
+#: A modelled system as fast as memory, whose batches still overtake each other.
+FAST = {
+    "first_byte": {"kind": "lognormal", "median": "100 us", "sigma": 1.0},
+    "connection_bandwidth": "1 TB/s",
+    "bandwidth": "1 TB/s",
+}
+#: What a real engine's messages would cost.
+COSTS = {"lease": "1 ms", "take": "700 us", "put": "300 us", "barrier": "2 ms", "transfer_latency": "10 us"}
+
+wall_clock = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@st.composite
+def scenarios(draw: st.DrawFn) -> Scenario:
+    """Draw a scenario of at most 90 samples, whose ranks and batches need not divide them."""
+    ranks, batch, per_file = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    files = draw(st.integers(-(-ranks * batch // per_file), 90 // per_file))
+    overrides: dict[str, Any] = {}
+    if draw(st.booleans()):
+        writers = draw(st.sampled_from(["rank_zero", "all_ranks", {"dedicated": 3}]))
+        every = {"steps": draw(st.integers(1, 5))}
+        overrides["checkpoint"] = {
+            "every": every, "path": "ck", "model": {"bytes": 5000}, "writers": writers, "fsync": False,
+        }  # fmt: skip
+    return scenario(
+        seed=draw(st.integers(0, 1000)),
+        cluster=draw(st.sampled_from([{"ranks_per_node": ranks}, {"nodes": ranks, "placement": "spread"}])),
+        dataset={
+            "path": "data",
+            "num_files": files,
+            "samples_per_file": per_file,
+            "sample_bytes": {"kind": "uniform", "low": 16, "high": 400},
+        },
+        loader={
+            "batch_size": batch,
+            "num_workers": draw(st.integers(0, 3)),
+            "prefetch_factor": draw(st.integers(1, 3)),
+            "assignment": draw(st.sampled_from(["static", "dynamic"])),
+            "in_order": draw(st.booleans()),
+            "partition": draw(st.sampled_from(["contiguous", "strided"])),
+            "shuffle": draw(st.sampled_from(["none", "global"])),
+            "decode": draw(st.sampled_from([0, "20 us"])),
+            "max_bytes_in_flight": draw(st.sampled_from(["auto", 1, 1500])),
+        },
+        train={
+            "epochs": draw(st.integers(1, 2)),
+            "compute": {"kind": "uniform", "low": "10 us", "high": "300 us"},
+            "sync": draw(st.sampled_from(["none", "barrier"])),
+        },
+        storage__model=FAST,
+        **overrides,
+    )
+
+
+def deliver_the_same(one: Outcome, other: Outcome) -> None:
+    """Hold two runs of a scenario to the law."""
+    plan = one.plan
+    for rank in range(plan.world_size):
+        planned = [batch_id(rank, epoch, step) for epoch, steps in enumerate(plan.steps) for step in range(steps)]
+        if plan.scenario.loader.in_order:
+            assert one.delivered(rank) == other.delivered(rank) == planned
+        else:
+            assert sorted(one.delivered(rank)) == sorted(other.delivered(rank)) == planned
+    assert one.ledger.even
+    assert one.ledger == other.ledger
+    assert one.tallies == other.tallies
+
+
+def asked_for(run: Outcome) -> dict[tuple[str, int], tuple[int, int]]:
+    """Give bytes and requests of every read and every checkpoint, by batch."""
+    rows = [*run.rows("read"), *run.rows("checkpoint")]
+    return {(row["name"], row["batch"]): (row["bytes"], row["requests"]) for row in rows}
+
+
+def computed(run: Outcome) -> dict[int, int]:
+    return {row["batch"]: row["duration_ns"] for row in run.rows("compute")}
+
+
+def roles_do_one_thing_at_a_time(run: Outcome) -> None:
+    """Hold the spans on lane 0 of every role to not overlapping."""
+    lanes: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
+    for row in run.spans.to_pylist():
+        assert row["duration_ns"] >= 0
+        if row["lane"] == 0:
+            span = (row["start_ns"], row["start_ns"] + row["duration_ns"], row["name"])
+            lanes[row["role"], row["index"]].append(span)
+    for who, spans in lanes.items():
+        for (_, end, before), (start, _, after) in pairwise(sorted(spans)):
+            assert end <= start, f"{after} of {who} begins before its {before} has ended"
+
+
+@wall_clock
+@given(scenarios())
+def test_the_virtual_and_the_wall_clock_deliver_the_same_and_ask_the_same_of_modelled_storage(wanted: Scenario) -> None:
+    here, there = simulated(wanted), run_locally(wanted, Path(), modelled=True)
+    deliver_the_same(here, there)
+    assert asked_for(here) == asked_for(there)
+    assert computed(here) == computed(there)
+    roles_do_one_thing_at_a_time(there)
+
+
+@wall_clock
+@given(scenarios())
+def test_real_files_deliver_what_the_model_says(tmp_path_factory: pytest.TempPathFactory, wanted: Scenario) -> None:
+    root = tmp_path_factory.mktemp("run")
+    here, there = simulated(wanted), run_locally(on_disk(wanted, root), root)
+    deliver_the_same(here, there)
+    assert computed(here) == computed(there)
+    roles_do_one_thing_at_a_time(there)
+
+
+@settings(max_examples=60, deadline=None)
+@given(scenarios(), st.sampled_from([{}, COSTS]))
+def test_on_the_virtual_clock_a_ranks_spans_tile_its_life_to_the_nanosecond(
+    wanted: Scenario, costs: dict[str, str]
+) -> None:
+    run = simulated(wanted.model_copy(update={"costs": Costs.model_validate(costs)}))
+    roles_do_one_thing_at_a_time(run)
+    for rank in range(run.plan.world_size):
+        (life,) = run.rows("life", rank=rank)
+        spans = [r for r in run.spans.to_pylist() if (r["role"], r["rank"], r["lane"]) == ("rank", rank, 0)]
+        time = life["start_ns"]
+        for span in sorted(spans, key=lambda r: (r["start_ns"], r["start_ns"] + r["duration_ns"])):
+            assert span["start_ns"] == time
+            time += span["duration_ns"]
+        assert time == life["start_ns"] + life["duration_ns"]
+
+
+@settings(max_examples=20, deadline=None)
+@given(scenarios())
+def test_simulating_twice_gives_equal_spans(wanted: Scenario) -> None:
+    assert simulated(wanted).spans.equals(simulated(wanted).spans)
+
+
+def test_a_truncated_file_ends_a_local_run_with_its_name_and_sample(tmp_path: Path) -> None:
+    wanted = on_disk(scenario(dataset__path="data", train__compute="100 us"), tmp_path)
+    victim = sorted((tmp_path / "data").rglob("*.npz"))[17]
+    victim.write_bytes(victim.read_bytes()[:-600])
+    with pytest.raises(DataError, match=f"{victim.name}: sample 17 "):
+        run_locally(wanted, tmp_path)
+
+
+def test_two_swapped_files_end_a_local_run(tmp_path: Path) -> None:
+    wanted = on_disk(scenario(dataset__path="data", train__compute="100 us", loader__num_workers=0), tmp_path)
+    one, other = sorted((tmp_path / "data").rglob("*.npz"))[4:6]
+    first, second = one.read_bytes(), other.read_bytes()
+    one.write_bytes(second)
+    other.write_bytes(first)
+    with pytest.raises(DataError, match="files were swapped"):
+        run_locally(wanted, tmp_path)

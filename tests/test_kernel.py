@@ -1,0 +1,284 @@
+"""What every kernel promises, and what only the wall clock's does: threads, cancelling, a shared anchor."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Never, TypeVar
+
+import pytest
+
+from rayio.pipeline.kernel import Future, Kernel, WallKernel
+from rayio.pipeline.virtual import VirtualKernel
+
+T = TypeVar("T")
+
+Story = Callable[[Kernel], Coroutine[Any, Any, T]]
+Live = Callable[[Story[Any]], Any]
+
+
+def on_the_wall_clock(story: Story[T]) -> T:
+    async def main() -> T:
+        kernel = WallKernel()
+        try:
+            return await story(kernel)
+        finally:
+            await kernel.cancel()
+
+    return asyncio.run(main())
+
+
+def alone_on_the_wall_clock(story: Story[T]) -> T:
+    async def main() -> T:
+        kernel = WallKernel(alone=True)
+        try:
+            return await story(kernel)
+        finally:
+            await kernel.cancel()
+
+    return asyncio.run(main())
+
+
+def on_the_virtual_clock(story: Story[T]) -> T:
+    kernel = VirtualKernel()
+    return kernel.run(story(kernel))
+
+
+every_kernel = pytest.mark.parametrize("live", [on_the_wall_clock, alone_on_the_wall_clock, on_the_virtual_clock])
+
+
+@every_kernel
+def test_gathering_gives_values_in_the_order_of_the_work_not_of_its_ends(live: Live) -> None:
+    async def story(kernel: Kernel) -> tuple[list[int], list[int]]:
+        ended: list[int] = []
+
+        async def work(number: int) -> int:
+            await kernel.sleep_until(kernel.now() + (3 - number) * 3_000_000)
+            ended.append(number)
+            return number
+
+        return await kernel.gather(*(work(n) for n in range(3))), ended
+
+    values, ended = live(story)
+    assert values == [0, 1, 2]
+    assert sorted(ended) == [0, 1, 2]
+
+
+@every_kernel
+def test_gathering_nothing_gives_nothing(live: Live) -> None:
+    assert live(lambda kernel: kernel.gather()) == []
+
+
+@every_kernel
+def test_the_first_error_of_a_gathering_is_raised_and_what_waits_is_not_waited_for(live: Live) -> None:
+    async def story(kernel: Kernel) -> list[str]:
+        async def fails() -> None:
+            await kernel.sleep_until(kernel.now() + 1)
+            raise ValueError("broken")
+
+        async def waits() -> None:
+            await kernel.future("news that never comes")
+
+        with pytest.raises(ValueError, match="broken"):
+            await kernel.gather(waits(), fails(), waits())
+        return ["went on"]
+
+    assert live(story) == ["went on"]
+
+
+@every_kernel
+def test_an_error_raised_before_the_first_wait_is_raised_too(live: Live) -> None:
+    async def story(kernel: Kernel) -> None:
+        async def fails() -> None:
+            raise ValueError("broken at once")
+
+        async def fine() -> None:
+            pass
+
+        await kernel.gather(fine(), fails(), fine())
+
+    with pytest.raises(ValueError, match="broken at once"):
+        live(story)
+
+
+@every_kernel
+def test_a_future_gives_its_value_to_all_who_wait_and_to_all_who_come_later(live: Live) -> None:
+    async def story(kernel: Kernel) -> list[str]:
+        future = kernel.future("news")
+
+        async def waits() -> str:
+            return str(await future)
+
+        async def tells() -> str:
+            assert not future.done()
+            future.set_result("good")
+            assert future.done()
+            return "told"
+
+        return [*await kernel.gather(waits(), waits(), tells()), await waits()]
+
+    assert live(story) == ["good", "good", "told", "good"]
+
+
+@every_kernel
+def test_a_futures_error_is_raised_in_all_who_wait(live: Live) -> None:
+    async def story(kernel: Kernel) -> int:
+        future = kernel.future("news")
+        caught = 0
+
+        async def waits() -> None:
+            nonlocal caught
+            with pytest.raises(ValueError, match="bad news"):
+                await future
+            caught += 1
+
+        async def tells() -> None:
+            future.set_exception(ValueError("bad news"))
+
+        await kernel.gather(waits(), waits(), tells())
+        return caught
+
+    assert live(story) == 2
+
+
+@every_kernel
+def test_what_is_spawned_runs_beside_the_caller_and_can_be_awaited(live: Live) -> None:
+    async def story(kernel: Kernel) -> tuple[list[str], str]:
+        log: list[str] = []
+
+        async def beside() -> str:
+            log.append("beside")
+            return "done"
+
+        task = kernel.spawn(beside(), "beside")
+        log.append("caller")
+        return log, await task
+
+    assert live(story) == (["caller", "beside"], "done")
+
+
+@every_kernel
+def test_the_clock_never_steps_back_and_a_sleep_ends_at_its_deadline_or_later(live: Live) -> None:
+    async def story(kernel: Kernel) -> bool:
+        deadline = kernel.now() + 3_000_000
+        await kernel.sleep_until(deadline)
+        woken = kernel.now()
+        await kernel.sleep_until(deadline - 1)
+        return deadline <= woken <= kernel.now()
+
+    assert live(story)
+
+
+@every_kernel
+def test_threaded_gives_what_the_function_gives_and_raises_what_it_raises(live: Live) -> None:
+    async def story(kernel: Kernel) -> int:
+        def fails() -> Never:
+            raise OSError("no such disk")
+
+        with pytest.raises(OSError, match="no such disk"):
+            await kernel.threaded(fails)
+        return await kernel.threaded(lambda: 7)
+
+    assert live(story) == 7
+
+
+def test_on_the_wall_clock_an_error_cancels_the_others_and_waits_for_their_ends() -> None:
+    async def story(kernel: Kernel) -> list[str]:
+        log: list[str] = []
+
+        async def waits() -> None:
+            try:
+                await kernel.future("news that never comes")
+            finally:
+                log.append("cleaned up")
+
+        async def fails() -> None:
+            raise ValueError("broken")
+
+        with pytest.raises(ValueError, match="broken"):
+            await kernel.gather(waits(), waits(), fails())
+        return list(log)
+
+    assert on_the_wall_clock(story) == ["cleaned up"] * 2
+
+
+def test_on_the_wall_clock_cancelling_a_gathering_cancels_what_it_gathers() -> None:
+    async def story(kernel: Kernel) -> list[str]:
+        log: list[str] = []
+
+        async def waits(begun: Future) -> None:
+            try:
+                begun.set_result(None)
+                await kernel.future("news that never comes")
+            except asyncio.CancelledError:
+                log.append("cancelled")
+                raise
+
+        begun = [kernel.future("a beginning") for _ in range(2)]
+        gathering = asyncio.ensure_future(kernel.gather(*map(waits, begun)))
+        for beginning in begun:
+            await beginning
+        gathering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await gathering
+        return list(log)
+
+    assert on_the_wall_clock(story) == ["cancelled"] * 2
+
+
+def test_on_the_wall_clock_blocking_functions_run_side_by_side_and_off_the_loop() -> None:
+    async def main() -> set[int]:
+        kernel = WallKernel(threads=3)
+        together = threading.Barrier(3)
+
+        def meets() -> int:
+            together.wait(30)  # breaks unless all three are there
+            return threading.get_ident()
+
+        try:
+            return set(await kernel.gather(*(kernel.threaded(meets) for _ in range(3))))
+        finally:
+            await kernel.cancel()
+
+    threads = asyncio.run(main())
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads
+
+
+def test_cancelling_the_wall_clocks_kernel_ends_what_was_spawned_and_its_threads() -> None:
+    async def main() -> list[str]:
+        kernel, log = WallKernel(), []
+
+        async def waits() -> None:
+            try:
+                await kernel.future("news that never comes")
+            finally:
+                log.append("ended")
+
+        async def fails() -> None:
+            raise ValueError("nobody asked")
+
+        kernel.spawn(waits(), "waits")
+        kernel.spawn(fails(), "fails")
+        await asyncio.sleep(0)
+        await kernel.cancel()
+        with pytest.raises(RuntimeError, match="after shutdown"):
+            await kernel.threaded(lambda: 1)
+        return list(log)
+
+    assert asyncio.run(main()) == ["ended"]
+
+
+def test_kernels_that_share_an_anchor_share_a_clock() -> None:
+    one, other = WallKernel(anchor=5), WallKernel(anchor=5)
+    before = time.perf_counter_ns()
+    times = [one.now(), other.now(), one.now()]
+    after = time.perf_counter_ns()
+    assert [before + 5, *times, after + 5] == sorted([before + 5, *times, after + 5])
+
+
+def test_without_an_anchor_the_clock_counts_from_the_unix_epoch() -> None:
+    kernel = WallKernel()
+    assert abs(kernel.now() - time.time_ns()) < 60 * 10**9

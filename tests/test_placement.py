@@ -1,0 +1,189 @@
+"""From roles to actors: everyone has one place, and what shares an actor follows from the plan alone."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rayio.cluster.placement import ActorSpec, actors, bundles, num_processes
+from rayio.pipeline.plan import Plan
+from scenarios import scenario
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    writers = draw(st.sampled_from(["none", "rank_zero", "all_ranks", "dedicated"]))
+    saved: dict[str, Any] | None = None
+    if writers != "none":
+        who = {"dedicated": draw(st.integers(1, 20))} if writers == "dedicated" else writers
+        saved = {"every": {"epochs": 1}, "path": "ck", "model": {"bytes": 1000}, "writers": who}
+    wanted = scenario(
+        cluster={
+            "nodes": draw(st.integers(1, 4)),
+            "ranks_per_node": draw(st.integers(1, 20)),
+            "placement": draw(st.sampled_from(["colocated", "spread"])),
+            "roles_per_actor": draw(st.just("auto") | st.integers(1, 9)),
+        },
+        dataset={"path": "data", "num_files": 200, "sample_bytes": 100},
+        loader={"num_workers": draw(st.integers(0, 5)), "batch_size": 1},
+        checkpoint=saved,
+        train__sync=draw(st.sampled_from(["none", "barrier"])),
+    )
+    return Plan(wanted, modelled=draw(st.booleans()))
+
+
+def members(found: list[ActorSpec], kind: str) -> Counter[tuple[int, ...]]:
+    return Counter(member for actor in found if actor.kind == kind for member in actor.members)
+
+
+def once(roles: Any) -> Counter[tuple[int, ...]]:
+    return Counter(list(roles))
+
+
+@settings(max_examples=60)
+@given(plans())
+def test_every_role_lives_in_exactly_one_actor(plan: Plan) -> None:
+    found = actors(plan)
+    ranks = [(rank,) for rank in range(plan.world_size)]
+    assert members(found, "rank") == once(ranks)
+    assert members(found, "reader") == once(plan.readers())
+    assert members(found, "queue") == once(ranks if plan.scenario.loader.num_workers else [])
+    assert members(found, "checkpoint_writer") == once((n,) for n in range(plan.num_writers))
+    assert members(found, "storage") == once((n,) for n in range(plan.num_devices if plan.modelled else 0))
+
+
+@settings(max_examples=60)
+@given(plans())
+def test_every_actor_is_on_the_node_of_all_its_roles(plan: Plan) -> None:
+    homes: dict[str, Callable[..., int]] = {
+        "rank": plan.node_of_rank,
+        "queue": plan.node_of_rank,
+        "reader": plan.node_of_reader,
+        "checkpoint_writer": plan.node_of_writer,
+        "storage": lambda number: number,
+    }
+    for actor in actors(plan):
+        assert {homes[actor.kind](*member) for member in actor.members} == {actor.node}
+        assert 0 <= actor.node < len(bundles(plan))
+
+
+@settings(max_examples=60)
+@given(plans())
+def test_names_are_unique_and_say_who_is_inside(plan: Plan) -> None:
+    found = actors(plan)
+    assert len({actor.name for actor in found}) == len(found)
+    for actor in found:
+        first = "-".join(map(str, actor.members[0]))
+        assert actor.name.removeprefix(f"{actor.kind}-").split("..")[0] == first
+
+
+@settings(max_examples=60)
+@given(plans())
+def test_actors_hold_no_more_roles_than_said_and_none_is_left_half_empty(plan: Plan) -> None:
+    most = plan.scenario.cluster.roles_per_actor
+    for kind in ("reader", "queue", "rank", "checkpoint_writer"):
+        for node in range(plan.scenario.cluster.nodes):
+            sizes = [len(a.members) for a in actors(plan) if (a.kind, a.node) == (kind, node)]
+            assert len(set(sizes[:-1])) <= 1
+            assert not sizes or sizes[-1] <= sizes[0]
+            assert most == "auto" or not sizes or sizes[0] <= most
+            assert most == "auto" or len(sizes) < 2 or sizes[0] == most
+
+
+@settings(max_examples=60)
+@given(plans())
+def test_placement_follows_from_the_plan_alone(plan: Plan) -> None:
+    there = pickle.loads(pickle.dumps(plan))
+    assert actors(there) == actors(plan)
+    assert bundles(there) == bundles(plan)
+
+
+def test_placement_needs_no_ray() -> None:
+    code = "import sys, rayio.cluster.placement; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_actors_are_started_before_those_that_call_them() -> None:
+    saved = {"every": {"epochs": 1}, "path": "ck", "model": {"bytes": 1000}}
+    found = actors(Plan(scenario(checkpoint=saved), modelled=True))
+    kinds = list(dict.fromkeys(actor.kind for actor in found))
+    assert kinds.index("storage") < kinds.index("reader") < kinds.index("queue") < kinds.index("rank")
+    assert kinds.index("checkpoint_writer") < kinds.index("rank")
+
+
+def layout(modelled: bool, ranks: int, workers: int, **cluster: Any) -> dict[str, list[int]]:
+    """Give the numbers of roles in the actors of one node, by kind."""
+    wanted = scenario(
+        cluster={"ranks_per_node": ranks, **cluster},
+        dataset={"path": "data", "num_files": 2000, "sample_bytes": 100},
+        loader={"num_workers": workers, "batch_size": 1},
+    )
+    found = [actor for actor in actors(Plan(wanted, modelled)) if actor.node == 0]
+    return {kind: [len(a.members) for a in found if a.kind == kind] for kind in ("reader", "queue", "rank")}
+
+
+@pytest.mark.parametrize("modelled", [True, False])
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 1), (4, 4), (1, 16), (16, 1)])
+def test_up_to_sixteen_readers_everybody_has_an_actor(modelled: bool, ranks: int, workers: int) -> None:
+    assert layout(modelled, ranks, workers) == {
+        "reader": [1] * (ranks * workers),
+        "queue": [1] * ranks,
+        "rank": [1] * ranks,
+    }
+
+
+@pytest.mark.parametrize(
+    ("modelled", "ranks", "workers", "readers", "others"),
+    [
+        (True, 1, 17, [9, 8], [1]),
+        (True, 17, 1, [9, 8], [9, 8]),
+        (True, 8, 8, [32, 32], [4, 4]),
+        (False, 1, 17, [2] * 8 + [1], [1]),
+        (False, 8, 8, [4] * 16, [4, 4]),
+        (False, 3, 11, [3] * 11, [2, 1]),
+    ],
+)
+def test_above_that_sleepers_are_packed_in_two_and_real_readers_in_at_most_sixteen(
+    modelled: bool, ranks: int, workers: int, readers: list[int], others: list[int]
+) -> None:
+    assert layout(modelled, ranks, workers) == {"reader": readers, "queue": others, "rank": others}
+
+
+def test_each_node_is_packed_for_itself() -> None:
+    assert layout(True, 8, 2, nodes=4)["reader"] == [1] * 16
+    assert layout(True, 8, 4, nodes=4, placement="spread")["reader"] == [16, 16]
+
+
+def test_a_number_of_roles_per_actor_is_obeyed() -> None:
+    assert layout(True, 3, 3, roles_per_actor=4) == {"reader": [4, 4, 1], "queue": [3], "rank": [3]}
+
+
+def test_many_ranks_that_read_for_themselves_are_packed_too() -> None:
+    assert layout(True, 32, 0) == {"reader": [], "queue": [], "rank": [16, 16]}
+
+
+def test_actors_are_named_for_their_first_and_last_role() -> None:
+    alone = {actor.name for actor in actors(Plan(scenario(), modelled=True))}
+    assert alone == {
+        "storage-0", "reader-0-0", "reader-0-1", "reader-1-0", "reader-1-1", "queue-0", "queue-1", "rank-0", "rank-1",
+    }  # fmt: skip
+    packed = {actor.name for actor in actors(Plan(scenario(cluster__roles_per_actor=3), modelled=True))}
+    assert packed == {"storage-0", "reader-0-0..1-0", "reader-1-1", "queue-0..1", "rank-0..1"}
+
+
+@pytest.mark.parametrize(("sync", "more"), [("barrier", 2), ("none", 1)])
+def test_the_barrier_and_the_collector_are_processes_too(sync: str, more: int) -> None:
+    plan = Plan(scenario(train__sync=sync), modelled=True)
+    assert num_processes(plan) == len(actors(plan)) + more
+
+
+def test_every_emulated_node_has_a_bundle() -> None:
+    assert len(bundles(Plan(scenario(cluster__nodes=5), modelled=True))) == 5

@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayio.errors import ScenarioError
+from rayio.scenario.distribution import Constant, LogNormal, Normal
+from rayio.scenario.expect import Condition
+from rayio.scenario.load import build, load, merge, packaged
+from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, StorageParameters
+from rayio.scenario.source import packaged_folder
+from rayio.scenario.write import json_schema, to_yaml
+
+MINIMAL = """
+name: minimal
+dataset: {path: data/x, num_files: 10, sample_bytes: 1 MB}
+train: {compute: 10 ms}
+"""
+
+#: Every key with a value that is not its default, where another value exists yet.
+FULL = """
+name: full
+source: made up
+seed: 11
+cluster: {nodes: 2, ranks_per_node: 3, roles_per_actor: 4, placement: spread, start_deadline: 1 min}
+dataset:
+  path: model://x
+  format: npz
+  num_files: 50
+  samples_per_file: 3
+  sample_bytes: {kind: lognormal, median: 1 MiB, sigma: 0.5, max: 4 MiB}
+  eval: {num_files: 0}
+storage:
+  model:
+    first_byte: {kind: uniform, low: 1 ms, high: 3 ms}
+    connection_bandwidth: 1 GB/s
+    bandwidth: 10 GB/s
+    requests_per_second: 5000
+    scope: cluster
+loader:
+  batch_size: 2
+  num_workers: 3
+  prefetch_factor: 4
+  io_depth: 5
+  assignment: dynamic
+  in_order: false
+  shuffle: none
+  partition: strided
+  decode: {kind: exponential, mean: 20 us}
+  max_bytes_in_flight: 1 GiB
+  payload: none
+train:
+  epochs: 7
+  steps: 8
+  compute: {kind: normal, mean: 323 ms, stdev: 10 ms}
+  sync: {kind: allreduce, bytes: 100 MB, bandwidth: 100 GB/s, latency: 20 us}
+  warmup_steps: 0
+checkpoint:
+  every: {steps: 5}
+  path: checkpoints/x
+  model: {bytes: 1 GB}
+  writers: {dedicated: 3}
+  fsync: false
+  request_bytes: 1 MiB
+expect: {au: ">= 0.90", data_wait_share: "< 5 %"}
+costs: {lease: 1 ms, take: 2 ms, put: 3 ms, barrier: 4 ms, transfer_latency: 5 us, transfer_bandwidth: 2 GB/s}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def read(text: str, *overrides: str) -> Any:
+    """Load a file with this text."""
+    Path("x.yaml").write_text(text, encoding="utf-8")
+    return load("x.yaml", overrides)
+
+
+def test_units_end_at_the_border(here: Path) -> None:
+    full = read(FULL)
+    assert full.cluster.start_deadline == 60
+    assert full.dataset.sample_bytes == LogNormal(median=1 << 20, sigma=0.5, max=4 << 20)
+    assert full.storage.model.bandwidth == 10e9
+    assert full.train.compute == Normal(mean=0.323, stdev=0.01)
+    assert full.train.sync == AllReduce(bytes=100_000_000, bandwidth=100e9, latency=20e-6)
+    assert full.checkpoint.writers == Dedicated(dedicated=3)
+    assert full.expect == {"au": Condition(">=", 0.9), "data_wait_share": Condition("<", 0.05)}
+    assert full.loader.max_bytes_in_flight == 1 << 30
+    assert full.costs.transfer_bandwidth == 2e9
+
+
+def test_what_is_not_said_is_pytorchs_default(here: Path) -> None:
+    minimal = read(MINIMAL)
+    assert (minimal.loader.batch_size, minimal.loader.num_workers, minimal.loader.prefetch_factor) == (1, 4, 2)
+    assert minimal.train.compute == Constant(value=0.01)
+    assert minimal.train.sync == Barrier()
+    assert minimal.checkpoint is None
+    assert minimal.seed == 10
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "value"),
+    [
+        ("loader.num_workers=8", "loader.num_workers", 8),
+        ("train.compute=5", "train.compute", Constant(value=5)),
+        ("train.compute=1e-3", "train.compute", Constant(value=0.001)),
+        ("train.sync=none", "train.sync", NoSync()),
+        ("train.sync={kind: barrier}", "train.sync", Barrier()),
+        ("train.steps=none", "train.steps", None),
+        ("train.steps=null", "train.steps", None),
+        ("expect.au=>= 0.5", "expect", {"au": Condition(">=", 0.5)}),
+        ("checkpoint=none", "checkpoint", None),
+        ("dataset.path=a=b", "dataset.path", "a=b"),
+        ("storage.model=anything", "storage.model", "anything"),
+        ("costs.transfer_bandwidth=none", "costs.transfer_bandwidth", None),
+        ("cluster.roles_per_actor=auto", "cluster.roles_per_actor", "auto"),
+    ],
+)
+def test_an_override_replaces_one_value(here: Path, override: str, where: str, value: object) -> None:
+    node = read(MINIMAL, override)
+    for key in where.split("."):
+        node = getattr(node, key)
+    assert node == value
+
+
+def test_overrides_come_as_a_mapping_too_and_the_last_one_wins(here: Path) -> None:
+    read(MINIMAL)
+    assert load(Path("x.yaml"), {"loader.batch_size": 3, "cluster": {"nodes": 2}}).loader.batch_size == 3
+    assert load("x.yaml", ["seed=1", "seed=2"]).seed == 2
+
+
+def test_an_override_within_a_mapping_keeps_the_rest_of_it(here: Path) -> None:
+    assert read(FULL, "train.compute.mean=1 s").train.compute == Normal(mean=1.0, stdev=0.01)
+    assert read(FULL, "storage.model.scope=node").storage.model.bandwidth == 10e9
+    assert isinstance(read(FULL, "storage.model.scope=node").storage.model, StorageParameters)
+
+
+def test_a_mapping_of_another_kind_replaces(here: Path) -> None:
+    assert read(FULL, "train.compute={kind: exponential, mean: 1}").train.compute.expected == 1
+    assert read(FULL, "checkpoint.every={epochs: 2}").checkpoint.every.steps is None
+    assert read(FULL, "checkpoint.every.epochs=2").checkpoint.every.steps is None
+
+
+def test_a_file_extends_another_and_says_only_what_differs(here: Path) -> None:
+    Path("sub").mkdir()
+    Path("sub/base.yaml").write_text(MINIMAL + "loader: {batch_size: 2, num_workers: 1}\n")
+    Path("middle.yaml").write_text("extends: sub/base.yaml\nloader: {batch_size: 3}\nseed: 3\n")
+    top = read("extends: middle.yaml\nname: top\nseed: 4\n")
+    assert (top.name, top.seed, top.loader.batch_size, top.loader.num_workers) == ("top", 4, 3, 1)
+
+
+def test_a_path_in_extends_is_relative_to_its_file(here: Path) -> None:
+    Path("sub").mkdir()
+    Path("sub/base.yaml").write_text(MINIMAL)
+    Path("sub/top.yaml").write_text("extends: base.yaml\nname: top\n")
+    assert load("sub/top.yaml").name == "top"
+
+
+def test_a_file_may_extend_a_packaged_scenario(here: Path) -> None:
+    assert read("extends: unet3d-small\nname: mine\n").dataset == load("unet3d-small").dataset
+
+
+@pytest.mark.parametrize("name", packaged())
+def test_a_packaged_scenario_loads_says_its_source_and_is_named_as_its_file(name: str) -> None:
+    scenario = load(name)
+    assert scenario.name == name
+    assert scenario.source
+    assert packaged()[name]
+
+
+def test_the_mlperf_scenarios_have_the_published_numbers() -> None:
+    h100, a100, v100 = (load(f"unet3d-{gpu}") for gpu in ("h100", "a100", "v100"))
+    assert h100.dataset.num_files == 168
+    assert h100.dataset.sample_bytes == Normal(mean=146_600_628, stdev=68_341_808)
+    assert [s.loader.batch_size for s in (h100, a100, v100)] == [7, 7, 4]
+    assert [s.train.compute.expected for s in (h100, a100, v100)] == [0.323, 0.636, 1.3604]
+    assert v100.dataset == a100.dataset == h100.dataset
+
+
+def test_aliases_and_merge_keys_of_yaml_work(here: Path) -> None:
+    text = MINIMAL.replace("10 ms", "&time 7 ms") + "loader: {<<: {batch_size: 2}, decode: *time}\n"
+    assert read(text).loader.batch_size == 2
+    assert read(text).loader.decode == Constant(value=0.007)
+
+
+@pytest.mark.parametrize("text", [MINIMAL, FULL, *(p.read_text() for p in packaged_folder().glob("unet3d-[sh]*.yaml"))])
+def test_resolved_yaml_loads_to_an_equal_scenario(here: Path, text: str) -> None:
+    scenario = read(text)
+    assert read(to_yaml(scenario)) == scenario
+
+
+def test_full_names_every_key_there_is(here: Path) -> None:
+    keys = yaml.safe_load(FULL)
+    resolved = yaml.safe_load(to_yaml(read(FULL)))
+    fixed = {
+        "storage": {"direct", "cache", "stage", "faults"},
+        "loader": {"kind", "worker", "scaling", "file_access", "drop_last"},
+        "train": {"stragglers", "device_copy", "evaluate"},
+        "checkpoint": {"asynchronous"},
+    }
+    assert {*resolved} == {*keys} | {"trace"}
+    for section, content in resolved.items():
+        if isinstance(content, dict) and section != "trace":
+            assert {*content} == {*keys[section]} | fixed.get(section, set())
+
+
+def test_every_packaged_name_is_an_own_file_and_a_file_of_that_name_does_not_hide_it(here: Path) -> None:
+    Path("unet3d-small").write_text(MINIMAL)
+    assert load("unet3d-small").name == "unet3d-small"
+    Path("other").write_text(MINIMAL)
+    assert load("other").name == "minimal"
+
+
+def test_a_scenario_is_a_value(here: Path) -> None:
+    full = read(FULL)
+    copy = pickle.loads(pickle.dumps(full))
+    assert copy == full
+    assert hash(copy) == hash(full)
+    assert len({full, copy, read(MINIMAL)}) == 2
+    with pytest.raises(ValueError, match="frozen"):
+        full.seed = 3
+
+
+def test_the_schema_knows_every_section_and_requires_nothing_that_a_base_may_give() -> None:
+    schema = json_schema()
+    assert {"extends", "name", "cluster", "dataset", "loader", "train"} <= {*schema["properties"]}
+    assert "required" not in str(schema)
+    assert schema["additionalProperties"] is False
+    assert schema["$defs"]["Loader"]["properties"]["batch_size"]["minimum"] == 1
+    assert {"type": "string"} in schema["$defs"]["Train"]["properties"]["compute"]["anyOf"]
+
+
+@pytest.mark.parametrize(
+    ("condition", "true", "false"),
+    [(">= 0.9", 0.9, 0.89), ("<= 5 %", 0.05, 0.06), ("> 1", 1.1, 1.0), ("< 1e3", 999, 1000), ("== 3", 3, 4)],
+)
+def test_a_condition_holds_or_not(condition: str, true: float, false: float) -> None:
+    data = {**yaml.safe_load(MINIMAL), "expect": {"au": condition}}
+    expected = build(data).expect["au"]
+    assert expected.holds(true)
+    assert not expected.holds(false)
+
+
+TREES = st.recursive(
+    st.integers(0, 3), lambda inner: st.dictionaries(st.sampled_from("abk"), inner, max_size=3), max_leaves=8
+)
+
+
+@given(base=TREES, over=TREES)
+def test_merging_twice_is_merging_once_and_keeps_all_that_is_said_last(base: Any, over: Any) -> None:
+    once = merge(base, over)
+    assert merge(once, over) == once
+    assert merge(base, base) == base
+    if isinstance(once, dict) and isinstance(over, dict):
+        assert {*over} <= {*once}
+
+
+def test_a_scenario_in_python_names_itself_in_errors() -> None:
+    with pytest.raises(ScenarioError, match=r"^mine: dataset: is required and missing"):
+        build({"name": "x", "train": {"compute": 1}}, "mine")

@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import asyncio
+import errno
+import io
+import os
+import resource
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayio.errors import DataError, StorageError
+from rayio.storage.base import Opener, Requests, Served
+from rayio.storage.posix import WINDOW_BYTES, Asked, CountedFile, PosixStorage, refusal
+
+T = TypeVar("T")
+NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))
+as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
+
+
+async def inline(function: Callable[[], T]) -> T:
+    return function()
+
+
+def read(root: Path, load: Callable[[Opener], T]) -> Served[T | None]:
+    return asyncio.run(PosixStorage(root, inline).read(NOTHING, load))
+
+
+def write(root: Path, path: str, num_bytes: int, request_bytes: int = 1000, *, fsync: bool = False) -> Served[None]:
+    return asyncio.run(PosixStorage(root, inline).write(path, num_bytes, request_bytes, fsync=fsync))
+
+
+def files_in(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+
+
+@given(content=st.binary(max_size=9000).map(lambda part: part * 3), moves=st.lists(st.tuples(
+    st.sampled_from(["read", "readinto", "seek", "end", "rest"]), st.integers(0, 20_000)
+), max_size=12))  # fmt: skip
+def test_a_counted_file_reads_like_any_other(content, moves, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
+    path = tmp_path_factory.mktemp("files") / "f"
+    path.write_bytes(content)
+    asked = Asked()
+    with CountedFile(path, asked) as ours, io.BytesIO(content) as like:
+        for move, number in moves:
+            if move == "seek":
+                assert ours.seek(number) == like.seek(number)
+            elif move == "end":
+                back = -min(number, len(content))
+                assert ours.seek(back, io.SEEK_END) == like.seek(back, io.SEEK_END)
+            elif move == "rest":
+                assert ours.read() == like.read()
+            elif move == "read":
+                assert ours.read(number) == like.read(number)
+            else:
+                one, two = bytearray(number), bytearray(number)
+                assert ours.readinto(one) == like.readinto(two)
+                assert one == two
+            assert ours.tell() == like.tell()
+    assert asked.opens == 1
+    assert asked.requests <= 2 * len(moves)
+
+
+def test_small_reads_share_a_request_and_large_ones_are_their_own(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(range(256)) * 256)
+
+    def load(opener: Opener) -> bytes:
+        with opener("f") as file:
+            file.seek(-22, io.SEEK_END)
+            end = file.read(22) + file.read(1)
+            file.seek(-200, io.SEEK_END)
+            end += file.read(100)
+            file.seek(0)
+            start = file.read(10) + file.read(20) + file.read(100)
+            assert len(file.read(10_000)) == 10_000
+            return end + start
+
+    served = read(tmp_path, load)
+    assert served.value is not None
+    assert len(served.value) == 22 + 100 + 130
+    assert (served.opens, served.requests, served.nbytes) == (1, 3, 2 * WINDOW_BYTES + 10_000)
+
+
+def test_what_was_written_is_there_in_the_requests_asked_for(tmp_path: Path) -> None:
+    assert write(tmp_path, "a/b/shard", 2500, 1000) == Served(None, 1, 3, 2500, 0)
+    content = (tmp_path / "a/b/shard").read_bytes()
+    assert len(content) == 2500
+    assert len(set(content[:1000])) > 200
+    assert files_in(tmp_path) == ["a/b/shard"]
+    with pytest.raises(ValueError, match="requests of 0"):
+        write(tmp_path, "x", 10, 0)
+
+
+@pytest.mark.parametrize(("num_bytes", "requests"), [(0, 0), (1, 1), (1000, 1), (1001, 2)])
+def test_the_last_request_is_the_rest(tmp_path: Path, num_bytes: int, requests: int) -> None:
+    assert write(tmp_path, "shard", num_bytes, 1000) == Served(None, 1, requests, num_bytes, 0)
+    assert (tmp_path / "shard").stat().st_size == num_bytes
+
+
+def test_fsync_is_called_on_the_file_and_its_folder_and_only_when_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    real = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        synced.append("folder" if os.path.isdir(f"/dev/fd/{descriptor}/") else "file")  # noqa: PTH112
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert write(tmp_path, "shard", 10).syncs == 0
+    assert synced == []
+    assert write(tmp_path, "shard", 10, fsync=True).syncs == 2
+    assert synced == ["file", "folder"]
+
+
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
+    write(tmp_path, "shard", 100)
+    before = (tmp_path / "shard").read_bytes()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
+    try:
+        with pytest.raises(StorageError, match=r"shard: File too large while writing 9000 bytes"):
+            write(tmp_path, "shard", 9000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert files_in(tmp_path) == ["shard"]
+    assert (tmp_path / "shard").read_bytes() == before
+
+
+def test_a_file_in_the_place_of_a_folder_is_said(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("")
+    with pytest.raises(StorageError, match=r"checkpoints/shard: a part of this path is a file"):
+        write(tmp_path, "checkpoints/shard", 10)
+
+
+def test_a_folder_in_the_place_of_a_file_is_said(tmp_path: Path) -> None:
+    (tmp_path / "shard").mkdir()
+    with pytest.raises(StorageError, match="a folder is in the place of this file"):
+        write(tmp_path, "shard", 10)
+    assert files_in(tmp_path) == []
+
+
+def test_a_missing_file_is_a_data_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing/here: the file is missing"):
+        read(tmp_path, lambda opener: opener("nothing/here"))
+
+
+def test_an_error_of_the_reader_passes_through(tmp_path: Path) -> None:
+    def load(opener: Opener) -> None:
+        raise DataError("sample 3 is broken")
+
+    with pytest.raises(DataError, match="sample 3 is broken"):
+        read(tmp_path, load)
+
+
+@as_root
+def test_a_file_that_may_not_be_read_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"x")
+    (tmp_path / "f").chmod(0)
+    with pytest.raises(StorageError, match="f: no permission for reading; change the permissions"):
+        read(tmp_path, lambda opener: opener("f"))
+
+
+@as_root
+def test_a_folder_that_may_not_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="shard: no permission for writing 10 bytes"):
+        write(tmp_path, "shard", 10)
+    tmp_path.chmod(0o700)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "says"),
+    [
+        (errno.EACCES, StorageError, "no permission for reading"),
+        (errno.EPERM, StorageError, "no permission for reading"),
+        (errno.ENOSPC, StorageError, r"no space left while reading \(.* free\)"),
+        (errno.EDQUOT, StorageError, "no space left"),
+        (errno.EROFS, StorageError, "read-only"),
+        (errno.EIO, StorageError, "Input/output error while reading"),
+        (errno.ENOENT, DataError, "missing"),
+    ],
+)
+def test_what_the_operating_system_refuses_is_one_line_with_the_path(
+    number: int, kind: type[Exception], says: str, tmp_path: Path
+) -> None:
+    error = refusal(OSError(number, os.strerror(number)), tmp_path / "some" / "file", "reading")
+    assert type(error) is kind
+    assert str(error).startswith(f"{tmp_path / 'some' / 'file'}: ")
+    assert "\n" not in str(error)
+    with pytest.raises(kind, match=says):
+        raise error
+
+
+def test_an_absolute_path_is_taken_as_it_is(tmp_path: Path) -> None:
+    write(tmp_path / "root", str(tmp_path / "elsewhere" / "shard"), 10)
+    assert files_in(tmp_path) == ["elsewhere/shard"]
+    shutil.rmtree(tmp_path / "elsewhere")
