@@ -59,7 +59,9 @@ def test_imports_point_downwards(path: Path) -> None:
     for other in rooms_in(path.read_text(encoding="utf-8")):
         if other not in (here, "__version__"):
             # The modules on the ground floor stand in one folder.
-            assert LEVEL[other] < LEVEL[here] or LEVEL[other] == LEVEL[here] == 0, f"{named(path)} reaches up to rayio.{other}"
+            assert LEVEL[other] < LEVEL[here] or LEVEL[other] == LEVEL[here] == 0, (
+                f"{named(path)} reaches up to rayio.{other}"
+            )
 
 
 def test_imports_are_found_wherever_they_stand() -> None:

@@ -18,6 +18,9 @@ from rayio.errors import RayioError
 #: What typer raises for a command line it cannot read; the class itself is not public.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
+#: Exit code after Ctrl-C; typer gives it for a KeyboardInterrupt that it caught itself.
+_INTERRUPTED = 130
+
 
 def _version(wanted: bool) -> None:
     if wanted:
@@ -63,8 +66,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
     try:
-        code = application()(args=arguments, standalone_mode=False)
+        code = application()(args=arguments, prog_name="rayio", standalone_mode=False)
         sys.stdout.flush()
+        if code == _INTERRUPTED:
+            _say("interrupted")
         return code if isinstance(code, int) else 0
     except RayioError as error:
         _say(str(error))
@@ -73,16 +78,24 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return _usage(error)
     except (KeyboardInterrupt, typer.Abort):
         _say("interrupted")
-        return 130
+        return _INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output (head, less) has left. Python would complain when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return _unheard()
+    except SystemExit as left:
+        if isinstance(left.__context__, BrokenPipeError):
+            return _unheard()
+        raise
     except Exception as error:
         with tempfile.NamedTemporaryFile("w", prefix="rayio-", suffix=".log", delete=False) as log:
             traceback.print_exception(error, file=log)
         _say(f"our fault: {type(error).__name__}: {error}; the traceback is in {log.name}")
         return 1
+
+
+def _unheard() -> int:
+    """End in peace when the reader of our output (head, less) has left; Python would complain at its last flush."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    return 0
 
 
 def _usage(error: Exception) -> int:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from rayio.session import Engine, Run
+    from rayio.session import Run
+    from rayio.session.execute import Engine
 
 #: Seconds between two progress lines when the output is not a terminal.
 PLAIN_SECONDS = 5.0

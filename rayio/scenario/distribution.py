@@ -225,7 +225,7 @@ class Of:
             raise RefusedError(f"kind is missing; it must be {listed([*KINDS])}")
         if kind in KINDS_NOT_YET:
             raise NotYetError(show(kind), "kind")
-        if kind not in KINDS:
+        if not isinstance(kind, str) or kind not in KINDS:
             raise RefusedError(f"must be {listed([*KINDS])}", "kind", kind)
         numbers = {name: value[name] for name in KINDS[kind].quantities if name in value}
         for name, written in numbers.items():

@@ -1,4 +1,4 @@
-"""One command from start to verdict: the scenario, its dataset, an engine, the run directory, the numbers."""
+"""A run from start to verdict: make ready, let an engine run the roles, collect, measure, judge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,164 +18,27 @@ import psutil
 from rayio import __version__
 from rayio.analyze.live import Live, line
 from rayio.analyze.metrics import RunShape, measure
-from rayio.analyze.summary import check_expectations, check_names, summary
-from rayio.errors import ExpectationError, LedgerError, RayioError, ScenarioError, StorageError
+from rayio.analyze.summary import check_expectations, check_names
+from rayio.errors import ExpectationError, LedgerError, RayioError, ScenarioError
 from rayio.pipeline import ledger
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
-from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
+from rayio.session.dataset import base_folder, prepare_files, resolve
+from rayio.session.result import Run
 from rayio.trace.clocks import Anchor
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
 from rayio.trace.store import RunDirectory, to_ipc
-from rayio.units import format_bytes
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 Engine = Literal["ray", "local", "virtual"]
-
-
-@dataclass(frozen=True)
-class Run:
-    """A run that is over, or was cut short: its directory and its numbers."""
-
-    directory: RunDirectory
-
-    @classmethod
-    def open(cls, path: str | Path) -> Run:
-        """Open an existing run directory.
-
-        Raises:
-            StorageError: no run is there, or it is damaged.
-        """
-        return cls(RunDirectory.open(path))
-
-    @property
-    def path(self) -> Path:
-        """Where the run directory is."""
-        return self.directory.path
-
-    @property
-    def result(self) -> dict[str, Any]:
-        """Everything in result.json.
-
-        Raises:
-            StorageError: the run broke off before its numbers were made.
-        """
-        result = self.directory.result
-        if result is None:
-            raise StorageError(f"{self.path} has no result.json: the run broke off, or is still under way")
-        return result
-
-    @property
-    def au(self) -> float | None:
-        """Accelerator utilisation, 0 to 1: mean over ranks; None when the run was too short to say."""
-        au: float | None = self.result["au"]
-        return au
-
-    @property
-    def exit_code(self) -> int:
-        """0 done, 3 expectations unmet, 4 ledger uneven; others when it was cut short."""
-        return int(self.result["exit_code"])
-
-    def spans(self) -> pd.DataFrame:
-        """Give every span as a row, sorted by start; times in nanoseconds (columns: see ``rayio.trace.span``)."""
-        frame: pd.DataFrame = self.directory.spans().to_pandas()
-        return frame
-
-    def summary(self) -> str:
-        """Write the numbers as one screen of text."""
-        result = self.result
-        return summary(
-            result,
-            run=self.path.absolute(),
-            dropped_samples=result.get("dropped_samples_per_epoch", 0),
-            capped_samples=result.get("capped_samples_per_epoch", 0),
-        )
-
-
-def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:
-    """Give a scenario by path, packaged name, or as it is."""
-    if isinstance(source, Scenario):
-        if overrides:
-            raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
-        return source
-    return load(source, overrides)
-
-
-def base_folder(scenario: Scenario, root: str | Path | None) -> Path:
-    """Give the folder from which relative paths start: ``root``, or the working directory.
-
-    Raises:
-        ScenarioError: inside a Ray job without ``root``, where the working directory is a cache that goes away.
-    """
-    if root is not None:
-        return Path(root).absolute()
-    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        relative = [p for p in _paths(scenario) if not Path(p).is_absolute()]
-        if relative or not _paths(scenario):
-            what = f"{relative[0]} is relative" if relative else "the run directory is relative"
-            raise ScenarioError(
-                f"{what}, and the working directory of a Ray job is a cache that is removed; give --root DIR"
-            )
-    return Path.cwd()
-
-
-def _paths(scenario: Scenario) -> list[str]:
-    paths = [] if scenario.dataset.is_modelled else [scenario.dataset.path]
-    return paths + ([scenario.checkpoint.path] if scenario.checkpoint is not None else [])
-
-
-def generate(
-    source: str | Path | Scenario,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
-    *,
-    root: str | Path | None = None,
-    threads: int | None = None,
-    reporter: Reporter = SILENT,
-) -> Path:
-    """Make the dataset of a scenario, or check the one that is there; give its folder.
-
-    Raises:
-        ScenarioError: the scenario cannot be, or has no bytes to generate (``model://``).
-        DataError: another dataset, or something else, is in the way.
-        StorageError: no space or no permission.
-    """
-    scenario = resolve(source, overrides)
-    if scenario.dataset.is_modelled:
-        raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled: there is nothing to generate")
-    return _prepare(scenario, base_folder(scenario, root), threads, reporter)
-
-
-def _prepare(scenario: Scenario, base: Path, threads: int | None, reporter: Reporter) -> Path:
-    from rayio.data.generate import prepare
-    from rayio.data.layout import Layout
-
-    folder = base / scenario.dataset.path
-    layout = Layout.from_scenario(scenario)
-    of_bytes = round(derive.dataset_bytes(scenario))
-    written = [0, 0]
-
-    def progress(files: int, nbytes: int) -> None:
-        written[0] += files
-        written[1] += nbytes
-        reporter.generating(written[0], written[1], layout.num_files, of_bytes)
-
-    report = prepare(layout, scenario.dataset.format, folder, threads=threads, progress=progress)
-    reporter.done()
-    done = []
-    if report.written_files:
-        done.append(f"generated {report.written_files} files, {format_bytes(report.written_bytes)}")
-    if report.reused_files:
-        done.append(f"found {report.reused_files} files, {format_bytes(report.reused_bytes)}")
-    reporter.say(f"dataset {folder}: {', '.join(done)}")
-    return folder
 
 
 def simulate(
@@ -304,24 +166,10 @@ class _Session:
             free = psutil.virtual_memory().available // self.scenario.cluster.nodes
             self.plan = Plan(self.scenario, self.plan.modelled, int(IN_FLIGHT_SHARE * free))
         if not self.plan.modelled:
-            self._prepare_files()
+            prepare_files(self.scenario, self.base, self.reporter)
         self.directory.write_info(self.info | {"max_bytes_in_flight": self.plan.max_bytes_in_flight})
         to_ipc(schema().empty_table())  # loads Arrow now: in the middle of a run it would stop every role's clock
         yield self._in_process
-
-    def _prepare_files(self) -> None:
-        """Have the dataset there, and the checkpoint folder writable, before any role starts."""
-        _prepare(self.scenario, self.base, None, self.reporter)
-        if self.scenario.checkpoint is not None:
-            folder = self.base / self.scenario.checkpoint.path
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise StorageError(
-                    f"checkpoint.path={folder}: {error.strerror}; choose a folder that can be written"
-                ) from None
-            if not os.access(folder, os.W_OK):
-                raise StorageError(f"checkpoint.path={folder}: no permission to write there")
 
     def _in_process(self, tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
         from rayio.pipeline import local
@@ -365,7 +213,7 @@ class _Session:
                 self.reporter.say(f"warning: {text}")
             self.notes += warnings
             if not self.plan.modelled:
-                self._prepare_files()
+                prepare_files(self.scenario, self.base, self.reporter)
             self.info |= {"ray": connection.nodes[0].ray, "nodes": [_node(n) for n in connection.nodes]}
             self.info |= {"is_our_ray": connection.is_ours, "max_bytes_in_flight": self.plan.max_bytes_in_flight}
             self.directory.write_info(self.info)

@@ -1,0 +1,108 @@
+"""The files that a run needs before any role starts: where relative paths begin, the dataset, the checkpoint folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rayio.errors import ScenarioError, StorageError
+from rayio.reporter import SILENT, Reporter
+from rayio.scenario import derive
+from rayio.scenario.load import load
+from rayio.scenario.model import Scenario
+from rayio.units import format_bytes
+
+
+def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:
+    """Give a scenario by path, packaged name, or as it is."""
+    if isinstance(source, Scenario):
+        if overrides:
+            raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
+        return source
+    return load(source, overrides)
+
+
+def base_folder(scenario: Scenario, root: str | Path | None) -> Path:
+    """Give the folder from which relative paths start: ``root``, or the working directory.
+
+    Raises:
+        ScenarioError: inside a Ray job without ``root``, where the working directory is a cache that goes away.
+    """
+    if root is not None:
+        return Path(root).absolute()
+    if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        relative = [p for p in _paths(scenario) if not Path(p).is_absolute()]
+        if relative or not _paths(scenario):
+            what = f"{relative[0]} is relative" if relative else "the run directory is relative"
+            raise ScenarioError(
+                f"{what}, and the working directory of a Ray job is a cache that is removed; give --root DIR"
+            )
+    return Path.cwd()
+
+
+def _paths(scenario: Scenario) -> list[str]:
+    paths = [] if scenario.dataset.is_modelled else [scenario.dataset.path]
+    return paths + ([scenario.checkpoint.path] if scenario.checkpoint is not None else [])
+
+
+def generate(
+    source: str | Path | Scenario,
+    overrides: Sequence[str] | Mapping[str, Any] = (),
+    *,
+    root: str | Path | None = None,
+    threads: int | None = None,
+    reporter: Reporter = SILENT,
+) -> Path:
+    """Make the dataset of a scenario, or check the one that is there; give its folder.
+
+    Raises:
+        ScenarioError: the scenario cannot be, or has no bytes to generate (``model://``).
+        DataError: another dataset, or something else, is in the way.
+        StorageError: no space or no permission.
+    """
+    scenario = resolve(source, overrides)
+    if scenario.dataset.is_modelled:
+        raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled: there is nothing to generate")
+    return prepare_dataset(scenario, base_folder(scenario, root), threads, reporter)
+
+
+def prepare_dataset(scenario: Scenario, base: Path, threads: int | None, reporter: Reporter) -> Path:
+    """Make or check the files of the dataset; give its folder."""
+    from rayio.data.generate import prepare
+    from rayio.data.layout import Layout
+
+    folder = base / scenario.dataset.path
+    layout = Layout.from_scenario(scenario)
+    of_bytes = round(derive.dataset_bytes(scenario))
+    written = [0, 0]
+
+    def progress(files: int, nbytes: int) -> None:
+        written[0] += files
+        written[1] += nbytes
+        reporter.generating(written[0], written[1], layout.num_files, of_bytes)
+
+    report = prepare(layout, scenario.dataset.format, folder, threads=threads, progress=progress)
+    reporter.done()
+    done = []
+    if report.written_files:
+        done.append(f"generated {report.written_files} files, {format_bytes(report.written_bytes)}")
+    if report.reused_files:
+        done.append(f"found {report.reused_files} files, {format_bytes(report.reused_bytes)}")
+    reporter.say(f"dataset {folder}: {', '.join(done)}")
+    return folder
+
+
+def prepare_files(scenario: Scenario, base: Path, reporter: Reporter) -> None:
+    """Have the dataset there, and the checkpoint folder writable, before any role starts."""
+    prepare_dataset(scenario, base, None, reporter)
+    if scenario.checkpoint is None:
+        return
+    folder = base / scenario.checkpoint.path
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"checkpoint.path={folder}: {error.strerror}; choose a folder that can be written") from None
+    if not os.access(folder, os.W_OK):
+        raise StorageError(f"checkpoint.path={folder}: no permission to write there")

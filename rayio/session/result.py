@@ -1,0 +1,73 @@
+"""A run that is over, as an object."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rayio.analyze.summary import summary
+from rayio.errors import StorageError
+from rayio.trace.store import RunDirectory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run that is over, or was cut short: its directory and its numbers."""
+
+    directory: RunDirectory
+
+    @classmethod
+    def open(cls, path: str | Path) -> Run:
+        """Open an existing run directory.
+
+        Raises:
+            StorageError: no run is there, or it is damaged.
+        """
+        return cls(RunDirectory.open(path))
+
+    @property
+    def path(self) -> Path:
+        """Where the run directory is."""
+        return self.directory.path
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """Everything in result.json.
+
+        Raises:
+            StorageError: the run broke off before its numbers were made.
+        """
+        result = self.directory.result
+        if result is None:
+            raise StorageError(f"{self.path} has no result.json: the run broke off, or is still under way")
+        return result
+
+    @property
+    def au(self) -> float | None:
+        """Accelerator utilisation, 0 to 1: mean over ranks; None when the run was too short to say."""
+        au: float | None = self.result["au"]
+        return au
+
+    @property
+    def exit_code(self) -> int:
+        """0 done, 3 expectations unmet, 4 ledger uneven; others when it was cut short."""
+        return int(self.result["exit_code"])
+
+    def spans(self) -> pd.DataFrame:
+        """Give every span as a row, sorted by start; times in nanoseconds (columns: see ``rayio.trace.span``)."""
+        frame: pd.DataFrame = self.directory.spans().to_pandas()
+        return frame
+
+    def summary(self) -> str:
+        """Write the numbers as one screen of text."""
+        result = self.result
+        return summary(
+            result,
+            run=self.path.absolute(),
+            dropped_samples=result.get("dropped_samples_per_epoch", 0),
+            capped_samples=result.get("capped_samples_per_epoch", 0),
+        )
