@@ -168,9 +168,10 @@ def test_a_rank_that_nobody_planned_shows() -> None:
 def with_skips(steps: int, samples: int) -> Ledger:
     """Lose the last batch of rank 1 and book so much as skipped."""
     found = meant()
-    del found[Where(1, 1, 11)]
+    lost = found.pop(Where(1, 1, 11))
     tallies = book(found)
     tallies[1].skipped_steps, tallies[1].skipped_samples = steps, samples
+    tallies[1].skipped_digest = sample_digest(1, 1, 11, lost)
     return close(PLAN.planned(), tallies)
 
 
@@ -179,6 +180,16 @@ def test_what_was_skipped_and_booked_so_is_even() -> None:
     assert ledger.even
     assert (ledger.delivered_steps, ledger.skipped_steps) == (47, 1)
     assert (ledger.delivered_samples, ledger.skipped_samples) == (94, 2)
+
+
+def test_a_foreign_sample_shows_beside_skipped_ones() -> None:
+    found = meant()
+    lost = found.pop(Where(1, 1, 11))
+    found[Where(1, 0, 0)] = found[Where(1, 0, 0)] + 1
+    tallies = book(found)
+    tallies[1].skipped_steps, tallies[1].skipped_samples = 1, 2
+    tallies[1].skipped_digest = sample_digest(1, 1, 11, lost)
+    assert not close(PLAN.planned(), tallies).even
 
 
 @pytest.mark.parametrize(("steps", "samples"), [(0, 0), (0, 2), (1, 0), (1, 1), (2, 2), (2, 4)])

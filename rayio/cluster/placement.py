@@ -37,23 +37,22 @@ class ActorSpec:
         return f"{self.kind}-{first}" if first == last else f"{self.kind}-{first}..{last}"
 
 
-def roles_per_actor(plan: Plan, kind: Kind) -> int:
-    """Give how many roles of a kind share an actor.
+def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
+    """Give how many roles of a kind share an actor, of ``number`` on one node.
 
-    ``auto`` is one for up to 16 readers per node, and for ranks, queues and writers of such a node; above that, roles
-    that only sleep are packed into two actors per kind and node, roles with real I/O into 16.
+    ``auto`` is one up to 16 readers (and 16 of this kind) per node; above that, roles with real I/O are packed into 16
+    actors, and roles that only sleep or pass messages into two.
     """
     chosen = plan.scenario.cluster.roles_per_actor
+    if kind == "storage":
+        return 1
     if chosen != "auto":
         return chosen
-    per_node = plan.scenario.cluster.ranks_per_node
-    readers = per_node * plan.scenario.loader.num_workers
-    roles = readers if kind == "reader" else per_node
-    if max(readers, per_node) <= UNPACKED_READERS:
+    loader, per_node = plan.scenario.loader, plan.scenario.cluster.ranks_per_node
+    if max(per_node * max(1, loader.num_workers), number) <= UNPACKED_READERS:
         return 1
-    if kind == "reader" and not plan.modelled:
-        return -(-roles // UNPACKED_READERS)
-    return -(-roles // PACKED_ACTORS)
+    does_io = kind in ("reader", "checkpoint_writer") or (kind == "rank" and loader.num_workers == 0)
+    return -(-number // (UNPACKED_READERS if does_io and not plan.modelled else PACKED_ACTORS))
 
 
 def actors(plan: Plan) -> list[ActorSpec]:
@@ -72,8 +71,8 @@ def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]
     by_node: defaultdict[int, list[tuple[int, ...]]] = defaultdict(list)
     for node, member in roles:
         by_node[node].append(member)
-    size = 1 if kind == "storage" else roles_per_actor(plan, kind)
     for node, members in by_node.items():
+        size = roles_per_actor(plan, kind, len(members))
         for start in range(0, len(members), size):
             yield ActorSpec(kind, node, tuple(members[start : start + size]))
 

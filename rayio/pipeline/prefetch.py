@@ -21,7 +21,8 @@ class PrefetchQueue:
         self.submit = submit
         #: Steps that one lease may hold: more than one only where a read is faster than the call that asks for it.
         self.lease_steps = 1
-        self._failure: BaseException | None = None
+        #: The attempt in which a read failed, and how.
+        self._failure: tuple[int, Exception] | None = None
         #: The waiting take's future, and its number: a newer take or its expiry raises the number and ends the wait.
         self._news: Future | None = None
         self._ticket = 0
@@ -43,8 +44,8 @@ class PrefetchQueue:
         if patience_ns is not None:
             self.env.kernel.spawn(self._expire(ticket, patience_ns), "take expires")
         while take.want > 0 and ticket == self._ticket:
-            if self._failure is not None:
-                raise self._failure
+            if self._failure is not None and self._failure[0] == take.attempt:
+                raise self._failure[1]
             if found := self.state.deliverable(take):
                 return found
             self._news = self.env.kernel.future(f"a batch of epoch {take.epoch} after {take.consumed} steps")
@@ -75,8 +76,7 @@ class PrefetchQueue:
         try:
             deliveries = await self.submit(lease)
         except Exception as error:
-            if lease.attempt == self.state.attempt:
-                self._failure = error
+            self._failure = (lease.attempt, error)
         else:
             for delivery in deliveries:
                 self.state.finished(delivery)

@@ -66,13 +66,15 @@ class VirtualFuture:
 class VirtualTask(VirtualFuture):
     """A coroutine under way; awaiting it gives what it returns."""
 
-    __slots__ = ("kernel", "waits_for", "work")
+    __slots__ = ("ended", "kernel", "waits_for", "work")
 
     def __init__(self, kernel: VirtualKernel, work: Work[Any], name: str) -> None:
         super().__init__(kernel, name)
         self.kernel = kernel
         self.work = work
         self.waits_for: str | None = None
+        #: Told when the coroutine is over.
+        self.ended: Callable[[VirtualTask], None] | None = None
 
 
 class _Until:
@@ -124,25 +126,25 @@ class VirtualKernel:
         """Run all together; the first error is raised at once and the others are dropped with the kernel."""
         finished = self.future(f"all of {len(work)} tasks")
         left = len(work)
-        values: list[Any] = [None] * len(work)
 
-        async def one(place: int, w: Work[T]) -> None:
+        def ended(task: VirtualTask) -> None:
             nonlocal left
-            try:
-                values[place] = await w
-            except Exception as error:
-                if not finished.done():
-                    finished.set_exception(error)
-                return
             left -= 1
-            if left == 0 and not finished.done():
+            if finished.done():
+                return
+            if task._error is not None:
+                finished.set_exception(task._error)
+            elif left == 0:
                 finished.set_result(None)
 
-        for place, w in enumerate(work):
-            self.spawn(one(place, w), getattr(w, "__qualname__", "task"))
-        if work:
+        tasks = []
+        for one in work:
+            task = cast("VirtualTask", self.spawn(one, getattr(one, "__qualname__", "task")))
+            task.ended = ended
+            tasks.append(task)
+        if tasks:
             await finished
-        return values
+        return [task._value for task in tasks]
 
     async def threaded(self, function: Callable[[], T]) -> T:
         """Run ``function`` in no time."""
@@ -188,9 +190,13 @@ class VirtualKernel:
         except StopIteration as stop:
             self._alive.discard(task)
             task.set_result(stop.value)
+            if task.ended is not None:
+                task.ended(task)
         except Exception as error:
             self._alive.discard(task)
             task.set_exception(error)
+            if task.ended is not None:
+                task.ended(task)
         else:
             if type(asked) is int:
                 self._sequence += 1
