@@ -11,7 +11,7 @@ import pytest
 
 from rayio.errors import DataError, RunError
 from rayio.reporter import Reporter
-from rayio.session import Run, run
+from rayio.session import Run, generate, run
 from rayio.trace.span import batch_id
 from scenarios import scenario, simulated
 
@@ -61,7 +61,7 @@ def real(tmp_path: Path, **overrides: Any) -> Any:
     [
         {},
         {"loader__num_workers": 0},
-        {"loader__in_order": False, "loader__num_workers": 3},
+        {"loader__in_order": False, "loader__num_workers": 3, "cluster__roles_per_actor": 6},
         {"loader__assignment": "dynamic", "loader__partition": "strided", "loader__shuffle": "none"},
         {"cluster__nodes": 2, "cluster__placement": "spread", "cluster__roles_per_actor": 8},
     ],
@@ -78,12 +78,6 @@ def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path: Path, overrides:
     books = here.ledger.as_dict()
     assert there.result["ledger"] == books
     assert there.exit_code == 0
-
-
-def test_modelled_storage_needs_no_files(tmp_path: Path) -> None:
-    done = run(scenario(storage__model="nvme"), root=tmp_path)
-    assert done.result["ledger"]["even"]
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
 
 
 def killed_run(tmp_path: Path, kind: str, **overrides: Any) -> tuple[Run, Killer]:
@@ -131,7 +125,7 @@ def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path:
 
 def test_a_corrupted_file_ends_the_run_with_file_and_sample(tmp_path: Path) -> None:
     wanted = real(tmp_path)
-    run(wanted, root=tmp_path, out="good")
+    generate(wanted, root=tmp_path)
     victim = sorted((tmp_path / "data").rglob("*.npz"))[5]
     bytes_ = bytearray(victim.read_bytes())
     bytes_[len(bytes_) // 2] ^= 0xFF
@@ -169,3 +163,4 @@ def test_ray_and_the_virtual_clock_agree_on_utilisation(tmp_path: Path) -> None:
     assert there.au is not None
     assert here.au is not None
     assert abs(there.au - here.au) <= 0.05
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"], "modelled storage needs no files"
