@@ -18,6 +18,9 @@ from rayio.scenario.load import build, load, packaged
 
 Rayio = Callable[..., tuple[int, str, str]]
 
+#: What the numbers below depend on, whatever the packaged scenario says.
+SIZES = ("dataset.num_files=64", "train.epochs=3")
+
 LOOKING = ("validate", "show", "scenarios", "schema")
 
 
@@ -37,13 +40,13 @@ def command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pyt
 
 
 def test_validate_says_in_one_line_that_all_is_well_and_what_is_left_out(command: Rayio) -> None:
-    code, out, err = command("validate", "unet3d-small", "loader.batch_size=3", "train.steps=4")
+    code, out, err = command("validate", "unet3d-small", *SIZES, "loader.batch_size=3", "train.steps=4")
     assert (code, err) == (0, "")
     assert out == (
         "unet3d-small: ok: 2 ranks × 12 steps, 64 samples, 65.4 MiB; 4 samples per epoch dropped by drop_last; "
         "36 samples per epoch not visited because of train.steps\n"
     )
-    assert "per epoch" not in command("validate", "unet3d-small")[1]
+    assert "per epoch" not in command("validate", "unet3d-small", *SIZES, "loader.batch_size=4")[1]
 
 
 @pytest.mark.parametrize(
@@ -76,9 +79,9 @@ def test_bad_input_is_one_line_on_standard_error_and_exit_code_2(
 
 
 def test_show_prints_a_scenario_file_with_the_derived_numbers_as_comments(command: Rayio) -> None:
-    code, out, _ = command("show", "unet3d-small", "cluster.nodes=4")
+    code, out, _ = command("show", "unet3d-small", *SIZES, "loader.batch_size=4", "cluster.nodes=4")
     assert code == 0
-    assert build(yaml.safe_load(out)) == load("unet3d-small", ["cluster.nodes=4"])
+    assert build(yaml.safe_load(out)) == load("unet3d-small", [*SIZES, "loader.batch_size=4", "cluster.nodes=4"])
     assert "# world_size: 8\n" in out
     assert "# batch_bytes: 4.09 MiB\n" in out
     Path("shown.yaml").write_text(out, encoding="utf-8")

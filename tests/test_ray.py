@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rayio.errors import DataError, RunError
+from rayio.errors import ClusterError, DataError, RunError
 from rayio.reporter import Reporter
 from rayio.session import Run, generate, run
 from rayio.trace.span import batch_id
@@ -164,3 +167,25 @@ def test_ray_and_the_virtual_clock_agree_on_utilisation(tmp_path: Path) -> None:
     assert here.au is not None
     assert abs(there.au - here.au) <= 0.05
     assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"], "modelled storage needs no files"
+
+
+def test_actors_that_do_not_start_in_time_are_named(tmp_path: Path) -> None:
+    wanted = scenario(cluster__start_deadline="1 ms")
+    with pytest.raises(ClusterError, match=r"of 11 actors have not started within 0\.001 s .*reader-0-0"):
+        run(wanted, root=tmp_path)
+
+
+def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster(tmp_path: Path) -> None:
+    environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
+    script = Path(__file__).with_name("two_nodes.py")
+    done = subprocess.run(
+        [sys.executable, script, tmp_path], env=environment, capture_output=True, text=True, check=False, timeout=180
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    told = json.loads(done.stdout.splitlines()[-1])
+    where = told["where"]
+    assert told["nodes"] == 2
+    assert where["rank-0"] != where["rank-1"]
+    assert where["queue-0"] == where["rank-0"]
+    assert [where[f"reader-0-{w}"] == where["rank-0"] for w in (0, 1)] == [True, False]
+    assert told["ledger"]["even"] is True

@@ -105,7 +105,7 @@ def complaint_about(text: str) -> str:
         ("train.compute.mean.x=3", "train.compute.mean.x=3: train.compute.mean is 100 ms, not a mapping"),
         ("storage.model.scope=node", "storage.model is nvme, not a mapping; give storage.model={...}"),
         ("loader.batch_size=1000", "loader.batch_size=1000: 2 ranks need 2000 samples for a step"),
-        ("cluster.nodes=1000", "2000 ranks for the 64 samples"),
+        ("cluster.nodes=1000", "cluster.nodes=1000 × cluster.ranks_per_node=2: 2000 ranks for the"),
     ],
 )
 def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override: str, said: str) -> None:
