@@ -199,6 +199,15 @@ def test_resolved_yaml_loads_to_an_equal_scenario(here: Path, text: str) -> None
     assert read(to_yaml(scenario)) == scenario
 
 
+def test_resolved_yaml_has_units_as_people_write_them(here: Path) -> None:
+    resolved = yaml.safe_load(to_yaml(read(FULL)))
+    assert resolved["cluster"]["start_deadline"] == "60 s"
+    assert resolved["checkpoint"]["request_bytes"] == "1 MiB"
+    assert resolved["train"]["compute"] == {"kind": "normal", "mean": "323 ms", "stdev": "10 ms"}
+    assert resolved["train"]["sync"]["bandwidth"] == "100 GB/s"
+    assert resolved["expect"] == {"au": ">= 0.9", "data_wait_share": "< 0.05"}
+
+
 def test_full_names_every_key_there_is(here: Path) -> None:
     keys = yaml.safe_load(FULL)
     resolved = yaml.safe_load(to_yaml(read(FULL)))

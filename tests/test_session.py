@@ -173,6 +173,12 @@ def test_checkpoints_are_whole_files_of_the_planned_size(small: Path, home: Path
     assert {p.stat().st_size for p in files} == {100_000}
 
 
+def test_a_checkpoint_that_never_falls_due_is_said(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    saved = ("checkpoint.every.epochs=2", "checkpoint.path=ck", "checkpoint.model.bytes=1 MB")
+    assert command("simulate", small, *saved) == 0
+    assert "no checkpoint falls due: the first would be after 24 steps, the run has 12" in capsys.readouterr().out
+
+
 def test_an_unknown_engine_is_refused(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert command("run", small, "--engine", "spark") == 2
     assert "spark" in one_line(capsys)

@@ -20,6 +20,7 @@ def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[st
     if isinstance(source, Scenario):
         if overrides:
             raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
+        derive.check(source)
         return source
     return load(source, overrides)
 

@@ -111,7 +111,7 @@ class _Session:
         self.plan = Plan(scenario, modelled=engine == "virtual" or scenario.dataset.is_modelled)
         self.shape = RunShape.of(scenario)
         self.planned_steps = self.plan.world_size * sum(self.plan.steps)
-        self.notes: list[str] = []
+        self.notes = _idle_keys(scenario)
         self.live = Live()
         self.directory = RunDirectory.create(out)
         self.parts = Parts(self.directory)
@@ -311,6 +311,14 @@ def _no_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def _idle_keys(scenario: Scenario) -> list[str]:
+    """Name what the scenario asks for and this run is too short to do."""
+    if scenario.checkpoint is None or derive.num_checkpoints(scenario):
+        return []
+    every, steps = derive.checkpoint_period(scenario), derive.total_steps(scenario)
+    return [f"no checkpoint falls due: the first would be after {every} steps, the run has {steps} (checkpoint.every)"]
 
 
 def _node(node: Any) -> dict[str, Any]:
