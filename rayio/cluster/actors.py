@@ -55,21 +55,20 @@ class Birth:
         """Give the handle of another actor of this run."""
         return ray.get_actor(name, namespace=self.namespace)
 
-    def holders(self, kind: Kind, among: Container[tuple[int, ...]] | None = None) -> dict[tuple[int, ...], Any]:
-        """Give the handle of the actor that holds each role of a kind, by role."""
-        handles: dict[str, Any] = {}
-        found = {}
-        for spec in actors(self.plan):
-            for member in spec.members if spec.kind == kind else ():
-                if among is None or member in among:
-                    if spec.name not in handles:
-                        handles[spec.name] = self.find(spec.name)
-                    found[member] = handles[spec.name]
+    def holders(self, kind: Kind, among: Container[tuple[int, ...]]) -> dict[tuple[int, ...], Any]:
+        """Give the handle of the actor that holds each of some roles of a kind, by role."""
+        found: dict[tuple[int, ...], Any] = {}
+        for spec in actors(self.plan, kind):
+            if wanted := [member for member in spec.members if member in among]:
+                found |= dict.fromkeys(wanted, self.find(spec.name))
         return found
 
 
 class Host:
     """What all actors have in common: a clock, a recorder that empties itself into the collector, and storage."""
+
+    #: Whether a role that is alone in its actor sleeps exactly, which stops the actor for up to 2 ms.
+    is_exact = True
 
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
@@ -77,10 +76,13 @@ class Host:
         self.recorder = Recorder()
         to_ipc(schema().empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
         threads = len(birth.members) * birth.plan.scenario.loader.io_depth
-        self.kernel = WallKernel(birth.anchor.here().ns, alone=len(birth.members) == 1, threads=threads)
+        self.kernel = WallKernel(
+            birth.anchor.here().ns, alone=self.is_exact and len(birth.members) == 1, threads=threads
+        )
         self.collector = birth.find("collector")
         self.born = self.kernel.now()
         self._flushing: asyncio.Task[None] | None = None
+        self._device: Any = None
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self.collector.born.remote(birth.name, os.getpid(), self.born, restarted)
 
@@ -111,11 +113,11 @@ class Host:
         """Give a role's connections to storage."""
         if not self.plan.modelled:
             return PosixStorage(Path(self.birth.root) / path, self.kernel.threaded)
-        number = self.plan.device_of_node(self.birth.node)
-        device = self.birth.holders("storage", {(number,)})[number,]
+        if self._device is None:
+            self._device = self.birth.find(f"storage-{self.plan.device_of_node(self.birth.node)}")
         scenario = self.plan.scenario
         return ModelStorage(
-            RemoteArbiter(device), self.plan.device, self.plan.first_byte.draw, self.kernel,
+            RemoteArbiter(self._device), self.plan.device, self.plan.first_byte.draw, self.kernel,
             seed=scenario.seed, io_depth=scenario.loader.io_depth,
         )  # fmt: skip
 
@@ -152,6 +154,8 @@ class Reader(Host):
 
 class PrefetchQueue(Host):
     """The queues of some ranks: each submits its readers' calls and owns what they return."""
+
+    is_exact = False
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
@@ -196,8 +200,9 @@ class TrainerRank(Host):
         self.tallies = {rank: Tally(rank) for (rank,) in birth.members}
         self.queues = birth.holders("queue", set(birth.members))
         self.barrier = birth.find("barrier") if self.plan.has_barrier else None
-        writers = birth.holders("checkpoint_writer")
-        self.writers = [RemoteWriter(handle, number) for (number,), handle in sorted(writers.items())]
+        ranks = [rank for (rank,) in birth.members]
+        writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
+        self.writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
 
     async def run(self, attempt: int) -> list[Tally]:
         """Live every rank's life to its end; give what each consumed."""
@@ -219,6 +224,8 @@ class TrainerRank(Host):
         else:
             env.queue = RemoteQueue(self.queues[rank,], self.kernel, self.plan.queue(rank))
         await roles.train(env, self.plan.training(rank), self.tallies[rank], attempt)
+        if self.barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
+            self.barrier.announce.remote(Where(rank, len(self.plan.steps), 0, attempt), 0)
 
 
 class CheckpointWriter(Host):

@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from rayio.analyze.live import Live
+from rayio.errors import RayioError
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.store import RunDirectory, from_ipc
@@ -26,6 +27,7 @@ class Collector:
         #: Actors that were started again: name, when, and how long nothing was heard of them before (seconds).
         self._restarts: list[dict[str, Any]] = []
         self._recorder = Recorder()
+        self._failure: RayioError | None = None
 
     def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""
@@ -44,14 +46,25 @@ class Collector:
 
     def push(self, name: str, message: bytes) -> None:
         """Take in an actor's spans, as Arrow IPC."""
+        if self._failure is not None:
+            return
         table = from_ipc(message)
         ends = pc.max(pc.add(table["start_ns"], table["duration_ns"])).as_py()
         self._heard[name] = max(self._heard.get(name, 0), ends or 0)
         self.live.add(table)
-        self._parts.keep(table)
+        try:
+            self._parts.keep(table)
+        except RayioError as error:  # nobody waits for this call: the driver hears of it when it next asks
+            self._failure = error
 
     def progress(self) -> dict[str, Any]:
-        """Give the sums so far, and the restarts."""
+        """Give the sums so far, and the restarts.
+
+        Raises:
+            StorageError: spans could not be written.
+        """
+        if self._failure is not None:
+            raise self._failure
         return {**self.live.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored}
 
     def finish(self) -> dict[str, Any]:

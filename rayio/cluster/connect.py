@@ -5,7 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import platform
+import signal
 import socket
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,14 +47,18 @@ class Node:
 class Connection:
     """A Ray cluster that this process is connected to."""
 
-    #: Whether this process started it, and so has to stop it.
+    #: Whether this process connected (and perhaps started it), and so has to disconnect.
     is_ours: bool
     nodes: tuple[Node, ...]
     driver_node: str
+    #: Gives Ray's messages back to where they went before.
+    restore_log: Callable[[], None] = lambda: None
 
     def close(self) -> None:
-        """Disconnect; stop what we started and nothing else."""
-        ray.shutdown()
+        """Disconnect if we connected, which stops a local Ray that we started; leave the caller's own Ray alone."""
+        if self.is_ours:
+            ray.shutdown()
+        self.restore_log()
 
 
 def connect(address: str | None, log: Path) -> Connection:
@@ -69,23 +76,31 @@ def connect(address: str | None, log: Path) -> Connection:
     if address is not None:
         _knock(address)
     already = ray.is_initialized()
-    _to_log(log)
-    if not already:
-        options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-        if address is None:
-            options |= {"include_dashboard": False, "num_cpus": os.cpu_count()}
-        try:
-            ray.init(address=address or "local", **options)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            where = "start a local Ray" if address is None else f"reach a Ray cluster at {address}"
-            raise ClusterError(f"cannot {where}: {_first_line(error)}") from None
+    restore_log = _to_log(log)
     try:
-        nodes = _probe()
+        if not already:
+            _start(address)
+        return Connection(not already, _probe(), ray.get_runtime_context().get_node_id(), restore_log)
     except BaseException:
         if not already:
             ray.shutdown()
+        restore_log()
         raise
-    return Connection(not already, nodes, ray.get_runtime_context().get_node_id())
+
+
+def _start(address: str | None) -> None:
+    """Connect to a cluster, or start a local one; whoever handled SIGTERM before does so afterwards."""
+    options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
+    if address is None:
+        options |= {"include_dashboard": False, "num_cpus": os.cpu_count()}
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(address=address or "local", **options)
+    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
+        where = "start a local Ray" if address is None else f"reach a Ray cluster at {address}"
+        raise ClusterError(f"cannot {where}: {_first_line(error)}") from None
+    if handler is not None and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, handler)
 
 
 def _knock(address: str) -> None:
@@ -186,18 +201,27 @@ def _first_line(error: BaseException) -> str:
     return lines[-1].strip() if lines else type(error).__name__
 
 
-def _to_log(log: Path) -> None:
-    """Send what Ray's logger says, and its reports of deaths and retries, to the run's log."""
+def _to_log(log: Path) -> Callable[[], None]:
+    """Send what Ray's logger says, and its reports of deaths and retries, to the run's log; give what undoes it."""
 
     def report(data: dict[str, Any], ignore_prefix: bool) -> None:
         if log.parent.is_dir():
             with log.open("a") as file:
                 file.writelines(f"({data.get('pid')}) {line}\n" for line in data["lines"])
 
-    if hasattr(ray._private.worker, "print_to_stdstream"):
-        ray._private.worker.print_to_stdstream = report
-    logger = logging.getLogger("ray")
-    for handler in list(logger.handlers):
-        logger.removeHandler(handler)
-    logger.addHandler(logging.FileHandler(log, delay=True))
+    worker, logger = ray._private.worker, logging.getLogger("ray")
+    printing, handlers, propagate = getattr(worker, "print_to_stdstream", None), logger.handlers[:], logger.propagate
+    ours = logging.FileHandler(log, delay=True)
+    if printing is not None:
+        worker.print_to_stdstream = report
+    logger.handlers[:] = [ours]
     logger.propagate = False
+
+    def undo() -> None:
+        if printing is not None:
+            worker.print_to_stdstream = printing
+        logger.handlers[:] = handlers
+        logger.propagate = propagate
+        ours.close()
+
+    return undo

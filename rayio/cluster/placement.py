@@ -9,7 +9,8 @@ from typing import Literal
 
 from rayio.pipeline.plan import Plan
 
-Kind = Literal["reader", "queue", "rank", "checkpoint_writer", "storage"]
+Kind = Literal["storage", "reader", "queue", "checkpoint_writer", "rank"]
+KINDS: tuple[Kind, ...] = ("storage", "reader", "queue", "checkpoint_writer", "rank")
 
 #: What one Ray actor costs (measured, Ray 2.60): memory of its process.
 ACTOR_BYTES = 62 << 20
@@ -55,16 +56,26 @@ def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
     return -(-number // (UNPACKED_READERS if does_io and not plan.modelled else PACKED_ACTORS))
 
 
-def actors(plan: Plan) -> list[ActorSpec]:
-    """Give every actor of a plan; readers stand before queues, queues before ranks."""
-    found: list[ActorSpec] = []
-    found += _packed(plan, "storage", ((n, (n,)) for n in range(plan.num_devices if plan.modelled else 0)))
-    found += _packed(plan, "reader", ((plan.node_of_reader(*who), who) for who in plan.readers()))
-    if plan.scenario.loader.num_workers:
-        found += _packed(plan, "queue", ((plan.node_of_rank(r), (r,)) for r in range(plan.world_size)))
-    found += _packed(plan, "checkpoint_writer", ((plan.node_of_writer(n), (n,)) for n in range(plan.num_writers)))
-    found += _packed(plan, "rank", ((plan.node_of_rank(r), (r,)) for r in range(plan.world_size)))
-    return found
+def actors(plan: Plan, kind: Kind | None = None) -> list[ActorSpec]:
+    """Give every actor of a plan, or those of one kind; readers stand before queues, queues before ranks."""
+    kinds = KINDS if kind is None else (kind,)
+    return [spec for each in kinds for spec in _packed(plan, each, _roles(plan, each))]
+
+
+def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
+    """Give (node, member) of every role of a kind."""
+    ranks = ((plan.node_of_rank(r), (r,)) for r in range(plan.world_size))
+    match kind:
+        case "storage":
+            return ((n, (n,)) for n in range(plan.num_devices if plan.modelled else 0))
+        case "reader":
+            return ((plan.node_of_reader(*who), who) for who in plan.readers())
+        case "queue":
+            return ranks if plan.scenario.loader.num_workers else ()
+        case "checkpoint_writer":
+            return ((plan.node_of_writer(n), (n,)) for n in range(plan.num_writers))
+        case "rank":
+            return ranks
 
 
 def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]) -> Iterator[ActorSpec]:

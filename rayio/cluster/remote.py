@@ -100,7 +100,8 @@ class RemoteQueue:
         try:
             deliveries = await self.handle.take.remote(self.spec.rank, message, PATIENCE_NS)
         except Exception as error:
-            self._failure = plain(error)
+            if epoch == self.consumed.epoch:  # one of an epoch that is over may be refused: nobody waits for it
+                self._failure = plain(error)
             deliveries = []
         self._asking -= 1
         fetching = [d for d in deliveries if epoch == self.consumed.epoch and self._is_new(d.step)]
@@ -124,15 +125,15 @@ class RemoteQueue:
         if delivery.payload is not None:
             try:
                 payload = await delivery.payload
+                if payload.nbytes != delivery.nbytes:
+                    raise RunError(
+                        f"rank {self.spec.rank}, epoch {epoch}, step {delivery.step}: "
+                        f"{payload.nbytes} bytes arrived of {delivery.nbytes}"
+                    )
             except ObjectLostError:  # its owner, the queue, died: ask the new one for this step again
                 lost = True
             except Exception as error:
                 self._failure = plain(error)
-            if payload is not None and payload.nbytes != delivery.nbytes:
-                self._failure = RunError(
-                    f"rank {self.spec.rank}, epoch {epoch}, step {delivery.step}: "
-                    f"{payload.nbytes} bytes arrived of {delivery.nbytes}"
-                )
         if epoch != self.consumed.epoch:
             return
         self._coming.discard(delivery.step)

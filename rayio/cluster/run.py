@@ -30,6 +30,8 @@ Watch = Callable[[dict[str, Any]], None]
 LOOK_SECONDS = 0.5
 #: Seconds that actors get to hand over their spans at the end.
 FLUSH_SECONDS = 10.0
+#: Seconds that the collector gets to write what it holds.
+FINISH_SECONDS = 120.0
 
 CLASSES: dict[str, type] = {
     "reader": shells.Reader,
@@ -156,7 +158,7 @@ class Run:
         lives = {handle.run.remote(0): name for name, handle in self.handles.items() if name.startswith("rank-")}
         waiting = list(lives)
         while waiting:
-            done, waiting = ray.wait(waiting, num_returns=1, timeout=LOOK_SECONDS)
+            done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
             for reference in done:
                 try:
                     self.outcome.tallies += ray.get(reference)
@@ -174,19 +176,28 @@ class Run:
             progress: dict[str, Any] = ray.get(self.handles["collector"].progress.remote(), timeout=30)
         except (RayActorError, GetTimeoutError):
             raise RunError("the collector died: spans can no longer be stored; start the run again") from None
+        except RayTaskError as error:
+            raise plain(error) from None
+        self._remember(progress)
         return progress
 
-    def close(self) -> Outcome:
-        """Gather what is recorded, as far as actors still answer, then end every actor. Never raises for Ray's sake."""
-        with contextlib.suppress(RayError):
-            self._gather_tallies()
-        with contextlib.suppress(RayError):
+    def close(self) -> None:
+        """Gather what is recorded, as far as actors still answer, then end every actor.
+
+        Raises:
+            StorageError: spans could not be written.
+        """
+        try:
+            with contextlib.suppress(RayError):
+                self._gather_tallies()
             self._flush()
-        for handle in reversed(self.handles.values()):  # ranks first, so that nobody calls the dead
-            ray.kill(handle)
-        if self.group is not None:
-            remove_placement_group(self.group)
-        return self.outcome
+        finally:
+            for handle in reversed(self.handles.values()):  # ranks first, so that nobody calls the dead
+                with contextlib.suppress(Exception):
+                    ray.kill(handle)
+            if self.group is not None:
+                with contextlib.suppress(Exception):
+                    remove_placement_group(self.group)
 
     def _gather_tallies(self) -> None:
         """Ask ranks that were cut short what they have consumed so far."""
@@ -209,10 +220,17 @@ class Run:
         for reference in ready:
             with contextlib.suppress(RayError):
                 self.outcome.recorded += ray.get(reference)
-        if "collector" in self.handles:
-            finished = ray.get(self.handles["collector"].finish.remote(), timeout=FLUSH_SECONDS)
-            self.outcome.restarts = finished["restarts"]
-            self.outcome.stored = finished["stored"]
+        if "collector" not in self.handles:
+            return
+        try:
+            self._remember(ray.get(self.handles["collector"].finish.remote(), timeout=FINISH_SECONDS))
+        except RayTaskError as error:
+            raise plain(error) from None
+        except RayError as error:
+            raise RunError(f"the collector could not write all spans: {_first_line(error)}") from None
+
+    def _remember(self, progress: dict[str, Any]) -> None:
+        self.outcome.restarts, self.outcome.stored = progress["restarts"], progress["stored"]
 
 
 def _first_line(error: BaseException) -> str:
@@ -225,8 +243,10 @@ def run(attempt: Run, watch: Watch, say: Callable[[str], None], begin: Callable[
         attempt.start(say)
         begin()
         attempt.live(watch)
-    except (Exception, KeyboardInterrupt) as error:
+    except BaseException as error:
         attempt.outcome.error = error
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         attempt.close()
+    except BaseException as error:
+        attempt.outcome.error = attempt.outcome.error or error
     return attempt.outcome

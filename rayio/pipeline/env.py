@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from rayio.pipeline.kernel import Kernel
@@ -67,7 +67,7 @@ class Env:
         storage: Storage | None = None,
         queue: QueuePort | None = None,
         barrier: BarrierPort | None = None,
-        writers: Sequence[WriterPort] = (),
+        writers: Mapping[int, WriterPort] | None = None,
         born: int | None = None,
     ) -> None:
         self.kernel = kernel
@@ -76,7 +76,8 @@ class Env:
         self.storage = storage
         self.queue = queue
         self.barrier = barrier
-        self.writers = writers
+        #: By number.
+        self.writers = writers or {}
         #: When this role's life began (ns): on Ray, when its actor did.
         self.born = kernel.now() if born is None else born
         self._writer = recorder.register(role, index, node)

@@ -158,10 +158,10 @@ class House:
 
     async def run(self) -> None:
         """Live every rank's life to its end."""
-        writers = [self._writer(number) for number in range(self.plan.num_writers)]
+        writers = {number: self._writer(number) for number in range(self.plan.num_writers)}
         await self.kernel.gather(*(self._train(rank, writers) for rank in range(self.plan.world_size)))
 
-    async def _train(self, rank: int, writers: list[LocalWriter]) -> None:
+    async def _train(self, rank: int, writers: dict[int, LocalWriter]) -> None:
         plan, node = self.plan, self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         env.writers = writers

@@ -6,9 +6,10 @@ actor can be restarted with the plan and its own name.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import Any
 
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
@@ -63,6 +64,10 @@ class Plan:
         chosen = self.scenario.loader.max_bytes_in_flight
         return self.auto_bytes_in_flight if chosen == "auto" else chosen
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Give the parameters alone: what is worked out from them is worked out again where it is needed."""
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
     # --- where roles live -------------------------------------------------------------------------------------------
 
     def node_of_rank(self, rank: int) -> int:
@@ -92,6 +97,12 @@ class Plan:
         """Number of checkpoint writers."""
         return derive.num_writers(self.scenario)
 
+    def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
+        """Give the numbers of the writers that some ranks send shards to."""
+        if self.checkpointing is not None and self.checkpointing.section.writers == "all_ranks":
+            return ranks
+        return range(self.num_writers) if 0 in ranks else ()
+
     @property
     def has_barrier(self) -> bool:
         """Whether ranks meet after each step."""
@@ -99,7 +110,7 @@ class Plan:
 
     def parties(self, epoch: int, step: int) -> int:
         """Give the number of ranks that meet at a step: those that have not run out of steps."""
-        return self.world_size if step < self.steps[epoch] else 0
+        return self.world_size if epoch < len(self.steps) and step < self.steps[epoch] else 0
 
     # --- what roles are built from ----------------------------------------------------------------------------------
 

@@ -26,6 +26,8 @@ class PrefetchQueue:
         #: The waiting take's future, and its number: a newer take or its expiry raises the number and ends the wait.
         self._news: Future | None = None
         self._ticket = 0
+        self._patience_ends = 0
+        self._sweeping = False
         self._bound_since: int | None = None
 
     async def take(self, take: Take, patience_ns: int | None = None) -> list[Delivery]:
@@ -42,7 +44,10 @@ class PrefetchQueue:
         ticket = self._ticket
         self._wake()
         if patience_ns is not None:
-            self.env.kernel.spawn(self._expire(ticket, patience_ns), "take expires")
+            self._patience_ends = self.env.kernel.now() + patience_ns
+            if not self._sweeping:
+                self._sweeping = True
+                self.env.kernel.spawn(self._sweep(), "takes expire")
         while take.want > 0 and ticket == self._ticket:
             if self._failure is not None and self._failure[0] == take.attempt:
                 raise self._failure[1]
@@ -57,11 +62,13 @@ class PrefetchQueue:
         self.state.heard(take)
         self._grant()
 
-    async def _expire(self, ticket: int, patience_ns: int) -> None:
-        await self.env.kernel.sleep_until(self.env.kernel.now() + patience_ns)
-        if ticket == self._ticket:
-            self._ticket += 1
-            self._wake()
+    async def _sweep(self) -> None:
+        """End the newest take's wait when its patience does; one task does it for all of them."""
+        while self._patience_ends > self.env.kernel.now():
+            await self.env.kernel.sleep_until(self._patience_ends)
+        self._sweeping = False
+        self._ticket += 1
+        self._wake()
 
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
@@ -74,14 +81,12 @@ class PrefetchQueue:
 
     async def _carry_out(self, lease: Lease) -> None:
         try:
-            deliveries = await self.submit(lease)
-        except Exception as error:
-            self._failure = (lease.attempt, error)
-        else:
-            for delivery in deliveries:
+            for delivery in await self.submit(lease):
                 self.state.finished(delivery)
             if self.state.spec.assignment == "dynamic":
                 self._grant()
+        except Exception as error:
+            self._failure = (lease.attempt, error)
         self._wake()
 
     def _note_memory_bound(self) -> None:

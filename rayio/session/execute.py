@@ -189,7 +189,7 @@ class _Session:
                 local.simulate(self.plan, recorder, tallies, watch)
             else:
                 local.run(self.plan, recorder, self.base, tallies, watch)
-        except (Exception, KeyboardInterrupt) as problem:
+        except BaseException as problem:
             error = problem
         self.parts.keep(recorder.drain())
         if recorder.recorded != self.parts.stored:

@@ -1,0 +1,35 @@
+"""Does the prediction agree with the run? ``unet3d-small`` on a local Ray against the virtual clock.
+
+Goal: AU within 5 points. The scenario's ``costs`` (what Ray's messages add) are the scenario file's, read by hand.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from typing import Any
+
+from machine import print_machine
+
+import rayio
+
+SHARES = ("data_wait_share", "sync_share", "checkpoint_share", "other_share")
+NO_COSTS = {"costs.lease": 0, "costs.put": 0, "costs.take": 0}
+
+
+def row(name: str, results: list[dict[str, Any]]) -> None:
+    values = [statistics.median(r[key] for r in results) for key in ("au", *SHARES)]
+    print(f"{name:<28}{values[0]:>8.4f}" + "".join(f"{100 * v:>9.2f} %" for v in values[1:]), flush=True)
+
+
+def main() -> None:
+    print_machine()
+    print(f"{'run':<28}{'AU':>8}" + "".join(f"{name.removesuffix('_share'):>11}" for name in SHARES))
+    with tempfile.TemporaryDirectory(prefix="rayio-bench-") as root:
+        row("ray (median of 3)", [rayio.run("unet3d-small", root=root).result for _ in range(3)])
+        row("simulated", [rayio.simulate("unet3d-small", root=root).result])
+        row("simulated, costs zero", [rayio.simulate("unet3d-small", NO_COSTS, root=root).result])
+
+
+if __name__ == "__main__":
+    main()
