@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.scenario.distribution import Constant, LogNormal
 from rayio.storage.base import Opener, Requests, Served
-from rayio.storage.model import Device, DeviceSpec, FirstByte, LocalArbiter, ModelStorage
+from rayio.storage.model import Device, DeviceSpec, FirstByte, Latencies, LocalArbiter, ModelStorage
 from scenarios import Outcome, simulated
 
 MB = 1_000_000
@@ -34,7 +34,8 @@ def of(*nbytes: int, address: tuple[int, int, int] = (0, 0, 0)) -> Requests:
 def storage(
     kernel: VirtualKernel, device: Device, first_byte: FirstByte = AT_ONCE, *, seed: int = 10, io_depth: int = 1
 ) -> ModelStorage:
-    return ModelStorage(LocalArbiter(device), device.spec, first_byte, kernel, seed=seed, io_depth=io_depth)
+    latencies = Latencies(first_byte, seed)
+    return ModelStorage(LocalArbiter(device), device.spec, latencies, kernel, io_depth=io_depth)
 
 
 def read_for(readers: int, leases: int, requests: Requests, spec: DeviceSpec) -> int:

@@ -22,7 +22,7 @@ from rayio.pipeline.local import InlineQueue
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.storage.base import Served, Storage
-from rayio.storage.model import Device, ModelStorage
+from rayio.storage.model import Device, Latencies, ModelStorage
 from rayio.storage.posix import PosixStorage
 from rayio.trace.clocks import Anchor
 from rayio.trace.recorder import Recorder
@@ -83,6 +83,7 @@ class Host:
         self.born = self.kernel.now()
         self._flushing: asyncio.Task[None] | None = None
         self._device: Any = None
+        self._latencies = Latencies(self.plan.first_byte.draw, self.plan.scenario.seed, len(birth.members))
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self.collector.born.remote(birth.name, os.getpid(), self.born, restarted)
 
@@ -117,8 +118,8 @@ class Host:
             self._device = self.birth.find(f"storage-{self.plan.device_of_node(self.birth.node)}")
         scenario = self.plan.scenario
         return ModelStorage(
-            RemoteArbiter(self._device), self.plan.device, self.plan.first_byte.draw, self.kernel,
-            seed=scenario.seed, io_depth=scenario.loader.io_depth,
+            RemoteArbiter(self._device), self.plan.device, self._latencies, self.kernel,
+            io_depth=scenario.loader.io_depth,
         )  # fmt: skip
 
     def env(self, role: str, index: str, **ports: Any) -> Env:

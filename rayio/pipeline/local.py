@@ -24,7 +24,7 @@ from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueState
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.scenario.model import Costs
 from rayio.storage.base import Served, Storage
-from rayio.storage.model import Device, LocalArbiter, ModelStorage
+from rayio.storage.model import Device, Latencies, LocalArbiter, ModelStorage
 from rayio.storage.posix import PosixStorage
 from rayio.trace.recorder import Recorder
 
@@ -142,6 +142,7 @@ class House:
         self.tallies = tallies
         self.barrier = Barrier(kernel, plan.parties)
         self.loading = plan.loading(plan.world_size)
+        self.latencies = Latencies(plan.first_byte.draw, plan.scenario.seed, plan.world_size)
 
     def storage(self, node: int, path: str) -> Storage:
         """Give a role's connections to storage."""
@@ -150,9 +151,8 @@ class House:
         return ModelStorage(
             LocalArbiter(self.devices[self.plan.device_of_node(node)]),
             self.plan.device,
-            self.plan.first_byte.draw,
+            self.latencies,
             self.kernel,
-            seed=self.plan.scenario.seed,
             io_depth=self.plan.scenario.loader.io_depth,
         )
 

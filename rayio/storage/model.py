@@ -77,38 +77,72 @@ class LocalArbiter:
         return self.device.reserve(arrival, num_requests, nbytes, alone)
 
 
+class Latencies:
+    """First-byte latencies, drawn for many steps of a rank at once; the readers of a process share them."""
+
+    #: At most so many steps, and about so many requests, are drawn together.
+    STEPS = 32
+    REQUESTS = 4096
+
+    def __init__(self, draw: FirstByte, seed: int, num_ranks: int = 1) -> None:
+        self.draw = draw
+        self.seed = seed
+        self._most = 4 * num_ranks
+        self._drawn: dict[tuple[int, int, int], NDArray[np.float64]] = {}
+
+    def of_reads(self, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
+        """Give the latencies in seconds of the first ``number`` requests of a step; equal wherever they are asked."""
+        rank, epoch, step = address
+        many = max(1, min(self.STEPS, self.REQUESTS // max(1, number)))
+        block, row = divmod(step, many)
+        drawn = self._drawn.get((rank, epoch, block))
+        if drawn is None or drawn.shape != (many, number):
+            steps = np.arange(block * many, (block + 1) * many, dtype=np.int64)
+            index = (steps[:, None] << REQUESTS_PER_STEP_BITS) + np.arange(number, dtype=np.int64)
+            drawn = self.draw(seeds.key(self.seed, "first_byte", rank, epoch), index)
+            while len(self._drawn) >= self._most:
+                del self._drawn[next(iter(self._drawn))]
+            self._drawn[rank, epoch, block] = drawn
+        return drawn[row]
+
+    def of_writes(self, path: str, number: int) -> NDArray[np.float64]:
+        """Give the latencies in seconds of a file's write requests."""
+        return self.draw(seeds.key(self.seed, f"first_byte/{path}"), np.arange(number, dtype=np.int64))
+
+
 class ModelStorage:
     """One role's connections to a modelled system: draws latencies, reserves, and sleeps until served."""
 
     def __init__(
-        self, arbiter: Arbiter, spec: DeviceSpec, first_byte: FirstByte, clock: Clock, *, seed: int, io_depth: int = 1
+        self, arbiter: Arbiter, spec: DeviceSpec, latencies: Latencies, clock: Clock, *, io_depth: int = 1
     ) -> None:
         self.arbiter = arbiter
         self.spec = spec
-        self.first_byte = first_byte
+        self.latencies = latencies
         self.clock = clock
-        self.seed = seed
         self.io_depth = io_depth
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Let the time pass that these requests take; answer None, for a model has no bytes."""
         nbytes = int(requests.nbytes.sum())
-        await self._serve("first_byte", requests.address, requests.nbytes, nbytes)
+        latencies = self.latencies.of_reads(requests.address, len(requests.nbytes))
+        await self._serve(latencies, requests.nbytes, nbytes)
         return Served(None, requests.num_opens, len(requests.nbytes), nbytes)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Let the time pass that a file of ``num_bytes`` takes; latencies are drawn at the address of its path."""
         sizes = np.full(max(1, -(-num_bytes // request_bytes)), request_bytes, np.int64)
         sizes[-1] = num_bytes - request_bytes * (len(sizes) - 1)
-        await self._serve(f"first_byte/{path}", (0, 0, 0), sizes, num_bytes)
+        await self._serve(self.latencies.of_writes(path, len(sizes)), sizes, num_bytes)
         return Served(None, 1, len(sizes), num_bytes, 2 if fsync else 0)
 
-    async def _serve(self, kind: str, address: tuple[int, int, int], sizes: NDArray[np.int64], nbytes: int) -> None:
-        rank, epoch, step = address
-        index = (step << REQUESTS_PER_STEP_BITS) + np.arange(len(sizes), dtype=np.int64)
-        each = self.first_byte(seeds.key(self.seed, kind, rank, epoch), index) + sizes / self.spec.connection_bandwidth
-        depth = min(self.io_depth, len(sizes)) or 1
-        alone = max(float(each.sum()) / depth, float(each.max(initial=0.0)))
+    async def _serve(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64], nbytes: int) -> None:
+        depth = min(self.io_depth, len(sizes))
+        if depth <= 1:
+            alone = float(latencies.sum()) + nbytes / self.spec.connection_bandwidth
+        else:
+            each = latencies + sizes / self.spec.connection_bandwidth
+            alone = max(float(each.sum()) / depth, float(each.max()))
         arrival = self.clock.now()
         served = await self.arbiter.reserve(arrival, len(sizes), nbytes, round(alone * 1e9))
         await self.clock.sleep_until(served)
