@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 
 from rayio.trace.recorder import Recorder
-from rayio.trace.span import schema
+from rayio.trace.span import batch_id, schema
 
 
 class Trace:
@@ -19,9 +19,11 @@ class Trace:
 
     def add(self, role: str, name: str, start: int, end: int, lane: int = 0, *, nbytes: int = 0, **place: int) -> None:
         writer = self.recorder.register(role, str(place.get("rank", 0)), 0)
+        link = batch_id(place["rank"], place["epoch"], place["step"]) if name == "data_wait" else 0
         self.recorder.add(
             writer, name, self.origin + start, self.origin + end, lane,
             place.get("rank", -1), place.get("epoch", -1), place.get("step", -1), place.get("attempt", 0), nbytes,
+            0, 0, link,
         )  # fmt: skip
 
     def rank(

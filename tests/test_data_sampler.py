@@ -2,18 +2,17 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from rayio import seeds
 from rayio.data.layout import MIN_SAMPLE_BYTES, Layout
 from rayio.data.partition import PARTITIONS
 from rayio.data.sampler import Sampler, sample_digest
-from rayio.data.shuffle import SHUFFLES
+from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.errors import DataError, ScenarioError
 from rayio.scenario import derive
 from rayio.scenario.distribution import Constant, Normal
@@ -40,6 +39,8 @@ def samplers(draw: st.DrawFn) -> Sampler:
         world_size=world_size,
         partition=draw(partitions),
         shuffle=draw(shuffles),
+        shuffle_block=draw(st.integers(1, 30)),
+        shuffle_buffer=draw(st.integers(1, 30)),
         seed=draw(any_seed),
         max_steps=draw(st.none() | st.integers(1, 8)),
         block_samples=draw(st.integers(1, 40)),
@@ -49,66 +50,52 @@ def samplers(draw: st.DrawFn) -> Sampler:
 
 @pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS)
 @given(num_samples=st.integers(0, 300), world_size=st.integers(1, 20))
-def test_every_position_goes_to_exactly_one_rank(partition, num_samples, world_size):  # type: ignore[no-untyped-def]
+def test_every_position_goes_to_exactly_one_rank_or_to_each_of_them(partition, num_samples, world_size):  # type: ignore[no-untyped-def]
     shares = [partition.share(num_samples, world_size, rank) for rank in range(world_size)]
     given_out = [
         position
         for rank, share in enumerate(shares)
         for position in partition.positions(num_samples, world_size, rank, np.arange(share)).tolist()
     ]
-    assert sorted(given_out) == list(range(num_samples))
+    assert sorted(given_out) == sorted(list(range(num_samples)) * (world_size if partition.shared else 1))
     assert max(shares) - min(shares) <= 1
 
 
-@pytest.mark.parametrize("shuffle", SHUFFLES.values(), ids=SHUFFLES)
-@given(num_samples=st.integers(1, 3000), key=any_seed)
-def test_a_shuffle_is_a_permutation_that_depends_on_its_key_alone(shuffle, num_samples, key):  # type: ignore[no-untyped-def]
-    positions = np.arange(num_samples)
-    whole = shuffle(num_samples, key, positions)
-    assert sorted(whole.tolist()) == positions.tolist()
-    assert whole.dtype == np.int64
-    one_by_one = [
-        int(shuffle(num_samples, key, positions[place : place + 1])[0]) for place in range(min(5, num_samples))
-    ]
-    assert one_by_one == whole[:5].tolist()
+@pytest.mark.parametrize("partition", PARTITIONS.values(), ids=PARTITIONS)
+@given(num_samples=st.integers(1, 10**15), world_size=st.integers(1, 1000), data=st.data())
+def test_a_place_in_a_share_is_found_without_the_others(partition, num_samples, world_size, data):  # type: ignore[no-untyped-def]
+    rank = data.draw(st.integers(0, world_size - 1))
+    share = partition.share(num_samples, world_size, rank)
+    local = np.array([0, share // 2, max(0, share - 1)])
+    found = partition.positions(num_samples, world_size, rank, local)
+    assert found.tolist() == [int(partition.positions(num_samples, world_size, rank, np.array([n]))[0]) for n in local]
+    assert share == 0 or (found.min() >= 0 and found.max() < num_samples)
 
 
-def test_a_global_shuffle_of_five_billion_samples_needs_no_table() -> None:
-    num_samples = 5_000_000_000
-    positions = np.linspace(0, num_samples - 1, 40_000).astype(np.int64).reshape(4, -1)
-    samples = SHUFFLES["global"](num_samples, 7, positions)
-    assert samples.shape == positions.shape
-    assert len(np.unique(samples)) == samples.size
-    assert samples.min() >= 0
-    assert num_samples * 0.99 < samples.max() < num_samples
-    assert abs(float(samples.mean()) / num_samples - 0.5) < 0.01
-    assert (SHUFFLES["global"](num_samples, 8, positions) != samples).mean() > 0.99
-
-
-@pytest.mark.parametrize("num_samples", [5])
-def test_all_orders_of_a_few_samples_come_equally_often(num_samples: int) -> None:
-    draws, orders = 6000, math.factorial(num_samples)
-    positions = np.arange(num_samples)
-    seen = Counter(
-        tuple(SHUFFLES["global"](num_samples, seeds.key(1, "t", draw), positions).tolist()) for draw in range(draws)
+def test_a_replicated_dataset_is_read_by_every_rank_in_one_order() -> None:
+    sampler = Sampler(
+        layout_of(10), batch_size=4, world_size=3, partition="replicated", shuffle="global", seed=1, max_steps=2
     )
-    chi_square = sum((number - draws / orders) ** 2 for number in seen.values()) / (draws / orders)
-    assert len(seen) == orders
-    assert chi_square / (orders - 1) < 1.4  # 8 rounds give 2.4
+    ranks = [[sampler.batch(0, rank, step).samples.tolist() for step in range(2)] for rank in range(3)]
+    assert ranks[0] == ranks[1] == ranks[2]
+    assert len(set(ranks[0][0] + ranks[0][1])) == 8
+    assert sampler.dropped == 3 * 2
+    assert len({sampler.digest(0, rank, 0) for rank in range(3)}) == 3, "the books still tell ranks apart"
 
 
 @given(samplers(), st.integers(0, 3))
 def test_an_epoch_visits_every_sample_once_but_for_those_dropped_and_capped(sampler: Sampler, epoch: int) -> None:
-    visited = [
-        sample
+    ranks = [
+        [sample for step in range(sampler.steps(epoch, rank)) for sample in sampler.batch(epoch, rank, step).samples]
         for rank in range(sampler.world_size)
-        for step in range(sampler.steps(epoch, rank))
-        for sample in sampler.batch(epoch, rank, step).samples.tolist()
     ]
-    assert len(set(visited)) == len(visited)
+    visited = [sample for rank in ranks for sample in rank]
+    replicas = sampler.world_size if PARTITIONS[sampler.partition].shared else 1
+    assert len(set(visited)) * replicas == len(visited)
+    assert replicas == 1 or all(rank == ranks[0] for rank in ranks)
     assert set(visited) <= set(range(sampler.layout.num_samples))
     capped = (sampler.whole_steps - sampler.num_steps) * sampler.batch_size * sampler.world_size
-    assert len(visited) + sampler.dropped + capped == sampler.layout.num_samples
+    assert len(visited) + sampler.dropped + capped == sampler.layout.num_samples * replicas
     assert sampler.dropped < (sampler.batch_size + 1) * sampler.world_size
 
 
@@ -157,13 +144,22 @@ def test_an_epoch_longer_than_a_planning_block_is_counted_whole() -> None:
 
 def test_epochs_differ_when_shuffled_and_only_then() -> None:
     def order(shuffle: str, epoch: int, seed: int = 1) -> list[int]:
-        sampler = Sampler(layout_of(100), batch_size=100, world_size=1, shuffle=shuffle, seed=seed)
+        sampler = Sampler(
+            layout_of(100, 4),
+            batch_size=100,
+            world_size=1,
+            shuffle=shuffle,
+            shuffle_block=7,
+            shuffle_buffer=9,
+            seed=seed,
+        )
         return [int(sample) for sample in sampler.batch(epoch, 0, 0).samples]
 
-    assert order("none", 0) == order("none", 1) == list(range(100))
-    assert order("global", 0) != order("global", 1)
-    assert order("global", 0) != order("global", 0, seed=2)
-    assert order("global", 1) == order("global", 1)
+    for shuffle in SHUFFLES:
+        orders = [order(shuffle, 0), order(shuffle, 1), order(shuffle, 0, seed=2)]
+        assert len({tuple(each) for each in orders}) == (1 if shuffle == "none" else 3), shuffle
+        assert order(shuffle, 1) == orders[1]
+    assert order("none", 0) == list(range(100))
 
 
 def test_partitions_give_runs_or_strides() -> None:
@@ -251,15 +247,15 @@ def test_a_step_that_is_not_planned_is_an_error(rank: int, step: int) -> None:
     [
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"world_size": 0}, "world_size must be at least 1"),
+        ({"shuffle_block": 0}, "shuffle_block must be at least 1, not 0"),
+        ({"shuffle_buffer": -1}, "shuffle_buffer must be at least 1, not -1"),
         ({"batch_size": 6}, "10 samples are fewer than batch_size 6 on each of 2 ranks"),
         ({"world_size": 11, "batch_size": 1}, "fewer than batch_size 1 on each of 11 ranks"),
     ],
 )
 def test_a_plan_without_a_step_is_refused(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        Sampler(
-            layout_of(10), seed=1, batch_size=arguments.get("batch_size", 1), world_size=arguments.get("world_size", 2)
-        )
+        Sampler(layout_of(10), seed=1, **{"batch_size": 1, "world_size": 2, **arguments})  # type: ignore[arg-type]
 
 
 def test_a_dataset_without_files_is_refused() -> None:
@@ -268,7 +264,7 @@ def test_a_dataset_without_files_is_refused() -> None:
 
 
 def test_unknown_names_are_refused_with_those_there_are() -> None:
-    with pytest.raises(ScenarioError, match="no partition named 'random'; there are contiguous, strided"):
+    with pytest.raises(ScenarioError, match="no partition named 'random'; there are contiguous, replicated, strided"):
         Sampler(layout_of(10), batch_size=1, world_size=1, partition="random", seed=1)
     with pytest.raises(ScenarioError, match="no shuffle named 'riffle'"):
         Sampler(layout_of(10), batch_size=1, world_size=1, shuffle="riffle", seed=1)
@@ -292,3 +288,52 @@ def test_a_scenario_says_it_all() -> None:
     assert sampler.layout == Layout(50, 2, Constant(value=1024), 3)
     assert sampler.batch(0, 5, 1).samples.tolist() == [29, 35, 41, 47]
     assert sampler.batch(0, 5, 1).nbytes.tolist() == [1024] * 4
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@pytest.mark.parametrize("scaling", ["strong", "weak"])
+@given(
+    files=st.integers(1, 40),
+    nodes=st.integers(1, 3),
+    batch=st.integers(1, 5),
+    per_file=st.integers(1, 4),
+    cap=st.none() | st.integers(1, 9),
+)
+def test_sampler_and_formulas_agree_whatever_ranks_share(  # type: ignore[no-untyped-def]
+    partition, scaling, files, nodes, batch, per_file, cap
+):
+    data = {
+        "name": "t",
+        "cluster": {"nodes": nodes, "ranks_per_node": 2},
+        "dataset": {"path": "model://t", "num_files": files, "samples_per_file": per_file, "sample_bytes": 1000},
+        "loader": {"batch_size": batch, "partition": partition, "scaling": scaling},
+        "train": {"compute": 1, "steps": cap},
+    }
+    scenario = Scenario.model_validate(data)
+    assume([*derive.contradictions(scenario)] == [])
+    sampler = Sampler.from_scenario(scenario)
+    assert sampler.num_steps == derive.steps_per_epoch(scenario)
+    assert sampler.whole_steps == derive.whole_steps_per_epoch(scenario)
+    assert sampler.dropped == derive.dropped_samples(scenario)
+    assert sampler.shared_out == derive.samples_per_epoch(scenario)
+    assert sampler.layout.num_samples == derive.num_samples(scenario)
+    share = PARTITIONS[partition].share
+    shares = [share(sampler.layout.num_samples, 2 * nodes, rank) for rank in range(2 * nodes)]
+    assert (min(shares), max(shares)) == derive.samples_per_rank(scenario)
+    if scaling == "weak":
+        assert set(shares) == {files * per_file}, "every rank has the scenario's dataset for itself"
+
+
+@pytest.mark.parametrize(
+    ("shuffle", "sizes"), [("file", {}), ("block", {"shuffle_block": 10}), ("buffer", {"shuffle_buffer": 20})]
+)
+def test_a_scenarios_shuffle_and_its_size_reach_the_sampler(shuffle: str, sizes: dict[str, int]) -> None:
+    loader = {"batch_size": 50, "shuffle": shuffle, **sizes}
+    dataset = {"path": "data/t", "num_files": 20, "samples_per_file": 5, "sample_bytes": 1000}
+    scenario = Scenario.model_validate({"name": "t", "dataset": dataset, "loader": loader, "train": {"compute": 1}})
+    sampler = Sampler.from_scenario(scenario)
+    samples = np.concatenate([sampler.batch(0, 0, step).samples for step in range(2)])
+    together = Sizes(5, sizes.get("shuffle_block", 1), sizes.get("shuffle_buffer", 1))
+    key = seeds.key(scenario.seed, "shuffle", 0)
+    assert samples.tolist() == SHUFFLES[shuffle](100, key, np.arange(100), together).tolist()
+    assert samples.tolist() != list(range(100))

@@ -34,7 +34,9 @@ def saving(**keys: Any) -> dict[str, Any]:
 def test_the_numbers_of_a_small_scenario_are_those_worked_out_by_hand() -> None:
     assert derive.table(scenario(checkpoint=saving(every={"steps": 3}))) == {
         "world_size": 4,
+        "num_files": 10,
         "num_samples": 50,
+        "samples_per_epoch": 50,
         "steps_per_epoch": 4,
         "total_steps": 8,
         "dropped_samples": 2,
@@ -77,6 +79,63 @@ def test_every_sample_is_visited_dropped_or_capped(files: int, nodes: int, batch
     low, high = derive.samples_per_rank(one)
     assert low <= derive.num_samples(one) / derive.world_size(one) <= high <= low + 1
     assert derive.whole_steps_per_epoch(one) == low // batch
+
+
+def test_weak_scaling_gives_every_rank_the_dataset_for_itself() -> None:
+    def numbers(nodes: int, scaling: str) -> tuple[float, ...]:
+        one = scenario(
+            cluster={"nodes": nodes}, dataset={"path": "model://x"}, loader={"scaling": scaling}, train={"steps": 9}
+        )
+        table = derive.table(one)
+        return tuple(table[name] for name in NAMES)
+
+    assert NAMES[0] == "num_files"
+    assert numbers(1, "strong") == (10, 50, 50, 8, 2, 0, 50_000)
+    assert numbers(2, "strong") == (10, 50, 50, 4, 2, 0, 50_000)
+    # 16 whole steps of 3 samples from 50, of which 9 are made
+    assert numbers(1, "weak") == (20, 100, 100, 9, 4, 42, 100_000)
+    assert numbers(2, "weak") == (40, 200, 200, 9, 8, 84, 200_000)
+
+
+NAMES = (
+    "num_files", "num_samples", "samples_per_epoch", "steps_per_epoch", "dropped_samples", "capped_samples",
+    "dataset_bytes",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("scaling", ["strong", "weak"])
+def test_a_replicated_dataset_is_read_whole_by_every_rank(scaling: str) -> None:
+    table = derive.table(scenario(loader={"partition": "replicated", "scaling": scaling}))
+    assert tuple(table[name] for name in NAMES) == (10, 50, 200, 16, 8, 0, 50_000)
+    assert derive.samples_per_rank(scenario(loader={"partition": "replicated"})) == (50, 50)
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"loader": {"shuffle_block": 3}}, "loader.shuffle_block=3: nothing asks for it with loader.shuffle=global"),
+        ({"loader": {"shuffle_buffer": 3, "shuffle": "none"}}, "loader.shuffle_buffer=3: nothing asks for it with"),
+        ({"loader": {"shuffle": "block", "shuffle_block": 50}}, "loader.shuffle=block: shuffles nothing, all 50"),
+        (
+            {"loader": {"shuffle": "file"}, "dataset": {"num_files": 1, "samples_per_file": 50}},
+            "loader.shuffle=file: shuffles nothing, all 50 samples are in one",
+        ),
+        ({"loader": {"scaling": "weak", "partition": "replicated"}}, "loader.scaling=weak: changes nothing with"),
+        ({"loader": {"shuffle": "block", "shuffle_block": 49}}, None),
+        ({"loader": {"shuffle": "buffer", "shuffle_buffer": 1000}}, None),
+        ({"loader": {"shuffle": "file"}}, None),
+        ({"loader": {"scaling": "weak"}, "dataset": {"path": "model://x"}}, None),
+    ],
+)
+def test_a_shuffle_or_scaling_that_changes_nothing_is_said(sections: dict[str, Any], said: str | None) -> None:
+    lines = derive.idle(scenario(**sections))
+    assert len(lines) == (said is not None)
+    assert said is None or lines[0].startswith(said)
+
+
+def test_a_replicated_dataset_may_have_fewer_samples_than_there_are_ranks() -> None:
+    many = scenario(cluster={"nodes": 100}, loader={"partition": "replicated", "batch_size": 50})
+    assert derive.steps_per_epoch(many) == 1
 
 
 def test_a_rank_that_reads_itself_has_no_window_no_readers_and_no_queue() -> None:
@@ -142,6 +201,31 @@ def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
     [
         ({"loader": {"batch_size": 13}}, "loader.batch_size=13: 4 ranks need 52 samples for a step"),
         ({"loader": {"batch_size": 13}}, "use at most 12"),
+        (
+            {"loader": {"batch_size": 51, "scaling": "weak"}, "dataset": {"path": "model://x"}},
+            "dataset.samples_per_file=5 × 4 ranks (loader.scaling=weak) has 200; use at most 50",
+        ),
+        (
+            {"loader": {"batch_size": 51, "partition": "replicated"}},
+            "has 50 for each of them; use at most 50",
+        ),
+        ({"loader": {"scaling": "weak"}}, "not yet: loader.scaling=weak with files: give dataset.path=model://<name>"),
+        ({"loader": {"shuffle": "block"}}, "loader.shuffle=block: give loader.shuffle_block, a number of samples"),
+        ({"loader": {"shuffle": "buffer", "shuffle_block": 3}}, "give loader.shuffle_buffer, a number of samples"),
+        (
+            {
+                "storage": {
+                    "model": {
+                        "first_byte": 0,
+                        "connection_bandwidth": 1,
+                        "bandwidth": 1,
+                        "requests_per_second": 1,
+                        "opens_per_second": 1,
+                    }
+                }
+            },
+            "storage.model.opens_per_second: takes the place of requests_per_second",
+        ),
         ({"cluster": {"nodes": 26}}, "cluster.nodes=26 × cluster.ranks_per_node=2: 52 ranks for the 50 samples"),
         ({"cluster": {"nodes": 2**20}}, "at most 1048576 are possible"),
         ({"dataset": {"num_files": 2**62}}, "samples; at most"),

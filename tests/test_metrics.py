@@ -33,8 +33,13 @@ def two_ranks(origin: int = 0) -> pa.Table:
         ("data_wait", 5), ("compute", 60), ("gap", 5),  # to 270
         ("data_wait", 10), ("compute", 50), ("gap", 5),  # to 335
     ])  # fmt: skip
-    for end, nbytes in ((199, 1 << 30), (200, 1 << 20), (334, 2 << 20), (335, 1 << 30)):
-        trace.add("reader", "read", end - 7, end, rank=0, epoch=0, step=0, nbytes=nbytes)
+    for end, rank, step, nbytes in (
+        (199, 0, 1, 1 << 20),
+        (200, 0, 0, 1 << 30),
+        (334, 1, 2, 2 << 20),
+        (335, 1, 0, 1 << 30),
+    ):
+        trace.add("reader", "read", end - 7, end, rank=rank, epoch=0, step=step, nbytes=nbytes)
     trace.add("checkpoint_writer", "write", 331, 399, rank=0, nbytes=1 << 20)
     return trace.spans
 
@@ -59,7 +64,7 @@ def test_au_is_requested_compute_over_step_time_of_whole_steps_in_the_window(ori
 
 
 @pytest.mark.parametrize("origin", [0, UNIX])
-def test_rates_count_what_arrived_and_what_was_read_within_the_window(origin: int) -> None:
+def test_rates_count_what_arrived_in_the_window_and_what_was_read_for_it_whenever_that_was(origin: int) -> None:
     result = measure(two_ranks(origin), SHAPE)
     assert result["samples_per_second"] == 4 * 4 / (135 / 1e9)
     assert result["mib_per_second"] == 3 / (135 / 1e9)
@@ -240,7 +245,7 @@ def test_of_many_ranks_the_first_are_listed() -> None:
         trace.rank(rank, [("data_wait", 10), ("compute", 90)] * 11)
     result = measure(trace.spans, RunShape(70, 1, 1, 1, 11))
     assert [rank["rank"] for rank in result["ranks"]] == list(range(64))
-    assert result["notes"] == ["64 of 70 ranks are listed"]
+    assert result["notes"] == ["64 of 70 ranks are listed one by one in result.json"]
     assert result["au"] == pytest.approx(0.9)
 
 
@@ -329,4 +334,13 @@ def test_au_and_window_are_those_of_a_plain_loop(
     inside = [[row for row in rows if row[0] >= begin and row[1] <= end] for rows in plain]
     assert result["window_steps"] == min(len(rows) for rows in inside)
     au = [sum(r[2] for r in rows) / sum(r[1] - r[0] for r in rows) for rows in inside if any(r[1] > r[0] for r in rows)]
-    assert result["au"] == (pytest.approx(sum(au) / len(au)) if au else None)
+    assert result["au"] == (pytest.approx(sum(au) / len(au)) if len(au) == len(ranks) else None)
+
+
+@pytest.mark.parametrize(("first", "others", "said"), [(60, 1, True), (6, 6, False), (1, 0, False)])
+def test_waiting_at_the_first_step_of_epochs_is_pointed_out(first: int, others: int, said: bool) -> None:
+    trace = Trace()
+    epoch = [("data_wait", first), ("compute", 100), *[("data_wait", others), ("compute", 100)] * 9]
+    trace.rank(0, epoch * 3, per_epoch=10)
+    notes = measure(trace.spans, RunShape(1, 1, 1, 3, 10))["notes"]
+    assert any("at the first step of an epoch" in note for note in notes) == said

@@ -151,6 +151,43 @@ def test_a_queue_is_what_the_loader_section_says() -> None:
     assert (queue.assignment, queue.in_order, queue.window) == ("dynamic", False, 12)
 
 
+def test_opens_cost_what_the_preset_or_the_scenario_says() -> None:
+    lustre = plan(storage__model="lustre-theta", cluster__nodes=3)
+    written = {
+        "first_byte": {"kind": "lognormal", "median": "100 us", "sigma": 0.3},
+        "open": {"kind": "lognormal", "median": "1 ms", "sigma": 0.8},
+        "connection_bandwidth": "2.6 GB/s",
+        "bandwidth": "210 GB/s",
+        "opens_per_second": 20_000,
+        "scope": "cluster",
+    }
+    assert plan(storage__model=written, cluster__nodes=3).device == lustre.device
+    assert lustre.device.open is not None
+    assert lustre.num_devices == 1
+    assert pickle.loads(pickle.dumps(lustre.device)) == lustre.device
+    assert plan(storage__model="nvme").device.open is None
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_the_nodes_share_s3s_cap_on_requests_and_have_a_network_each(nodes: int) -> None:
+    s3 = plan(storage__model="s3", cluster__nodes=nodes)
+    assert s3.num_devices == nodes
+    assert s3.device.requests_per_second == 5500 / nodes
+    assert s3.device.bandwidth == 12.5e9
+    assert s3.first_byte.draw(1, np.arange(100_000, dtype=np.int64)).max() <= 2.0
+
+
+def test_ranks_of_a_replicated_dataset_load_the_same_and_a_weak_one_grows_with_them() -> None:
+    same = plan(cluster__ranks_per_node=3, loader__partition="replicated")
+    assert same.steps == (24, 24)
+    assert same.layout.num_samples == 48
+    assert len({tally.samples for tally in same.planned()}) == 1
+    grown = plan(cluster__ranks_per_node=3, loader__scaling="weak")
+    assert grown.steps == (24, 24)
+    assert grown.layout.num_files == grown.sampler().layout.num_files == 3 * 48
+    assert sum(tally.samples for tally in grown.planned()) == 2 * 3 * 48
+
+
 def test_a_preset_and_its_parameters_written_out_are_the_same_device() -> None:
     written = {
         "first_byte": {"kind": "lognormal", "median": "90 us", "sigma": 0.3},

@@ -14,6 +14,7 @@ import pytest
 
 from rayio.errors import ClusterError, DataError, RunError
 from rayio.reporter import Reporter
+from rayio.scenario.write import to_yaml
 from rayio.session import Run, generate, run
 from rayio.trace.span import batch_id
 from scenarios import scenario, simulated
@@ -189,3 +190,24 @@ def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster(tmp_path: Path)
     assert where["queue-0"] == where["rank-0"]
     assert [where[f"reader-0-{w}"] == where["rank-0"] for w in (0, 1)] == [True, False]
     assert told["ledger"]["even"] is True
+
+
+def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
+    (tmp_path / "long.yaml").write_text(to_yaml(scenario(train__compute="50 ms", train__epochs=500)))
+    environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, "-m", "rayio", "run", "long.yaml", "--out", "cut"]
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = []
+        for line in process.stderr:
+            said.append(line)
+            if "rank-steps" in line and not line.split("s  ")[1].startswith("0/"):
+                process.send_signal(signal.SIGTERM)
+                break
+        said += process.stderr.readlines()
+        assert process.wait(timeout=60) == 130, said
+    assert "Traceback" not in "".join(said)
+    left = Run.open(tmp_path / "cut")
+    assert left.exit_code == 130
+    assert left.result["ledger"]["delivered_steps"] > 0
+    assert len(left.spans()) > 0

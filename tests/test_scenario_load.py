@@ -39,6 +39,7 @@ dataset:
 storage:
   model:
     first_byte: {kind: uniform, low: 1 ms, high: 3 ms}
+    open: {kind: normal, mean: 1 ms, stdev: 100 us}
     connection_bandwidth: 1 GB/s
     bandwidth: 10 GB/s
     requests_per_second: 5000
@@ -50,8 +51,10 @@ loader:
   io_depth: 5
   assignment: dynamic
   in_order: false
-  shuffle: none
+  shuffle: block
+  shuffle_block: 12
   partition: strided
+  scaling: weak
   decode: {kind: exponential, mean: 20 us}
   max_bytes_in_flight: 1 GiB
   payload: none
@@ -213,7 +216,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
     resolved = yaml.safe_load(to_yaml(read(FULL)))
     fixed = {
         "storage": {"direct", "cache", "stage", "faults"},
-        "loader": {"kind", "worker", "scaling", "file_access", "drop_last"},
+        "loader": {"kind", "worker", "file_access", "drop_last"},
         "train": {"stragglers", "device_copy", "evaluate"},
         "checkpoint": {"asynchronous"},
     }
@@ -277,3 +280,10 @@ def test_merging_twice_is_merging_once_and_keeps_all_that_is_said_last(base: Any
 def test_a_scenario_in_python_names_itself_in_errors() -> None:
     with pytest.raises(ScenarioError, match=r"^mine: dataset: is required and missing"):
         build({"name": "x", "train": {"compute": 1}}, "mine")
+
+
+@pytest.mark.parametrize("name", packaged())
+def test_the_schema_accepts_every_packaged_scenario_as_it_is_written(name: str) -> None:
+    validator = pytest.importorskip("jsonschema").Draft202012Validator(json_schema())
+    text = (Path(__file__).parents[1] / "scenarios" / f"{name}.yaml").read_text(encoding="utf-8")
+    assert [error.message for error in validator.iter_errors(yaml.safe_load(text))] == []

@@ -138,7 +138,7 @@ def test_a_truncated_file_is_named_with_sample_and_expectation(
     victim.write_bytes(victim.read_bytes()[:-40])
     assert command("run", small, "--engine", "local") == 2
     line = one_line(capsys)
-    assert victim.name in line
+    assert str(victim) in line
     assert "sample" in line
     assert "expected" in line
 
@@ -176,7 +176,55 @@ def test_checkpoints_are_whole_files_of_the_planned_size(small: Path, home: Path
 def test_a_checkpoint_that_never_falls_due_is_said(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
     saved = ("checkpoint.every.epochs=2", "checkpoint.path=ck", "checkpoint.model.bytes=1 MB")
     assert command("simulate", small, *saved) == 0
-    assert "no checkpoint falls due: the first would be after 24 steps, the run has 12" in capsys.readouterr().out
+    said = "checkpoint.every: no checkpoint falls due, the first would be after 24 of 12 steps"
+    assert said in capsys.readouterr().out
+    assert command("validate", small, *saved) == 0
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.warmup_steps=12", "the run has 12 steps, so nothing is measured"),
+        ("train.steps=99", "caps nothing, an epoch has 12 steps"),
+        ("loader={batch_size: 2, num_workers: 0, prefetch_factor: 9}", "nothing is prefetched"),
+    ],
+)
+def test_a_key_that_has_nothing_to_do_in_this_run_is_said(
+    override: str, said: str, small: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("simulate", small, override) == 0
+    assert said in capsys.readouterr().out
+
+
+def test_nothing_measured_is_unknown_and_meets_no_expectation(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("simulate", small, "train.warmup_steps=12", "expect.au=>= 0") == 3
+    assert "au is not known" in one_line(capsys)
+
+
+def test_an_address_goes_with_ray_alone(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command("run", small, "--engine", "local", "--address", "auto") == 2
+    assert "uses no cluster" in one_line(capsys)
+
+
+def test_the_report_of_a_damaged_run_says_what_is_lost(
+    small: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("simulate", small, "--out", "r") == 0
+    (part,) = (home / "r/spans").iterdir()
+    part.write_bytes(part.read_bytes()[:-100])
+    capsys.readouterr()
+    assert command("report", "r") == 0
+    assert f"{part.name}: damaged" in capsys.readouterr().out
+    (home / "r/result.json").write_text("{}")
+    assert command("report", "r") == 2
+    assert "has version None" in one_line(capsys)
+
+
+def test_emulated_nodes_that_share_a_real_one_are_said() -> None:
+    plan = Plan(scenario(cluster__nodes=3), modelled=True)
+    (warning,) = preflight(plan, Connection(False, (node(free_bytes=1 << 40),), "1234"))
+    assert "cluster.nodes=3 are emulated on 1 Ray node:" in warning
 
 
 def test_an_unknown_engine_is_refused(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -237,7 +285,8 @@ def test_actors_that_do_not_fit_in_memory_are_refused_with_the_key_to_change() -
     plan = Plan(scenario(cluster__nodes=4, loader__num_workers=8, cluster__roles_per_actor=1), modelled=True)
     with pytest.raises(ClusterError, match=r"actors of about 62.* raise cluster\.roles_per_actor"):
         preflight(plan, Connection(False, (node(free_bytes=1 << 30),), "1234"))
-    assert preflight(plan, Connection(False, (node(free_bytes=1 << 40),), "1234")) == []
+    (shared,) = preflight(plan, Connection(False, (node(free_bytes=1 << 40),), "1234"))
+    assert "emulated" in shared
 
 
 def test_a_window_beyond_the_bound_on_bytes_is_a_warning() -> None:

@@ -105,6 +105,49 @@ def test_requests_per_second_are_shared_as_bytes_are() -> None:
     assert read_for(4, 5, of(*[1] * 50), spec) == 4 * 5 * 50 * 1_000_000
 
 
+def opening(num_opens: int, *nbytes: int, address: tuple[int, int, int] = (0, 0, 0)) -> Requests:
+    return Requests(address, num_opens, np.array(nbytes, np.int64))
+
+
+def test_every_open_costs_its_time_however_many_requests_follow_it() -> None:
+    spec = DeviceSpec(1e12, 1e12, open=Constant(value=0.003))
+    assert duration(opening(2, *[0] * 5), spec) == 6_000_000
+    assert duration(opening(5, 0, 0), spec) == 15_000_000
+    assert duration(opening(0, 0, 0), spec) == 0
+    assert duration(opening(4, *[0] * 8), spec, io_depth=4) == 3_000_000, "opens overlap as requests do"
+
+
+def test_opens_are_drawn_at_their_address_apart_from_first_bytes() -> None:
+    slow = DeviceSpec(1e12, 1e12, open=LogNormal(median=0.001, sigma=0.5))
+    one = duration(opening(1, 0), slow)
+    assert one == duration(opening(1, 0), slow)
+    others = [duration(opening(1, 0, address=address), slow) for address in ((1, 0, 0), (0, 1, 0), (0, 0, 1))]
+    assert len({one, *others, duration(opening(1, 0), slow, seed=11)}) == 5
+    first_byte = duration(of(0), KNEE, LATE)
+    assert duration(opening(1, 0), slow, LATE) == pytest.approx(one + first_byte, abs=1)
+    assert first_byte != one, "the distributions are equal, the draws are not the same"
+
+
+def test_opens_per_second_are_capped_in_place_of_requests() -> None:
+    spec = DeviceSpec(1e12, 1e12, opens_per_second=1000)
+    assert read_for(4, 5, opening(2, *[1] * 50), spec) == 4 * 5 * 2 * 1_000_000
+    assert read_for(4, 5, opening(0, *[1] * 50), spec) < 1_000_000
+
+
+def test_a_file_is_opened_once_to_be_written() -> None:
+    spec = DeviceSpec(1e12, 1e12, opens_per_second=100, open=LogNormal(median=0.5, sigma=0.5))
+
+    def took(path: str) -> int:
+        kernel = VirtualKernel()
+        kernel.run(storage(kernel, Device(spec)).write(path, 1000, 10, fsync=False))
+        return kernel.now()
+
+    assert took("a") == took("a") != took("b")
+    assert 100_000_000 < took("a") < 3_000_000_000
+    free = DeviceSpec(1e12, 1e12, opens_per_second=100)
+    assert duration(of(1), free) == 10_000_000
+
+
 def test_whichever_limit_is_tighter_decides() -> None:
     spec = DeviceSpec(connection_bandwidth=1e12, bandwidth=100 * MB, requests_per_second=1000)
     assert duration(of(1, 1), spec) == 2_000_000

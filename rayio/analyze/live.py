@@ -45,14 +45,13 @@ class Live:
         return {"steps": self.steps, "time": dict(self.time), "bytes": self.nbytes, "spans": self.num_spans}
 
 
-def line(snapshot: dict[str, Any], planned_steps: int, seconds: float) -> str:
+def line(snapshot: dict[str, Any], planned_steps: int, seconds: float | None) -> str:
     """Say in one line how far a run is: steps, shares of the time so far (warm-up included), bytes per second."""
     time = snapshot["time"]
     busy = sum(time.get(name, 0) for name in ("data_wait", "compute", "sync", "checkpoint", "overshoot")) or 1
     share = {name: 100 * time.get(name, 0) / busy for name in ("compute", "data_wait", "sync", "checkpoint")}
-    rate = snapshot["bytes"] / max(seconds, 1e-9) / 2**20
+    rate = "" if seconds is None else f" · {snapshot['bytes'] / max(seconds, 1e-9) / 2**20:.0f} MiB/s"
     return (
         f"{snapshot['steps']}/{planned_steps} rank-steps · compute {share['compute']:.1f} % · data wait "
-        f"{share['data_wait']:.1f} % · sync {share['sync']:.1f} % · checkpoint {share['checkpoint']:.1f} % · "
-        f"{rate:.0f} MiB/s"
+        f"{share['data_wait']:.1f} % · sync {share['sync']:.1f} % · checkpoint {share['checkpoint']:.1f} %{rate}"
     )

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 #: Steps in the window below which a note says that they are few.
 FEW_STEPS = 10
 
+#: Share of step time above which waiting for the first batches of epochs gets a note.
+WORTH_A_WORD = 0.02
+
 #: Ranks listed one by one in a result; of more, the first ones.
 LISTED_RANKS = 64
 
@@ -128,8 +131,9 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
         "percentiles": _percentiles(spans, steps, inside, window),
         "ranks": _ranks(lives, steps, inside),
     }
+    notes += _filling(steps, inside)
     if len(lives.rank) > LISTED_RANKS:
-        notes.append(f"{LISTED_RANKS} of {len(lives.rank)} ranks are listed")
+        notes.append(f"{LISTED_RANKS} of {len(lives.rank)} ranks are listed one by one in result.json")
     for rank in lives.rank[lives.split["other"] < 0][:1]:
         notes.append(f"spans of rank {rank} overlap on lane 0: its split is wrong, which is a defect of rayio")
     result["notes"] = notes
@@ -169,6 +173,8 @@ def _utilisation(
             notes.append(f"{len(au) - len(known)} of {len(au)} ranks have no whole step in the window, so no AU")
         if fewest < FEW_STEPS:
             notes.append(f"only {fewest} whole steps per rank in the window: the numbers are rough")
+    if len(known) < len(au):  # a mean over some of the ranks would pass for one over all
+        known = known[:0]
     return {
         "au": float(known.mean()) if len(known) else None,
         "au_min": float(known.min()) if len(known) else None,
@@ -187,13 +193,19 @@ def _au_by_rank(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> NDArray[
 
 
 def _rates(spans: pa.Table, steps: Steps, window: Window | None, shape: RunShape) -> dict[str, Any]:
-    """Samples whose wait ended in the window, and bytes of reads that ended in it, per second of it."""
+    """Samples whose wait ended in the window, and the bytes that were read for their batches, per second of it.
+
+    Bytes follow the batch, whenever it was read: what was prefetched before the window and consumed in it counts.
+    """
     if window is None:
         return {"samples_per_second": None, "mib_per_second": None}
     consumed = int(window.holds(steps.arrived).sum()) * shape.batch_size
-    reads = texts(spans, "name", ("read",)) == 0
-    ended = (integers(spans, "start_ns") + integers(spans, "duration_ns"))[reads]
-    nbytes = int(integers(spans, "bytes")[reads][window.holds(ended)].sum())
+    name = texts(spans, "name", ("read", "data_wait"))
+    ended = integers(spans, "start_ns") + integers(spans, "duration_ns")
+    batches = integers(spans, "link")[(name == 1) & window.holds(ended)]
+    reads = name == 0
+    of_these = np.isin(integers(spans, "batch")[reads], batches)
+    nbytes = int(integers(spans, "bytes")[reads][of_these].sum())
     return {
         "samples_per_second": consumed / window.seconds,
         "mib_per_second": nbytes / 2**20 / window.seconds,
@@ -207,6 +219,16 @@ def _shares(steps: Steps, inside: NDArray[np.bool_]) -> dict[str, Any]:
     other = total - sum(spent.values())
     parts = {"data_wait": spent["data_wait"], "sync": spent["sync"], "checkpoint": spent["checkpoint"], "other": other}
     return {f"{name}_share": ns / total if total else None for name, ns in parts.items()}
+
+
+def _filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:
+    """Say so when most of the waiting in the window is for the first batch of an epoch, and is worth a word."""
+    waits, total = steps.parts["data_wait"][inside], int(steps.duration[inside].sum())
+    at_first = int(waits[steps.step[inside] == 0].sum())
+    if at_first <= waits.sum() / 2 or waits.sum() < WORTH_A_WORD * total:
+        return []
+    share = 100 * at_first / int(waits.sum())
+    return [f"{share:.0f} % of the data wait is at the first step of an epoch: prefetching starts anew there"]
 
 
 def _whole_run(lives: Lives, steps: Steps, shape: RunShape) -> dict[str, Any]:

@@ -110,6 +110,8 @@ def _headline(result: Mapping[str, Any]) -> list[str]:
         ("overhead", _percent(result.get("other_share"), 2), "of step time (rayio's own)"),
         ("goodput", _percent(result.get("goodput")), "of wall time was compute that counts"),
     ]
+    if result.get("au") is None:
+        rows[0] = ("AU", "unknown", measured)
     if result.get("au_dlio") is not None:
         rate = _decimal(result.get("samples_per_second_dlio"))
         rows.append(("as DLIO", f"{result['au_dlio']:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
@@ -137,7 +139,7 @@ def _percentiles(result: Mapping[str, Any]) -> list[str]:
 def _books(result: Mapping[str, Any], dropped_samples: int, capped_samples: int) -> list[str]:
     lines = []
     if ledger := result.get("ledger"):
-        state = "even" if ledger.get("even") else "NOT EVEN"
+        state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[ledger.get("even")]
         lines.append(
             f"  ledger {state}: {ledger.get('delivered_samples')} of {ledger.get('planned_samples')} planned samples"
             f" delivered, {ledger.get('skipped_samples')} skipped, {format_bytes(ledger.get('delivered_bytes') or 0)}"

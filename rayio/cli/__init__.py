@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 import tempfile
@@ -65,9 +67,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a sign gets another, not a traceback
+            stream.reconfigure(errors="replace")
     try:
         code = application()(args=arguments, prog_name="rayio", standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         if code == _INTERRUPTED:
             _say("interrupted")
         return code if isinstance(code, int) else 0
@@ -85,11 +91,22 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         if isinstance(left.__context__, BrokenPipeError):
             return _unheard()
         raise
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            return _our_fault(error)
+        _say("no space left where the output goes")
+        _unheard()
+        return RayioError.exit_code
     except Exception as error:
-        with tempfile.NamedTemporaryFile("w", prefix="rayio-", suffix=".log", delete=False) as log:
-            traceback.print_exception(error, file=log)
-        _say(f"our fault: {type(error).__name__}: {error}; the traceback is in {log.name}")
-        return 1
+        return _our_fault(error)
+
+
+def _our_fault(error: Exception) -> int:
+    """Keep the traceback in a file and name it."""
+    with tempfile.NamedTemporaryFile("w", prefix="rayio-", suffix=".log", delete=False) as log:
+        traceback.print_exception(error, file=log)
+    _say(f"our fault: {type(error).__name__}: {error}; the traceback is in {log.name}")
+    return 1
 
 
 def _unheard() -> int:

@@ -32,7 +32,8 @@ Root = Annotated[
     typer.Option(help="Folder from which the scenario's relative paths and runs/ start.", show_default="here"),
 ]
 Out = Annotated[
-    Path | None, typer.Option(help="Run directory to make; must not exist.", show_default="runs/<name>-<time>")
+    Path | None,
+    typer.Option(help="Run directory to make, relative to --root; must not exist.", show_default="runs/<name>-<time>"),
 ]
 
 
@@ -98,6 +99,8 @@ def run(
 
     _interruptible()
     chosen: Any = engine
+    if address is not None and engine != "ray":
+        raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
     if engine not in ("ray", "local"):
         raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
     picked: Engine = chosen

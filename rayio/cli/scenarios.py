@@ -40,6 +40,8 @@ def validate(source: Source, overrides: Overrides = None) -> None:
         f"{derive.num_samples(scenario)} samples, {format_bytes(derive.dataset_bytes(scenario))}"
         + "".join(f"; {text}" for text in left_out)
     )
+    for text in derive.idle(scenario):
+        print(f"note: {text}")
 
 
 def show(source: Source, overrides: Overrides = None) -> None:

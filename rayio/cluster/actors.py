@@ -85,7 +85,7 @@ class Host:
         self._device: Any = None
         self._latencies = Latencies(self.plan.first_byte.draw, self.plan.scenario.seed, len(birth.members))
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
-        self.collector.born.remote(birth.name, os.getpid(), self.born, restarted)
+        self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
     def wake(self) -> None:
         """Begin to empty the recorder regularly; every call of an actor says this first, a restarted one too."""

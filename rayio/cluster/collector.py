@@ -33,13 +33,13 @@ class Collector:
         """Answer when the actor has started."""
         return {"name": "collector", "pid": os.getpid()}
 
-    def born(self, name: str, pid: int, now: int, restarted: bool) -> None:
+    def born(self, name: str, node: int, pid: int, now: int, restarted: bool) -> None:
         """Note that an actor has started. After a restart, what it had not sent is a ``lost`` interval."""
         if restarted:
             since = self._heard.get(name, now)
             self._restarts.append({"actor": name, "pid": pid, "at_ns": now, "silent_seconds": (now - since) / 1e9})
-            role, _, index = name.rpartition("-") if name.count("-") == 1 else name.partition("-")
-            writer = self._recorder.register(role, index, 0)
+            role, _, index = name.partition("-")
+            writer = self._recorder.register(role, index, node)
             self._recorder.add(writer, "lost", since, now, 1, status="lost")
             self._parts.keep(self._recorder.drain())
         self._heard[name] = now

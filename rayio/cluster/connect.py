@@ -148,7 +148,17 @@ def preflight(plan: Plan, connection: Connection) -> list[str]:
             f"{format_bytes(processes * ACTOR_BYTES)}, {format_bytes(free)} are free; "
             "raise cluster.roles_per_actor, or lower loader.num_workers or cluster.ranks_per_node"
         )
-    return _tight(plan)
+    return [*_shared(plan, connection), *_tight(plan)]
+
+
+def _shared(plan: Plan, connection: Connection) -> list[str]:
+    emulated, real = plan.scenario.cluster.nodes, len(connection.nodes)
+    if emulated <= real:
+        return []
+    return [
+        f"cluster.nodes={emulated} are emulated on {real} Ray node{'s' if real > 1 else ''}: they share processors, "
+        "memory and storage, so real I/O competes where it would not on nodes of their own"
+    ]
 
 
 def _tight(plan: Plan) -> list[str]:

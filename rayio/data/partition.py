@@ -12,7 +12,7 @@ from rayio.registry import Registry
 
 
 class Partition(NamedTuple):
-    """A rule that gives each position in ``[0, num_samples)`` to exactly one rank.
+    """A rule that gives each position in ``[0, num_samples)`` to exactly one rank, or to every rank if ``shared``.
 
     Shares of any two ranks differ by at most one. ``positions`` maps places within a rank's share, ``0 <= local <
     share``, to positions of the epoch's order.
@@ -22,6 +22,8 @@ class Partition(NamedTuple):
     share: Callable[[int, int, int], int]
     #: ``(num_samples, world_size, rank, local)`` to positions, of the shape of ``local``.
     positions: Callable[[int, int, int, NDArray[np.int64]], NDArray[np.int64]]
+    #: Whether every rank has all positions, in place of a share of its own.
+    shared: bool = False
 
 
 def contiguous_share(num_samples: int, world_size: int, rank: int) -> int:
@@ -44,10 +46,21 @@ def strided_positions(num_samples: int, world_size: int, rank: int, local: NDArr
     return local * world_size + rank
 
 
+def replicated_share(num_samples: int, world_size: int, rank: int) -> int:
+    """Count all positions: every rank has them."""
+    return num_samples
+
+
+def replicated_positions(num_samples: int, world_size: int, rank: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Give every rank the whole order: at each step all ranks read the same samples."""
+    return local
+
+
 PARTITIONS: Registry[Partition] = Registry(
     "partition",
     {
         "contiguous": Partition(contiguous_share, contiguous_positions),
         "strided": Partition(strided_share, strided_positions),
+        "replicated": Partition(replicated_share, replicated_positions, shared=True),
     },
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from rayio import seeds
 from rayio.data.layout import Batch, Layout
 from rayio.data.partition import PARTITIONS
-from rayio.data.shuffle import SHUFFLES
+from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.errors import DataError
+from rayio.scenario import derive
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
@@ -62,11 +64,12 @@ class Sampler:
     """The plan of what every rank reads in every epoch, as a handful of parameters: it pickles to a few hundred bytes.
 
     Every rank has the same number of steps; samples that do not fill a batch on every rank are dropped from the end of
-    each rank's share (``drop_last``), and with ``shuffle="global"`` those are others every epoch. ``block_samples`` and
-    ``max_blocks`` bound a cache of computed steps, which is no part of the plan; see :meth:`cached_for`.
+    each rank's share (``drop_last``), and with ``shuffle="global"`` those are others every epoch. ``shuffle_block`` and
+    ``shuffle_buffer`` are samples, for the shuffles of these names. ``block_samples`` and ``max_blocks`` bound a cache
+    of computed steps, which is no part of the plan; see :meth:`cached_for`.
 
     Raises:
-        DataError: ``batch_size`` or ``world_size`` is not positive, or one batch a rank is more than the dataset has.
+        DataError: a size is not positive, or one batch a rank is more than the dataset has.
         ScenarioError: no such partition or shuffle.
     """
 
@@ -78,12 +81,19 @@ class Sampler:
         world_size: int,
         partition: str = "contiguous",
         shuffle: str = "global",
+        shuffle_block: int = 1,
+        shuffle_buffer: int = 1,
         seed: int,
         max_steps: int | None = None,
         block_samples: int = BLOCK_SAMPLES,
         max_blocks: int = 4,
     ) -> None:
-        for name, number in (("batch_size", batch_size), ("world_size", world_size)):
+        for name, number in (
+            ("batch_size", batch_size),
+            ("world_size", world_size),
+            ("shuffle_block", shuffle_block),
+            ("shuffle_buffer", shuffle_buffer),
+        ):
             if number < 1:
                 raise DataError(f"{name} must be at least 1, not {number}")
         self.layout = layout
@@ -91,12 +101,16 @@ class Sampler:
         self.world_size = world_size
         self.partition = partition
         self.shuffle = shuffle
+        self.sizes = Sizes(layout.samples_per_file, shuffle_block, shuffle_buffer)
         self.seed = seed
         self.max_steps = max_steps
         share = PARTITIONS[partition].share
         SHUFFLES[shuffle]  # refused here when there is none
         #: The smallest share decides: a rank with one step more would wait for partners that have finished.
-        smallest = min(share(layout.num_samples, world_size, rank) for rank in range(world_size))
+        shares = [share(layout.num_samples, world_size, rank) for rank in range(world_size)]
+        smallest = min(shares)
+        #: Samples given out in an epoch; those that every rank has count once for each.
+        self.shared_out = sum(shares)
         #: Whole batches that every rank has in an epoch, and those it makes: at most ``max_steps``.
         self.whole_steps = smallest // batch_size
         if self.whole_steps < 1:
@@ -116,13 +130,15 @@ class Sampler:
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> Sampler:
         """Build the sampler that every role of this scenario shares."""
-        cluster, loader = scenario.cluster, scenario.loader
+        loader = scenario.loader
         return cls(
-            Layout.from_scenario(scenario),
+            replace(Layout.from_scenario(scenario), num_files=derive.num_files(scenario)),
             batch_size=loader.batch_size,
-            world_size=cluster.nodes * cluster.ranks_per_node,
+            world_size=derive.world_size(scenario),
             partition=loader.partition,
             shuffle=loader.shuffle,
+            shuffle_block=loader.shuffle_block or 1,
+            shuffle_buffer=loader.shuffle_buffer or 1,
             seed=scenario.seed,
             max_steps=scenario.train.steps,
         )
@@ -147,8 +163,11 @@ class Sampler:
 
     @property
     def dropped(self) -> int:
-        """Samples that one epoch leaves out because they fill no batch on every rank (``max_steps`` not considered)."""
-        return self.layout.num_samples - self.whole_steps * self.batch_size * self.world_size
+        """Samples that one epoch leaves out because they fill no batch on every rank (``max_steps`` not considered).
+
+        A sample that every rank has and leaves out counts once for each.
+        """
+        return self.shared_out - self.whole_steps * self.batch_size * self.world_size
 
     def batch(self, epoch: int, rank: int, step: int) -> Batch:
         """Compute what a rank reads at a step.
@@ -186,7 +205,8 @@ class Sampler:
         num_samples = self.layout.num_samples
         local = np.arange(first_step * self.batch_size, (first_step + num_steps) * self.batch_size, dtype=np.int64)
         positions = PARTITIONS[self.partition].positions(num_samples, self.world_size, rank, local)
-        samples = SHUFFLES[self.shuffle](num_samples, seeds.key(self.seed, "shuffle", epoch), positions)
+        key = seeds.key(self.seed, "shuffle", epoch)
+        samples = SHUFFLES[self.shuffle](num_samples, key, positions, self.sizes)
         return samples.reshape(num_steps, self.batch_size)
 
     def _block(self, epoch: int, rank: int, step: int) -> tuple[_Block, int]:

@@ -1,8 +1,15 @@
-"""In which order an epoch visits samples: keyed permutations, evaluated at any positions without a table."""
+"""In which order an epoch visits samples: keyed permutations, evaluated at any positions without a table.
+
+They differ in what a reader meets. With ``none`` files are read from end to end, one after the other; with ``file`` and
+``block`` in long runs that jump between; with ``buffer`` the reader stays within a window but hops about in it; with
+``global`` nearly every sample is in another file than the one before. All use memory for the positions asked of them
+and nothing else.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,47 +17,130 @@ from numpy.typing import NDArray
 from rayio import seeds
 from rayio.registry import Registry
 
-#: ``(num_samples, key, positions)`` to sample ids: for each key a permutation of ``[0, num_samples)``.
-Shuffle = Callable[[int, int, NDArray[np.int64]], NDArray[np.int64]]
 
-#: Rounds of the Feistel network; small datasets take twice as many, or some orders come three times as often as others.
+class Sizes(NamedTuple):
+    """How many consecutive samples belong together; each shuffle looks at its own number."""
+
+    #: Samples of one file.
+    file: int = 1
+    #: Samples of a block (``loader.shuffle_block``).
+    block: int = 1
+    #: Samples that a shuffle buffer holds (``loader.shuffle_buffer``).
+    buffer: int = 1
+
+
+#: ``(num_samples, key, positions, sizes)`` to sample ids: for each key a permutation of ``[0, num_samples)``.
+Shuffle = Callable[[int, int, NDArray[np.int64], Sizes], NDArray[np.int64]]
+
+#: Rounds of the Feistel network; small domains take twice as many, or some orders come three times as often as others.
 ROUNDS = 8
 SMALL_BITS = 10
 #: Positions worked on at once: their words fit the second-level cache.
 CHUNK = 1 << 14
 
 
-def unshuffled(num_samples: int, key: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+def unshuffled(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
     """Visit samples in file order, the same every epoch."""
     return positions
 
 
-def global_permutation(num_samples: int, key: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Permute all samples, in O(1) memory and time per position, for any ``num_samples`` up to 2**62.
+def global_permutation(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+    """Permute all samples, in O(1) memory and time per position, for any ``num_samples`` up to 2**62."""
+    return _permute(num_samples, key, positions)
 
-    A Feistel network over the smallest power of two that holds the dataset, with halves as equal as they come, walked
+
+def file_permutation(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+    """Permute files and keep the order within each: every file is read from end to end. One file stays as it is."""
+    return _permute_runs(num_samples, key, positions, sizes.file)
+
+
+def block_permutation(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+    """Permute blocks of ``sizes.block`` consecutive samples and keep the order within each.
+
+    Blocks begin at sample 0 and disregard the edges of files; when the dataset is no multiple of a block, its last
+    samples are a shorter one. A block as large as the dataset shuffles nothing.
+    """
+    return _permute_runs(num_samples, key, positions, sizes.block)
+
+
+def buffer_permutation(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+    """Permute within consecutive windows of ``sizes.buffer`` samples; the last window is what remains.
+
+    This stands in for a shuffle buffer that is filled in file order. It mixes as far, and a sample comes at most
+    ``buffer - 1`` positions early, as from such a buffer. What differs: a real buffer may keep a sample for any length
+    of time, here it comes at most ``buffer - 1`` positions late; and no sample crosses from one window to the next.
+    Windows are cut from the whole epoch's order before the partition: with ``contiguous`` a rank meets them one after
+    the other, with ``strided`` all ranks work in the same one.
+    """
+    window = min(sizes.buffer, num_samples)
+    flat = positions.ravel()
+    numbers = flat // window
+    places = flat - numbers * window
+    whole = num_samples // window
+    samples = numbers * window
+    tweak = seeds.words(seeds.key(key, "window"), numbers)
+    in_rest = numbers == whole
+    if not in_rest.any():
+        samples += _permute(window, key, places, tweak)
+    else:  # a domain of its own: walking the large one's cycles until they hit a small rest could take for ever
+        for chosen, size in ((~in_rest, window), (in_rest, num_samples - whole * window)):
+            samples[chosen] += _permute(size, key, places[chosen], tweak[chosen])
+    return samples.reshape(positions.shape)
+
+
+def _permute_runs(num_samples: int, key: int, positions: NDArray[np.int64], run: int) -> NDArray[np.int64]:
+    """Permute runs of ``run`` consecutive samples as wholes.
+
+    Whole runs are permuted among themselves, and the shorter rest, if any, is put before a random one of them or after
+    the last: together every order of the runs is possible.
+    """
+    run = min(run, num_samples)
+    whole, rest = divmod(num_samples, run)
+    rest_at = run * (int(seeds.words(seeds.key(key, "rest"), np.zeros(1, np.int64))[0]) % (whole + 1))
+    flat = positions.ravel()
+    if rest:
+        in_rest = (flat >= rest_at) & (flat < rest_at + rest)
+        among_whole = np.where(flat >= rest_at + rest, flat - rest, np.where(in_rest, 0, flat))
+    else:
+        among_whole = flat
+    places = among_whole // run
+    samples: NDArray[np.int64] = among_whole + (_permute(whole, key, places) - places) * run
+    if rest:
+        samples = np.where(in_rest, whole * run + flat - rest_at, samples)
+    return samples.reshape(positions.shape)
+
+
+def _permute(
+    size: int, key: int, positions: NDArray[np.int64], tweak: NDArray[np.uint64] | None = None
+) -> NDArray[np.int64]:
+    """Permute ``[0, size)``; positions with another ``tweak`` (one word for each, flat) see another permutation.
+
+    A Feistel network over the smallest power of two that holds ``size``, with halves as equal as they come, walked
     along its cycles until it lands inside: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002. At
     most half of that domain lies outside, so a position costs less than two passes on average.
     """
-    bits = max(2, (num_samples - 1).bit_length())
+    bits = max(2, (size - 1).bit_length())
     rounds = ROUNDS if bits > SMALL_BITS else 2 * ROUNDS
     round_keys = seeds.words(key, np.arange(rounds, dtype=np.int64))
     flat = positions.ravel()
-    samples = np.empty(flat.size, np.uint64)
+    permuted = np.empty(flat.size, np.uint64)
     for start in range(0, flat.size, CHUNK):
         part = flat[start : start + CHUNK].astype(np.uint64)
-        part = _feistel(part, bits, round_keys)
-        outside = np.flatnonzero(part >= num_samples)
+        words = None if tweak is None else tweak[start : start + CHUNK]
+        part = _feistel(part, bits, round_keys, words)
+        outside = np.flatnonzero(part >= size)
         while outside.size:
-            walked = _feistel(part[outside], bits, round_keys)
+            walked = _feistel(part[outside], bits, round_keys, None if words is None else words[outside])
             part[outside] = walked
-            outside = outside[walked >= num_samples]
-        samples[start : start + CHUNK] = part
-    return samples.astype(np.int64).reshape(positions.shape)
+            outside = outside[walked >= size]
+        permuted[start : start + CHUNK] = part
+    return permuted.astype(np.int64).reshape(positions.shape)
 
 
-def _feistel(words: NDArray[np.uint64], bits: int, round_keys: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Permute ``[0, 2**bits)``: halves take turns in being combined with a hash of the other."""
+def _feistel(
+    words: NDArray[np.uint64], bits: int, round_keys: NDArray[np.uint64], tweak: NDArray[np.uint64] | None
+) -> NDArray[np.uint64]:
+    """Permute ``[0, 2**bits)``: halves take turns in being combined with a hash of the other (and of the tweak)."""
     low_bits = bits // 2
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
@@ -59,6 +149,8 @@ def _feistel(words: NDArray[np.uint64], bits: int, round_keys: NDArray[np.uint64
     for number, round_key in enumerate(round_keys):
         source, target, width = (low, high, bits - low_bits) if number % 2 == 0 else (high, low, low_bits)
         np.add(source, round_key, out=scratch)
+        if tweak is not None:
+            np.add(scratch, tweak, out=scratch)
         np.multiply(scratch, np.uint64(seeds.GOLDEN), out=scratch)
         np.right_shift(scratch, np.uint64(32), out=shifted)
         np.bitwise_xor(scratch, shifted, out=scratch)
@@ -68,4 +160,13 @@ def _feistel(words: NDArray[np.uint64], bits: int, round_keys: NDArray[np.uint64
     return (high << np.uint64(low_bits)) | low
 
 
-SHUFFLES: Registry[Shuffle] = Registry("shuffle", {"none": unshuffled, "global": global_permutation})
+SHUFFLES: Registry[Shuffle] = Registry(
+    "shuffle",
+    {
+        "none": unshuffled,
+        "file": file_permutation,
+        "block": block_permutation,
+        "buffer": buffer_permutation,
+        "global": global_permutation,
+    },
+)

@@ -14,6 +14,7 @@ from typing import Any
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
+from rayio.errors import ScenarioError
 from rayio.pipeline.checkpoint import Checkpointing
 from rayio.pipeline.ledger import WORD, Tally
 from rayio.pipeline.loading import Loading
@@ -21,7 +22,7 @@ from rayio.pipeline.queue import QueueSpec
 from rayio.pipeline.training import Training
 from rayio.scenario import derive
 from rayio.scenario.distribution import Distribution, LogNormal
-from rayio.scenario.model import Scenario
+from rayio.scenario.model import Scenario, StorageParameters
 from rayio.storage.model import DeviceSpec
 from rayio.storage.presets import PRESETS
 
@@ -36,11 +37,22 @@ class Plan:
 
     ``modelled`` says that storage is a model (always on the virtual engine). ``auto_bytes_in_flight`` is what
     ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
+
+    Raises:
+        ScenarioError: ``storage.model`` names no preset.
     """
 
     scenario: Scenario
     modelled: bool
     auto_bytes_in_flight: int | None = None
+
+    def __post_init__(self) -> None:
+        model = self.scenario.storage.model
+        if isinstance(model, str):
+            try:
+                PRESETS[model]
+            except ScenarioError as error:
+                raise ScenarioError(f"storage.model={model}: {error}") from None
 
     @cached_property
     def world_size(self) -> int:
@@ -117,7 +129,7 @@ class Plan:
     @cached_property
     def layout(self) -> Layout:
         """The dataset's files and sizes."""
-        return Layout.from_scenario(self.scenario)
+        return Sampler.from_scenario(self.scenario).layout
 
     @property
     def form(self) -> Format:
@@ -177,26 +189,45 @@ class Plan:
     # --- modelled storage -------------------------------------------------------------------------------------------
 
     @cached_property
-    def device(self) -> DeviceSpec:
-        """What the modelled storage system can do."""
+    def storage(self) -> StorageParameters:
+        """The modelled storage system: the scenario's own, or what a preset's numbers mean on this cluster."""
         model = self.scenario.storage.model
-        chosen = PRESETS[model] if isinstance(model, str) else model
-        return DeviceSpec(chosen.connection_bandwidth, chosen.bandwidth, chosen.requests_per_second)
+        if not isinstance(model, str):
+            return model
+        preset = PRESETS[model]
+        parts = self.scenario.cluster.nodes if preset.shared_cap and preset.scope == "node" else 1
+        return StorageParameters(
+            first_byte=LogNormal(
+                median=preset.first_byte_median, sigma=preset.first_byte_sigma, max=preset.first_byte_max
+            ),
+            open=LogNormal(median=preset.open_median, sigma=preset.open_sigma),
+            connection_bandwidth=preset.connection_bandwidth,
+            bandwidth=preset.bandwidth,
+            requests_per_second=preset.requests_per_second and preset.requests_per_second / parts,
+            opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
+            scope=preset.scope,
+        )
 
     @cached_property
+    def device(self) -> DeviceSpec:
+        """What the modelled storage system can do."""
+        chosen = self.storage
+        return DeviceSpec(
+            chosen.connection_bandwidth,
+            chosen.bandwidth,
+            chosen.requests_per_second,
+            chosen.opens_per_second,
+            chosen.open if chosen.open.expected > 0 else None,
+        )
+
+    @property
     def first_byte(self) -> Distribution:
         """The first-byte latency of the modelled storage system."""
-        model = self.scenario.storage.model
-        if isinstance(model, str):
-            preset = PRESETS[model]
-            return LogNormal(median=preset.first_byte_median, sigma=preset.first_byte_sigma)
-        return model.first_byte
+        return self.storage.first_byte
 
     def device_of_node(self, node: int) -> int:
         """Give the number of the device that a node uses: its own, or the one that the cluster shares."""
-        model = self.scenario.storage.model
-        scope = PRESETS[model].scope if isinstance(model, str) else model.scope
-        return node if scope == "node" else 0
+        return node if self.storage.scope == "node" else 0
 
     @property
     def num_devices(self) -> int:

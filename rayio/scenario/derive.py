@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from rayio.errors import ScenarioError
 from rayio.scenario.fields import show
-from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, Scenario
+from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, Scenario, StorageParameters
 from rayio.units import format_bytes
 
 #: A sample begins with its id and a digest of 8 bytes each.
@@ -22,20 +22,42 @@ def world_size(scenario: Scenario) -> int:
     return scenario.cluster.nodes * scenario.cluster.ranks_per_node
 
 
+def is_replicated(scenario: Scenario) -> bool:
+    """Whether every rank reads the whole dataset."""
+    return scenario.loader.partition == "replicated"
+
+
+def num_files(scenario: Scenario) -> int:
+    """Files of the whole dataset: ``dataset.num_files``, and with ``loader.scaling: weak`` so many for each rank.
+
+    Weak scaling keeps what a rank reads in an epoch, whatever the number of ranks; the dataset grows with them. A
+    replicated dataset is every rank's own as it is, so that it has the same files under both.
+    """
+    grows = scenario.loader.scaling == "weak" and not is_replicated(scenario)
+    return scenario.dataset.num_files * (world_size(scenario) if grows else 1)
+
+
 def num_samples(scenario: Scenario) -> int:
-    """Samples of the dataset."""
-    return scenario.dataset.num_files * scenario.dataset.samples_per_file
+    """Samples of the whole dataset, that of all ranks."""
+    return num_files(scenario) * scenario.dataset.samples_per_file
 
 
 def samples_per_rank(scenario: Scenario) -> tuple[int, int]:
     """Smallest and largest share of a rank in one epoch, before whole batches are made; they differ by at most one."""
+    if is_replicated(scenario):
+        return num_samples(scenario), num_samples(scenario)
     share, left = divmod(num_samples(scenario), world_size(scenario))
     return share, share + (left > 0)
 
 
+def samples_per_epoch(scenario: Scenario) -> int:
+    """Samples given to ranks in one epoch; of a replicated dataset each counts once for every rank."""
+    return num_samples(scenario) * (world_size(scenario) if is_replicated(scenario) else 1)
+
+
 def whole_steps_per_epoch(scenario: Scenario) -> int:
     """Whole batches that every rank has in one epoch, before the cap; rounded down, equal on all ranks."""
-    return num_samples(scenario) // (scenario.loader.batch_size * world_size(scenario))
+    return samples_per_rank(scenario)[0] // scenario.loader.batch_size
 
 
 def steps_per_epoch(scenario: Scenario) -> int:
@@ -55,8 +77,11 @@ def samples_per_step(scenario: Scenario) -> int:
 
 
 def dropped_samples(scenario: Scenario) -> int:
-    """Samples per epoch that ``drop_last`` drops, because they fill no whole batch on every rank."""
-    return num_samples(scenario) - whole_steps_per_epoch(scenario) * samples_per_step(scenario)
+    """Samples per epoch that ``drop_last`` drops, because they fill no whole batch on every rank.
+
+    What every rank of a replicated dataset drops counts once for each, as in ``samples_per_epoch``.
+    """
+    return samples_per_epoch(scenario) - whole_steps_per_epoch(scenario) * samples_per_step(scenario)
 
 
 def capped_samples(scenario: Scenario) -> int:
@@ -70,7 +95,7 @@ def batch_bytes(scenario: Scenario) -> float:
 
 
 def dataset_bytes(scenario: Scenario) -> float:
-    """Expected bytes of all samples; what a format adds around them is not counted."""
+    """Expected bytes of all samples, those of all ranks; what a format adds around them is not counted."""
     return num_samples(scenario) * scenario.dataset.sample_bytes.expected
 
 
@@ -190,17 +215,28 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     cluster, dataset, loader, train = scenario.cluster, scenario.dataset, scenario.loader, scenario.train
     who = f"cluster.nodes={cluster.nodes} × cluster.ranks_per_node={cluster.ranks_per_node}"
     files = f"dataset.num_files={dataset.num_files} × dataset.samples_per_file={dataset.samples_per_file}"
+    if num_files(scenario) != dataset.num_files:
+        files += f" × {ranks} ranks (loader.scaling=weak)"
+    share = samples_per_rank(scenario)[0]
     if ranks > MAX_RANKS:
         yield f"{who}: {ranks} ranks; at most {MAX_RANKS} are possible"
     elif samples > MAX_SAMPLES:
         yield f"{files}: {samples} samples; at most {MAX_SAMPLES} are possible"
-    elif ranks > samples:
+    elif share < 1:
         yield f"{who}: {ranks} ranks for the {samples} samples of {files}; use at most {samples} ranks"
-    elif loader.batch_size * ranks > samples:
+    elif loader.batch_size > share:
         yield (
             f"loader.batch_size={loader.batch_size}: {ranks} ranks need {loader.batch_size * ranks} samples for a"
-            f" step, {files} has {samples}; use at most {samples // ranks}"
+            f" step, {files} has {samples}{' for each of them' * is_replicated(scenario)}; use at most {share}"
         )
+    for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
+        if loader.shuffle == shuffle and together is None:
+            yield f"loader.shuffle={shuffle}: give loader.shuffle_{shuffle}, a number of samples"
+    if isinstance(model := scenario.storage.model, StorageParameters) and None not in (
+        model.requests_per_second,
+        model.opens_per_second,
+    ):
+        yield "storage.model.opens_per_second: takes the place of requests_per_second; give one of them"
     if train.epochs > MAX_EPOCHS:
         yield f"train.epochs={train.epochs}: at most {MAX_EPOCHS} are possible"
     if (steps := steps_per_epoch(scenario)) > MAX_STEPS:
@@ -211,6 +247,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if dataset_bytes(scenario) > MAX_BYTES:
         size = format_bytes(dataset_bytes(scenario))
         yield f"{files} × dataset.sample_bytes: {size}; at most {format_bytes(MAX_BYTES)} are possible"
+    if num_files(scenario) != dataset.num_files and not dataset.is_modelled:
+        yield f"not yet: loader.scaling=weak with files: give dataset.path=model://<name>, not {dataset.path}"
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     if scenario.checkpoint is not None and isinstance(scenario.checkpoint.writers, Dedicated):
@@ -219,11 +257,41 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             yield f"checkpoint.writers.dedicated={writers}: more writers than the {state} B of checkpoint.model.bytes"
 
 
+def idle(scenario: Scenario) -> list[str]:
+    """Give one line for each key that asks for something which this run is too short, or too simple, to do."""
+    train, loader, steps = scenario.train, scenario.loader, total_steps(scenario)
+    said = []
+    if scenario.checkpoint is not None and not num_checkpoints(scenario):
+        first = checkpoint_period(scenario)
+        said.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
+    if train.warmup_steps >= steps:
+        said.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
+    if train.steps is not None and train.steps > whole_steps_per_epoch(scenario):
+        said.append(f"train.steps={train.steps}: caps nothing, an epoch has {whole_steps_per_epoch(scenario)} steps")
+    if loader.num_workers == 0 and loader.prefetch_factor != type(loader).model_fields["prefetch_factor"].default:
+        said.append(f"loader.prefetch_factor={loader.prefetch_factor}: nothing is prefetched with loader.num_workers=0")
+    for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
+        if loader.shuffle != shuffle and together is not None:
+            said.append(
+                f"loader.shuffle_{shuffle}={together}: nothing asks for it with loader.shuffle={loader.shuffle}"
+            )
+    together = {"file": scenario.dataset.samples_per_file, "block": loader.shuffle_block}.get(loader.shuffle)
+    if together is not None and together >= num_samples(scenario):
+        said.append(
+            f"loader.shuffle={loader.shuffle}: shuffles nothing, all {num_samples(scenario)} samples are in one"
+        )
+    if loader.scaling == "weak" and is_replicated(scenario):
+        said.append("loader.scaling=weak: changes nothing with loader.partition=replicated, which is every rank's own")
+    return said
+
+
 def table(scenario: Scenario) -> dict[str, float]:
     """Give the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
     return {
         "world_size": world_size(scenario),
+        "num_files": num_files(scenario),
         "num_samples": num_samples(scenario),
+        "samples_per_epoch": samples_per_epoch(scenario),
         "steps_per_epoch": steps_per_epoch(scenario),
         "total_steps": total_steps(scenario),
         "dropped_samples": dropped_samples(scenario),

@@ -7,8 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, model_validator
 from pydantic.functional_validators import BeforeValidator
+from pydantic_core import CoreSchema
 
 from rayio.scenario.distribution import BytesDistribution, Constant, SecondsDistribution
 from rayio.scenario.expect import Expect, Expectations
@@ -98,7 +99,7 @@ def _per_second(value: Any) -> float | None:
     if value is None or value == "none":
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise RefusedError("must be requests per second, a number greater than 0, or none")
+        raise RefusedError("must be a number per second, greater than 0, or none")
     return float(value)
 
 
@@ -106,14 +107,18 @@ _PER_SECOND_SCHEMA = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"con
 
 
 class StorageParameters(Section):
-    """A modelled storage system: ``first_byte`` per request, a cap per connection and per ``scope``, a request rate."""
+    """A modelled storage system: times per request and per file opened, caps per connection and per ``scope``."""
 
+    #: Seconds from a request to its first byte, and to open a file.
     first_byte: SecondsDistribution
+    open: SecondsDistribution = NO_TIME
     #: Bytes per second of one request in flight.
     connection_bandwidth: Rate
     #: Bytes per second of everything within ``scope`` together.
     bandwidth: Rate
     requests_per_second: Annotated[float | None, Reads(_per_second, _PER_SECOND_SCHEMA)] = None
+    #: In place of ``requests_per_second``: what a metadata server does.
+    opens_per_second: Annotated[float | None, Reads(_per_second, _PER_SECOND_SCHEMA)] = None
     scope: Annotated[Literal["node", "cluster"], choice("node", "cluster")] = "node"
 
 
@@ -153,13 +158,18 @@ class Loader(Section):
     io_depth: Positive = 1
     assignment: Annotated[Literal["static", "dynamic"], choice("static", "dynamic")] = "static"
     in_order: Flag = True
-    shuffle: Annotated[Literal["none", "global"], choice("none", "global", later=("file", "block", "buffer"))] = (
-        "global"
-    )
-    partition: Annotated[Literal["contiguous", "strided"], choice("contiguous", "strided", later=("replicated",))] = (
-        "contiguous"
-    )
-    scaling: Annotated[Literal["strong"], choice("strong", later=("weak",))] = "strong"
+    shuffle: Annotated[
+        Literal["none", "file", "block", "buffer", "global"], choice("none", "file", "block", "buffer", "global")
+    ] = "global"
+    #: Samples of a block (shuffle: block) and of the buffer (shuffle: buffer); they have no default.
+    shuffle_block: Annotated[int | None, whole(1, or_none=True)] = None
+    shuffle_buffer: Annotated[int | None, whole(1, or_none=True)] = None
+    #: Whether ranks share the samples, in runs or dealt out in turn, or each reads all of them in the same order.
+    partition: Annotated[
+        Literal["contiguous", "strided", "replicated"], choice("contiguous", "strided", "replicated")
+    ] = "contiguous"
+    #: Whether ``dataset.num_files`` is of the whole dataset, or of each rank's part (see ``derive.num_files``).
+    scaling: Annotated[Literal["strong", "weak"], choice("strong", "weak")] = "strong"
     file_access: Annotated[
         Literal["per_sample"], choice("per_sample", later=("whole_file", "in_memory", "collective", Mapping))
     ] = "per_sample"
@@ -216,7 +226,15 @@ def _sync(value: Any) -> Any:
     raise refusal(RefusedError("must be none, barrier or {kind: allreduce, bytes: ..., bandwidth: ..., latency: ...}"))
 
 
-Sync = Annotated[NoSync | Barrier | AllReduce, Field(discriminator="kind"), BeforeValidator(_sync)]
+class _OrName:
+    """Annotation: in the JSON Schema, a kind without parameters may be written as its name alone."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {"anyOf": [{"enum": ["none", "barrier"]}, handler(core)]}
+
+
+Sync = Annotated[NoSync | Barrier | AllReduce, Field(discriminator="kind"), BeforeValidator(_sync), _OrName]
 
 
 class Train(Section):

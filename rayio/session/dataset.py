@@ -15,14 +15,14 @@ from rayio.scenario.model import Scenario
 from rayio.units import format_bytes
 
 
-def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:
+def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] | None = None) -> Scenario:
     """Give a scenario by path, packaged name, or as it is."""
     if isinstance(source, Scenario):
         if overrides:
             raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
         derive.check(source)
         return source
-    return load(source, overrides)
+    return load(source, overrides or ())
 
 
 def base_folder(scenario: Scenario, root: str | Path | None) -> Path:
@@ -31,8 +31,12 @@ def base_folder(scenario: Scenario, root: str | Path | None) -> Path:
     Raises:
         ScenarioError: inside a Ray job without ``root``, where the working directory is a cache that goes away.
     """
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:
+        raise ScenarioError("the working directory does not exist any more; change to another one") from None
     if root is not None:
-        return Path(root).absolute()
+        return here / root
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         relative = [p for p in _paths(scenario) if not Path(p).is_absolute()]
         if relative or not _paths(scenario):
@@ -40,7 +44,7 @@ def base_folder(scenario: Scenario, root: str | Path | None) -> Path:
             raise ScenarioError(
                 f"{what}, and the working directory of a Ray job is a cache that is removed; give --root DIR"
             )
-    return Path.cwd()
+    return here
 
 
 def _paths(scenario: Scenario) -> list[str]:
@@ -50,7 +54,7 @@ def _paths(scenario: Scenario) -> list[str]:
 
 def generate(
     source: str | Path | Scenario,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
+    overrides: Sequence[str] | Mapping[str, Any] | None = None,
     *,
     root: str | Path | None = None,
     threads: int | None = None,

@@ -43,7 +43,7 @@ Engine = Literal["ray", "local", "virtual"]
 
 def simulate(
     source: str | Path | Scenario,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
+    overrides: Sequence[str] | Mapping[str, Any] | None = None,
     *,
     out: str | Path | None = None,
     root: str | Path | None = None,
@@ -55,7 +55,7 @@ def simulate(
 
 def run(
     source: str | Path | Scenario,
-    overrides: Sequence[str] | Mapping[str, Any] = (),
+    overrides: Sequence[str] | Mapping[str, Any] | None = None,
     *,
     engine: Engine = "ray",
     address: str | None = None,
@@ -111,7 +111,7 @@ class _Session:
         self.plan = Plan(scenario, modelled=engine == "virtual" or scenario.dataset.is_modelled)
         self.shape = RunShape.of(scenario)
         self.planned_steps = self.plan.world_size * sum(self.plan.steps)
-        self.notes = _idle_keys(scenario)
+        self.notes = derive.idle(scenario)
         self.live = Live()
         self.directory = RunDirectory.create(out)
         self.parts = Parts(self.directory)
@@ -252,7 +252,8 @@ class _Session:
         self.directory.write_info(self.info)
 
     def _show(self, snapshot: Mapping[str, Any]) -> None:
-        self.reporter.live(line(dict(snapshot), self.planned_steps, time.monotonic() - self._began))
+        seconds = None if self.engine == "virtual" else time.monotonic() - self._began
+        self.reporter.live(line(dict(snapshot), self.planned_steps, seconds))
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
         result: dict[str, Any] = {"version": 1, "engine": self.engine, "scenario": self.scenario.name}
@@ -311,14 +312,6 @@ def _no_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-def _idle_keys(scenario: Scenario) -> list[str]:
-    """Name what the scenario asks for and this run is too short to do."""
-    if scenario.checkpoint is None or derive.num_checkpoints(scenario):
-        return []
-    every, steps = derive.checkpoint_period(scenario), derive.total_steps(scenario)
-    return [f"no checkpoint falls due: the first would be after {every} steps, the run has {steps} (checkpoint.every)"]
 
 
 def _node(node: Any) -> dict[str, Any]:

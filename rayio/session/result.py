@@ -44,6 +44,8 @@ class Run:
         result = self.directory.result
         if result is None:
             raise StorageError(f"{self.path} has no result.json: the run broke off, or is still under way")
+        if result.get("version") != 1:
+            raise StorageError(f"{self.path}/result.json has version {result.get('version')!r}; this rayio reads 1")
         return result
 
     @property
@@ -65,6 +67,9 @@ class Run:
     def summary(self) -> str:
         """Write the numbers as one screen of text."""
         result = self.result
+        if damaged := self.directory.damaged_files():
+            lost = f"{', '.join(damaged[:4])}: damaged, its spans are lost (the numbers are those of the run)"
+            result["notes"] = [*result.get("notes", ()), lost]
         return summary(
             result,
             run=self.path.absolute(),

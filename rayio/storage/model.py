@@ -1,9 +1,10 @@
 """Storage without bytes: a device that says when requests would have been served, and roles that sleep until then.
 
-First come, first served. A lease of requests takes, alone on its connection, the sum of its first-byte latencies and
-its bytes at the connection's rate. What all connections share (bandwidth, requests per second) is a queue without
-gaps: the lease's share of it begins when the lease arrives or when the queue is free, whichever is later. The lease is
-served when both are done. So one reader sees its connection's rate and many readers share exactly the aggregate.
+First come, first served. A lease of requests takes, alone on its connection, the sum of its first-byte latencies, of
+its opens where those cost something, and its bytes at the connection's rate. What all connections share (bandwidth,
+requests or opens per second) is a queue without gaps: the lease's share of it begins when the lease arrives or when the
+queue is free, whichever is later. The lease is served when both are done. So one reader sees its connection's rate and
+many readers share exactly the aggregate.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ T = TypeVar("T")
 #: Draws one first-byte latency in seconds for each index below an address.
 FirstByte = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
 
+
+class Latency(Protocol):
+    """A time that is drawn at an address, as every distribution of a scenario offers."""
+
+    def draw(self, address_key: int, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Draw one time in seconds for each index below an address."""
+
+
 #: Requests of one step are drawn at indices of their own: 2**20 of them per step.
 REQUESTS_PER_STEP_BITS = 20
 
@@ -34,6 +43,19 @@ class DeviceSpec:
     connection_bandwidth: float
     bandwidth: float
     requests_per_second: float | None = None
+    #: In place of a cap on requests: files opened per second, as a metadata server has it.
+    opens_per_second: float | None = None
+    #: What opening one file takes; None is nothing.
+    open: Latency | None = None
+
+    @property
+    def calls_per_second(self) -> float | None:
+        """The rate of what is capped, opens or requests; None is no cap."""
+        return self.requests_per_second if self.opens_per_second is None else self.opens_per_second
+
+    def calls(self, num_opens: int, num_requests: int) -> int:
+        """Count what is capped."""
+        return num_requests if self.opens_per_second is None else num_opens
 
 
 class Device:
@@ -41,19 +63,20 @@ class Device:
 
     def __init__(self, spec: DeviceSpec) -> None:
         self.spec = spec
+        self._calls_per_second = spec.calls_per_second
         #: When everything reserved so far will have gone through the shared part: whole nanoseconds, and the rest of
         #: one (a float of the wall clock's nanoseconds has steps of 256: small requests would take no time at all).
         self.free_at = 0
         self._rest = 0.0
 
     def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """Give the time at which ``num_requests`` of ``nbytes`` in all are served.
+        """Give the time at which ``num_requests`` (or opens, see :meth:`DeviceSpec.calls`) of ``nbytes`` are served.
 
         ``arrival`` is when the first of them is issued; ``alone`` is how long they take on an idle system.
         """
         work = nbytes / self.spec.bandwidth
-        if self.spec.requests_per_second is not None:
-            work = max(work, num_requests / self.spec.requests_per_second)
+        if self._calls_per_second is not None:
+            work = max(work, num_requests / self._calls_per_second)
         whole, self._rest = divmod(work * 1e9 + self._rest, 1.0)
         self.free_at = max(self.free_at, arrival) + int(whole)
         return max(arrival + alone, self.free_at + round(self._rest))
@@ -78,7 +101,7 @@ class LocalArbiter:
 
 
 class Latencies:
-    """First-byte latencies, drawn for many steps of a rank at once; the readers of a process share them."""
+    """First-byte and open latencies, drawn for many steps of a rank at once; the readers of a process share them."""
 
     #: At most so many steps, and about so many requests, are drawn together.
     STEPS = 32
@@ -88,26 +111,38 @@ class Latencies:
         self.draw = draw
         self.seed = seed
         self._most = 4 * num_ranks
-        self._drawn: dict[tuple[int, int, int], NDArray[np.float64]] = {}
+        self._drawn: dict[tuple[str, int, int, int], NDArray[np.float64]] = {}
 
     def of_reads(self, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
         """Give the latencies in seconds of the first ``number`` requests of a step; equal wherever they are asked."""
+        return self._of("first_byte", self.draw, address, number)
+
+    def of_opens(self, latency: Latency, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
+        """Give the latencies in seconds of the files that a step opens."""
+        return self._of("open", latency.draw, address, number)
+
+    def _of(self, kind: str, draw: FirstByte, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
         rank, epoch, step = address
         many = max(1, min(self.STEPS, self.REQUESTS // max(1, number)))
         block, row = divmod(step, many)
-        drawn = self._drawn.get((rank, epoch, block))
+        drawn = self._drawn.get((kind, rank, epoch, block))
         if drawn is None or drawn.shape != (many, number):
             steps = np.arange(block * many, (block + 1) * many, dtype=np.int64)
             index = (steps[:, None] << REQUESTS_PER_STEP_BITS) + np.arange(number, dtype=np.int64)
-            drawn = self.draw(seeds.key(self.seed, "first_byte", rank, epoch), index)
+            drawn = draw(seeds.key(self.seed, kind, rank, epoch), index)
             while len(self._drawn) >= self._most:
                 del self._drawn[next(iter(self._drawn))]
-            self._drawn[rank, epoch, block] = drawn
-        return drawn[row]
+            self._drawn[kind, rank, epoch, block] = drawn
+        latencies: NDArray[np.float64] = drawn[row]
+        return latencies
 
     def of_writes(self, path: str, number: int) -> NDArray[np.float64]:
         """Give the latencies in seconds of a file's write requests."""
         return self.draw(seeds.key(self.seed, f"first_byte/{path}"), np.arange(number, dtype=np.int64))
+
+    def of_creation(self, latency: Latency, path: str) -> NDArray[np.float64]:
+        """Give the latency in seconds of opening a file to write it."""
+        return latency.draw(seeds.key(self.seed, f"open/{path}"), np.zeros(1, np.int64))
 
 
 class ModelStorage:
@@ -126,17 +161,25 @@ class ModelStorage:
         """Let the time pass that these requests take; answer None, for a model has no bytes."""
         nbytes = int(requests.nbytes.sum())
         latencies = self.latencies.of_reads(requests.address, len(requests.nbytes))
-        await self._serve(latencies, requests.nbytes, nbytes)
+        if self.spec.open is not None:
+            opens = self.latencies.of_opens(self.spec.open, requests.address, requests.num_opens)
+            latencies = _each_before_a_request(opens, latencies)
+        await self._serve(latencies, requests.nbytes, nbytes, requests.num_opens)
         return Served(None, requests.num_opens, len(requests.nbytes), nbytes)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Let the time pass that a file of ``num_bytes`` takes; latencies are drawn at the address of its path."""
         sizes = np.full(max(1, -(-num_bytes // request_bytes)), request_bytes, np.int64)
         sizes[-1] = num_bytes - request_bytes * (len(sizes) - 1)
-        await self._serve(self.latencies.of_writes(path, len(sizes)), sizes, num_bytes)
+        latencies = self.latencies.of_writes(path, len(sizes))
+        if self.spec.open is not None:
+            latencies = _each_before_a_request(self.latencies.of_creation(self.spec.open, path), latencies)
+        await self._serve(latencies, sizes, num_bytes, 1)
         return Served(None, 1, len(sizes), num_bytes, 2 if fsync else 0)
 
-    async def _serve(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64], nbytes: int) -> None:
+    async def _serve(
+        self, latencies: NDArray[np.float64], sizes: NDArray[np.int64], nbytes: int, num_opens: int
+    ) -> None:
         depth = min(self.io_depth, len(sizes))
         if depth <= 1:
             alone = float(latencies.sum()) + nbytes / self.spec.connection_bandwidth
@@ -144,5 +187,16 @@ class ModelStorage:
             each = latencies + sizes / self.spec.connection_bandwidth
             alone = max(float(each.sum()) / depth, float(each.max()))
         arrival = self.clock.now()
-        served = await self.arbiter.reserve(arrival, len(sizes), nbytes, round(alone * 1e9))
+        calls = self.spec.calls(num_opens, len(sizes))
+        served = await self.arbiter.reserve(arrival, calls, nbytes, round(alone * 1e9))
         await self.clock.sleep_until(served)
+
+
+def _each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Add the times of opens to those of requests, one each as far as there are requests, and then round again."""
+    number = len(latencies)
+    if not number:
+        return latencies
+    added = latencies.copy()
+    np.add.at(added, np.arange(len(opens)) % number, opens)
+    return added

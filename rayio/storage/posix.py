@@ -190,7 +190,12 @@ class PosixStorage:
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Call ``load`` and count what it asks for; ``requests`` is what a model would have served."""
         asked = Asked()
-        value = await self.run(lambda: load(counted_opener(self.root, asked)))
+        try:
+            value = await self.run(lambda: load(counted_opener(self.root, asked)))
+        except DataError as error:
+            if str(error).startswith(str(self.root)):
+                raise
+            raise DataError(f"{self.root / str(error)}") from None  # a format names files as the dataset does
         return Served(value, asked.opens, asked.requests, asked.nbytes)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:

@@ -12,9 +12,13 @@ from rayio.registry import Registry
 class Preset:
     """A modelled storage system: times in seconds, rates in bytes per second.
 
-    A request waits for its first byte (lognormal: median and sigma), then streams at the rate of its connection; all
-    connections together share ``bandwidth`` and ``requests_per_second``, first come, first served. ``scope`` says
-    whether each node has a device of its own or the whole cluster shares one.
+    Opening a file takes its time (lognormal: median and sigma; 0 for nothing), and each request waits for its first
+    byte (lognormal, drawn again above ``first_byte_max``) and then streams at the rate of its connection. All
+    connections together share ``bandwidth`` and one cap, of requests or of opens per second, first come, first served:
+    who comes above the cap waits. (S3 answers 503 there and clients try again; such answers are not modelled yet.)
+
+    ``scope`` says whether each node has a device of its own or the whole cluster shares one. With ``shared_cap`` the
+    cap is the whole cluster's although bandwidth is a node's: every node then has an equal part of it.
     """
 
     first_byte_median: float
@@ -23,13 +27,43 @@ class Preset:
     bandwidth: float
     requests_per_second: float | None
     scope: Literal["node", "cluster"]
+    #: ``published`` when the numbers that decide are somebody's measurements or documents, ``assumed`` otherwise.
     provenance: Literal["published", "assumed"]
     source: str
+    #: Where that was published and when it was looked up (ISO date); empty for assumed ones.
+    url: str = ""
+    retrieved: str = ""
+    first_byte_max: float | None = None
+    opens_per_second: float | None = None
+    open_median: float = 0.0
+    open_sigma: float = 0.0
+    shared_cap: bool = False
 
+    def __str__(self) -> str:
+        """Say in one line where the numbers come from."""
+        found = f" ({self.url}, retrieved {self.retrieved})" if self.url else ""
+        return f"{self.provenance}: {self.source}{found}"
+
+
+#: What both Lustre presets assume, and what they leave out.
+_LUSTRE = (
+    "0.1 ms per request that client read-ahead meets, so small requests at random places come out too fast; open 1 ms, "
+    "20 000 opens/s; stripes are not modelled"
+)
 
 PRESETS: Registry[Preset] = Registry(
     "storage model",
     {
+        "memory": Preset(
+            first_byte_median=2e-6,
+            first_byte_sigma=0.0,
+            connection_bandwidth=10e9,
+            bandwidth=20e9,
+            requests_per_second=None,
+            scope="node",
+            provenance="assumed",
+            source="files in memory, as tmpfs or the page cache have them: 2 us, 10 GB/s a thread, 20 GB/s a node",
+        ),
         "nvme": Preset(
             first_byte_median=90e-6,
             first_byte_sigma=0.3,
@@ -39,6 +73,56 @@ PRESETS: Registry[Preset] = Registry(
             scope="node",
             provenance="assumed",
             source="a PCIe 4.0 NVMe drive of a server: 90 us random read, 6 GB/s, 700 000 requests/s",
+        ),
+        "s3": Preset(
+            first_byte_median=30e-3,
+            first_byte_sigma=1.15,
+            first_byte_max=2.0,
+            connection_bandwidth=55 * 2**20,
+            bandwidth=12.5e9,
+            requests_per_second=5500,
+            scope="node",
+            shared_cap=True,
+            provenance="published",
+            source=(
+                "Durner, Leis and Neumann, PVLDB 16(11), 2023: 30 ms to the first byte (p95 200 ms), 55 MiB/s a "
+                "connection; AWS: 5500 GET/s a prefix, and the dataset is one prefix; assumed: cut at 2 s, 100 Gb/s a "
+                "node, PUT counts as GET"
+            ),
+            url=(
+                "https://www.vldb.org/pvldb/vol16/p2769-durner.pdf "
+                "https://docs.aws.amazon.com/AmazonS3/latest/dev/request-rate-perf-considerations.html"
+            ),
+            retrieved="2026-11-21",
+        ),
+        "lustre-theta": Preset(
+            first_byte_median=0.1e-3,
+            first_byte_sigma=0.3,
+            connection_bandwidth=2.6e9,
+            bandwidth=210e9,
+            requests_per_second=None,
+            opens_per_second=20_000,
+            open_median=1e-3,
+            open_sigma=0.8,
+            scope="cluster",
+            provenance="assumed",
+            source=(
+                "Theta's Lustre, 56 OSTs, 210 GB/s: 2.6 GB/s a client and 256 KB requests at 1.2 GB/s are from I/O "
+                f"profiles of deep-learning workloads on Theta; the rest is assumed: {_LUSTRE}"
+            ),
+        ),
+        "lustre-cori": Preset(
+            first_byte_median=0.1e-3,
+            first_byte_sigma=0.3,
+            connection_bandwidth=2e9,
+            bandwidth=700e9,
+            requests_per_second=None,
+            opens_per_second=20_000,
+            open_median=1e-3,
+            open_sigma=0.8,
+            scope="cluster",
+            provenance="assumed",
+            source=f"Cori's Lustre, 248 OSTs, 700 GB/s, 2 GB/s a client; all assumed: {_LUSTRE}",
         ),
     },
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from rayio.trace.store import RunDirectory
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
 
 #: Spans that are held in memory before they are written as one file.
 PART_ROWS = 1 << 18
+#: Seconds after which they are written even when they are few: a run that is killed loses no more.
+PART_SECONDS = 10.0
 
 
 class Parts:
@@ -23,6 +26,7 @@ class Parts:
         self.stored = 0
         self._tables: list[pa.Table] = []
         self._held = self._files = 0
+        self._written_at = time.monotonic()
 
     def keep(self, table: pa.Table | None) -> None:
         """Take some spans; write a file when there are enough."""
@@ -31,7 +35,7 @@ class Parts:
         self._tables.append(table)
         self._held += len(table)
         self.stored += len(table)
-        if self._held >= self.rows:
+        if self._held >= self.rows or time.monotonic() - self._written_at > PART_SECONDS:
             self.write()
 
     def write(self) -> None:
@@ -42,3 +46,4 @@ class Parts:
             self.directory.write_spans(pa.concat_tables(self._tables), f"part-{self._files:05d}")
             self._files += 1
             self._tables, self._held = [], 0
+        self._written_at = time.monotonic()

@@ -45,6 +45,10 @@ SPANS: dict[str, SpanName] = {
     "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),
     "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
     "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),
+    "lost": SpanName(
+        {"reader": 1, "queue": 1, "checkpoint_writer": 1},
+        "from the last span heard of a killed actor until it was started again: what it recorded in between is gone",
+    ),
     "life": SpanName(
         {"rank": 1, "reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1},
         "a role's whole life, one span per attempt",

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,11 @@ class RunDirectory:
                 f"cannot make the run directory {path}: {error.strerror}; choose another --out"
             ) from None
         run = cls(path)
-        run.write_info(info or {})
+        try:
+            run.write_info(info or {})
+        except StorageError:
+            shutil.rmtree(path, ignore_errors=True)
+            raise
         return run
 
     @classmethod
@@ -154,6 +159,19 @@ class RunDirectory:
             self._lost = tuple(lost)
             self._spans = _by_start(tables) if tables else schema().empty_table()
         return self._spans
+
+    def damaged_files(self) -> list[str]:
+        """Give the names of span files whose footer cannot be read; quicker than reading them (see ``lost_files``)."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        damaged = []
+        for path in sorted((self.path / "spans").glob("*.parquet")):
+            try:
+                pq.read_metadata(path)
+            except (pa.ArrowException, OSError):
+                damaged.append(path.name)
+        return damaged
 
     @property
     def lost_files(self) -> tuple[str, ...]:
