@@ -209,7 +209,6 @@ def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
             {"loader": {"batch_size": 51, "partition": "replicated"}},
             "has 50 for each of them; use at most 50",
         ),
-        ({"loader": {"scaling": "weak"}}, "not yet: loader.scaling=weak with files: give dataset.path=model://<name>"),
         ({"loader": {"shuffle": "block"}}, "loader.shuffle=block: give loader.shuffle_block, a number of samples"),
         ({"loader": {"shuffle": "buffer", "shuffle_block": 3}}, "give loader.shuffle_buffer, a number of samples"),
         (

@@ -57,6 +57,10 @@ def show(source: Source, overrides: Overrides = None) -> None:
     for name, value in derive.table(scenario).items():
         write = next((form for suffix, form in _FORMATS.items() if name.endswith(suffix)), str)
         print(f"# {name}: {write(value)}")
+    if isinstance(scenario.storage.model, str):
+        from rayio.storage.presets import PRESETS
+
+        print(f"# storage.model {scenario.storage.model}: {PRESETS[scenario.storage.model]}")
 
 
 def scenarios() -> None:

@@ -83,10 +83,11 @@ class Layout:
     def from_scenario(cls, scenario: Scenario) -> Layout:
         """Take the dataset section and the seed; the file extension is the format's."""
         from rayio.data.formats import FORMATS
+        from rayio.scenario.derive import num_files
 
         dataset = scenario.dataset
         return cls(
-            num_files=dataset.num_files,
+            num_files=num_files(scenario),
             samples_per_file=dataset.samples_per_file,
             sample_bytes=dataset.sample_bytes,
             seed=scenario.seed,

@@ -247,8 +247,6 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if dataset_bytes(scenario) > MAX_BYTES:
         size = format_bytes(dataset_bytes(scenario))
         yield f"{files} × dataset.sample_bytes: {size}; at most {format_bytes(MAX_BYTES)} are possible"
-    if num_files(scenario) != dataset.num_files and not dataset.is_modelled:
-        yield f"not yet: loader.scaling=weak with files: give dataset.path=model://<name>, not {dataset.path}"
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     if scenario.checkpoint is not None and isinstance(scenario.checkpoint.writers, Dedicated):
