@@ -244,3 +244,9 @@ def test_the_planned_books_are_what_the_batches_sum_to(ranks: int, batch: int, e
         assert (tally.rank, tally.steps) == (rank, len(batches))
         assert tally.samples == sum(len(b.samples) for b in batches)
         assert tally.digest == sum(sample_digest(b.epoch, rank, b.step, b.samples) for b in batches) % 2**64
+
+
+def test_the_planned_numbers_are_those_of_the_planned_books() -> None:
+    plan = Plan(scenario(dataset__num_files=51, train__epochs=3), modelled=True)
+    numbers = [(tally.rank, tally.steps, tally.samples) for tally in plan.planned_numbers()]
+    assert numbers == [(tally.rank, tally.steps, tally.samples) for tally in plan.planned()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import subprocess
@@ -326,10 +327,12 @@ class Interrupted(Reporter):
         raise KeyboardInterrupt
 
 
-def test_ctrl_c_on_the_local_engine_leaves_a_readable_run(home: Path) -> None:
+def test_ctrl_c_on_the_local_engine_leaves_a_readable_run(home: Path, caplog: pytest.LogCaptureFixture) -> None:
     wanted = scenario(train__compute="100 ms", dataset__num_files=480)
     with pytest.raises(KeyboardInterrupt):
         rayio.run(wanted, engine="local", out="cut", reporter=Interrupted())
+    gc.collect()
+    assert caplog.records == [], "no task complains of the interrupt"
     left = rayio.Run.open(home / "cut")
     assert left.exit_code == 130
     assert left.result["ledger"]["delivered_steps"] > 0

@@ -11,6 +11,7 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 from rayio.pipeline import roles
 from rayio.pipeline.barrier import Barrier
@@ -208,6 +209,12 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Watch)
     kernel.run(House(plan, kernel, recorder, Path(), tallies).run())
 
 
+def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report a task's error that nobody asked for, but not the interrupt that ended the run and was raised as such."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
+
+
 def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch: Watch) -> None:
     """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from."""
 
@@ -221,6 +228,7 @@ def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch:
                 await asyncio.sleep(1.0)
                 watch()
 
+        asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
         kernel.spawn(watching(), "watch")
         try:
             await House(plan, kernel, recorder, root, tallies).run()

@@ -236,6 +236,12 @@ class Plan:
 
     # --- the books --------------------------------------------------------------------------------------------------
 
+    def planned_numbers(self) -> list[Tally]:
+        """Work out how many steps and samples every rank is meant to consume."""
+        steps = sum(self.steps)
+        samples = steps * self.scenario.loader.batch_size
+        return [Tally(rank, steps=steps, samples=samples) for rank in range(self.world_size)]
+
     def planned(self) -> list[Tally]:
         """Work out what every rank is meant to consume, down to the digest of its sample ids."""
         sampler = self.sampler()

@@ -258,9 +258,10 @@ class _Session:
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
         result: dict[str, Any] = {"version": 1, "engine": self.engine, "scenario": self.scenario.name}
         result |= measure(self.directory.spans(), self.shape)
-        books = ledger.close(self.plan.planned(), tallies).as_dict()
-        if error is not None:
-            books |= {"even": None, "differences": []}
+        if error is None:
+            books = ledger.close(self.plan.planned(), tallies).as_dict()
+        else:  # nothing to compare: how much was planned is enough
+            books = ledger.close(self.plan.planned_numbers(), tallies).as_dict() | {"even": None, "differences": []}
         result["ledger"] = books
         result["dropped_samples_per_epoch"] = derive.dropped_samples(self.scenario)
         result["capped_samples_per_epoch"] = derive.capped_samples(self.scenario)
