@@ -43,7 +43,7 @@ class Kernel(Protocol):
     def now(self) -> int:
         """Give the time in nanoseconds: since the Unix epoch on a wall clock, since the start on a virtual one."""
 
-    async def sleep_until(self, deadline: int) -> None:
+    def sleep_until(self, deadline: int) -> Awaitable[None]:
         """Return at ``deadline``, or at once when that has passed."""
 
     def future(self, label: str) -> Future:

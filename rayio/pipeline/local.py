@@ -75,20 +75,22 @@ class Workers:
         if before is not None:
             await before
         try:
-            await self._pass(env, self.costs.lease)
+            if self.costs.lease:
+                await self._pass(env, self.costs.lease)
             batches = await roles.read_lease(env, self.loading, lease)
-            await self._pass(env, self.costs.put)
+            if self.costs.put:
+                await self._pass(env, self.costs.put)
         finally:
             mine.set_result(None)
         rate = self.costs.transfer_bandwidth
         moved = sum(b.nbytes for b in batches) / rate if rate and self.loading.payload else 0.0
-        await self._pass(env, self.costs.take + self.costs.transfer_latency + moved)
+        if late := self.costs.take + self.costs.transfer_latency + moved:
+            await self._pass(env, late)
         return batches
 
     @staticmethod
-    async def _pass(env: Env, seconds: float) -> None:
-        if seconds:
-            await env.kernel.sleep_until(env.kernel.now() + round(seconds * 1e9))
+    def _pass(env: Env, seconds: float) -> Awaitable[None]:
+        return env.kernel.sleep_until(env.kernel.now() + round(seconds * 1e9))
 
 
 class LocalBarrier:

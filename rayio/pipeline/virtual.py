@@ -78,15 +78,17 @@ class VirtualTask(VirtualFuture):
 
 
 class _Until:
-    """An awaitable that asks the kernel to be woken at a time."""
+    """An awaitable that asks the kernel to be woken at a time, unless that has come."""
 
-    __slots__ = ("deadline",)
+    __slots__ = ("deadline", "kernel")
 
-    def __init__(self, deadline: int) -> None:
+    def __init__(self, kernel: VirtualKernel, deadline: int) -> None:
+        self.kernel = kernel
         self.deadline = deadline
 
     def __await__(self) -> Generator[int, None, None]:
-        yield self.deadline
+        if self.deadline > self.kernel.time:
+            yield self.deadline
 
 
 class VirtualKernel:
@@ -106,10 +108,9 @@ class VirtualKernel:
         """Give the nanoseconds since the simulation began."""
         return self.time
 
-    async def sleep_until(self, deadline: int) -> None:
+    def sleep_until(self, deadline: int) -> Awaitable[None]:
         """Return at ``deadline``."""
-        if deadline > self.time:
-            await _Until(deadline)
+        return _Until(self, deadline)
 
     def future(self, label: str) -> VirtualFuture:
         """Make a future whose label shows in a deadlock report."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import BinaryIO, Generic, Protocol, TypeVar
 
@@ -45,7 +45,7 @@ class Clock(Protocol):
     def now(self) -> int:
         """The present."""
 
-    async def sleep_until(self, deadline: int) -> None:
+    def sleep_until(self, deadline: int) -> Awaitable[None]:
         """Return at ``deadline``, or at once when that has passed."""
 
 

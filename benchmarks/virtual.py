@@ -1,0 +1,52 @@
+"""How fast the virtual clock runs: rank-steps per CPU second, spans kept, storage modelled (preset ``nvme``).
+
+4 readers per rank, 4 samples per batch, 50 steps. Goals: >= 30 000 rank-steps/s at 1024 ranks, and a cost per rank-step
+that is flat within 1.5 x from 64 to 8192 ranks.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from typing import Any
+
+from machine import print_machine
+
+from rayio.pipeline import local
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.plan import Plan
+from rayio.scenario.load import build
+from rayio.trace.recorder import Recorder
+
+STEPS = 50
+
+
+def scenario(ranks: int) -> Any:
+    return build(
+        {
+            "name": "virtual",
+            "cluster": {"nodes": ranks // 8, "ranks_per_node": 8},
+            "dataset": {"path": "model://virtual", "num_files": 100_000_000, "sample_bytes": "1 MiB"},
+            "loader": {"batch_size": 4, "num_workers": 4},
+            "train": {"epochs": 1, "steps": STEPS, "compute": {"kind": "normal", "mean": "100 ms", "stdev": "5 ms"}},
+        }
+    )
+
+
+def main() -> None:
+    print_machine()
+    print(f"{'ranks':>6}{'rank-steps/s':>14}{'us per rank-step':>18}{'spans':>10}{'peak MiB':>10}")
+    for ranks in (64, 256, 1024, 4096):
+        plan = Plan(scenario(ranks), modelled=True)
+        recorder, tallies = Recorder(), [Tally(rank) for rank in range(ranks)]
+        began = time.process_time()
+        local.simulate(plan, recorder, tallies, lambda: None)
+        seconds = time.process_time() - began
+        number = sum(tally.steps for tally in tallies)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        cost = 1e6 * seconds / number
+        print(f"{ranks:>6}{number / seconds:>14,.0f}{cost:>18.1f}{recorder.recorded:>10}{peak:>10.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
