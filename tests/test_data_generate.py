@@ -28,8 +28,11 @@ def files_in(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
 
 
-def make(root: Path, layout: Layout = LAYOUT, threads: int | None = 1) -> Report:
-    return prepare(layout, "npz", root, threads=threads)
+def make(root: Path, layout: Layout = LAYOUT, threads: int | None = 1, format: str = "npz") -> Report:
+    return prepare(replace(layout, extension=FORMATS[format].extension), format, root, threads=threads)
+
+
+every_format = pytest.mark.parametrize("format", FORMATS)
 
 
 def test_a_dataset_is_written_once_and_then_reused(tmp_path: Path) -> None:
@@ -43,10 +46,11 @@ def test_a_dataset_is_written_once_and_then_reused(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == stamps
 
 
-def test_the_number_of_threads_does_not_show_in_the_bytes(tmp_path: Path) -> None:
+@every_format
+def test_the_number_of_threads_does_not_show_in_the_bytes(format: str, tmp_path: Path) -> None:
     layout = Layout(1100, 1, Normal(mean=30, stdev=10), 5)
     for threads in (1, 7, None):
-        make(tmp_path / str(threads), layout, threads)
+        make(tmp_path / str(threads), layout, threads, format)
     assert files_in(tmp_path / "1") == files_in(tmp_path / "7") == files_in(tmp_path / "None")
 
 
@@ -105,20 +109,22 @@ def test_a_truncated_file_of_a_finished_dataset_is_refused_by_file_sample_and_si
             check(LAYOUT, "npz", tmp_path)
 
 
-def test_verify_reads_every_sample(tmp_path: Path) -> None:
+@every_format
+def test_verify_reads_every_sample(format: str, tmp_path: Path) -> None:
+    layout = replace(LAYOUT, extension=FORMATS[format].extension)
     with pytest.raises(DataError, match="there is no dataset; generate it first"):
-        verify(LAYOUT, "npz", tmp_path)
-    report = make(tmp_path)
-    assert verify(LAYOUT, "npz", tmp_path) == Report(30, report.written_bytes, 0, 0)
-    path = tmp_path / LAYOUT.path(17)
+        verify(layout, format, tmp_path)
+    report = make(tmp_path, format=format)
+    assert verify(layout, format, tmp_path) == Report(30, report.written_bytes, 0, 0)
+    path = tmp_path / layout.path(17)
     content = bytearray(path.read_bytes())
-    content[300] ^= 1
+    content[500 if format == "hdf5" else 300] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataError, match=r"000000017.npz: sample 34 .*expected checksum"):
-        verify(LAYOUT, "npz", tmp_path)
+    with pytest.raises(DataError, match=rf"000000017{layout.extension}: sample 3[45] .*expected (checksum|CRC)"):
+        verify(layout, format, tmp_path)
     path.unlink()
-    with pytest.raises(DataError, match=r"000000017.npz: the file is missing"):
-        verify(LAYOUT, "npz", tmp_path)
+    with pytest.raises(DataError, match=rf"000000017{layout.extension}: the file is missing"):
+        verify(layout, format, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -127,6 +133,7 @@ def test_verify_reads_every_sample(tmp_path: Path) -> None:
         (replace(LAYOUT, num_files=31), "dataset.num_files = 30, the scenario says 31;"),
         (replace(LAYOUT, samples_per_file=1), "dataset.samples_per_file = 2, the scenario says 1;"),
         (replace(LAYOUT, seed=6), "seed = 5, the scenario says 6;"),
+        (replace(LAYOUT, chunk=4096), "dataset.chunk = none, the scenario says 4096;"),
         (replace(LAYOUT, seed=6, num_files=3), r"dataset.num_files = 30, the scenario says 3 \(and 1 more\);"),
         (
             replace(LAYOUT, sample_bytes=Constant(value=300)),
@@ -173,6 +180,14 @@ def test_a_manifest_that_cannot_be_read_is_refused(text: str, tmp_path: Path) ->
         make(tmp_path)
 
 
+def test_a_manifest_from_before_there_were_chunks_is_read(tmp_path: Path) -> None:
+    make(tmp_path)
+    note = json.loads((tmp_path / NAME).read_text())
+    del note["chunk"]
+    (tmp_path / NAME).write_text(json.dumps(note))
+    assert make(tmp_path).reused_files == 30
+
+
 def test_a_dataset_of_another_version_is_refused(tmp_path: Path) -> None:
     make(tmp_path)
     note = json.loads((tmp_path / NAME).read_text())
@@ -202,18 +217,20 @@ def test_a_folder_without_permission_is_a_storage_error(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
 
-def test_a_write_that_fails_leaves_a_folder_that_can_be_resumed(tmp_path: Path) -> None:
+@every_format
+def test_a_write_that_fails_leaves_a_folder_that_can_be_resumed(format: str, tmp_path: Path) -> None:
     code = (
         "import resource, signal; from pathlib import Path; from rayio.data.generate import prepare;"
         "from rayio.data.layout import Layout; from rayio.scenario.distribution import Constant;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
-        f"prepare(Layout(20, 1, Constant(value=20_000), 5), 'npz', Path({str(tmp_path)!r}))"
+        f"prepare(Layout(20, 1, Constant(value=20_000), 5, {FORMATS[format].extension!r}), {format!r}, "
+        f"Path({str(tmp_path)!r}))"
     )
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "StorageError" in failed.stderr.splitlines()[-1]
     assert "File too large while writing the dataset" in failed.stderr.splitlines()[-1]
     assert list(files_in(tmp_path)) == [NAME]
-    assert make(tmp_path, Layout(20, 1, Constant(value=20_000), 5)).written_files == 20
+    assert make(tmp_path, Layout(20, 1, Constant(value=20_000), 5), format=format).written_files == 20
 
 
 def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(tmp_path: Path) -> None:
@@ -234,8 +251,10 @@ def test_leftovers_of_dead_writers_are_removed_and_those_of_living_ones_are_not(
     assert sorted(files for files in files_in(tmp_path) if files.endswith(".partial")) == sorted(kept)
 
 
-def test_files_hold_what_the_format_writes(tmp_path: Path) -> None:
-    make(tmp_path)
+@every_format
+def test_files_hold_what_the_format_writes(format: str, tmp_path: Path) -> None:
+    make(tmp_path, format=format)
     content = io.BytesIO()
-    FORMATS["npz"].write(content, LAYOUT, 7)
-    assert (tmp_path / LAYOUT.path(7)).read_bytes() == content.getvalue()
+    FORMATS[format].write(content, LAYOUT, 7)
+    path = replace(LAYOUT, extension=FORMATS[format].extension).path(7)
+    assert (tmp_path / path).read_bytes() == content.getvalue()

@@ -118,7 +118,7 @@ def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override
     ("override", "said"),
     [
         *((f"loader.kind={kind}", "") for kind in ("torch", "ray_data", "tf_data")),
-        *((f"dataset.format={name}", "") for name in ("hdf5", "tfrecord", "parquet", "jpeg")),
+        *((f"dataset.format={name}", "") for name in ("parquet", "jpeg", "csv")),
         *((f"trace.level={level}", "") for level in ("step", "sample", "io")),
         *((f"dataset.path={scheme}://b/p", "") for scheme in ("s3", "gs", "az")),
         ("loader.drop_last=false", ""),

@@ -73,6 +73,8 @@ class Layout:
     sample_bytes: SampleBytes
     seed: int
     extension: str = ".npz"
+    #: The most bytes of a chunk, for a format that has chunks; None is one run of samples.
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("num_files", "samples_per_file"):
@@ -92,6 +94,7 @@ class Layout:
             sample_bytes=dataset.sample_bytes,
             seed=scenario.seed,
             extension=FORMATS[dataset.format].extension,
+            chunk=dataset.chunk,
         )
 
     @property

@@ -33,6 +33,8 @@ class Manifest:
     seed: int
     #: Set once every file has its name; until then the dataset can be resumed.
     complete: bool = False
+    #: The most bytes of a chunk; a dataset written before there were chunks has none.
+    chunk: int | None = None
 
     @classmethod
     def of(cls, layout: Layout, format: str) -> Manifest:
@@ -40,7 +42,7 @@ class Manifest:
         sizes = layout.sample_bytes
         dump = getattr(sizes, "model_dump", None)
         spec = dump(mode="json", exclude_none=True) if dump else repr(sizes)
-        return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed)
+        return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed, chunk=layout.chunk)
 
     def write(self, root: Path) -> None:
         """Put the manifest into a dataset's folder, whole or not at all.
@@ -71,7 +73,7 @@ class Manifest:
         Raises:
             DataError: it names the field that differs and both values.
         """
-        names = ("format", "num_files", "samples_per_file", "sample_bytes", "seed")
+        names = ("format", "num_files", "samples_per_file", "sample_bytes", "chunk", "seed")
         others = [name for name in names if getattr(self, name) != getattr(wanted, name)]
         if others:
             name = others[0]
@@ -85,6 +87,8 @@ class Manifest:
 
 
 def _shown(value: Any) -> str:
+    if value is None:
+        return "none"
     return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
@@ -127,4 +131,5 @@ def _parse(fields: Any) -> Manifest:
         raise TypeError("expected a mapping")
     if fields.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION}, found {fields.get('version')!r}")
+    fields.setdefault("chunk", None)
     return Manifest(**{name: fields[name] for name in Manifest.__slots__})

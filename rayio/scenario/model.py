@@ -67,8 +67,10 @@ def _path(value: Any) -> str:
 
 Path = Annotated[str, Reads(_path, {"type": "string"})]
 
+MAX_CHUNK_BYTES = 1 << 32
+
 _FORMATS_NOT_YET = (
-    "hdf5", "tfrecord", "parquet", "jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary",
+    "parquet", "jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary",
 )  # fmt: skip
 
 
@@ -81,13 +83,25 @@ class Evaluation(Section):
 class Dataset(Section):
     """The files to read. ``sample_bytes`` is drawn once per file; all samples of a file are of that size."""
 
-    keys_not_yet = frozenset({"compression", "chunk", "row_group"})
+    keys_not_yet = frozenset({"compression", "row_group"})
     path: Path
-    format: Annotated[Literal["npz"], choice("npz", later=_FORMATS_NOT_YET)] = "npz"
+    format: Annotated[Literal["npz", "hdf5", "tfrecord"], choice("npz", "hdf5", "tfrecord", later=_FORMATS_NOT_YET)] = (
+        "npz"
+    )
     num_files: Positive
     samples_per_file: Positive = 1
     sample_bytes: BytesDistribution
+    #: The most bytes of a chunk of hdf5: whole samples, or an even part of one; none is contiguous.
+    chunk: Annotated[int | None, quantity(BYTES, positive=True, integer=True, or_none=True)] = None
     eval: Evaluation = Evaluation()
+
+    @model_validator(mode="after")
+    def _has_chunks_where_there_can_be(self) -> Self:
+        if self.chunk is not None and self.format != "hdf5":
+            raise refusal(RefusedError(f"only hdf5 has chunks, not {self.format}", "chunk", self.chunk))
+        if self.chunk is not None and self.chunk >= MAX_CHUNK_BYTES:
+            raise refusal(RefusedError("must be less than 4 GiB, which is HDF5's limit", "chunk", self.chunk))
+        return self
 
     @property
     def is_modelled(self) -> bool:

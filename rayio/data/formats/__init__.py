@@ -7,7 +7,9 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats.hdf5 import Hdf5
 from rayio.data.formats.npz import Npz
+from rayio.data.formats.tfrecord import TfRecord
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
 from rayio.storage.base import Opener, Requests
@@ -40,4 +42,4 @@ class Format(Protocol):
         """
 
 
-FORMATS: Registry[Format] = Registry("format", {"npz": Npz()})
+FORMATS: Registry[Format] = Registry("format", {"npz": Npz(), "hdf5": Hdf5(), "tfrecord": TfRecord()})

@@ -10,17 +10,16 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats.runs import Runs, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
-from rayio.errors import DataError, RayioError
+from rayio.errors import RayioError
 from rayio.storage.base import Opener, Requests
 from rayio.storage.posix import WINDOW_BYTES
 
@@ -32,26 +31,6 @@ DATE = (1980, 1, 1, 0, 0, 0)
 LOCAL, ENTRY, END, ZIP64_SIZES, ZIP64_END, NPY = 30, 46, 22, 20, 76, 128
 #: Where the rows of ``x.npy`` start in a file that we wrote.
 ROWS = LOCAL + len(SAMPLES) + ZIP64_SIZES + NPY
-
-
-class Runs(NamedTuple):
-    """A batch cut into reads: rows that follow each other both in a file and in the batch are one read."""
-
-    #: Places in the batch, those of one file together, and files in the order of their numbers.
-    order: NDArray[np.int64]
-    #: Where in ``order`` each run starts, and which of the runs are the first of a file.
-    starts: NDArray[np.int64]
-    is_first: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, batch: Batch) -> Runs:
-        """Cut a batch that is not empty."""
-        order = np.argsort(batch.files, kind="stable")
-        files, index = batch.files[order], batch.index[order]
-        new_file = np.concatenate([[True], files[1:] != files[:-1]])
-        breaks = (index[1:] != index[:-1] + 1) | (order[1:] != order[:-1] + 1)
-        starts = np.flatnonzero(new_file | np.concatenate([[True], breaks]))
-        return cls(order, starts, new_file[starts])
 
 
 class Npz:
@@ -106,21 +85,22 @@ class Npz:
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Find the rows with zipfile and numpy, read the wanted ones straight into ``out``, verify each."""
-        if len(out) != batch.total_bytes:
-            raise ValueError(f"out has {len(out)} bytes, the batch {batch.total_bytes}")
+        check_length(batch, out)
         ids = np.empty(len(batch.samples), np.int64)
+        if not ids.size:
+            return ids
         view = out.data
         offsets = [0, *np.cumsum(batch.nbytes).tolist()]
-        for file, runs in _by_file(batch):
+        for file, runs in Runs.of(batch).by_file(batch):
             path = layout.path(file)
-            first = _place(layout, batch, runs[0][0])
-            with _opened(opener, first) as stream:
+            first = place_of(layout, batch, runs[0][0])
+            with opened(opener, first) as stream:
                 row_bytes = int(batch.nbytes[runs[0][0]])
                 rows_at = _find_rows(stream, first, (layout.samples_per_file, row_bytes))
                 for start, stop in runs:
                     index = int(batch.index[start])
                     span = view[offsets[start] : offsets[stop]]
-                    length = _read_into(stream, rows_at + index * row_bytes, span)
+                    length = read_into(stream, rows_at + index * row_bytes, span)
                     for place in range(start, stop):
                         sample = Place(path, int(batch.samples[place]), int(batch.index[place]))
                         have = min(length - (offsets[place] - offsets[start]), row_bytes)
@@ -130,32 +110,6 @@ class Npz:
                             )
                         ids[place] = check(view[offsets[place] : offsets[place + 1]], layout.seed, sample)
         return ids
-
-
-def _by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Give each file with its runs, as places in the batch: first and one past the last."""
-    if not len(batch.samples):
-        return
-    runs = Runs.of(batch)
-    lengths = np.diff(runs.starts, append=len(runs.order)).tolist()
-    places = runs.order[runs.starts].tolist()
-    edges = [*np.flatnonzero(runs.is_first).tolist(), len(places)]
-    for begin, end in pairwise(edges):
-        spans = [(places[run], places[run] + lengths[run]) for run in range(begin, end)]
-        yield int(batch.files[places[begin]]), spans
-
-
-def _place(layout: Layout, batch: Batch, place: int) -> Place:
-    return Place(layout.path(int(batch.files[place])), int(batch.samples[place]), int(batch.index[place]))
-
-
-def _opened(opener: Opener, place: Place) -> BinaryIO:
-    """Open a sample's file; say which sample is missed when that is not possible."""
-    try:
-        return opener(place.path)
-    except (DataError, OSError) as error:
-        reason = "the file is missing" if isinstance(error, FileNotFoundError) else str(error)
-        raise place.error(reason) from error
 
 
 def _find_rows(stream: BinaryIO, place: Place, shape: tuple[int, int]) -> int:
@@ -184,18 +138,6 @@ def _find_rows(stream: BinaryIO, place: Place, shape: tuple[int, int]) -> int:
             f"expected an npz file with {SAMPLES} of shape {shape}, found none ({error}): "
             f"truncated, corrupted or foreign; delete it and generate it again"
         ) from error
-
-
-def _read_into(stream: BinaryIO, offset: int, buffer: memoryview) -> int:
-    """Read until ``buffer`` is full or the file ends; give the bytes read."""
-    stream.seek(offset)
-    length = 0
-    while length < len(buffer):
-        got = stream.readinto(buffer[length:])  # type: ignore[attr-defined]
-        if not got:
-            break
-        length += got
-    return length
 
 
 def _zip64_field(num_values: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,0 +1,269 @@
+"""HDF5 through h5py: a dataset ``x`` of shape (samples, bytes), uint8, and the labels ``y``, int64.
+
+``x`` is contiguous, or cut into chunks: ``dataset.chunk`` is the most bytes a chunk may have. A chunk holds as many
+whole samples as fit, or, when not even one does, an even part of one. Chunks lie one after the other (HDF5's implicit
+index), the last ones filled up with zeros, so a file's size and the requests for any batch are known without the file.
+The chunk cache holds one chunk, and there is no sieve buffer: what is asked of storage is what the samples need.
+
+The files are those of HDF5 1.10 and later, whose metadata carry checksums, without a time in them; the line of the
+HDF5 library (1.14, 2.0) shows in a version number and nowhere else, so bytes are equal for equal seeds and equal lines.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.data.formats.runs import Runs, check_length, opened, place_of, read_into
+from rayio.data.formats.sample import Place, check, fill
+from rayio.data.layout import Batch, Layout
+from rayio.errors import RayioError
+from rayio.storage.base import Opener, Requests
+from rayio.storage.posix import WINDOW_BYTES
+
+#: Bytes of a file that are no data: superblock, groups, descriptions of both datasets. All that is needed to read ``x``
+#: is at the start.
+METADATA_BYTES = 715
+
+
+class Hdf5:
+    """One open, one request for the description, then one for each run of samples or for each chunk."""
+
+    extension = ".hdf5"
+
+    def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Add up whole chunks, labels and metadata."""
+        nbytes = layout.sample_bytes_of(files)
+        rows, columns = chunk_shape(layout, nbytes)
+        x = -(-layout.samples_per_file // rows) * rows * -(-nbytes // columns) * columns
+        sizes: NDArray[np.int64] = METADATA_BYTES + x + layout.samples_per_file * 8
+        return sizes
+
+    def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
+        """Write a sample or a chunk at a time; a label is the sample's id."""
+        from h5py import h5d, h5p, h5s, h5t
+
+        whole = layout.whole_file(number)
+        num_rows, row_bytes = shape = len(whole.samples), int(whole.nbytes[0])
+        rows, columns = (int(edge[0]) for edge in chunk_shape(layout, whole.nbytes[:1]))
+        stream = _Stream(file)
+        with _library(stream, create=True) as h5:
+            plan = h5p.create(h5p.DATASET_CREATE)
+            plan.set_obj_track_times(False)
+            plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+            plan.set_fill_time(h5d.FILL_TIME_NEVER)
+            y = plan.copy()
+            if layout.chunk is not None:
+                plan.set_chunk((rows, columns))
+            x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
+            block = np.zeros((rows, -(-row_bytes // columns) * columns), np.uint8)
+            for first in range(0, num_rows, rows):
+                samples = whole.samples[first : first + rows].tolist()
+                for row, sample in zip(block, samples, strict=False):
+                    fill(row[:row_bytes], layout.seed, sample)
+                if layout.chunk is None:
+                    x.write(h5s.create_simple((1, row_bytes)), _rows(x, first, 1, row_bytes), block)
+                else:
+                    block[len(samples) :] = 0
+                    for column in range(0, row_bytes, columns):
+                        x.write_direct_chunk((first, column), block[:, column : column + columns].ravel())
+            labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple((num_rows,)), y)
+            labels.write(h5s.ALL, h5s.ALL, whole.samples)
+
+    def requests(self, layout: Layout, batch: Batch) -> Requests:
+        """Give, per file, its start, and then each run of samples, or each chunk that is not the one just read."""
+        address = (batch.rank, batch.epoch, batch.step)
+        if not batch.nbytes.size:
+            return Requests(address, 0, batch.nbytes)
+        runs = Runs.of(batch)
+        if layout.chunk is None:
+            read_bytes = np.add.reduceat(batch.nbytes[runs.order], runs.starts)
+            files, is_first, num_reads = batch.files[runs.order[runs.starts]], runs.is_first, np.ones_like(read_bytes)
+        else:
+            files, nbytes = batch.files[runs.order], batch.nbytes[runs.order]
+            rows, columns = chunk_shape(layout, nbytes)
+            chunk, parts = batch.index[runs.order] // rows, -(-nbytes // columns)
+            is_first = np.concatenate([[True], files[1:] != files[:-1]])
+            is_other = is_first | np.concatenate([[True], chunk[1:] != chunk[:-1]])
+            read_bytes, num_reads = rows * columns, np.where(parts > 1, parts, is_other)
+        heads = np.minimum(self.file_bytes(layout, files), WINDOW_BYTES)
+        table, times = np.stack([heads, read_bytes], axis=1), np.stack([is_first, num_reads], axis=1)
+        return Requests(address, int(is_first.sum()), np.repeat(table.ravel(), times.ravel()))
+
+    def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Let HDF5 read the wanted rows straight into ``out``, or through its chunk cache, and verify each."""
+        check_length(batch, out)
+        ids = np.empty(len(batch.samples), np.int64)
+        if not ids.size:
+            return ids
+        from h5py import h5s
+
+        offsets = [0, *np.cumsum(batch.nbytes).tolist()]
+        for _, runs in Runs.of(batch).by_file(batch):
+            place = place_of(layout, batch, runs[0][0])
+            shape = layout.samples_per_file, int(batch.nbytes[runs[0][0]])
+            with opened(opener, place) as file, _told(place, shape):
+                stream = _Stream(file)
+                with _library(stream) as h5:
+                    x = _find(h5, layout, place, shape)
+                    stream.is_described = True
+                    for start, stop in runs:
+                        wanted = _rows(x, int(batch.index[start]), stop - start, shape[1])
+                        part = out[offsets[start] : offsets[stop]].reshape(-1, shape[1])
+                        x.read(h5s.create_simple(part.shape), wanted, part)
+                        if stream.missing:
+                            raise place_of(layout, batch, start).error(stream.missing)
+                        for at in range(start, stop):
+                            sample = place_of(layout, batch, at)
+                            ids[at] = check(part[at - start].data, layout.seed, sample)
+        return ids
+
+
+def chunk_shape(layout: Layout, nbytes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the samples and the bytes of each that make a chunk, for files of samples of ``nbytes``.
+
+    Without chunks it is one sample.
+    """
+    if layout.chunk is None:
+        return np.ones_like(nbytes), nbytes
+    rows = np.clip(layout.chunk // nbytes, 1, layout.samples_per_file)
+    return rows, -(-nbytes // -(-nbytes // layout.chunk))
+
+
+class _Stream:
+    """The file as HDF5 sees it: short reads of metadata come from windows, and nothing is ever raised into C.
+
+    What goes wrong is kept, and HDF5 goes on with zeros, so that it can close its file.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.error: BaseException | None = None
+        #: Set when what follows are samples.
+        self.is_described = False
+        #: What a file that ends too early has, in words.
+        self.missing = ""
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move, within this object alone where possible."""
+        self._position = offset if whence == io.SEEK_SET else self._try(self.file.seek, offset, whence)
+        return self._position
+
+    def tell(self) -> int:
+        """Give the position."""
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer, with zeros where there is nothing."""
+        view = memoryview(buffer)
+        got = self._try(self._fill, view)
+        if got < len(view):
+            view[got:] = bytes(len(view) - got)
+            self.missing = self.missing or (
+                f"expected {len(view)} bytes at byte {self._position}, found {got}: the file is truncated"
+            )
+        self._position += len(view)
+        return len(view)
+
+    def write(self, buffer: Any) -> int:
+        """Write all of the buffer."""
+        self._try(self.file.seek, self._position)
+        self._try(self.file.write, buffer)
+        self._position += len(buffer)
+        return len(buffer)
+
+    def truncate(self, size: int) -> int:
+        """Make the file this long."""
+        return self._try(self.file.truncate, size)
+
+    def flush(self) -> None:
+        """Leave that to the one who opened the file."""
+
+    def _fill(self, view: memoryview) -> int:
+        if self.is_described or len(view) >= WINDOW_BYTES:
+            return read_into(self.file, self._position, view)
+        self.file.seek(self._position)
+        part = self.file.read(len(view))
+        view[: len(part)] = part
+        return len(part)
+
+    def _try(self, call: Any, *arguments: Any) -> int:
+        if self.error is None:
+            try:
+                return int(call(*arguments))
+            except BaseException as error:  # an interrupt, too, would be lost in C
+                self.error = error
+        return 0
+
+
+@contextmanager
+def _library(stream: _Stream, *, create: bool = False) -> Iterator[Any]:
+    """Open a stream with HDF5 and close it whatever happens; an error of the stream comes before HDF5's own."""
+    from h5py import h5f, h5fd, h5p
+
+    access = h5p.create(h5p.FILE_ACCESS)
+    access.set_fileobj_driver(h5fd.fileobj_driver, stream)
+    access.set_fclose_degree(h5f.CLOSE_STRONG)
+    access.set_sieve_buf_size(0)
+    try:
+        if create:
+            access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
+            group = h5p.create(h5p.FILE_CREATE)
+            group.set_obj_track_times(False)
+            h5 = h5f.create(b"rayio", h5f.ACC_TRUNC, group, access)
+        else:
+            h5 = h5f.open(b"rayio", h5f.ACC_RDONLY, access)
+        try:
+            yield h5
+        finally:
+            h5.close()
+    except Exception:
+        if stream.error is not None:
+            raise stream.error from None
+        raise
+    if stream.error is not None:
+        raise stream.error
+
+
+@contextmanager
+def _told(place: Place, shape: tuple[int, int]) -> Iterator[None]:
+    """Turn what h5py raises for bytes that are no HDF5 into one line."""
+    try:
+        yield
+    except RayioError:
+        raise
+    except Exception as error:  # h5py raises a dozen kinds
+        reason = " ".join(str(error).split())
+        raise place.error(
+            f"expected an hdf5 file with x of shape {shape}, found none ({reason}): "
+            f"truncated, corrupted or foreign; delete it and generate it again"
+        ) from error
+
+
+def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int]) -> Any:
+    """Open ``x``, having checked that it is of this shape and not packed."""
+    from h5py import h5d, h5p
+
+    access = h5p.create(h5p.DATASET_ACCESS)
+    if layout.chunk is not None:
+        rows, columns = chunk_shape(layout, np.array([shape[1]]))
+        access.set_chunk_cache(1, int(rows[0] * columns[0]), 1.0)
+    x = h5d.open(h5, b"x", access)
+    if x.shape != shape or x.dtype != np.uint8:
+        raise place.error(f"expected x of shape {shape} and uint8, found {x.shape} and {x.dtype}")
+    if x.get_create_plist().get_nfilters():
+        raise place.error("expected x stored plainly, found it compressed or filtered")
+    return x
+
+
+def _rows(x: Any, first: int, rows: int, row_bytes: int) -> Any:
+    """Select whole rows of ``x``."""
+    space = x.get_space()
+    space.select_hyperslab((first, 0), (rows, row_bytes))
+    return space

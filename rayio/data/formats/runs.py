@@ -1,0 +1,79 @@
+"""A batch as the reads it takes, and what every format does around one read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.data.formats.sample import Place
+from rayio.data.layout import Batch, Layout
+from rayio.errors import DataError
+from rayio.storage.base import Opener
+
+
+class Runs(NamedTuple):
+    """A batch cut into reads: rows that follow each other both in a file and in the batch are one read."""
+
+    #: Places in the batch, those of one file together, and files in the order of their numbers.
+    order: NDArray[np.int64]
+    #: Where in ``order`` each run starts, and which of the runs are the first of a file.
+    starts: NDArray[np.int64]
+    is_first: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, batch: Batch, longest: NDArray[np.int64] | None = None) -> Runs:
+        """Cut a batch that is not empty; ``longest`` caps, for each sample's file, the rows of a run."""
+        order = np.argsort(batch.files, kind="stable")
+        files, index = batch.files[order], batch.index[order]
+        new_file = np.concatenate([[True], files[1:] != files[:-1]])
+        breaks = (index[1:] != index[:-1] + 1) | (order[1:] != order[:-1] + 1)
+        starts = np.flatnonzero(new_file | np.concatenate([[True], breaks]))
+        if longest is not None:
+            within = np.arange(len(order)) - np.repeat(starts, np.diff(starts, append=len(order)))
+            starts = np.flatnonzero(within % longest[order] == 0)
+        return cls(order, starts, new_file[starts])
+
+    def by_file(self, batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+        """Give each file with its runs, as places in the batch: first and one past the last."""
+        lengths = np.diff(self.starts, append=len(self.order)).tolist()
+        places = self.order[self.starts].tolist()
+        edges = [*np.flatnonzero(self.is_first).tolist(), len(places)]
+        for begin, end in pairwise(edges):
+            spans = [(places[run], places[run] + lengths[run]) for run in range(begin, end)]
+            yield int(batch.files[places[begin]]), spans
+
+
+def check_length(batch: Batch, out: NDArray[np.uint8]) -> None:
+    """Refuse a buffer that is not as long as the batch."""
+    if len(out) != batch.total_bytes:
+        raise ValueError(f"out has {len(out)} bytes, the batch {batch.total_bytes}")
+
+
+def place_of(layout: Layout, batch: Batch, place: int) -> Place:
+    """Name the sample at a place in the batch."""
+    return Place(layout.path(int(batch.files[place])), int(batch.samples[place]), int(batch.index[place]))
+
+
+def opened(opener: Opener, place: Place) -> BinaryIO:
+    """Open a sample's file; say which sample is missed when that is not possible."""
+    try:
+        return opener(place.path)
+    except (DataError, OSError) as error:
+        reason = "the file is missing" if isinstance(error, FileNotFoundError) else str(error)
+        raise place.error(reason) from error
+
+
+def read_into(stream: BinaryIO, offset: int, buffer: memoryview) -> int:
+    """Read until ``buffer`` is full or the file ends; give the bytes read."""
+    stream.seek(offset)
+    length = 0
+    while length < len(buffer):
+        got = stream.readinto(buffer[length:])  # type: ignore[attr-defined]
+        if not got:
+            break
+        length += got
+    return length

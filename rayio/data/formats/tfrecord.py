@@ -1,0 +1,267 @@
+"""TensorFlow's TFRecord without TensorFlow: framed records, each a ``tf.train.Example`` with ``x`` and ``y``.
+
+=======  =======  ============================================================================
+bytes    type     meaning
+=======  =======  ============================================================================
+8        u64, LE  length of the payload
+4        u32, LE  masked CRC32C of these 8 bytes
+length   bytes    payload: the serialized ``Example``
+4        u32, LE  masked CRC32C of the payload
+=======  =======  ============================================================================
+
+A file has no index, and needs none: all samples of a file are of one size, and a label, which is the sample's id, takes
+one byte for every 7 bits, so the start of any record follows from its number.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.data.formats.runs import Runs, check_length, opened, place_of, read_into
+from rayio.data.formats.sample import Place, check, fill
+from rayio.data.layout import Batch, Layout
+from rayio.storage.base import Opener, Requests
+
+HEAD, TAIL = struct.Struct("<QI"), struct.Struct("<I")
+#: Neighbouring records are read together up to this many bytes; a longer record is one request of its own.
+READ_BYTES = 8 << 20
+#: Fields of Example, Features, Feature, and of its kinds: ``example.proto`` and ``feature.proto`` of TensorFlow.
+FEATURES, FEATURE, KEY, VALUE, BYTES_LIST, INT64_LIST, ITEMS = 1, 1, 1, 2, 1, 3, 1
+#: Protobuf's ways to write a value.
+VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+
+
+class TfRecord:
+    """Records one after the other, a sample each; neighbours in a batch are read together."""
+
+    extension = ".tfrecord"
+
+    def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Add up the records."""
+        return _starts(layout, files, np.full_like(files, layout.samples_per_file), layout.sample_bytes_of(files))
+
+    def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
+        """Write a record at a time; a label is the sample's id."""
+        whole = layout.whole_file(number)
+        row_bytes = int(whole.nbytes[0])
+        for sample in whole.samples.tolist():
+            before, after = _around(row_bytes, sample)
+            length = len(before) + row_bytes + len(after)
+            record = np.empty(HEAD.size + length + TAIL.size, np.uint8)
+            payload = record[HEAD.size : -TAIL.size]
+            payload[: len(before)] = np.frombuffer(before, np.uint8)
+            fill(payload[len(before) : length - len(after)], layout.seed, sample)
+            payload[length - len(after) :] = np.frombuffer(after, np.uint8)
+            HEAD.pack_into(record.data, 0, length, masked_crc(np.array([length], "<u8")))
+            TAIL.pack_into(record.data, HEAD.size + length, masked_crc(payload))
+            file.write(record.data)
+
+    def requests(self, layout: Layout, batch: Batch) -> Requests:
+        """Give one read for each run of records."""
+        address = (batch.rank, batch.epoch, batch.step)
+        if not batch.nbytes.size:
+            return Requests(address, 0, batch.nbytes)
+        runs = Runs.of(batch, _records_per_read(layout, batch))
+        starts, stops = _spans(layout, batch)
+        last = np.append(runs.starts[1:], len(runs.order)) - 1
+        return Requests(address, int(runs.is_first.sum()), stops[runs.order[last]] - starts[runs.order[runs.starts]])
+
+    def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Read runs of records, verify both checksums of each, unpack it and verify the sample in it."""
+        check_length(batch, out)
+        ids = np.empty(len(batch.samples), np.int64)
+        if not ids.size:
+            return ids
+        offsets = [0, *np.cumsum(batch.nbytes).tolist()]
+        starts, stops = (edges.tolist() for edges in _spans(layout, batch))
+        buffer = np.empty(0, np.uint8)
+        for _, runs in Runs.of(batch, _records_per_read(layout, batch)).by_file(batch):
+            with opened(opener, place_of(layout, batch, runs[0][0])) as stream:
+                for start, stop in runs:
+                    begin, num_bytes = starts[start], stops[stop - 1] - starts[start]
+                    if num_bytes > len(buffer):
+                        buffer = np.empty(num_bytes, np.uint8)
+                    length = read_into(stream, begin, buffer.data[:num_bytes])
+                    for at in range(start, stop):
+                        place = place_of(layout, batch, at)
+                        record = buffer[starts[at] - begin : stops[at] - begin]
+                        have = min(length - (starts[at] - begin), len(record))
+                        if have < len(record):
+                            raise place.error(
+                                f"expected a record of {len(record)} bytes at byte {starts[at]}, "
+                                f"found {max(have, 0)}: the file is truncated"
+                            )
+                        sample = out[offsets[at] : offsets[at + 1]]
+                        label = _unpack(record, sample, place)
+                        ids[at] = check(sample.data, layout.seed, place)
+                        if label != place.sample:
+                            raise place.error(f"expected label {place.sample}, found {label}")
+        return ids
+
+
+def masked_crc(data: NDArray[np.generic]) -> int:
+    """Give TensorFlow's checksum: a CRC32C, rotated and shifted so that it can itself be checksummed."""
+    import google_crc32c
+
+    crc: int = google_crc32c.value(data)  # takes an array as it is, and a memoryview not at all
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def _unpack(record: NDArray[np.uint8], sample: NDArray[np.uint8], place: Place) -> int | None:
+    """Verify a record's frame, copy its ``x`` into ``sample`` and give its ``y``."""
+    again = "the file is corrupted or foreign; delete it and generate it again"
+    length, length_crc = HEAD.unpack_from(record.data)
+    expected = len(record) - HEAD.size - TAIL.size
+    if length != expected:
+        raise place.error(f"expected a record with a payload of {expected} bytes, found one of {length}: {again}")
+    payload = record[HEAD.size : -TAIL.size]
+    (payload_crc,) = TAIL.unpack_from(record.data, len(record) - TAIL.size)
+    for name, written, data in (("length", length_crc, record[:8]), ("payload", payload_crc, payload)):
+        if written != (computed := masked_crc(data)):
+            raise place.error(f"expected CRC {written:08x} of the record's {name}, found {computed:08x}: {again}")
+    try:
+        found, label = decode(payload.data)
+    except (ValueError, TypeError) as error:
+        raise place.error(f"expected a tf.train.Example with x and y, found none ({error}): {again}") from error
+    if found is None or len(found) != len(sample):
+        have = "none" if found is None else f"{len(found)} bytes"
+        raise place.error(f"expected x of {len(sample)} bytes, found {have}: {again}")
+    sample.data[:] = found
+    return label
+
+
+def _around(row_bytes: int, label: int) -> tuple[bytes, bytes]:
+    """Encode an ``Example`` but for the bytes of ``x``: what stands before them, and what after."""
+    before, length = b"", row_bytes
+    for field, key in ((ITEMS, b""), (BYTES_LIST, b""), (VALUE, _delimited(KEY, b"x")), (FEATURE, b"")):
+        before = key + _tag(field, length) + before
+        length = len(before) + row_bytes
+    y = _delimited(ITEMS, _varint(label))  # packed, as TensorFlow writes it
+    after = _delimited(FEATURE, _delimited(KEY, b"y") + _delimited(VALUE, _delimited(INT64_LIST, y)))
+    return _tag(FEATURES, length + len(after)) + before, after
+
+
+def decode(example: memoryview) -> tuple[memoryview | None, int | None]:
+    """Find the bytes ``x`` and the number ``y`` in an ``Example``, in any order and among any other features.
+
+    Raises:
+        ValueError: not protobuf's wire format.
+        TypeError: a field that should hold a message holds a number.
+    """
+    x: memoryview | None = None
+    y: int | None = None
+    for features in _items(example, FEATURES):
+        for entry in _items(features, FEATURE):
+            key = b"".join(bytes(part) for part in _items(entry, KEY))
+            for feature in _items(entry, VALUE):
+                if key == b"x":
+                    for found in _items(feature, BYTES_LIST):
+                        x = next(_items(found, ITEMS), None)
+                elif key == b"y":
+                    for found in _items(feature, INT64_LIST):
+                        y = next((_number(value) for number, value in _fields(found) if number == ITEMS), None)
+    return x, y
+
+
+def _items(message: memoryview, wanted: int) -> Iterator[memoryview]:
+    for number, value in _fields(message):
+        if number == wanted:
+            if isinstance(value, int):
+                raise TypeError(f"field {number} is a number")
+            yield value
+
+
+def _number(value: int | memoryview) -> int:
+    return value if isinstance(value, int) else _read_varint(value, 0)[0]
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Give each field's number and value: an integer, or bytes."""
+    at = 0
+    while at < len(message):
+        tag, at = _read_varint(message, at)
+        number, kind = tag >> 3, tag & 7
+        if kind == VARINT:
+            value, at = _read_varint(message, at)
+            yield number, value
+            continue
+        if kind == DELIMITED:
+            length, at = _read_varint(message, at)
+        elif kind in (FIXED64, FIXED32):
+            length = 8 if kind == FIXED64 else 4
+        else:
+            raise ValueError(f"wire type {kind} of field {number}")
+        if at + length > len(message):
+            raise ValueError(f"field {number} ends outside its message")
+        yield number, message[at : at + length]
+        at += length
+
+
+def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
+    value = 0
+    for place, byte in enumerate(message[at : at + 10]):
+        value |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return value, at + place + 1
+    raise ValueError("a number has no end")
+
+
+def _varint(value: int) -> bytes:
+    groups = bytearray()
+    while value > 0x7F:
+        groups.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*groups, value])
+
+
+def _tag(field: int, length: int) -> bytes:
+    return _varint(field << 3 | DELIMITED) + _varint(length)
+
+
+def _delimited(field: int, content: bytes) -> bytes:
+    return _tag(field, len(content)) + content
+
+
+def _varint_bytes(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    lengths = np.ones_like(values)
+    for bits in range(7, 63, 7):
+        lengths += values >= 1 << bits
+    return lengths
+
+
+def _record_bytes(nbytes: NDArray[np.int64], label_bytes: int) -> NDArray[np.int64]:
+    """Give the size of a record with a sample of ``nbytes`` and a label of ``label_bytes``: what is in ``_around``."""
+    inner = nbytes + 1 + _varint_bytes(nbytes)
+    inner = inner + 1 + _varint_bytes(inner)
+    inner = inner + 3 + 1 + _varint_bytes(inner)
+    inner = inner + 1 + _varint_bytes(inner) + 11 + label_bytes
+    return HEAD.size + 1 + _varint_bytes(inner) + inner + TAIL.size
+
+
+def _starts(
+    layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Give where record ``index`` of each file starts: the records before it, by the bytes of their labels."""
+    first = files * layout.samples_per_file
+    starts = np.zeros_like(index)
+    for label_bytes in range(1, len(_varint(layout.num_samples - 1)) + 1):
+        low, high = (0 if label_bytes == 1 else 1 << 7 * (label_bytes - 1)), 1 << min(7 * label_bytes, 62)
+        before = np.minimum(first + index, high) - np.maximum(first, low)
+        starts += np.maximum(before, 0) * _record_bytes(nbytes, label_bytes)
+    return starts
+
+
+def _spans(layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give where each sample's record starts and ends."""
+    starts = _starts(layout, batch.files, batch.index, batch.nbytes)
+    return starts, _starts(layout, batch.files, batch.index + 1, batch.nbytes)
+
+
+def _records_per_read(layout: Layout, batch: Batch) -> NDArray[np.int64]:
+    record_bytes = _record_bytes(batch.nbytes, len(_varint(layout.num_samples - 1)))
+    return np.maximum(1, READ_BYTES // record_bytes)

@@ -1,0 +1,82 @@
+"""Every format from scenario to books: real files, read by the local engine, as the virtual one says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import on_disk
+
+from rayio.data.formats import FORMATS
+from rayio.data.layout import Layout
+from rayio.errors import DataError, ScenarioError
+from rayio.scenario.load import load
+from rayio.scenario.model import Scenario
+from rayio.scenario.write import to_yaml
+from scenarios import Outcome, run_locally, scenario, simulated
+
+WAYS = [*((format, None) for format in FORMATS), ("hdf5", "3 KB"), ("hdf5", 400)]
+
+
+def wanted(format: str, chunk: Any) -> Scenario:
+    return scenario(
+        dataset__path="data",
+        dataset__format=format,
+        dataset__chunk=chunk,
+        dataset__num_files=8,
+        dataset__samples_per_file=6,
+        train__compute="100 us",
+    )
+
+
+def reads(outcome: Outcome) -> list[tuple[Any, ...]]:
+    return sorted((row["batch"], row["bytes"], row["requests"]) for row in outcome.rows("read"))
+
+
+@pytest.mark.parametrize(("format", "chunk"), WAYS)
+def test_real_files_are_delivered_in_the_order_and_with_the_requests_that_were_planned(
+    format: str, chunk: Any, tmp_path: Path
+) -> None:
+    plan = wanted(format, chunk)
+    here, there = simulated(plan), run_locally(on_disk(plan, tmp_path), tmp_path)
+    assert there.ledger.even
+    assert reads(here)
+    assert reads(here) == reads(there)
+
+
+@pytest.mark.parametrize(("format", "chunk"), WAYS)
+def test_a_damaged_file_ends_the_run_by_file_and_sample(format: str, chunk: Any, tmp_path: Path) -> None:
+    plan = on_disk(wanted(format, chunk), tmp_path)
+    path = tmp_path / "data" / Layout.from_scenario(plan).path(3)
+    content = bytearray(path.read_bytes())
+    for place in range(1000, 2000):
+        content[place] ^= 0x10
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"000000003\.\w+: sample (18|19) .*expected"):
+        run_locally(plan, tmp_path)
+
+
+def test_chunks_are_part_of_the_scenario(tmp_path: Path) -> None:
+    plan = wanted("hdf5", "3 KiB")
+    assert Layout.from_scenario(plan).chunk == 3072
+    (tmp_path / "again.yaml").write_text(to_yaml(plan))
+    assert load(tmp_path / "again.yaml") == plan
+    assert Layout.from_scenario(wanted("hdf5", "none")).chunk is None
+
+
+@pytest.mark.parametrize(
+    ("format", "chunk", "says"),
+    [
+        ("npz", "4 KiB", "dataset.chunk=4 KiB: only hdf5 has chunks, not npz"),
+        ("tfrecord", 4096, "dataset.chunk=4096: only hdf5 has chunks, not tfrecord"),
+        ("hdf5", 0, "dataset.chunk=0: must be greater than 0"),
+        ("hdf5", "5 GiB", "dataset.chunk=5 GiB: must be less than 4 GiB"),
+        ("hdf5", "auto", "dataset.chunk=auto: "),
+    ],
+)
+def test_chunks_that_cannot_be_are_refused_in_one_line(format: str, chunk: Any, says: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        wanted(format, chunk)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)

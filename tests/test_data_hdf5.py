@@ -1,0 +1,181 @@
+"""HDF5 as h5py has it for everybody, chunks as a scenario asks for them, and a library that must never see an error."""
+
+from __future__ import annotations
+
+import errno
+import io
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import h5py
+import numpy as np
+import pytest
+
+from rayio.data.formats import FORMATS
+from rayio.data.formats.hdf5 import METADATA_BYTES, chunk_shape
+from rayio.data.layout import Layout
+from rayio.errors import DataError, StorageError
+from rayio.scenario.distribution import Constant
+from rayio.storage.posix import WINDOW_BYTES, Asked, CountedFile, counted_opener
+
+FORM = FORMATS["hdf5"]
+
+
+def written(layout: Layout) -> bytes:
+    content = io.BytesIO()
+    FORM.write(content, layout, 0)
+    return content.getvalue()
+
+
+def layout_of(size: int, per_file: int, chunk: int | None) -> Layout:
+    return Layout(1, per_file, Constant(value=size), 5, ".hdf5", chunk)
+
+
+@pytest.mark.parametrize(
+    ("size", "per_file", "chunk", "shape"),
+    [
+        (1000, 10, None, None),
+        (1000, 10, 4999, (4, 1000)),
+        (1000, 10, 1 << 20, (10, 1000)),
+        (1000, 10, 1000, (1, 1000)),
+        (1000, 10, 999, (1, 500)),
+        (1001, 3, 400, (1, 334)),
+        (17, 2, 1, (1, 1)),
+    ],
+)
+def test_a_chunk_is_whole_samples_or_an_even_part_of_one(
+    size: int, per_file: int, chunk: int | None, shape: tuple[int, int] | None
+) -> None:
+    layout = layout_of(size, per_file, chunk)
+    content = written(layout)
+    assert len(content) == FORM.file_bytes(layout, np.array([0])).tolist()[0]
+    batch = layout.whole_file(0)
+    out = np.zeros(batch.total_bytes, np.uint8)
+    assert FORM.read(lambda path: io.BytesIO(content), layout, batch, out).tolist() == [*range(per_file)]
+    with h5py.File(io.BytesIO(content), "r") as file:
+        assert sorted(file) == ["x", "y"]
+        assert file["x"].chunks == shape
+        assert (file["x"].shape, file["x"].dtype) == ((per_file, size), np.uint8)
+        assert file["x"][:].tobytes() == out.tobytes()
+        assert file["y"][:].tolist() == [*range(per_file)]
+
+
+def test_one_sample_of_a_chunk_costs_the_chunk_and_its_neighbours_then_nothing(tmp_path: Path) -> None:
+    layout = layout_of(1000, 16, 4000)
+    (tmp_path / "f").write_bytes(written(layout))
+
+    def cost(*samples: int) -> list[int]:
+        ids = np.array(samples)
+        batch = layout.whole_file(0)
+        batch = type(batch)(0, 0, 0, ids, np.zeros_like(ids), ids, batch.nbytes[: len(ids)])
+        asked = Asked()
+        opener = lambda path: cast(BinaryIO, CountedFile(tmp_path / "f", asked))  # noqa: E731
+        FORM.read(opener, layout, batch, np.zeros(batch.total_bytes, np.uint8))
+        planned: list[int] = FORM.requests(layout, batch).nbytes.tolist()
+        assert (asked.requests, asked.nbytes) == (len(planned), sum(planned))
+        return planned
+
+    assert cost(5) == [WINDOW_BYTES, 4000]
+    assert cost(5, 7, 4) == [WINDOW_BYTES, 4000]
+    assert cost(5, 9, 6) == [WINDOW_BYTES, 4000, 4000, 4000]
+    assert cost(*range(16)) == [WINDOW_BYTES, *[4000] * 4]
+
+
+def test_without_chunks_one_sample_costs_its_own_bytes() -> None:
+    layout = layout_of(1 << 20, 16, None)
+    batch = layout.whole_file(0, 5, 6)
+    assert FORM.requests(layout, batch).nbytes.tolist() == [WINDOW_BYTES, 1 << 20]
+
+
+@pytest.mark.parametrize("shape", [(1, 16), (300, 70_001)])
+@pytest.mark.parametrize("chunk", [None, 1 << 12, (1 << 32) - 1])
+def test_metadata_have_one_size_whatever_is_described(shape: tuple[int, int], chunk: int | None) -> None:
+    layout = layout_of(shape[1], shape[0], chunk)
+    rows, columns = (edge.item() for edge in chunk_shape(layout, np.array([shape[1]])))
+    data = -(-shape[0] // rows) * rows * -(-shape[1] // columns) * columns
+    assert len(written(layout)) == METADATA_BYTES + data + 8 * shape[0]
+
+
+class Full(io.BytesIO):
+    """A disk that fills up."""
+
+    def write(self, content: Any, /) -> int:
+        if self.tell() > 10_000:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return super().write(content)
+
+
+def test_a_full_disk_is_the_operating_systems_own_error() -> None:
+    with pytest.raises(OSError, match="No space left") as error:
+        FORM.write(Full(), layout_of(1000, 20, None), 0)
+    assert error.value.errno == errno.ENOSPC
+
+
+class Broken(io.BytesIO):
+    """A disk with a bad block; HDF5 asks for it when it reads samples, or already when it opens the file."""
+
+    def __init__(self, content: bytes, first: int, error: BaseException) -> None:
+        super().__init__(content)
+        self.first = first
+        self.error = error
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if self.tell() + (size or 0) > self.first:
+            raise self.error
+        return super().read(size)
+
+    def readinto(self, buffer: Any, /) -> int:
+        if self.tell() + len(buffer) > self.first:
+            raise self.error
+        return super().readinto(buffer)
+
+
+@pytest.mark.parametrize("first", [0, 100, 1000])
+@pytest.mark.parametrize("error", [StorageError("f: input/output error while reading"), KeyboardInterrupt()])
+def test_what_storage_raises_comes_through_hdf5_unchanged(first: int, error: BaseException) -> None:
+    layout = layout_of(1000, 2, None)
+    batch, content = layout.whole_file(0), written(layout)
+    with pytest.raises(type(error)) as raised:
+        FORM.read(lambda path: Broken(content, first, error), layout, batch, np.zeros(2000, np.uint8))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"name": "z"}, "expected an hdf5 file with x of shape"),
+        ({"compression": "gzip"}, "expected x stored plainly, found it compressed"),
+        ({"dtype": np.int8}, "expected x of shape .* and uint8, found .*int8"),
+    ],
+)
+def test_an_hdf5_file_of_something_else_is_refused(options: dict[str, Any], says: str, tmp_path: Path) -> None:
+    layout = layout_of(40, 3, None)
+    path = tmp_path / layout.path(0)
+    path.parent.mkdir()
+    with h5py.File(path, "w") as file:
+        file.create_dataset(**{"name": "x", "data": np.zeros((3, 40), np.uint8)} | options)
+    with pytest.raises(DataError, match=rf"000000000.hdf5: sample 0 \(row 0\): {says}"):
+        FORM.read(counted_opener(tmp_path, Asked()), layout, layout.whole_file(0), np.zeros(120, np.uint8))
+
+
+@pytest.mark.parametrize("options", [{}, {"chunks": (2, 30)}, {"chunks": (3, 40)}])
+def test_a_file_that_h5py_wrote_in_its_own_way_is_read(options: dict[str, Any], tmp_path: Path) -> None:
+    layout = layout_of(40, 3, None)
+    batch = layout.whole_file(0)
+    rows = np.zeros(batch.total_bytes, np.uint8)
+    FORM.read(lambda path: io.BytesIO(written(layout)), layout, batch, rows)
+    path = tmp_path / layout.path(0)
+    path.parent.mkdir()
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", data=rows.reshape(3, 40), **options)
+    out = np.zeros_like(rows)
+    assert FORM.read(counted_opener(tmp_path, Asked()), layout, batch, out).tolist() == [0, 1, 2]
+    assert out.tobytes() == rows.tobytes()
+
+
+@pytest.mark.parametrize("chunk", [None, 64])
+def test_no_object_has_a_time_in_it(chunk: int | None) -> None:
+    content = written(layout_of(40, 3, chunk))
+    headers = content.split(b"OHDR\2")[1:]
+    assert len(headers) == 3  # the root group, x and y
+    assert not any(header[0] & 0x20 for header in headers)  # the bit that says "times are stored"
