@@ -81,6 +81,13 @@ def test_one_sample_of_a_chunk_costs_the_chunk_and_its_neighbours_then_nothing(t
     assert cost(*range(16)) == [WINDOW_BYTES, *[4000] * 4]
 
 
+def test_the_last_chunk_is_filled_up_with_zeros() -> None:
+    with h5py.File(io.BytesIO(written(layout_of(1000, 10, 4999))), "r") as file:
+        _, last = file["x"].id.read_direct_chunk((8, 0))
+    assert last[2000:] == bytes(2000)
+    assert any(last[1000:2000])
+
+
 def test_without_chunks_one_sample_costs_its_own_bytes() -> None:
     layout = layout_of(1 << 20, 16, None)
     batch = layout.whole_file(0, 5, 6)

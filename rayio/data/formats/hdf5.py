@@ -3,7 +3,8 @@
 ``x`` is contiguous, or cut into chunks: ``dataset.chunk`` is the most bytes a chunk may have. A chunk holds as many
 whole samples as fit, or, when not even one does, an even part of one. Chunks lie one after the other (HDF5's implicit
 index), the last ones filled up with zeros, so a file's size and the requests for any batch are known without the file.
-The chunk cache holds one chunk, and there is no sieve buffer: what is asked of storage is what the samples need.
+The chunk cache holds one chunk, and h5py reads Python's files without a sieve buffer, so a sample costs its own bytes
+or its chunk's.
 
 The files are those of HDF5 1.10 and later, whose metadata carry checksums, without a time in them; the line of the
 HDF5 library (1.14, 2.0) shows in a version number and nowhere else, so bytes are equal for equal seeds and equal lines.
@@ -210,7 +211,6 @@ def _library(stream: _Stream, *, create: bool = False) -> Iterator[Any]:
     access = h5p.create(h5p.FILE_ACCESS)
     access.set_fileobj_driver(h5fd.fileobj_driver, stream)
     access.set_fclose_degree(h5f.CLOSE_STRONG)
-    access.set_sieve_buf_size(0)
     try:
         if create:
             access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
