@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+#: How long an example takes says more about the machine than about the code.
+settings.register_profile("rayio", deadline=None)
+settings.load_profile("rayio")
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import errno
+import gc
 import io
+import os
+import subprocess
+import sys
+import weakref
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -11,7 +16,7 @@ import h5py
 import numpy as np
 import pytest
 
-from rayio.data.formats import FORMATS
+from rayio.data.formats import FORMATS, hdf5
 from rayio.data.formats.hdf5 import METADATA_BYTES, chunk_shape
 from rayio.data.layout import Layout
 from rayio.errors import DataError, StorageError
@@ -147,6 +152,81 @@ def test_what_storage_raises_comes_through_hdf5_unchanged(first: int, error: Bas
     assert raised.value is error
 
 
+@pytest.mark.parametrize("first", [0, 100, 1000, 10**6])
+def test_hdf5_keeps_no_stream_even_while_the_error_is_kept(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    layout, streams = layout_of(1000, 2, None), weakref.WeakSet[Any]()
+
+    class Watched(hdf5._Stream):
+        def __init__(self, file: BinaryIO) -> None:
+            super().__init__(file)
+            streams.add(self)
+
+    monkeypatch.setattr(hdf5, "_Stream", Watched)
+    batch, content = layout.whole_file(0), written(layout)
+    opener = lambda path: Broken(content, first, OSError("bad block"))  # noqa: E731
+    if first > len(content):
+        FORM.read(opener, layout, batch, np.zeros(2000, np.uint8))
+    else:
+        with pytest.raises(DataError, match="bad block"):
+            FORM.read(opener, layout, batch, np.zeros(2000, np.uint8))
+    gc.collect()
+    assert not list(streams)
+
+
+AT_EXIT = """
+import errno, io, sys
+import numpy as np
+import test_data_hdf5 as tests
+layout = tests.layout_of(1000, 2, None)
+content = tests.written(layout)
+for first in (0, 100, 1000, 10**6):
+    error = KeyboardInterrupt()
+    try:
+        broken = lambda path: tests.Broken(content, first, error)
+        tests.FORM.read(broken, layout, layout.whole_file(0), np.zeros(2000, np.uint8))
+    except KeyboardInterrupt as raised:
+        assert raised is error and first < 2000
+        sys.kept = [*getattr(sys, "kept", []), raised]  # the interpreter itself goes before this error
+try:
+    tests.FORM.write(tests.Full(), tests.layout_of(1000, 20, None), 0)
+except OSError as raised:
+    sys.kept.append(raised)
+print(len(sys.kept))
+"""
+
+
+def test_a_process_that_met_broken_files_ends_in_peace() -> None:
+    """HDF5 closes at exit what is still open, and called back into a Python that was gone: exit code 139."""
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_EXIT],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "4\n", "")
+
+
+class Endless(io.BytesIO):
+    """A file in which HDF5 goes in circles: it counts how often it is really asked."""
+
+    asked = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.asked += 1
+        return super().read(size)
+
+
+def test_hdf5_is_not_answered_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    layout = layout_of(1000, 2, None)
+    batch, file = layout.whole_file(0), Endless(written(layout))
+    monkeypatch.setattr(hdf5, "METADATA_READS", 2)
+    with pytest.raises(DataError, match=r"sample 0 .* found none .*no end of them: the file is corrupted"):
+        FORM.read(lambda path: file, layout, batch, np.zeros(2000, np.uint8))
+    assert file.asked == 2
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
@@ -162,6 +242,44 @@ def test_an_hdf5_file_of_something_else_is_refused(options: dict[str, Any], says
     with h5py.File(path, "w") as file:
         file.create_dataset(**{"name": "x", "data": np.zeros((3, 40), np.uint8)} | options)
     with pytest.raises(DataError, match=rf"000000000.hdf5: sample 0 \(row 0\): {says}"):
+        FORM.read(counted_opener(tmp_path, Asked()), layout, layout.whole_file(0), np.zeros(120, np.uint8))
+
+
+def test_samples_that_lie_in_another_file_are_refused(tmp_path: Path) -> None:
+    layout = layout_of(40, 3, None)
+    path = tmp_path / layout.path(0)
+    path.parent.mkdir()
+    opener, batch = counted_opener(tmp_path, Asked()), layout.whole_file(0)
+    with h5py.File(tmp_path / "other", "w") as other:
+        other["x"] = np.zeros((3, 40), np.uint8)
+    virtual = h5py.VirtualLayout((3, 40), np.uint8)
+    virtual[:] = h5py.VirtualSource(str(tmp_path / "other"), "x", (3, 40))
+    for make, says in [
+        (
+            lambda file: file.__setitem__("x", h5py.ExternalLink(str(tmp_path / "other"), "x")),
+            "a link to another place",
+        ),
+        (lambda file: file.create_virtual_dataset("x", virtual), "found it elsewhere"),
+        (
+            lambda file: file.create_dataset("x", (3, 40), np.uint8, external=str(tmp_path / "other")),
+            "found it elsewhere",
+        ),
+    ]:
+        with h5py.File(path, "w") as file:
+            make(file)  # type: ignore[no-untyped-call]
+        with pytest.raises(DataError, match=rf"000000000.hdf5: sample 0 \(row 0\): expected x .*{says}"):
+            FORM.read(opener, layout, batch, np.zeros(120, np.uint8))
+
+
+def test_a_chunk_larger_than_its_file_is_refused_before_memory_is_asked_for_it(tmp_path: Path) -> None:
+    layout = layout_of(40, 3, None)
+    path = tmp_path / layout.path(0)
+    path.parent.mkdir()
+    with h5py.File(path, "w") as file:
+        file.create_dataset("x", (3, 40), np.uint8, chunks=(3 << 20, 1000), maxshape=(None, None))
+    with pytest.raises(
+        DataError, match=r"sample 0 .*expected chunks that fit the file, found some of \(3145728, 1000\)"
+    ):
         FORM.read(counted_opener(tmp_path, Asked()), layout, layout.whole_file(0), np.zeros(120, np.uint8))
 
 

@@ -13,8 +13,10 @@ HDF5 library (1.14, 2.0) shows in a version number and nowhere else, so bytes ar
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -30,6 +32,8 @@ from rayio.storage.posix import WINDOW_BYTES
 #: Bytes of a file that are no data: superblock, groups, descriptions of both datasets. All that is needed to read ``x``
 #: is at the start.
 METADATA_BYTES = 715
+#: Requests for the description of a file, its checks included, that are still no sign of damage: ours takes 10.
+METADATA_READS = 1000
 
 
 class Hdf5:
@@ -46,35 +50,21 @@ class Hdf5:
         return sizes
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
-        """Write a sample or a chunk at a time; a label is the sample's id."""
-        from h5py import h5d, h5p, h5s, h5t
-
+        """Write HDF5's description of the file, and samples and labels where it says; a label is the id of a sample."""
         whole = layout.whole_file(number)
         num_rows, row_bytes = shape = len(whole.samples), int(whole.nbytes[0])
-        rows, columns = (int(edge[0]) for edge in chunk_shape(layout, whole.nbytes[:1]))
-        stream = _Stream(file)
-        with _library(stream, create=True) as h5:
-            plan = h5p.create(h5p.DATASET_CREATE)
-            plan.set_obj_track_times(False)
-            plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
-            plan.set_fill_time(h5d.FILL_TIME_NEVER)
-            y = plan.copy()
-            if layout.chunk is not None:
-                plan.set_chunk((rows, columns))
-            x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
-            block = np.zeros((rows, -(-row_bytes // columns) * columns), np.uint8)
-            for first in range(0, num_rows, rows):
-                samples = whole.samples[first : first + rows].tolist()
-                for row, sample in zip(block, samples, strict=False):
-                    fill(row[:row_bytes], layout.seed, sample)
-                if layout.chunk is None:
-                    x.write(h5s.create_simple((1, row_bytes)), _rows(x, first, 1, row_bytes), block)
-                else:
-                    block[len(samples) :] = 0
-                    for column in range(0, row_bytes, columns):
-                        x.write_direct_chunk((first, column), block[:, column : column + columns].ravel())
-            labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple((num_rows,)), y)
-            labels.write(h5s.ALL, h5s.ALL, whole.samples)
+        rows, columns = chunk = tuple(int(edge[0]) for edge in chunk_shape(layout, whole.nbytes[:1]))
+        head, middle = _description(shape, None if layout.chunk is None else chunk)
+        file.write(head)
+        # Chunks hold whole samples, or parts of one that follow each other: x is one sample after the other.
+        row = np.zeros(-(-row_bytes // columns) * columns, np.uint8)
+        for sample in whole.samples.tolist():
+            fill(row[:row_bytes], layout.seed, sample)
+            file.write(row.data)
+        for _ in range(-num_rows % rows):
+            file.write(bytes(len(row)))
+        file.write(middle)
+        file.write(whole.samples.astype("<i8").data)
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
         """Give, per file, its start, and then each run of samples, or each chunk that is not the one just read."""
@@ -108,20 +98,19 @@ class Hdf5:
         for _, runs in Runs.of(batch).by_file(batch):
             place = place_of(layout, batch, runs[0][0])
             shape = layout.samples_per_file, int(batch.nbytes[runs[0][0]])
-            with opened(opener, place) as file, _told(place, shape):
-                stream = _Stream(file)
-                with _library(stream) as h5:
-                    x = _find(h5, layout, place, shape)
-                    stream.is_described = True
-                    for start, stop in runs:
-                        wanted = _rows(x, int(batch.index[start]), stop - start, shape[1])
-                        part = out[offsets[start] : offsets[stop]].reshape(-1, shape[1])
-                        x.read(h5s.create_simple(part.shape), wanted, part)
-                        if stream.missing:
-                            raise place_of(layout, batch, start).error(stream.missing)
-                        for at in range(start, stop):
-                            sample = place_of(layout, batch, at)
-                            ids[at] = check(part[at - start].data, layout.seed, sample)
+            with opened(opener, place) as file, _told(place, shape, stream := _Stream(file)), _opened(stream) as h5:
+                x = _find(h5, layout, place, shape, stream)
+                allowed = stream.allowed
+                for start, stop in runs:
+                    stream.allowed = allowed
+                    wanted = _rows(x, int(batch.index[start]), stop - start, shape[1])
+                    part = out[offsets[start] : offsets[stop]].reshape(-1, shape[1])
+                    x.read(h5s.create_simple(part.shape), wanted, part)
+                    if stream.missing:
+                        raise place_of(layout, batch, start).error(stream.missing)
+                    for at in range(start, stop):
+                        sample = place_of(layout, batch, at)
+                        ids[at] = check(part[at - start].data, layout.seed, sample)
         return ids
 
 
@@ -139,12 +128,15 @@ def chunk_shape(layout: Layout, nbytes: NDArray[np.int64]) -> tuple[NDArray[np.i
 class _Stream:
     """The file as HDF5 sees it: short reads of metadata come from windows, and nothing is ever raised into C.
 
-    What goes wrong is kept, and HDF5 goes on with zeros, so that it can close its file.
+    What goes wrong is kept, and HDF5 goes on with zeros, so that it can close its file. Zeros are also what it gets
+    when it asks more often than any file needs: a damaged one could send it in circles.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.error: BaseException | None = None
+        #: Requests that are still answered.
+        self.allowed = METADATA_READS
         #: Set when what follows are samples.
         self.is_described = False
         #: What a file that ends too early has, in words.
@@ -163,28 +155,17 @@ class _Stream:
     def readinto(self, buffer: Any) -> int:
         """Fill the buffer, with zeros where there is nothing."""
         view = memoryview(buffer)
-        got = self._try(self._fill, view)
+        self.allowed -= 1
+        got = self._try(self._fill, view) if self.allowed >= 0 else 0
         if got < len(view):
             view[got:] = bytes(len(view) - got)
             self.missing = self.missing or (
                 f"expected {len(view)} bytes at byte {self._position}, found {got}: the file is truncated"
+                if self.allowed >= 0
+                else "expected a file that is read in a few requests, found no end of them: the file is corrupted"
             )
         self._position += len(view)
         return len(view)
-
-    def write(self, buffer: Any) -> int:
-        """Write all of the buffer."""
-        self._try(self.file.seek, self._position)
-        self._try(self.file.write, buffer)
-        self._position += len(buffer)
-        return len(buffer)
-
-    def truncate(self, size: int) -> int:
-        """Make the file this long."""
-        return self._try(self.file.truncate, size)
-
-    def flush(self) -> None:
-        """Leave that to the one who opened the file."""
 
     def _fill(self, view: memoryview) -> int:
         if self.is_described or len(view) >= WINDOW_BYTES:
@@ -203,53 +184,139 @@ class _Stream:
         return 0
 
 
+class _Written:
+    """A file that keeps what HDF5 writes, piece by piece, and no hole between."""
+
+    def __init__(self) -> None:
+        self.pieces: dict[int, bytes] = {}
+        self._position = self._end = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move."""
+        self._position = offset if whence == io.SEEK_SET else self._end + offset
+        return self._position
+
+    def tell(self) -> int:
+        """Give the position."""
+        return self._position
+
+    def write(self, buffer: Any) -> int:
+        """Keep a piece."""
+        self.pieces[self._position] = bytes(buffer)
+        self._position += len(buffer)
+        self._end = max(self._end, self._position)
+        return len(buffer)
+
+    def truncate(self, size: int) -> int:
+        """Take the length from HDF5."""
+        self._end = size
+        return size
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+    def between(self, start: int, end: int) -> bytes:
+        """Join the pieces that start in a range."""
+        content = bytearray(end - start)
+        for place, piece in self.pieces.items():
+            if start <= place < end:
+                content[place - start : place - start + len(piece)] = piece
+        return bytes(content)
+
+
 @contextmanager
-def _library(stream: _Stream, *, create: bool = False) -> Iterator[Any]:
-    """Open a stream with HDF5 and close it whatever happens; an error of the stream comes before HDF5's own."""
+def _library(stream: _Stream | _Written) -> Iterator[Any]:
+    """Give HDF5's way to reach a stream, and take it back whatever happens.
+
+    As long as that handle is open, HDF5 holds a reference to the stream that no garbage collector sees. A stream that
+    an exception's traceback leads to would keep itself alive through it until HDF5 closes all handles at the exit of
+    the process, when there is no Python any more to release it: a crash. So no handle is left to its destructor.
+    """
     from h5py import h5f, h5fd, h5p
 
     access = h5p.create(h5p.FILE_ACCESS)
-    access.set_fileobj_driver(h5fd.fileobj_driver, stream)
-    access.set_fclose_degree(h5f.CLOSE_STRONG)
     try:
-        if create:
-            access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
-            group = h5p.create(h5p.FILE_CREATE)
-            group.set_obj_track_times(False)
-            h5 = h5f.create(b"rayio", h5f.ACC_TRUNC, group, access)
-        else:
-            h5 = h5f.open(b"rayio", h5f.ACC_RDONLY, access)
-        try:
-            yield h5
-        finally:
-            h5.close()
-    except Exception:
-        if stream.error is not None:
-            raise stream.error from None
-        raise
-    if stream.error is not None:
-        raise stream.error
+        access.set_fileobj_driver(h5fd.fileobj_driver, stream)
+        access.set_fclose_degree(h5f.CLOSE_STRONG)
+        access.set_sieve_buf_size(0)
+        yield access
+    finally:
+        access.close()
 
 
 @contextmanager
-def _told(place: Place, shape: tuple[int, int]) -> Iterator[None]:
+def _opened(stream: _Stream) -> Iterator[Any]:
+    """Open a stream with HDF5 and close it whatever happens; an error of the stream comes before HDF5's own."""
+    from h5py import h5f
+
+    try:
+        with _library(stream) as access:
+            h5 = h5f.open(b"rayio", h5f.ACC_RDONLY, access)
+            try:
+                yield h5
+            finally:
+                h5.close()
+    except Exception:
+        if stream.error is None:
+            raise
+    error, stream.error = stream.error, None
+    if error is not None:
+        raise error
+
+
+@lru_cache(maxsize=64)
+def _description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple[bytes, bytes]:
+    """Let HDF5 describe a file of this shape: give what stands before the bytes of ``x``, and between ``x`` and ``y``.
+
+    HDF5 writes no byte of ``x`` and ``y`` itself: through it they would be copied, one thread at a time.
+    """
+    from h5py import h5d, h5f, h5p, h5s, h5t
+
+    stream = _Written()
+    with _library(stream) as access:
+        access.set_libver_bounds(h5f.LIBVER_V110, h5f.LIBVER_V110)
+        group = h5p.create(h5p.FILE_CREATE)
+        group.set_obj_track_times(False)
+        h5 = h5f.create(b"rayio", h5f.ACC_TRUNC, group, access)
+        try:
+            plan = h5p.create(h5p.DATASET_CREATE)
+            plan.set_obj_track_times(False)
+            plan.set_alloc_time(h5d.ALLOC_TIME_EARLY)
+            plan.set_fill_time(h5d.FILL_TIME_NEVER)
+            of_labels = plan.copy()
+            if chunk is not None:
+                plan.set_chunk(chunk)
+            x = h5d.create(h5, b"x", h5t.STD_U8LE, h5s.create_simple(shape), plan)
+            x_at = x.get_offset() if chunk is None else x.get_chunk_info(0).byte_offset
+            x_end = x_at + x.get_storage_size()
+            labels = h5d.create(h5, b"y", h5t.STD_I64LE, h5s.create_simple(shape[:1]), of_labels)
+            labels_at = labels.get_offset()
+        finally:
+            h5.close()
+    return stream.between(0, x_at), stream.between(x_end, labels_at)
+
+
+@contextmanager
+def _told(place: Place, shape: tuple[int, int], stream: _Stream) -> Iterator[None]:
     """Turn what h5py raises for bytes that are no HDF5 into one line."""
     try:
         yield
     except RayioError:
         raise
     except Exception as error:  # h5py raises a dozen kinds
-        reason = " ".join(str(error).split())
+        reason = stream.missing if stream.allowed < 0 else " ".join(str(error).split())
         raise place.error(
             f"expected an hdf5 file with x of shape {shape}, found none ({reason}): "
             f"truncated, corrupted or foreign; delete it and generate it again"
         ) from error
 
 
-def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int]) -> Any:
-    """Open ``x``, having checked that it is of this shape and not packed."""
-    from h5py import h5d, h5p
+def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream: _Stream) -> Any:
+    """Open ``x``, having checked that it is of this shape, plainly stored, and in this very file."""
+    from h5py import h5d, h5l, h5p
 
+    if h5.links.get_info(b"x").type != h5l.TYPE_HARD:
+        raise place.error("expected x in this file, found a link to another place")
     access = h5p.create(h5p.DATASET_ACCESS)
     if layout.chunk is not None:
         rows, columns = chunk_shape(layout, np.array([shape[1]]))
@@ -257,8 +324,20 @@ def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int]) -> Any:
     x = h5d.open(h5, b"x", access)
     if x.shape != shape or x.dtype != np.uint8:
         raise place.error(f"expected x of shape {shape} and uint8, found {x.shape} and {x.dtype}")
-    if x.get_create_plist().get_nfilters():
+    plan = x.get_create_plist()
+    if plan.get_nfilters():
         raise place.error("expected x stored plainly, found it compressed or filtered")
+    kind = plan.get_layout()
+    if kind not in (h5d.CONTIGUOUS, h5d.CHUNKED) or plan.get_external_count():
+        raise place.error("expected x stored in this file, contiguous or in chunks, found it elsewhere")
+    edges = plan.get_chunk() if kind == h5d.CHUNKED else shape
+    if math.prod(edges) > stream.seek(0, io.SEEK_END):
+        raise place.error(
+            f"expected chunks that fit the file, found some of {edges}: the file is truncated or corrupted"
+        )
+    # Every chunk at most once, with the index that leads to it.
+    stream.allowed = METADATA_READS + 2 * math.prod(-(-size // edge) for size, edge in zip(shape, edges, strict=True))
+    stream.is_described = True
     return x
 
 
