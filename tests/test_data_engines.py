@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +59,23 @@ def test_a_damaged_file_ends_the_run_by_file_and_sample(format: str, chunk: Any,
     path.write_bytes(content)
     with pytest.raises(DataError, match=r"000000003\.\w+: sample (18|19) .*expected"):
         run_locally(plan, tmp_path)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_run_of_its_own_process_ends_with_its_exit_code_whatever_its_files_hold(format: str, tmp_path: Path) -> None:
+    """A library that is still called when Python has gone would end it with a signal instead."""
+    plan = wanted(format, None)
+    (tmp_path / "plan.yaml").write_text(to_yaml(plan))
+    command = [sys.executable, "-m", "rayio", "run", "plan.yaml", "--engine", "local", "--out"]
+    environment = {**os.environ, "HOME": str(tmp_path)}
+    for out, code, says in [("good", 0, ""), ("bad", 2, rf"000000003\.{format}: sample (18|19|2[0-3]) .*expected")]:
+        ended = subprocess.run(
+            [*command, out], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=120
+        )
+        assert ended.returncode == code, ended.stderr
+        assert re.search(says, ended.stderr)
+        path = tmp_path / "data" / Layout.from_scenario(plan).path(3)
+        path.write_bytes(path.read_bytes()[:200] + bytes(2000) + path.read_bytes()[2200:])
 
 
 def test_chunks_are_part_of_the_scenario(tmp_path: Path) -> None:

@@ -127,10 +127,11 @@ def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path:
     assert len(left.spans()) > 0
 
 
-def test_a_corrupted_file_ends_the_run_with_file_and_sample(tmp_path: Path) -> None:
-    wanted = real(tmp_path)
+@pytest.mark.parametrize("format", ["npz", "hdf5", "tfrecord"])
+def test_a_corrupted_file_ends_the_run_with_file_and_sample(format: str, tmp_path: Path) -> None:
+    wanted = real(tmp_path, dataset__format=format)
     generate(wanted, root=tmp_path)
-    victim = sorted((tmp_path / "data").rglob("*.npz"))[5]
+    victim = sorted((tmp_path / "data").rglob(f"*.{format}"))[5]
     bytes_ = bytearray(victim.read_bytes())
     bytes_[len(bytes_) // 2] ^= 0xFF
     victim.write_bytes(bytes_)
