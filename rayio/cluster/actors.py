@@ -73,7 +73,7 @@ class Host:
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
         self.plan = birth.plan
-        self.recorder = Recorder()
+        self.recorder = Recorder(resolution_ns=birth.plan.scenario.trace.resolution_ns)
         to_ipc(schema().empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
         threads = len(birth.members) * birth.plan.scenario.loader.io_depth
         self.kernel = WallKernel(
@@ -113,18 +113,22 @@ class Host:
     def storage(self, path: str) -> Storage:
         """Give a role's connections to storage."""
         if not self.plan.modelled:
-            return PosixStorage(Path(self.birth.root) / path, self.kernel.threaded)
+            now = self.kernel.now if self.plan.scenario.trace.is_itemised else None
+            return PosixStorage(Path(self.birth.root) / path, self.kernel.threaded, now)
         if self._device is None:
             self._device = self.birth.find(f"storage-{self.plan.device_of_node(self.birth.node)}")
         scenario = self.plan.scenario
         return ModelStorage(
             RemoteArbiter(self._device), self.plan.device, self._latencies, self.kernel,
-            io_depth=scenario.loader.io_depth,
+            io_depth=scenario.loader.io_depth, is_itemised=scenario.trace.is_itemised,
         )  # fmt: skip
 
     def env(self, role: str, index: str, **ports: Any) -> Env:
         """Make a role's world in this process."""
-        return Env(self.kernel, self.recorder, role=role, index=index, node=self.birth.node, born=self.born, **ports)
+        return Env(
+            self.kernel, self.recorder, role=role, index=index, node=self.birth.node, born=self.born,
+            level=self.plan.scenario.trace.level, **ports,
+        )  # fmt: skip
 
 
 class Reader(Host):

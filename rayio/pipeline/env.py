@@ -8,7 +8,11 @@ from typing import NamedTuple, Protocol, TypeVar
 from rayio.pipeline.kernel import Kernel
 from rayio.pipeline.queue import Delivery
 from rayio.storage.base import Opener, Requests, Served, Storage
+from rayio.storage.itemise import Samples, sample_rows
+from rayio.trace.levels import narrowed
 from rayio.trace.recorder import Recorder
+from rayio.trace.rows import Many
+from rayio.trace.span import SPANS
 
 T = TypeVar("T")
 
@@ -69,9 +73,12 @@ class Env:
         barrier: BarrierPort | None = None,
         writers: Mapping[int, WriterPort] | None = None,
         born: int | None = None,
+        level: str = "batch",
     ) -> None:
         self.kernel = kernel
-        self.recorder = recorder
+        self.recorder = narrowed(recorder, role, level)
+        #: How finely this role's work is recorded (``rayio.trace.levels``).
+        self.level = level
         self.name = f"{role}-{index}"
         self.storage = storage
         self.queue = queue
@@ -121,9 +128,20 @@ class Env:
         return end
 
     async def read(
-        self, requests: Requests, load: Callable[[Opener], T], at: Where, *, lane: int = 0
+        self,
+        requests: Requests,
+        load: Callable[[Opener], T],
+        at: Where,
+        *,
+        lane: int = 0,
+        samples: Callable[[], Samples] | None = None,
     ) -> Served[T | None]:
-        """Read one batch from storage."""
+        """Read one batch from storage.
+
+        At level ``io`` every request has a span, at level ``sample`` every sample that ``samples`` names. A sample
+        lasts from the first to the last request to its file in this batch; samples of one file share that time by
+        their bytes, for only the format's library knows when it was done with each.
+        """
         assert self.storage is not None
         start = self.kernel.now()
         try:
@@ -132,6 +150,12 @@ class Env:
             self.span("read", start, self.kernel.now(), at, lane=lane, status="error")
             raise
         self.span("read", start, self.kernel.now(), at, lane=lane, nbytes=served.nbytes, requests=served.requests)
+        if served.issued is not None:
+            if self.level == "io":
+                self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
+            elif samples is not None:
+                rows, files = sample_rows(served.issued, samples())
+                self.recorder.add_many(Many(self._writer, at, rows, files, ("sample",), SPANS["sample"].lanes["rank"]))
         return served
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
@@ -144,6 +168,8 @@ class Env:
             self.span("write", start, self.kernel.now(), at, status="error")
             raise
         self.span("write", start, self.kernel.now(), at, nbytes=served.nbytes, requests=served.requests)
+        if served.issued is not None and self.level == "io":
+            self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
         return served
 
     async def take(self, at: Where) -> Delivery:

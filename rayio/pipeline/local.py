@@ -150,13 +150,15 @@ class House:
     def storage(self, node: int, path: str) -> Storage:
         """Give a role's connections to storage."""
         if not self.plan.modelled:
-            return PosixStorage(self.root / path, self.kernel.threaded)
+            now = self.kernel.now if self.plan.scenario.trace.is_itemised else None
+            return PosixStorage(self.root / path, self.kernel.threaded, now)
         return ModelStorage(
             LocalArbiter(self.devices[self.plan.device_of_node(node)]),
             self.plan.device,
             self.latencies,
             self.kernel,
             io_depth=self.plan.scenario.loader.io_depth,
+            is_itemised=self.plan.scenario.trace.is_itemised,
         )
 
     async def run(self) -> None:
@@ -198,7 +200,8 @@ class House:
         return LocalWriter(env)
 
     def _env(self, role: str, index: str, node: int) -> Env:
-        return Env(self.kernel, self.recorder, role=role, index=index, node=node)
+        level = self.plan.scenario.trace.level
+        return Env(self.kernel, self.recorder, role=role, index=index, node=node, level=level)
 
 
 #: Called about once a second of wall time while an engine runs, for the live view and to empty the recorder.
@@ -208,6 +211,7 @@ Watch = Callable[[], None]
 def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Watch) -> None:
     """Run a plan on the virtual clock, booking into ``tallies`` (one per rank). Storage is always the model."""
     kernel = VirtualKernel(watch)
+    recorder.pid = 0
     kernel.run(House(plan, kernel, recorder, Path(), tallies).run())
 
 
