@@ -99,16 +99,16 @@ class Host:
         return {"name": self.birth.name, "pid": os.getpid(), "ray_node": context.get_node_id()}
 
     async def flush(self) -> int:
-        """Send what is recorded to the collector; give how many spans this process ever recorded."""
+        """Send what is recorded to the collector; give how many spans this process has sent in all."""
         if (table := self.recorder.drain()) is not None:
-            await self.collector.push.remote(self.birth.name, to_ipc(table))
-        return self.recorder.recorded
+            await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
+        return self.recorder.drained
 
     async def _flush_regularly(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             if (table := self.recorder.drain()) is not None:
-                self.collector.push.remote(self.birth.name, to_ipc(table))
+                self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
 
     def storage(self, path: str) -> Storage:
         """Give a role's connections to storage."""

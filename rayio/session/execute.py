@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import psutil
 
@@ -19,6 +19,7 @@ from rayio import __version__
 from rayio.analyze.live import Live, line
 from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.summary import check_expectations, check_names
+from rayio.analyze.untraced import measure_lives
 from rayio.errors import ExpectationError, LedgerError, RayioError, ScenarioError
 from rayio.pipeline import ledger
 from rayio.pipeline.ledger import Tally
@@ -34,9 +35,6 @@ from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
 from rayio.trace.store import RunDirectory, to_ipc
-
-if TYPE_CHECKING:
-    pass
 
 Engine = Literal["ray", "local", "virtual"]
 
@@ -115,6 +113,8 @@ class _Session:
         self.live = Live()
         self.directory = RunDirectory.create(out)
         self.parts = Parts(self.directory)
+        #: Spans that the roles recorded, as far as they could be asked.
+        self.recorded = 0
         self.info: dict[str, Any] = {
             "rayio": __version__,
             "python": platform.python_version(),
@@ -174,7 +174,7 @@ class _Session:
     def _in_process(self, tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
         from rayio.pipeline import local
 
-        recorder = Recorder()
+        recorder = Recorder(resolution_ns=self.scenario.trace.resolution_ns)
 
         def watch() -> None:
             table = recorder.drain()
@@ -192,8 +192,7 @@ class _Session:
         except BaseException as problem:
             error = problem
         self.parts.keep(recorder.drain())
-        if recorder.recorded != self.parts.stored:
-            self.notes.append(f"{recorder.recorded} spans were recorded, {self.parts.stored} stored: a defect of rayio")
+        self.recorded = recorder.recorded
         return tallies, error
 
     @contextlib.contextmanager
@@ -246,8 +245,7 @@ class _Session:
 
     def _keep(self, outcome: Any) -> None:
         self.notes += [_restarted(restart) for restart in outcome.restarts]
-        if outcome.recorded > outcome.stored:
-            self.notes.append(f"{outcome.recorded - outcome.stored} spans were recorded and not stored")
+        self.recorded = outcome.recorded
         self.info |= {"actors": outcome.actors, "restarts": outcome.restarts}
         self.directory.write_info(self.info)
 
@@ -257,7 +255,7 @@ class _Session:
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
         result: dict[str, Any] = {"version": 1, "engine": self.engine, "scenario": self.scenario.name}
-        result |= measure(self.directory.spans(), self.shape)
+        result |= self._numbers(tallies)
         if error is None:
             books = ledger.close(self.plan.planned(), tallies).as_dict()
         else:  # nothing to compare: how much was planned is enough
@@ -284,6 +282,25 @@ class _Session:
             self.reporter.say(f"the run broke off; the traceback is in {self.directory.log}")
             raise error
         return done
+
+    def _numbers(self, tallies: list[Tally]) -> dict[str, Any]:
+        """Compact the spans, count them, and measure."""
+        try:
+            self.directory.compact()
+        except RayioError as error:
+            self.notes.append(f"the spans are stored as they came, not compacted: {error}")
+        stored, trace = self.directory.stored, self.scenario.trace
+        if self.recorded != stored:
+            self.notes.append(f"{self.recorded} spans were recorded and {stored} are stored: the numbers may be wrong")
+        spans = self.directory.spans()
+        if trace.level == "none":
+            numbers = measure_lives(spans, self.shape, [tally.steps for tally in tallies])
+        else:
+            numbers = measure(spans, self.shape)
+            if trace.level == "step":
+                self.notes.append("trace.level is step: no reader was recorded, so what was read (MiB/s) is unknown")
+        counts = {"level": trace.level, "resolution": trace.resolution, "recorded": self.recorded, "stored": stored}
+        return numbers | {"trace": counts}
 
     def _verdict(
         self, error: BaseException | None, books: Mapping[str, Any], result: Mapping[str, Any]

@@ -173,6 +173,12 @@ class Recorder:
             held = len(self._packed) // _ROW.itemsize + len(self._wide) + sum(len(one.rows) for one in self._many)
             return self._drained_rows + held
 
+    @property
+    def drained(self) -> int:
+        """How many of them have been given out; after a drain with nobody adding, all."""
+        with self._lock:
+            return self._drained_rows - sum(map(len, self._chunks))
+
     def drain(self) -> pa.Table | None:
         """Give every span added since the last drain, in order, or None when there is none."""
         import pyarrow as pa
