@@ -24,6 +24,7 @@ from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.storage.base import Served, Storage
 from rayio.storage.model import Device, Latencies, ModelStorage
 from rayio.storage.posix import PosixStorage
+from rayio.trace import otel
 from rayio.trace.clocks import Anchor
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
@@ -81,11 +82,20 @@ class Host:
         )
         self.collector = birth.find("collector")
         self.born = self.kernel.now()
+        self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self._device: Any = None
         self._latencies = Latencies(self.plan.first_byte.draw, self.plan.scenario.seed, len(birth.members))
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
+
+    def _capture(self) -> None:
+        """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
+        if self.plan.scenario.trace.captures:
+            kind, _, index = self.birth.name.partition("-")
+            writer = self.recorder.register(kind, index, self.birth.node)
+            actor = f"{self.birth.name}/{os.getpid()}"
+            otel.capture(otel.Target(self.recorder, writer, self.kernel.now, self.birth.namespace, actor))
 
     def wake(self) -> None:
         """Begin to empty the recorder regularly; every call of an actor says this first, a restarted one too."""
@@ -127,7 +137,7 @@ class Host:
         """Make a role's world in this process."""
         return Env(
             self.kernel, self.recorder, role=role, index=index, node=self.birth.node, born=self.born,
-            level=self.plan.scenario.trace.level, **ports,
+            level=self.plan.scenario.trace.level, is_capturing=True, **ports,
         )  # fmt: skip
 
 

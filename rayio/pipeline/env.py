@@ -9,6 +9,7 @@ from rayio.pipeline.kernel import Kernel
 from rayio.pipeline.queue import Delivery
 from rayio.storage.base import Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples, sample_rows
+from rayio.trace.foreign import Here, during
 from rayio.trace.levels import narrowed
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many
@@ -74,6 +75,7 @@ class Env:
         writers: Mapping[int, WriterPort] | None = None,
         born: int | None = None,
         level: str = "batch",
+        is_capturing: bool = False,
     ) -> None:
         self.kernel = kernel
         self.recorder = narrowed(recorder, role, level)
@@ -85,6 +87,8 @@ class Env:
         self.barrier = barrier
         #: By number.
         self.writers = writers or {}
+        #: Whether spans of other libraries (``rayio.trace.otel``) have to be told what they belong to.
+        self.is_capturing = is_capturing
         #: When this role's life began (ns): on Ray, when its actor did.
         self.born = kernel.now() if born is None else born
         self._writer = recorder.register(role, index, node)
@@ -145,6 +149,8 @@ class Env:
         assert self.storage is not None
         start = self.kernel.now()
         try:
+            if self.is_capturing:
+                load = during(Here(self._writer, at), load)
             served = await self.storage.read(requests, load)
         except Exception:
             self.span("read", start, self.kernel.now(), at, lane=lane, status="error")

@@ -201,7 +201,15 @@ class House:
 
     def _env(self, role: str, index: str, node: int) -> Env:
         level = self.plan.scenario.trace.level
-        return Env(self.kernel, self.recorder, role=role, index=index, node=node, level=level)
+        return Env(
+            self.kernel,
+            self.recorder,
+            role=role,
+            index=index,
+            node=node,
+            level=level,
+            is_capturing=not self.plan.modelled,
+        )
 
 
 #: Called about once a second of wall time while an engine runs, for the live view and to empty the recorder.
@@ -221,8 +229,9 @@ def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
         loop.default_exception_handler(context)
 
 
-def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch: Watch) -> None:
+def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch: Watch, run_id: str = "local") -> None:
     """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from."""
+    from rayio.trace import otel  # here, for a simulation has no other libraries
 
     async def main() -> None:
         loader = plan.scenario.loader
@@ -236,9 +245,15 @@ def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch:
 
         asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
         kernel.spawn(watching(), "watch")
+        provider = None
+        if plan.scenario.trace.captures:
+            writer = recorder.register("process", str(os.getpid()), 0)
+            provider = otel.capture(otel.Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
         try:
             await House(plan, kernel, recorder, root, tallies).run()
         finally:
+            if provider is not None:
+                provider.target = None
             await kernel.cancel()
 
     asyncio.run(main())

@@ -341,6 +341,11 @@ class Trace(Section):
         return 1 if self.resolution == "1 ns" else 1000
 
     @property
+    def captures(self) -> bool:
+        """Whether spans of other libraries (OpenTelemetry) are kept."""
+        return self.level not in ("none", "step")
+
+    @property
     def is_itemised(self) -> bool:
         """Whether storage has to give out each of its requests."""
         return self.level in ("sample", "io")

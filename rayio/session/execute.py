@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Literal
 
 import psutil
@@ -115,7 +116,10 @@ class _Session:
         self.parts = Parts(self.directory)
         #: Spans that the roles recorded, as far as they could be asked.
         self.recorded = 0
+        #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
+        self.run_id = f"rayio-{self.directory.path.name}-{token_hex(4)}"
         self.info: dict[str, Any] = {
+            "run_id": self.run_id,
             "rayio": __version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
@@ -188,7 +192,7 @@ class _Session:
             if self.engine == "virtual":
                 local.simulate(self.plan, recorder, tallies, watch)
             else:
-                local.run(self.plan, recorder, self.base, tallies, watch)
+                local.run(self.plan, recorder, self.base, tallies, watch, self.run_id)
         except BaseException as problem:
             error = problem
         self.parts.keep(recorder.drain())
@@ -218,8 +222,7 @@ class _Session:
             self.directory.write_info(self.info)
 
             def go(tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
-                run_id = f"rayio-{self.directory.path.name}-{os.getpid()}"
-                attempt = cluster.Run(self.plan, connection, self.directory.path, self.base, run_id)
+                attempt = cluster.Run(self.plan, connection, self.directory.path, self.base, self.run_id)
                 seen = 0
 
                 def watch(progress: dict[str, Any]) -> None:
