@@ -46,7 +46,7 @@ def complaint_about(text: str) -> str:
         ("loader.batch_szie=3", "loader.batch_szie=3: no such key; did you mean batch_size?"),
         ("batch_size=3", "batch_size=3: no such key; did you mean loader.batch_size?"),
         ("loadr.batch_size=3", "loadr={batch_size: 3}: no such key; did you mean loader?"),
-        ("trace.xyzzy=3", "trace.xyzzy=3: no such key; trace has level"),
+        ("trace.xyzzy=3", "trace.xyzzy=3: no such key; trace has level, resolution"),
         ("train.compute.stddev=1", "train.compute.stddev=1: no such key; did you mean stdev?"),
         (
             "train.sync={kind: allreduce, bytes: 1, bandwith: 3}",
@@ -67,7 +67,7 @@ def complaint_about(text: str) -> str:
         ("loader.assignment=statc", "loader.assignment=statc: must be static or dynamic"),
         ("loader.max_bytes_in_flight=0", "loader.max_bytes_in_flight=0: must be greater than 0"),
         ("loader=null", "loader=null: give it keys, or leave it out for the defaults"),
-        ("trace=3", "trace=3: must be a mapping with level"),
+        ("trace=3", "trace=3: must be a mapping with level or resolution"),
         ("train.compute=323 msec", "train.compute=323 msec: unknown unit 'msec'; times are written in s, ms"),
         ("train.compute=-3", "train.compute=-3: times must be 0 or more"),
         ("train.compute={kind: normal, mean: 3 mss, stdev: 1}", "train.compute.mean=3 mss: unknown unit 'mss'"),
@@ -119,7 +119,6 @@ def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override
     [
         *((f"loader.kind={kind}", "") for kind in ("torch", "ray_data", "tf_data")),
         *((f"dataset.format={name}", "") for name in ("parquet", "jpeg", "csv")),
-        *((f"trace.level={level}", "") for level in ("step", "sample", "io")),
         *((f"dataset.path={scheme}://b/p", "") for scheme in ("s3", "gs", "az")),
         ("loader.drop_last=false", ""),
         ("loader.worker=thread", ""),

@@ -346,3 +346,34 @@ def test_help_and_validate_import_neither_ray_nor_torch_nor_arrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("level", ["none", "step", "batch", "sample", "io"])
+def test_every_level_says_what_it_can_and_that_all_it_recorded_is_stored(
+    level: str, small: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command("run", small, "--engine", "local", "--trace", level, "--out", "r1", "trace.resolution=1 us") == 0
+    run = rayio.Run.open(home / "r1")
+    trace = run.result["trace"]
+    assert (trace["level"], trace["resolution"]) == (level, "1 us")
+    assert trace["recorded"] == trace["stored"] == len(run.spans()) > 0
+    assert [path.name for path in (home / "r1/spans").iterdir()] == ["spans-00000.parquet"]
+    assert not (run.spans()["duration_ns"] % 1000).any()
+    printed = capsys.readouterr().out
+    assert f"trace level {level}: {trace['stored']} spans recorded, all stored" in printed
+    assert (run.au is None) == (level == "none")
+    assert (run.result["mib_per_second"] is None) == (level in ("none", "step"))
+    assert run.result["steps"] == 24
+    assert run.result["wall_seconds"] > 0
+    if level in ("none", "step"):
+        assert f"trace.level is {level}" in printed
+
+
+def test_spans_that_got_lost_are_counted_and_said(small: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rayio.trace.parts import Parts
+
+    keep = Parts.keep
+    monkeypatch.setattr(Parts, "keep", lambda self, table: keep(self, table.slice(1)))
+    result = rayio.run(small, engine="local", out="r1").result
+    assert result["trace"]["stored"] < result["trace"]["recorded"]
+    assert any("spans were recorded and" in note for note in result["notes"])

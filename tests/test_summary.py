@@ -40,7 +40,7 @@ unet3d-small on the ray engine: 24 steps of 2 ranks together, 1.70 s
 
   AU                    95.0 %  min 95.0 %, max 95.0 % over ranks; measured over 11 steps per rank, 1.10 s
   throughput   140.0 samples/s
-  read               0.0 MiB/s
+  read           unknown MiB/s
   data wait              4.0 %  of step time
   overhead              1.00 %  of step time (rayio's own)
   goodput               67.1 %  of wall time was compute that counts

@@ -1,16 +1,17 @@
 from __future__ import annotations
 
+import os
 from threading import Thread
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from rayio.trace.recorder import Recorder
-from rayio.trace.span import COLUMNS, MAX_EPOCHS, MAX_RANKS, MAX_STEPS, ROLES, SPANS, batch_id, batch_ids, schema
+from rayio.trace.span import ADDED, COLUMNS, MAX_EPOCHS, MAX_RANKS, MAX_STEPS, ROLES, SPANS, batch_id, batch_ids, schema
 
 
 def test_every_field_of_a_span_reaches_its_column() -> None:
@@ -40,6 +41,11 @@ def test_every_field_of_a_span_reaches_its_column() -> None:
             "parent": 6,
             "link": 7,
             "status": "error",
+            "pid": os.getpid(),
+            "thread": 0,
+            "file": "",
+            "offset": -1,
+            "attributes": "",
         }
     ]
 
@@ -129,9 +135,9 @@ def test_a_span_added_while_others_are_converted_comes_with_the_next_drain(monke
     writer = recorder.register("rank", "0", 0)
     convert = recorder._table
 
-    def slowly(rows: NDArray[np.void]) -> pa.Table:
+    def slowly(number: int, columns: dict[str, Any]) -> pa.Table:
         recorder.add(writer, "compute", 2, 3)
-        return convert(rows)
+        return convert(number, columns)
 
     monkeypatch.setattr(recorder, "_table", slowly)
     recorder.add(writer, "compute", 1, 2)
@@ -164,7 +170,9 @@ def test_every_name_in_the_table_says_who_records_it(name: str) -> None:
     assert set(SPANS[name].lanes) <= set(ROLES)
 
 
-def test_the_columns_are_those_of_schema_version_1() -> None:
+def test_the_columns_are_those_of_schema_version_2() -> None:
     assert " ".join(COLUMNS) == (
         "name role index node lane rank epoch step attempt batch start_ns duration_ns bytes requests parent link status"
+        " pid thread file offset attributes"
     )
+    assert tuple(COLUMNS)[17:] == tuple(ADDED[2])

@@ -11,7 +11,7 @@ import pytest
 
 from rayio.errors import StorageError
 from rayio.trace.recorder import Recorder
-from rayio.trace.span import schema
+from rayio.trace.span import ADDED, COLUMNS, schema
 from rayio.trace.store import RunDirectory, from_ipc, to_ipc
 
 
@@ -107,6 +107,108 @@ def test_an_unfinished_span_file_is_not_read(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
     (run.path / "spans" / "half.tmp").write_bytes(b"PAR1")
     assert (run.spans().num_rows, run.lost_files) == (0, ())
+
+
+def test_compaction_keeps_every_span_in_few_files(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    for number in range(6):
+        run.write_spans(spans([number, 100 - number], "reader", str(number % 3)), f"part-{number:05d}")
+    before = sorted(run.spans().to_pylist(), key=str)
+    run.compact(rows=8)
+    assert [path.name for path in sorted((run.path / "spans").iterdir())] == [
+        "spans-00000.parquet", "spans-00001.parquet",
+    ]  # fmt: skip
+    again = RunDirectory.open(run.path)
+    assert sorted(again.spans().to_pylist(), key=str) == before
+    assert again.spans()["start_ns"].to_pylist() == sorted(row["start_ns"] for row in before)
+    assert again.stored == len(before) == 12
+
+
+def test_compacting_twice_changes_nothing_and_later_parts_are_joined_too(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_spans(spans([1]), "part-00000")
+    run.compact()
+    run.compact()
+    late = run.write_spans(spans([2]), "part-00000")
+    assert late.name == "part-00000-1.parquet"  # the first of that name counts no more
+    assert run.spans()["start_ns"].to_pylist() == [1, 2]
+    run.compact()
+    assert (run.spans()["start_ns"].to_pylist(), run.stored) == ([1, 2], 2)
+    assert len(list((run.path / "spans").iterdir())) == 2
+
+
+def test_a_compaction_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    for number in range(3):
+        run.write_spans(spans([number]), f"part-{number}")
+
+    def killed(self: Path, missing_ok: bool = False) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run.compact()
+    assert len(list((run.path / "spans").iterdir())) == 4
+    again = RunDirectory.open(run.path)
+    assert (again.spans()["start_ns"].to_pylist(), again.stored) == ([0, 1, 2], 3)
+    again.compact()
+    assert [path.name for path in (run.path / "spans").iterdir()] == ["spans-00000.parquet"]
+    assert again.spans()["start_ns"].to_pylist() == [0, 1, 2]
+
+
+def test_a_damaged_part_is_left_alone_by_compaction_and_named(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_spans(spans([1]), "a")
+    broken = run.write_spans(spans([2]), "b")
+    broken.write_bytes(broken.read_bytes()[:-1])
+    run.compact()
+    assert run.lost_files == ("b.parquet",)
+    assert run.spans()["start_ns"].to_pylist() == [1]
+
+
+def test_a_run_of_schema_version_1_is_read_with_the_new_columns_filled_in(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    old = spans([3, 1]).select(list(COLUMNS)[:17])
+    pq.write_table(old.replace_schema_metadata({"rayio.span_schema": "1"}), run.path / "spans" / "part-0.parquet")
+    expected = [{**row, **ADDED[2]} for row in old.sort_by("start_ns").to_pylist()]
+    assert run.spans().to_pylist() == expected
+    assert run.columns("pid", "file").to_pylist() == [{"pid": 0, "file": ""}] * 2
+    run.compact()
+    assert run.spans().to_pylist() == expected
+
+
+def test_spans_of_a_newer_version_are_refused_by_name(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    path = run.write_spans(spans([1]), "a")
+    pq.write_table(pq.read_table(path).replace_schema_metadata({"rayio.span_schema": "3"}), path)
+    with pytest.raises(StorageError, match=r"a\.parquet has spans of schema version 3") as error:
+        run.spans()
+    one_line(error)
+
+
+def test_whole_microseconds_are_stored_as_such_and_read_as_nanoseconds(tmp_path: Path) -> None:
+    recorder = Recorder(resolution_ns=1000)
+    writer = recorder.register("rank", "0", 0)
+    for start, end in ((999, 5_001), (5_001, 7_999)):
+        recorder.add(writer, "compute", 1_700_000_000_000_000_000 + start, 1_700_000_000_000_000_000 + end)
+    run = RunDirectory.create(tmp_path / "run")
+    table = recorder.drain()
+    path = run.write_spans(table, "a")
+    assert {"start_us", "duration_us"} <= set(pq.read_schema(path).names)
+    assert [row["start_ns"] - 1_700_000_000_000_000_000 for row in run.spans().to_pylist()] == [0, 5000]
+    assert run.columns("duration_ns")["duration_ns"].to_pylist() == [5000, 2000]
+
+
+def test_some_columns_of_all_files_are_read_alone(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    assert run.columns("name", "bytes").num_rows == 0
+    run.write_spans(spans([1, 2], "reader", "0-0"), "a")
+    run.write_spans(spans([3]), "b")
+    table = run.columns("role", "duration_ns").group_by("role").aggregate([("duration_ns", "sum")])
+    assert sorted(table.to_pylist(), key=str) == [
+        {"role": "rank", "duration_ns_sum": 5}, {"role": "reader", "duration_ns_sum": 10},
+    ]  # fmt: skip
 
 
 def test_a_run_that_broke_off_has_no_result_and_no_scenario(tmp_path: Path) -> None:

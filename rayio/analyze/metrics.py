@@ -16,6 +16,7 @@ from rayio.analyze.dlio import dlio
 from rayio.analyze.timeline import PHASES, SPLIT, Ints, Lives, Steps, integers, texts, timeline
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
+from rayio.trace.span import FOREIGN_LANE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -116,7 +117,7 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
     percentiles of ``read``, ``decode`` and ``collate`` of the spans that end in it, those of ``checkpoint`` and
     ``write`` of the whole run. ``window_steps`` is of the rank with the fewest; ``steps`` sums all completed ones.
     """
-    spans = spans.unify_dictionaries()
+    spans = own(spans).unify_dictionaries()
     lives, steps = timeline(spans)
     window, notes = _window(lives, steps, shape)
     inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
@@ -138,6 +139,12 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
         notes.append(f"spans of rank {rank} overlap on lane 0: its split is wrong, which is a defect of rayio")
     result["notes"] = notes
     return result
+
+
+def own(spans: pa.Table) -> pa.Table:
+    """Leave out the spans of other libraries: their names are their own."""
+    is_own = integers(spans, "lane") < FOREIGN_LANE
+    return spans if is_own.all() else spans.filter(is_own)
 
 
 def _window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | None, list[str]]:
@@ -208,7 +215,7 @@ def _rates(spans: pa.Table, steps: Steps, window: Window | None, shape: RunShape
     nbytes = int(integers(spans, "bytes")[reads][of_these].sum())
     return {
         "samples_per_second": consumed / window.seconds,
-        "mib_per_second": nbytes / 2**20 / window.seconds,
+        "mib_per_second": nbytes / 2**20 / window.seconds if reads.any() else None,
     }
 
 

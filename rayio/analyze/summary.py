@@ -145,6 +145,10 @@ def _books(result: Mapping[str, Any], dropped_samples: int, capped_samples: int)
             f" delivered, {ledger.get('skipped_samples')} skipped, {format_bytes(ledger.get('delivered_bytes') or 0)}"
         )
         lines += [f"    {difference}" for difference in ledger.get("differences", ())[:3]]
+    if trace := result.get("trace"):
+        recorded, stored = trace["recorded"], trace["stored"]
+        how = "all stored" if recorded == stored else f"{stored} STORED"
+        lines.append(f"  trace level {trace['level']}: {recorded} spans recorded, {how}")
     if dropped_samples:
         lines.append(f"  drop_last dropped {dropped_samples} samples per epoch: they fill no whole batch on every rank")
     if capped_samples:

@@ -35,6 +35,12 @@ Out = Annotated[
     Path | None,
     typer.Option(help="Run directory to make, relative to --root; must not exist.", show_default="runs/<name>-<time>"),
 ]
+TraceLevel = Annotated[
+    str | None,
+    typer.Option(
+        "--trace", help="Short for trace.level: none, step, batch, sample or io.", show_default="the scenario's"
+    ),
+]
 
 
 class Terminal(Reporter):
@@ -90,6 +96,7 @@ def run(
     ] = None,
     out: Out = None,
     root: Root = None,
+    trace: TraceLevel = None,
 ) -> None:
     """Run a scenario: generate its dataset if need be, emulate the training, print the numbers.
 
@@ -104,11 +111,14 @@ def run(
     if engine not in ("ray", "local"):
         raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
     picked: Engine = chosen
-    done = session.run(source, overrides or (), engine=picked, address=address, out=out, root=root, reporter=Terminal())
+    wanted = _traced(overrides, trace)
+    done = session.run(source, wanted, engine=picked, address=address, out=out, root=root, reporter=Terminal())
     _verdict(done)
 
 
-def simulate(source: Source, overrides: Overrides = None, out: Out = None, root: Root = None) -> None:
+def simulate(
+    source: Source, overrides: Overrides = None, out: Out = None, root: Root = None, trace: TraceLevel = None
+) -> None:
     """Run a scenario on a virtual clock: the same roles, modelled storage, hours in seconds.
 
     Example:  rayio simulate unet3d-small cluster.nodes=16 cluster.ranks_per_node=8 dataset.num_files=2048
@@ -116,7 +126,7 @@ def simulate(source: Source, overrides: Overrides = None, out: Out = None, root:
     from rayio import session
 
     _interruptible()
-    _verdict(session.simulate(source, overrides or (), out=out, root=root, reporter=Terminal()))
+    _verdict(session.simulate(source, _traced(overrides, trace), out=out, root=root, reporter=Terminal()))
 
 
 def generate(
@@ -154,6 +164,11 @@ def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     for command in (run, simulate, generate, report):
         app.command()(command)
+
+
+def _traced(overrides: list[str] | None, trace: str | None) -> list[str]:
+    """Add what ``--trace`` is short for."""
+    return [*(overrides or ()), *([f"trace.level={trace}"] if trace is not None else ())]
 
 
 def _verdict(done: Run) -> None:

@@ -24,6 +24,7 @@ from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.storage.base import Served, Storage
 from rayio.storage.model import Device, Latencies, ModelStorage
 from rayio.storage.posix import PosixStorage
+from rayio.trace import otel
 from rayio.trace.clocks import Anchor
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
@@ -73,7 +74,7 @@ class Host:
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
         self.plan = birth.plan
-        self.recorder = Recorder()
+        self.recorder = Recorder(resolution_ns=birth.plan.scenario.trace.resolution_ns)
         to_ipc(schema().empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
         threads = len(birth.members) * birth.plan.scenario.loader.io_depth
         self.kernel = WallKernel(
@@ -81,11 +82,20 @@ class Host:
         )
         self.collector = birth.find("collector")
         self.born = self.kernel.now()
+        self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self._device: Any = None
         self._latencies = Latencies(self.plan.first_byte.draw, self.plan.scenario.seed, len(birth.members))
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
+
+    def _capture(self) -> None:
+        """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
+        if self.plan.scenario.trace.captures:
+            kind, _, index = self.birth.name.partition("-")
+            writer = self.recorder.register(kind, index, self.birth.node)
+            actor = f"{self.birth.name}/{os.getpid()}"
+            otel.capture(otel.Target(self.recorder, writer, self.kernel.now, self.birth.namespace, actor))
 
     def wake(self) -> None:
         """Begin to empty the recorder regularly; every call of an actor says this first, a restarted one too."""
@@ -99,32 +109,36 @@ class Host:
         return {"name": self.birth.name, "pid": os.getpid(), "ray_node": context.get_node_id()}
 
     async def flush(self) -> int:
-        """Send what is recorded to the collector; give how many spans this process ever recorded."""
+        """Send what is recorded to the collector; give how many spans this process has sent in all."""
         if (table := self.recorder.drain()) is not None:
-            await self.collector.push.remote(self.birth.name, to_ipc(table))
-        return self.recorder.recorded
+            await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
+        return self.recorder.drained
 
     async def _flush_regularly(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             if (table := self.recorder.drain()) is not None:
-                self.collector.push.remote(self.birth.name, to_ipc(table))
+                self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
 
     def storage(self, path: str) -> Storage:
         """Give a role's connections to storage."""
         if not self.plan.modelled:
-            return PosixStorage(Path(self.birth.root) / path, self.kernel.threaded)
+            now = self.kernel.now if self.plan.scenario.trace.is_itemised else None
+            return PosixStorage(Path(self.birth.root) / path, self.kernel.threaded, now)
         if self._device is None:
             self._device = self.birth.find(f"storage-{self.plan.device_of_node(self.birth.node)}")
         scenario = self.plan.scenario
         return ModelStorage(
             RemoteArbiter(self._device), self.plan.device, self._latencies, self.kernel,
-            io_depth=scenario.loader.io_depth,
+            io_depth=scenario.loader.io_depth, is_itemised=scenario.trace.is_itemised,
         )  # fmt: skip
 
     def env(self, role: str, index: str, **ports: Any) -> Env:
         """Make a role's world in this process."""
-        return Env(self.kernel, self.recorder, role=role, index=index, node=self.birth.node, born=self.born, **ports)
+        return Env(
+            self.kernel, self.recorder, role=role, index=index, node=self.birth.node, born=self.born,
+            level=self.plan.scenario.trace.level, is_capturing=True, **ports,
+        )  # fmt: skip
 
 
 class Reader(Host):

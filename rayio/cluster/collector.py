@@ -27,6 +27,9 @@ class Collector:
         #: Actors that were started again: name, when, and how long nothing was heard of them before (seconds).
         self._restarts: list[dict[str, Any]] = []
         self._recorder = Recorder()
+        #: Spans that each living actor had recorded when it was last heard, and those that the dead had.
+        self._recorded: dict[str, int] = {}
+        self._recorded_by_the_dead = 0
         self._failure: RayioError | None = None
 
     def ready(self) -> dict[str, Any]:
@@ -36,6 +39,7 @@ class Collector:
     def born(self, name: str, node: int, pid: int, now: int, restarted: bool) -> None:
         """Note that an actor has started. After a restart, what it had not sent is a ``lost`` interval."""
         if restarted:
+            self._recorded_by_the_dead += self._recorded.pop(name, 0)
             since = self._heard.get(name, now)
             self._restarts.append({"actor": name, "pid": pid, "at_ns": now, "silent_seconds": (now - since) / 1e9})
             role, _, index = name.partition("-")
@@ -44,8 +48,9 @@ class Collector:
             self._parts.keep(self._recorder.drain())
         self._heard[name] = now
 
-    def push(self, name: str, message: bytes) -> None:
-        """Take in an actor's spans, as Arrow IPC."""
+    def push(self, name: str, message: bytes, recorded: int) -> None:
+        """Take in an actor's spans, as Arrow IPC, and how many its process has recorded and sent until now."""
+        self._recorded[name] = recorded
         if self._failure is not None:
             return
         table = from_ipc(message)
@@ -68,6 +73,10 @@ class Collector:
         return {**self.live.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored}
 
     def finish(self) -> dict[str, Any]:
-        """Write what is left; everything that was received is on disk when this returns."""
+        """Write what is left; everything that was received is on disk when this returns.
+
+        ``recorded`` counts the spans that every process had recorded when it was last heard.
+        """
         self._parts.write()
-        return self.progress()
+        recorded = sum(self._recorded.values()) + self._recorded_by_the_dead + self._recorder.recorded
+        return {**self.progress(), "recorded": recorded}

@@ -217,13 +217,16 @@ class Run:
             self.handles[s.name].flush.remote() for s in self.specs if s.kind != "storage" and s.name in self.handles
         ]
         ready, _ = ray.wait(flushing, num_returns=len(flushing), timeout=FLUSH_SECONDS) if flushing else ([], [])
+        heard = 0
         for reference in ready:
             with contextlib.suppress(RayError):
-                self.outcome.recorded += ray.get(reference)
+                heard += ray.get(reference)
         if "collector" not in self.handles:
             return
         try:
-            self._remember(ray.get(self.handles["collector"].finish.remote(), timeout=FINISH_SECONDS))
+            finished = ray.get(self.handles["collector"].finish.remote(), timeout=FINISH_SECONDS)
+            self.outcome.recorded = max(heard, finished["recorded"])
+            self._remember(finished)
         except RayTaskError as error:
             raise plain(error) from None
         except RayError as error:

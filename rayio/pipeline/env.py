@@ -8,7 +8,12 @@ from typing import NamedTuple, Protocol, TypeVar
 from rayio.pipeline.kernel import Kernel
 from rayio.pipeline.queue import Delivery
 from rayio.storage.base import Opener, Requests, Served, Storage
+from rayio.storage.itemise import Samples, sample_rows
+from rayio.trace.foreign import Here, during
+from rayio.trace.levels import narrowed
 from rayio.trace.recorder import Recorder
+from rayio.trace.rows import Many
+from rayio.trace.span import SPANS
 
 T = TypeVar("T")
 
@@ -69,15 +74,21 @@ class Env:
         barrier: BarrierPort | None = None,
         writers: Mapping[int, WriterPort] | None = None,
         born: int | None = None,
+        level: str = "batch",
+        is_capturing: bool = False,
     ) -> None:
         self.kernel = kernel
-        self.recorder = recorder
+        self.recorder = narrowed(recorder, role, level)
+        #: How finely this role's work is recorded (``rayio.trace.levels``).
+        self.level = level
         self.name = f"{role}-{index}"
         self.storage = storage
         self.queue = queue
         self.barrier = barrier
         #: By number.
         self.writers = writers or {}
+        #: Whether spans of other libraries (``rayio.trace.otel``) have to be told what they belong to.
+        self.is_capturing = is_capturing
         #: When this role's life began (ns): on Ray, when its actor did.
         self.born = kernel.now() if born is None else born
         self._writer = recorder.register(role, index, node)
@@ -121,17 +132,36 @@ class Env:
         return end
 
     async def read(
-        self, requests: Requests, load: Callable[[Opener], T], at: Where, *, lane: int = 0
+        self,
+        requests: Requests,
+        load: Callable[[Opener], T],
+        at: Where,
+        *,
+        lane: int = 0,
+        samples: Callable[[], Samples] | None = None,
     ) -> Served[T | None]:
-        """Read one batch from storage."""
+        """Read one batch from storage.
+
+        At level ``io`` every request has a span, at level ``sample`` every sample that ``samples`` names. A sample
+        lasts from the first to the last request to its file in this batch; samples of one file share that time by
+        their bytes, for only the format's library knows when it was done with each.
+        """
         assert self.storage is not None
         start = self.kernel.now()
         try:
+            if self.is_capturing:
+                load = during(Here(self._writer, at), load)
             served = await self.storage.read(requests, load)
         except Exception:
             self.span("read", start, self.kernel.now(), at, lane=lane, status="error")
             raise
         self.span("read", start, self.kernel.now(), at, lane=lane, nbytes=served.nbytes, requests=served.requests)
+        if served.issued is not None:
+            if self.level == "io":
+                self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
+            elif samples is not None:
+                rows, files = sample_rows(served.issued, samples())
+                self.recorder.add_many(Many(self._writer, at, rows, files, ("sample",), SPANS["sample"].lanes["rank"]))
         return served
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
@@ -144,6 +174,8 @@ class Env:
             self.span("write", start, self.kernel.now(), at, status="error")
             raise
         self.span("write", start, self.kernel.now(), at, nbytes=served.nbytes, requests=served.requests)
+        if served.issued is not None and self.level == "io":
+            self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
         return served
 
     async def take(self, at: Where) -> Delivery:

@@ -15,6 +15,7 @@ from rayio.pipeline.env import Where
 from rayio.pipeline.queue import Delivery
 from rayio.scenario.distribution import Constant, Distribution
 from rayio.storage.base import Opener, Requests
+from rayio.storage.itemise import Samples
 
 #: What real storage gives for a batch: its bytes, one sample after the other, and the ids found in them.
 Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
@@ -56,6 +57,12 @@ class Load:
     def requests(self) -> Requests:
         """The requests that the format's library will issue for this batch."""
         return self.loading.format.requests(self.loading.sampler.layout, self.batch)
+
+    def samples(self) -> Samples:
+        """Give the samples by their files, for the trace."""
+        files, place = np.unique(self.batch.files, return_inverse=True)
+        path = self.loading.sampler.layout.path
+        return Samples([path(file) for file in files.tolist()], place, self.batch.nbytes)
 
     @property
     def decode_seconds(self) -> float:

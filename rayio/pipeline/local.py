@@ -150,13 +150,15 @@ class House:
     def storage(self, node: int, path: str) -> Storage:
         """Give a role's connections to storage."""
         if not self.plan.modelled:
-            return PosixStorage(self.root / path, self.kernel.threaded)
+            now = self.kernel.now if self.plan.scenario.trace.is_itemised else None
+            return PosixStorage(self.root / path, self.kernel.threaded, now)
         return ModelStorage(
             LocalArbiter(self.devices[self.plan.device_of_node(node)]),
             self.plan.device,
             self.latencies,
             self.kernel,
             io_depth=self.plan.scenario.loader.io_depth,
+            is_itemised=self.plan.scenario.trace.is_itemised,
         )
 
     async def run(self) -> None:
@@ -198,7 +200,16 @@ class House:
         return LocalWriter(env)
 
     def _env(self, role: str, index: str, node: int) -> Env:
-        return Env(self.kernel, self.recorder, role=role, index=index, node=node)
+        level = self.plan.scenario.trace.level
+        return Env(
+            self.kernel,
+            self.recorder,
+            role=role,
+            index=index,
+            node=node,
+            level=level,
+            is_capturing=not self.plan.modelled,
+        )
 
 
 #: Called about once a second of wall time while an engine runs, for the live view and to empty the recorder.
@@ -208,6 +219,7 @@ Watch = Callable[[], None]
 def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Watch) -> None:
     """Run a plan on the virtual clock, booking into ``tallies`` (one per rank). Storage is always the model."""
     kernel = VirtualKernel(watch)
+    recorder.pid = 0
     kernel.run(House(plan, kernel, recorder, Path(), tallies).run())
 
 
@@ -217,8 +229,9 @@ def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
         loop.default_exception_handler(context)
 
 
-def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch: Watch) -> None:
+def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch: Watch, run_id: str = "local") -> None:
     """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from."""
+    from rayio.trace import otel  # here, for a simulation has no other libraries
 
     async def main() -> None:
         loader = plan.scenario.loader
@@ -232,9 +245,15 @@ def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch:
 
         asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
         kernel.spawn(watching(), "watch")
+        provider = None
+        if plan.scenario.trace.captures:
+            writer = recorder.register("process", str(os.getpid()), 0)
+            provider = otel.capture(otel.Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
         try:
             await House(plan, kernel, recorder, root, tallies).run()
         finally:
+            if provider is not None:
+                provider.target = None
             await kernel.cancel()
 
     asyncio.run(main())

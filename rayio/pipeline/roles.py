@@ -32,7 +32,7 @@ async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]
 async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: int = 0) -> Delivery:
     """Read and decode one batch. The digest is taken of the sample ids found in the bytes."""
     load = loading.of(at)
-    served = await env.read(load.requests, load.from_files, at, lane=lane)
+    served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
     if load.decode_seconds:
         await env.sleep("decode", load.decode_seconds, at, lane=lane)
     return load.delivery(served.value, worker)

@@ -337,9 +337,32 @@ def _checkpoint(value: Any) -> Any:
 
 
 class Trace(Section):
-    """How finely spans are recorded."""
+    """How finely spans are recorded.
 
-    level: Annotated[Literal["batch"], choice("batch", later=("step", "sample", "io"))] = "batch"
+    ``none``: the ranks' lives only. ``step``: the ranks' spans. ``batch``: every role's. ``sample``: besides, one span
+    per sample read. ``io``: besides those of ``batch``, one span per request to storage.
+    """
+
+    level: Annotated[
+        Literal["none", "step", "batch", "sample", "io"], choice("none", "step", "batch", "sample", "io")
+    ] = "batch"
+    #: What times in spans are cut down to.
+    resolution: Annotated[Literal["1 ns", "1 us"], choice("1 ns", "1 us")] = "1 ns"
+
+    @property
+    def resolution_ns(self) -> int:
+        """What times in spans are multiples of."""
+        return 1 if self.resolution == "1 ns" else 1000
+
+    @property
+    def captures(self) -> bool:
+        """Whether spans of other libraries (OpenTelemetry) are kept."""
+        return self.level not in ("none", "step")
+
+    @property
+    def is_itemised(self) -> bool:
+        """Whether storage has to give out each of its requests."""
+        return self.level in ("sample", "io")
 
 
 class Costs(Section):

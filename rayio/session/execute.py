@@ -11,7 +11,8 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from secrets import token_hex
+from typing import Any, Literal
 
 import psutil
 
@@ -19,6 +20,7 @@ from rayio import __version__
 from rayio.analyze.live import Live, line
 from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.summary import check_expectations, check_names
+from rayio.analyze.untraced import measure_lives
 from rayio.errors import ExpectationError, LedgerError, RayioError, ScenarioError
 from rayio.pipeline import ledger
 from rayio.pipeline.ledger import Tally
@@ -34,9 +36,6 @@ from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
 from rayio.trace.store import RunDirectory, to_ipc
-
-if TYPE_CHECKING:
-    pass
 
 Engine = Literal["ray", "local", "virtual"]
 
@@ -115,7 +114,12 @@ class _Session:
         self.live = Live()
         self.directory = RunDirectory.create(out)
         self.parts = Parts(self.directory)
+        #: Spans that the roles recorded, as far as they could be asked.
+        self.recorded = 0
+        #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
+        self.run_id = f"rayio-{self.directory.path.name}-{token_hex(4)}"
         self.info: dict[str, Any] = {
+            "run_id": self.run_id,
             "rayio": __version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
@@ -174,7 +178,7 @@ class _Session:
     def _in_process(self, tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
         from rayio.pipeline import local
 
-        recorder = Recorder()
+        recorder = Recorder(resolution_ns=self.scenario.trace.resolution_ns)
 
         def watch() -> None:
             table = recorder.drain()
@@ -188,12 +192,11 @@ class _Session:
             if self.engine == "virtual":
                 local.simulate(self.plan, recorder, tallies, watch)
             else:
-                local.run(self.plan, recorder, self.base, tallies, watch)
+                local.run(self.plan, recorder, self.base, tallies, watch, self.run_id)
         except BaseException as problem:
             error = problem
         self.parts.keep(recorder.drain())
-        if recorder.recorded != self.parts.stored:
-            self.notes.append(f"{recorder.recorded} spans were recorded, {self.parts.stored} stored: a defect of rayio")
+        self.recorded = recorder.recorded
         return tallies, error
 
     @contextlib.contextmanager
@@ -219,8 +222,7 @@ class _Session:
             self.directory.write_info(self.info)
 
             def go(tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
-                run_id = f"rayio-{self.directory.path.name}-{os.getpid()}"
-                attempt = cluster.Run(self.plan, connection, self.directory.path, self.base, run_id)
+                attempt = cluster.Run(self.plan, connection, self.directory.path, self.base, self.run_id)
                 seen = 0
 
                 def watch(progress: dict[str, Any]) -> None:
@@ -246,8 +248,7 @@ class _Session:
 
     def _keep(self, outcome: Any) -> None:
         self.notes += [_restarted(restart) for restart in outcome.restarts]
-        if outcome.recorded > outcome.stored:
-            self.notes.append(f"{outcome.recorded - outcome.stored} spans were recorded and not stored")
+        self.recorded = outcome.recorded
         self.info |= {"actors": outcome.actors, "restarts": outcome.restarts}
         self.directory.write_info(self.info)
 
@@ -257,7 +258,7 @@ class _Session:
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
         result: dict[str, Any] = {"version": 1, "engine": self.engine, "scenario": self.scenario.name}
-        result |= measure(self.directory.spans(), self.shape)
+        result |= self._numbers(tallies)
         if error is None:
             books = ledger.close(self.plan.planned(), tallies).as_dict()
         else:  # nothing to compare: how much was planned is enough
@@ -284,6 +285,25 @@ class _Session:
             self.reporter.say(f"the run broke off; the traceback is in {self.directory.log}")
             raise error
         return done
+
+    def _numbers(self, tallies: list[Tally]) -> dict[str, Any]:
+        """Compact the spans, count them, and measure."""
+        try:
+            self.directory.compact()
+        except RayioError as error:
+            self.notes.append(f"the spans are stored as they came, not compacted: {error}")
+        stored, trace = self.directory.stored, self.scenario.trace
+        if self.recorded != stored:
+            self.notes.append(f"{self.recorded} spans were recorded and {stored} are stored: the numbers may be wrong")
+        spans = self.directory.spans()
+        if trace.level == "none":
+            numbers = measure_lives(spans, self.shape, [tally.steps for tally in tallies])
+        else:
+            numbers = measure(spans, self.shape)
+            if trace.level == "step":
+                self.notes.append("trace.level is step: no reader was recorded, so what was read (MiB/s) is unknown")
+        counts = {"level": trace.level, "resolution": trace.resolution, "recorded": self.recorded, "stored": stored}
+        return numbers | {"trace": counts}
 
     def _verdict(
         self, error: BaseException | None, books: Mapping[str, Any], result: Mapping[str, Any]

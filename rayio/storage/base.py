@@ -15,28 +15,68 @@ T = TypeVar("T")
 Opener = Callable[[str], BinaryIO]
 
 
+#: Works out where the requests of a batch go: paths as the opener gets them, and for each request its place in them
+#: and its offset.
+Places = Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]]
+
+
 @dataclass(frozen=True, slots=True)
 class Requests:
     """The requests that a format's library issues for one batch, as arrays: what a model of storage is asked to serve.
 
     ``nbytes`` has one entry per read request, in order. ``address`` (rank, epoch, step) is where its latencies are
-    drawn, so that a model answers alike on every engine.
+    drawn, so that a model answers alike on every engine. ``places`` is asked only where each request is recorded; a
+    format that cannot say gives None.
     """
 
     address: tuple[int, int, int]
     num_opens: int
     nbytes: NDArray[np.int64]
+    places: Places | None = None
+
+
+#: What kinds of requests there are, by their code in :data:`ISSUED`.
+OPEN, READ, WRITE, FSYNC = range(4)
+
+#: One request that was really issued: times in ns of the engine's clock, where it went (``file`` is a place in
+#: :attr:`Issued.files`; -1 for an unknown offset), the native thread that issued it (0: none), and a number that tells
+#: it from the requests under way at the same time.
+ISSUED = np.dtype(
+    [
+        ("start", "<i8"),
+        ("end", "<i8"),
+        ("offset", "<i8"),
+        ("nbytes", "<i8"),
+        ("file", "<i4"),
+        ("thread", "<i4"),
+        ("kind", "<i2"),
+        ("slot", "<i2"),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """The requests of one call to storage, one by one; ``rows`` are of :data:`ISSUED`."""
+
+    rows: NDArray[np.void]
+    #: Paths relative to the storage's root, as the opener got them.
+    files: list[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Served(Generic[T]):
-    """What a call to storage cost: files opened, requests, bytes, and fsync calls that were really made."""
+    """What a call to storage cost: files opened, requests, bytes, and fsync calls that were really made.
+
+    ``issued`` has each of them where the storage was asked to keep them: its reads (or writes) number ``requests``.
+    """
 
     value: T
     opens: int
     requests: int
     nbytes: int
     syncs: int = 0
+    issued: Issued | None = None
 
 
 class Clock(Protocol):

@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
-from rayio.storage.base import Clock, Opener, Requests, Served
+from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, Served
+from rayio.storage.itemise import itemise, synced
 
 T = TypeVar("T")
 
@@ -149,37 +150,58 @@ class ModelStorage:
     """One role's connections to a modelled system: draws latencies, reserves, and sleeps until served."""
 
     def __init__(
-        self, arbiter: Arbiter, spec: DeviceSpec, latencies: Latencies, clock: Clock, *, io_depth: int = 1
+        self,
+        arbiter: Arbiter,
+        spec: DeviceSpec,
+        latencies: Latencies,
+        clock: Clock,
+        *,
+        io_depth: int = 1,
+        is_itemised: bool = False,
     ) -> None:
         self.arbiter = arbiter
         self.spec = spec
         self.latencies = latencies
         self.clock = clock
         self.io_depth = io_depth
+        #: Whether each modelled request is given out, and not only their number.
+        self.is_itemised = is_itemised
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Let the time pass that these requests take; answer None, for a model has no bytes."""
         nbytes = int(requests.nbytes.sum())
-        latencies = self.latencies.of_reads(requests.address, len(requests.nbytes))
+        latencies = alone = self.latencies.of_reads(requests.address, len(requests.nbytes))
+        opens = None
         if self.spec.open is not None:
             opens = self.latencies.of_opens(self.spec.open, requests.address, requests.num_opens)
             latencies = _each_before_a_request(opens, latencies)
-        await self._serve(latencies, requests.nbytes, nbytes, requests.num_opens)
-        return Served(None, requests.num_opens, len(requests.nbytes), nbytes)
+        arrival = await self._serve(latencies, requests.nbytes, nbytes, requests.num_opens)
+        issued = None
+        if self.is_itemised:
+            opens = np.zeros(requests.num_opens) if opens is None else opens
+            issued = self._itemised(READ, arrival, alone, requests.nbytes, opens, requests.places)
+        return Served(None, requests.num_opens, len(requests.nbytes), nbytes, 0, issued)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Let the time pass that a file of ``num_bytes`` takes; latencies are drawn at the address of its path."""
         sizes = np.full(max(1, -(-num_bytes // request_bytes)), request_bytes, np.int64)
         sizes[-1] = num_bytes - request_bytes * (len(sizes) - 1)
-        latencies = self.latencies.of_writes(path, len(sizes))
+        latencies = alone = self.latencies.of_writes(path, len(sizes))
+        opens = np.zeros(1)
         if self.spec.open is not None:
-            latencies = _each_before_a_request(self.latencies.of_creation(self.spec.open, path), latencies)
-        await self._serve(latencies, sizes, num_bytes, 1)
-        return Served(None, 1, len(sizes), num_bytes, 2 if fsync else 0)
+            opens = self.latencies.of_creation(self.spec.open, path)
+            latencies = _each_before_a_request(opens, latencies)
+        arrival = await self._serve(latencies, sizes, num_bytes, 1)
+        syncs = 2 if fsync else 0
+        if not self.is_itemised:
+            return Served(None, 1, len(sizes), num_bytes, syncs)
+        issued = self._itemised(WRITE, arrival, alone, sizes, opens, None)
+        return Served(None, 1, len(sizes), num_bytes, syncs, synced(Issued(issued.rows, [path]), syncs))
 
     async def _serve(
         self, latencies: NDArray[np.float64], sizes: NDArray[np.int64], nbytes: int, num_opens: int
-    ) -> None:
+    ) -> int:
+        """Sleep until the lease is served; give when it arrived."""
         depth = min(self.io_depth, len(sizes))
         if depth <= 1:
             alone = float(latencies.sum()) + nbytes / self.spec.connection_bandwidth
@@ -190,6 +212,14 @@ class ModelStorage:
         calls = self.spec.calls(num_opens, len(sizes))
         served = await self.arbiter.reserve(arrival, calls, nbytes, round(alone * 1e9))
         await self.clock.sleep_until(served)
+        return arrival
+
+    def _itemised(
+        self, kind: int, arrival: int, latencies: NDArray[np.float64], sizes: NDArray[np.int64],
+        opens: NDArray[np.float64], places: Places | None,
+    ) -> Issued:  # fmt: skip
+        seconds = latencies + sizes / self.spec.connection_bandwidth
+        return itemise(kind, arrival, self.clock.now(), seconds, sizes, opens, depth=self.io_depth, places=places)
 
 
 def _each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:

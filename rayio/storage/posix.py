@@ -6,17 +6,21 @@ import errno
 import io
 import os
 import shutil
+import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
+from heapq import heappop, heappush
 from pathlib import Path
+from struct import Struct
 from typing import Any, BinaryIO, Protocol, TypeVar, cast
 from uuid import uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayio.errors import DataError, RayioError, StorageError
-from rayio.storage.base import Opener, Requests, Served
+from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, WRITE, Issued, Opener, Requests, Served
 from rayio.units import format_bytes
 
 T = TypeVar("T")
@@ -62,15 +66,55 @@ def _free_bytes(path: Path) -> int:
     return 0
 
 
+#: Packs a row of ``rayio.storage.base.ISSUED``.
+_pack = Struct("<qqqqiihh").pack
+#: Tells the time in ns.
+Now = Callable[[], int]
+
+
 class Asked:
-    """What one call to storage asked of the operating system so far."""
+    """What one call to storage asked of the operating system so far; with a clock, request by request."""
 
-    __slots__ = ("nbytes", "opens", "requests")
+    __slots__ = ("files", "nbytes", "now", "opens", "requests", "rows")
 
-    def __init__(self) -> None:
+    def __init__(self, now: Now | None = None) -> None:
         self.opens = 0
         self.requests = 0
         self.nbytes = 0
+        self.now = now
+        self.rows = bytearray()
+        self.files: dict[str, int] = {}
+
+    def note(self, kind: int, file: int, thread: int, offset: int, nbytes: int, start: int, end: int) -> None:
+        """Keep one request; threads may do so at the same time."""
+        self.rows += _pack(start, end, offset, nbytes, file, thread, kind, 0)
+
+    def file(self, path: str) -> int:
+        """Number a file; the same path gives the same number."""
+        return self.files.setdefault(path, len(self.files))
+
+    @property
+    def issued(self) -> Issued | None:
+        """Every request, in the order of their ends; None without a clock."""
+        if self.now is None:
+            return None
+        rows = np.frombuffer(self.rows, ISSUED)
+        if (rows["start"][1:] < rows["end"][:-1]).any():
+            rows["slot"] = slots(rows["start"], rows["end"])
+        return Issued(rows, list(self.files))
+
+
+def slots(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int16]:
+    """Give intervals (ns) numbers from 0 so that those with one number do not overlap, and as few as can be."""
+    given = np.zeros(len(start), np.int16)
+    busy: list[tuple[int, int]] = []
+    for place in np.argsort(start, kind="stable").tolist():
+        if busy and busy[0][0] <= start[place]:
+            _, given[place] = heappop(busy)
+        else:
+            given[place] = len(busy)
+        heappush(busy, (int(end[place]), int(given[place])))
+    return given
 
 
 class CountedFile(io.RawIOBase):
@@ -84,15 +128,19 @@ class CountedFile(io.RawIOBase):
         StorageError: the operating system refuses to open or to read it.
     """
 
-    def __init__(self, path: Path, asked: Asked) -> None:
+    def __init__(self, path: Path, asked: Asked, name: str = "") -> None:
         self.path = path
         self.asked = asked
+        start = 0 if asked.now is None else asked.now()
         try:
             self._raw = io.FileIO(path, "r")
             self.size = os.fstat(self._raw.fileno()).st_size
         except OSError as error:
             raise refusal(error, path, "reading") from error
         asked.opens += 1
+        if asked.now is not None:
+            self._number, self._thread = asked.file(name), threading.get_native_id()
+            asked.note(OPEN, self._number, self._thread, -1, 0, start, asked.now())
         self._position = 0
         #: Start and bytes of what small reads fetched; a file has few headers, so this stays short.
         self._windows: list[tuple[int, bytes]] = []
@@ -119,13 +167,17 @@ class CountedFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read straight into ``buffer``, in one request; the file's end makes it shorter."""
+        asked = self.asked
+        start = 0 if asked.now is None else asked.now()
         try:
             self._raw.seek(self._position)
             length = self._raw.readinto(buffer) or 0
         except OSError as error:
             raise refusal(error, self.path, "reading") from error
-        self.asked.requests += 1
-        self.asked.nbytes += length
+        if asked.now is not None:
+            asked.note(READ, self._number, self._thread, self._position, length, start, asked.now())
+        asked.requests += 1
+        asked.nbytes += length
         self._position += length
         return length
 
@@ -170,7 +222,7 @@ class CountedFile(io.RawIOBase):
 
 def counted_opener(root: Path, asked: Asked) -> Opener:
     """Give an opener for files under ``root`` that adds to ``asked``."""
-    return lambda path: cast(BinaryIO, CountedFile(root / path, asked))
+    return lambda path: cast(BinaryIO, CountedFile(root / path, asked, path))
 
 
 @lru_cache(maxsize=2)
@@ -181,22 +233,26 @@ def _random_bytes(num_bytes: int) -> memoryview:
 
 
 class PosixStorage:
-    """A folder as storage. ``run`` is the engine's way to make a blocking call; relative paths are under ``root``."""
+    """A folder as storage. ``run`` is the engine's way to make a blocking call; relative paths are under ``root``.
 
-    def __init__(self, root: Path, run: Threaded) -> None:
+    With a clock, ``now``, every request is timed and given out (:attr:`Served.issued`).
+    """
+
+    def __init__(self, root: Path, run: Threaded, now: Now | None = None) -> None:
         self.root = root
         self.run = run
+        self.now = now
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Call ``load`` and count what it asks for; ``requests`` is what a model would have served."""
-        asked = Asked()
+        asked = Asked(self.now)
         try:
             value = await self.run(lambda: load(counted_opener(self.root, asked)))
         except DataError as error:
             if str(error).startswith(str(self.root)):
                 raise
             raise DataError(f"{self.root / str(error)}") from None  # a format names files as the dataset does
-        return Served(value, asked.opens, asked.requests, asked.nbytes)
+        return Served(value, asked.opens, asked.requests, asked.nbytes, 0, asked.issued)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Write random bytes under another name, then rename; ``fsync`` covers the file and then its folder.
@@ -208,37 +264,63 @@ class PosixStorage:
         """
         if request_bytes < 1 or num_bytes < 0:
             raise ValueError(f"cannot write {num_bytes} bytes in requests of {request_bytes}")
-        return await self.run(lambda: write_file(self.root / path, num_bytes, request_bytes, fsync=fsync))
+        asked = Asked(self.now)
+        return await self.run(lambda: write_file(self.root / path, num_bytes, request_bytes, asked, path, fsync=fsync))
 
 
-def write_file(path: Path, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-    """Do what :meth:`PosixStorage.write` promises, in this thread."""
-    partial = path.with_name(f"{path.name}.{uuid4().hex}{PARTIAL}")
+def write_file(
+    path: Path, num_bytes: int, request_bytes: int, asked: Asked | None = None, name: str = "", *, fsync: bool
+) -> Served[None]:
+    """Do what :meth:`PosixStorage.write` promises, in this thread; ``name`` is what the trace calls the file."""
+    asked = asked or Asked()
+    timed = _Timed(asked, name)
+    unfinished = path.with_name(f"{path.name}.{uuid4().hex}{PARTIAL}")
     requests = 0
     syncs = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with partial.open("xb", buffering=0) as file:
+            with timed.call(OPEN, lambda: unfinished.open("xb", buffering=0)) as file:
                 buffer = _random_bytes(min(request_bytes, max(num_bytes, 1)))
                 written = 0
                 while written < num_bytes:
-                    written += file.write(buffer[: num_bytes - written]) or 0
+                    part = buffer[: num_bytes - written]
+                    written += timed.call(WRITE, partial(file.write, part), written) or 0
                     requests += 1
                 if fsync:
-                    os.fsync(file.fileno())
+                    timed.call(FSYNC, lambda: os.fsync(file.fileno()))
                     syncs += 1
-            partial.replace(path)
+            unfinished.replace(path)
         except BaseException:
             with suppress(OSError):
-                partial.unlink()
+                unfinished.unlink()
             raise
         if fsync:
-            sync_folder(path.parent)
+            timed.call(FSYNC, lambda: sync_folder(path.parent))
             syncs += 1
     except OSError as error:
         raise _write_refusal(error, path, num_bytes) from error
-    return Served(None, 1, requests, num_bytes, syncs)
+    return Served(None, 1, requests, num_bytes, syncs, asked.issued)
+
+
+class _Timed:
+    """Calls to the operating system on behalf of one file, each noted where there is a clock."""
+
+    def __init__(self, asked: Asked, name: str) -> None:
+        self.asked = asked
+        self.number = asked.file(name)
+        self.thread = threading.get_native_id()
+
+    def call(self, kind: int, function: Callable[[], T], offset: int = -1) -> T:
+        """Make the call; a write's result is its bytes."""
+        now = self.asked.now
+        if now is None:
+            return function()
+        start = now()
+        result = function()
+        nbytes = result if kind == WRITE and isinstance(result, int) else 0
+        self.asked.note(kind, self.number, self.thread, offset, nbytes, start, now())
+        return result
 
 
 def _write_refusal(error: OSError, path: Path, num_bytes: int) -> RayioError:

@@ -19,9 +19,10 @@ PART_SECONDS = 10.0
 class Parts:
     """Writes ``spans/part-00000.parquet`` and so on; nothing kept is ever dropped."""
 
-    def __init__(self, directory: RunDirectory, rows: int = PART_ROWS) -> None:
+    def __init__(self, directory: RunDirectory, rows: int = PART_ROWS, stem: str = "part") -> None:
         self.directory = directory
         self.rows = rows
+        self.stem = stem
         #: Spans kept so far, written or not.
         self.stored = 0
         self._tables: list[pa.Table] = []
@@ -43,7 +44,7 @@ class Parts:
         import pyarrow as pa
 
         if self._tables:
-            self.directory.write_spans(pa.concat_tables(self._tables), f"part-{self._files:05d}")
+            self.directory.write_spans(pa.concat_tables(self._tables), f"{self.stem}-{self._files:05d}")
             self._files += 1
             self._tables, self._held = [], 0
         self._written_at = time.monotonic()

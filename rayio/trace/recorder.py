@@ -5,14 +5,16 @@ Nothing is ever dropped: ``recorded`` counts what was added, and what was draine
 
 from __future__ import annotations
 
+import os
 from struct import Struct
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.trace.span import COLUMNS, SPANS, STATUSES, batch_id, batch_ids, schema
+from rayio.trace.rows import Many, Wide, columns_of, table_of, wide_columns
+from rayio.trace.span import SPANS, STATUSES, batch_id, batch_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,10 +84,17 @@ class Recorder:
     """The spans of one process, in the order in which they were added.
 
     Threads may add while another drains. ``chunk_rows`` bounds the packed buffer: beyond it, rows become an Arrow table
-    inside, which is what :meth:`drain` gives out.
+    inside, which is what :meth:`drain` gives out. Times are cut down to multiples of ``resolution_ns``, so that spans
+    that met still meet.
     """
 
-    def __init__(self, chunk_rows: int = 1 << 15) -> None:
+    def __init__(self, chunk_rows: int = 1 << 15, resolution_ns: int = 1) -> None:
+        #: What the spans say of their process; 0 on the virtual clock.
+        self.pid = os.getpid()
+        self.resolution_ns = resolution_ns
+        self._rows = chunk_rows
+        self._many: list[Many] = []
+        self._wide: list[Wide] = []
         self._packed = bytearray()
         self._limit = chunk_rows * _ROW.itemsize
         self._chunks: list[pa.Table] = []
@@ -140,6 +149,20 @@ class Recorder:
             with self._lock:
                 self._take()
 
+    def add_many(self, many: Many) -> None:
+        """Record the requests of one call to storage."""
+        self._many.append(many)
+        if len(self._many) & 0xFF == 0:
+            with self._lock:
+                self._take()
+
+    def add_wide(self, span: Wide) -> None:
+        """Record one span with every column."""
+        self._wide.append(span)
+        if len(self._wide) >= self._rows:
+            with self._lock:
+                self._take()
+
     #: The number of a batch, for ``link``.
     batch_id = staticmethod(batch_id)
 
@@ -147,7 +170,14 @@ class Recorder:
     def recorded(self) -> int:
         """How many spans were ever added, drained or not."""
         with self._lock:
-            return self._drained_rows + len(self._packed) // _ROW.itemsize
+            held = len(self._packed) // _ROW.itemsize + len(self._wide) + sum(len(one.rows) for one in self._many)
+            return self._drained_rows + held
+
+    @property
+    def drained(self) -> int:
+        """How many of them have been given out; after a drain with nobody adding, all."""
+        with self._lock:
+            return self._drained_rows - sum(map(len, self._chunks))
 
     def drain(self) -> pa.Table | None:
         """Give every span added since the last drain, in order, or None when there is none."""
@@ -159,37 +189,47 @@ class Recorder:
         return pa.concat_tables(chunks) if chunks else None
 
     def _take(self) -> None:
-        taken = bytes(self._packed)
-        if taken:
-            self._chunks.append(self._table(np.frombuffer(taken, _ROW)))
-            self._drained_rows += len(taken) // _ROW.itemsize
-            # In place, for an `add` may hold the buffer: what it appended meanwhile stays.
+        """Turn what is held into tables. In place, for an `add` may hold a buffer: what it appended meanwhile stays."""
+        if taken := bytes(self._packed):
+            self._keep(self._columns(np.frombuffer(taken, _ROW)))
             del self._packed[: len(taken)]
+        if many := self._many[:]:
+            self._keep(columns_of(many))
+            del self._many[: len(many)]
+        if wide := self._wide[:]:
+            self._keep(wide_columns(wide))
+            del self._wide[: len(wide)]
 
-    def _table(self, rows: NDArray[np.void]) -> pa.Table:
-        import pyarrow as pa
+    def _keep(self, columns: dict[str, Any]) -> None:
+        if number := len(columns["writer"]):
+            self._chunks.append(self._table(number, columns))
+            self._drained_rows += number
 
-        if self._described is None or self._described.number < len(self._writers):
-            self._described = _Writers(list(self._writers))
+    def _columns(self, rows: NDArray[np.void]) -> dict[str, Any]:
+        """Unpack spans that were added one by one."""
         column = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
-        role, index, node = self._described.of(column["writer"])
-        columns = {
+        return column | {
             "name": _texts(column["name"], self._names),
-            "role": role,
-            "index": index,
-            "node": node,
-            "lane": column["lane"],
-            "rank": column["rank"],
-            "epoch": column["epoch"],
-            "step": column["step"],
-            "attempt": column["attempt"],
-            "batch": batch_ids(column["rank"], column["epoch"], column["step"]),
-            "start_ns": column["start"],
-            "duration_ns": column["end"] - column["start"],
-            "bytes": column["bytes"],
-            "requests": column["requests"],
-            "parent": column["parent"],
-            "link": column["link"],
             "status": _texts(column["status"], self._statuses),
         }
-        return pa.Table.from_arrays([pa.array(columns[name]) for name in COLUMNS], schema=schema())
+
+    def _table(self, number: int, columns: dict[str, Any]) -> pa.Table:
+        if self._described is None or self._described.number < len(self._writers):
+            self._described = _Writers(list(self._writers))
+        role, index, node = self._described.of(columns["writer"])
+        start, end = columns["start"], columns["end"]
+        if self.resolution_ns > 1:
+            start, end = start - start % self.resolution_ns, end - end % self.resolution_ns
+        return table_of(
+            number,
+            columns
+            | {
+                "role": role,
+                "index": index,
+                "node": node,
+                "pid": self.pid,
+                "batch": batch_ids(columns["rank"], columns["epoch"], columns["step"]),
+                "start_ns": start,
+                "duration_ns": end - start,
+            },
+        )

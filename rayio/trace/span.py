@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Version of the columns below; stored in every span file.
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 #: What a role may be; a reader is named by its rank and its number there ("3-1"), the others by one number ("3").
 ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage")
@@ -30,6 +30,19 @@ class SpanName:
     lanes: dict[str, int]
     meaning: str
 
+
+#: Names of requests to storage, by the code that a storage gives them.
+REQUESTS = ("io.open", "io.read", "io.write", "io.fsync")
+
+#: Requests that are under way together are on lanes of their own, from this one on.
+REQUEST_LANE = 2
+
+#: Who issues requests.
+_REQUESTING = {"reader": REQUEST_LANE, "rank": REQUEST_LANE, "checkpoint_writer": REQUEST_LANE}
+
+#: Spans of other libraries (see ``rayio.trace.otel``) are on this lane and above, one lane per thread; their names are
+#: their own, and no number of a result is made of them.
+FOREIGN_LANE = 1 << 10
 
 #: Every name that rayio records. A rank with ``num_workers: 0`` reads inside its own ``data_wait``, hence on lane 1.
 SPANS: dict[str, SpanName] = {
@@ -49,6 +62,11 @@ SPANS: dict[str, SpanName] = {
         {"reader": 1, "queue": 1, "checkpoint_writer": 1},
         "from the last span heard of a killed actor until it was started again: what it recorded in between is gone",
     ),
+    "sample": SpanName({"reader": 1, "rank": 1}, "level sample: one sample was read (see Env.read)"),
+    "io.open": SpanName(_REQUESTING, "level io: a file was opened"),
+    "io.read": SpanName(_REQUESTING, "level io: one read request, as the operating system got it"),
+    "io.write": SpanName(_REQUESTING, "level io: one write request"),
+    "io.fsync": SpanName(_REQUESTING, "level io: one fsync of a file or of its folder"),
     "life": SpanName(
         {"rank": 1, "reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1},
         "a role's whole life, one span per attempt",
@@ -60,7 +78,13 @@ STATUSES = ("ok", "error", "cancelled", "lost")
 
 #: The columns of a span file, in order, with their Arrow types; "text" is a string by its number in a dictionary. Times
 #: are nanoseconds (of the Unix epoch, or of the virtual clock), ``bytes`` and ``requests`` count what storage was asked
-#: for; -1 means "none" for rank, epoch, step and batch, 0 for parent and link.
+#: for; -1 means "none" for rank, epoch, step, batch and offset, 0 for parent and link, "" for texts.
+#:
+#: Since version 2: ``pid`` is the operating system's process (0 on the virtual clock), ``thread`` its native thread (0:
+#: the role's own), ``file`` is relative to the root of its storage, ``offset`` counts bytes from the file's start.
+#: ``attributes`` is "" for rayio's own spans; for those of other libraries it is compact JSON, an object with the keys
+#: ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there are any ``parent``, ``attributes``,
+#: ``events``, ``links`` and ``status`` (see ``rayio.trace.otel``).
 COLUMNS: dict[str, str] = {
     "name": "text",
     "role": "text",
@@ -79,7 +103,15 @@ COLUMNS: dict[str, str] = {
     "parent": "int64",
     "link": "int64",
     "status": "text",
+    "pid": "int32",
+    "thread": "int32",
+    "file": "text",
+    "offset": "int64",
+    "attributes": "text",
 }
+
+#: What the columns that a version added hold in a file of an older version.
+ADDED: dict[int, dict[str, int | str]] = {2: {"pid": 0, "thread": 0, "file": "", "offset": -1, "attributes": ""}}
 
 #: A batch number holds rank, epoch and step side by side in 62 bits; a plan beyond these limits is refused.
 MAX_RANKS = 1 << 20

@@ -6,14 +6,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayio.errors import StorageError
-from rayio.trace.span import COLUMNS, schema
+from rayio.trace import files
+from rayio.trace.span import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,8 +23,8 @@ if TYPE_CHECKING:
 #: Version of the layout of a run directory, in ``run.json``.
 VERSION = 1
 
-_TEXT_COLUMNS = [name for name, kind in COLUMNS.items() if kind == "text"]
-_DELTA_COLUMNS = ("rank", "epoch", "step", "attempt", "batch", "start_ns", "duration_ns", "bytes", "requests", "link")
+#: Spans that compaction sorts and writes at a time: what it holds in memory, twice.
+COMPACT_ROWS = 1 << 21
 
 
 class RunDirectory:
@@ -122,23 +124,18 @@ class RunDirectory:
 
     def write_spans(self, table: pa.Table, stem: str) -> Path:
         """Store a table of spans as ``spans/<stem>.parquet``, or ``<stem>-1`` and so on when that name is taken."""
-        import pyarrow.parquet as pq
+        return self._write_spans(table, stem)
 
+    def _write_spans(self, table: pa.Table, stem: str, replaces: Iterable[str] = ()) -> Path:
         folder = self.path / "spans"
         path, taken = folder / f"{stem}.parquet", 0
-        while path.exists():
+        gone = files.replaced(folder)
+        while path.exists() or path.name in gone:
             taken += 1
             path = folder / f"{stem}-{taken}.parquet"
         partial = path.with_suffix(".tmp")
         try:
-            pq.write_table(
-                table.cast(schema()).unify_dictionaries(),
-                partial,
-                compression="zstd",
-                use_dictionary=_TEXT_COLUMNS,
-                column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
-                write_page_checksum=True,
-            )
+            files.write(partial, table, replaces)
             partial.replace(path)
         except OSError as error:
             partial.unlink(missing_ok=True)
@@ -146,32 +143,80 @@ class RunDirectory:
         self._spans = None
         return path
 
+    def compact(self, rows: int = COMPACT_ROWS) -> None:
+        """Join the parts that a run wrote into few files in an order that takes half the bytes.
+
+        Parts go only when the file that stands for them is whole; a part that is damaged stays as it is.
+
+        Raises:
+            StorageError: no space, no permission; what was there is there still.
+        """
+        for name in files.replaced(self.path / "spans"):  # a compaction that was killed left them behind
+            (self.path / "spans" / name).unlink(missing_ok=True)
+        parts = [file for file in files.in_folder(self.path / "spans")[0] if not file.path.name.startswith("spans-")]
+        group: list[files.SpanFile] = []
+        for number, part in enumerate(parts, 1):
+            group.append(part)
+            if number == len(parts) or sum(file.num_rows for file in group) >= rows:
+                self._join(group)
+                group = []
+
+    def _join(self, parts: Sequence[files.SpanFile]) -> None:
+        import pyarrow as pa
+
+        tables, read = [], []
+        for part in parts:
+            with contextlib.suppress(files.DamagedError):
+                tables.append(part.read())
+                read.append(part.path)
+        if tables:
+            number = len(list((self.path / "spans").glob("spans-*.parquet")))
+            table = files.ordered(pa.concat_tables(tables), files.ORDER)
+            self._write_spans(table, f"spans-{number:05d}", [path.name for path in read])
+        for path in read:
+            path.unlink()
+
+    @property
+    def stored(self) -> int:
+        """How many spans the files say that they hold."""
+        return sum(file.num_rows for file in files.in_folder(self.path / "spans")[0])
+
+    def columns(self, *names: str) -> pa.Table:
+        """Read these columns of every span, in no order; far quicker and smaller than :meth:`spans`."""
+        import pyarrow as pa
+
+        tables = []
+        whole, _ = files.in_folder(self.path / "spans")
+        for file in whole:
+            with contextlib.suppress(files.DamagedError):
+                tables.append(file.read(names))
+        if not tables:
+            return schema().empty_table().select(list(names))
+        return pa.concat_tables(tables).unify_dictionaries()
+
     def spans(self) -> pa.Table:
-        """Read every span, sorted by start; a file that cannot be read is left out and named in ``lost_files``."""
+        """Read every span, sorted by start; a file that cannot be read is left out and named in ``lost_files``.
+
+        Raises:
+            StorageError: a newer version of rayio wrote them.
+        """
         if self._spans is None:
-            tables, lost = [], []
-            for path in sorted((self.path / "spans").glob("*.parquet")):
-                table = _read_spans(path)
-                if table is None:
-                    lost.append(path.name)
-                else:
-                    tables.append(table)
-            self._lost = tuple(lost)
-            self._spans = _by_start(tables) if tables else schema().empty_table()
+            import pyarrow as pa
+
+            tables = []
+            whole, lost = files.in_folder(self.path / "spans")
+            for file in whole:
+                try:
+                    tables.append(file.read())
+                except files.DamagedError as error:
+                    lost.append(str(error))
+            self._lost = tuple(sorted(lost))
+            self._spans = files.ordered(pa.concat_tables(tables), ["start_ns"]) if tables else schema().empty_table()
         return self._spans
 
     def damaged_files(self) -> list[str]:
         """Give the names of span files whose footer cannot be read; quicker than reading them (see ``lost_files``)."""
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        damaged = []
-        for path in sorted((self.path / "spans").glob("*.parquet")):
-            try:
-                pq.read_metadata(path)
-            except (pa.ArrowException, OSError):
-                damaged.append(path.name)
-        return damaged
+        return files.in_folder(self.path / "spans")[1]
 
     @property
     def lost_files(self) -> tuple[str, ...]:
@@ -204,24 +249,6 @@ class RunDirectory:
 
 def _json(value: Mapping[str, Any]) -> bytes:
     return (json.dumps(value, indent=2, allow_nan=False) + "\n").encode()
-
-
-def _read_spans(path: Path) -> pa.Table | None:
-    """Read one span file; None when it is not whole or not of this schema."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path, page_checksum_verification=True, partitioning=None)
-        return table.select(list(COLUMNS)).cast(schema())
-    except (pa.ArrowException, OSError, KeyError, ValueError):
-        return None
-
-
-def _by_start(tables: list[pa.Table]) -> pa.Table:
-    import pyarrow as pa
-
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks().sort_by("start_ns")
 
 
 def to_ipc(table: pa.Table) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import BinaryIO
 
 import numpy as np
@@ -72,7 +72,7 @@ class Npz:
         if layout.samples_per_file == 1 and batch.nbytes.size and batch.nbytes.min() >= WINDOW_BYTES:
             nbytes = np.full((batch.nbytes.size, 3), WINDOW_BYTES, np.int64)
             nbytes[:, 2] = batch.nbytes
-            return Requests(address, len(batch.files), nbytes.ravel())
+            return Requests(address, len(batch.files), nbytes.ravel(), partial(self._places, layout, batch))
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
         runs = Runs.of(batch)
@@ -81,7 +81,21 @@ class Npz:
         table[:, 0] = np.where(runs.is_first, np.minimum(file_bytes, WINDOW_BYTES), 0)
         table[:, 1] = np.where(runs.is_first & (file_bytes > WINDOW_BYTES), WINDOW_BYTES, 0)
         table[:, 2] = np.add.reduceat(batch.nbytes[runs.order], runs.starts)
-        return Requests(address, int(runs.is_first.sum()), table[table > 0])
+        places = partial(self._places, layout, batch)
+        return Requests(address, int(runs.is_first.sum()), table[table > 0], places)
+
+    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+        """Give the files of the requests, in order, and where in them each reads."""
+        runs = Runs.of(batch)
+        first = runs.order[runs.starts]
+        files, file = np.unique(batch.files[first], return_inverse=True)
+        file_bytes = self.file_bytes(layout, batch.files[first])
+        offsets = np.zeros((len(first), 3), np.int64)
+        offsets[:, 0] = np.where(runs.is_first, np.maximum(0, file_bytes - WINDOW_BYTES), -1)
+        offsets[:, 1] = np.where(runs.is_first & (file_bytes > WINDOW_BYTES), 0, -1)
+        offsets[:, 2] = ROWS + batch.index[first] * batch.nbytes[first]
+        issued = offsets >= 0
+        return [layout.path(one) for one in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Find the rows with zipfile and numpy, read the wanted ones straight into ``out``, verify each."""

@@ -1,0 +1,47 @@
+"""What can be said of a run without spans (``trace.level: none``): how long it took, how much it read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rayio.analyze.metrics import HEADLINE, LISTED_RANKS, SPAN_TIMES, STEP_TIMES, RunShape
+from rayio.analyze.timeline import SPLIT, integers
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NOTE = (
+    "trace.level is none: no step was recorded, so AU, shares and percentiles are unknown; "
+    "samples/s is of the whole run, start-up included"
+)
+
+
+def measure_lives(spans: pa.Table, shape: RunShape, steps_of_rank: list[int]) -> dict[str, Any]:
+    """Give a result with the keys of :func:`rayio.analyze.metrics.measure`; what needs steps is None.
+
+    ``spans`` are the ranks' lives, ``steps_of_rank`` the steps that each rank has consumed.
+    """
+    begin, rank = integers(spans, "start_ns"), integers(spans, "rank")
+    end = begin + integers(spans, "duration_ns")
+    wall = int(end.max() - begin.min()) / 1e9 if len(spans) else 0.0
+    steps = sum(steps_of_rank)
+    lives = dict(zip(rank.tolist(), ((end - begin) / 1e9).tolist(), strict=True))
+    ranks = [
+        {"rank": one, "au": None, "steps": number, "wall": lives.get(one), **dict.fromkeys(SPLIT)}
+        for one, number in enumerate(steps_of_rank[:LISTED_RANKS])
+    ]
+    notes = [NOTE]
+    if missing := shape.world_size - len(lives):
+        notes.append(f"{missing} of {shape.world_size} ranks did not live to their end: the run broke off")
+    return {
+        **dict.fromkeys(HEADLINE),
+        "samples_per_second": steps * shape.batch_size / wall if wall else None,
+        "wall_seconds": wall,
+        "world_size": shape.world_size,
+        "steps": steps,
+        "time": dict.fromkeys(SPLIT),
+        "share": dict.fromkeys(SPLIT),
+        "percentiles": dict.fromkeys((*STEP_TIMES, "checkpoint", *SPAN_TIMES)),
+        "ranks": ranks,
+        "notes": notes,
+    }

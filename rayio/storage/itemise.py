@@ -1,0 +1,118 @@
+"""The requests of one modelled lease, one by one: when each would have been under way, and where it went."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.storage.base import FSYNC, ISSUED, OPEN, WRITE, Issued, Places
+
+Floats = NDArray[np.float64]
+
+
+def itemise(
+    kind: int, arrival: int, served: int, requests: Floats, sizes: NDArray[np.int64], opens: Floats,
+    *, depth: int = 1, places: Places | None = None,
+) -> Issued:  # fmt: skip
+    """Lay a lease's requests out between its arrival and when it was served (ns).
+
+    ``requests`` and ``opens`` are the seconds that each takes on an idle system. At most ``depth`` are under way, each
+    file is opened before its share of the requests (opens are spread evenly over them). A lease that had to wait for
+    the shared part of the device is longer than that: all its requests are stretched alike, so that they fill it.
+    """
+    number = len(requests)
+    before = np.bincount(np.arange(len(opens)) * number // max(len(opens), 1), minlength=number)[:number]
+    is_open = np.zeros(len(opens) + number, np.bool_)
+    at = np.arange(number) + np.cumsum(before)
+    is_open[:] = True
+    is_open[at] = False
+    seconds = np.empty(len(is_open))
+    seconds[at], seconds[is_open] = requests, opens
+    start, end, slot = _laid_out(seconds, at, min(depth, number))
+    stretch = (served - arrival) / max(float(end.max(initial=0.0)), 1e-12)
+    rows = np.zeros(len(seconds), ISSUED)
+    rows["start"] = arrival + np.rint(start * stretch).astype(np.int64)
+    rows["end"] = arrival + np.rint(end * stretch).astype(np.int64)
+    rows["slot"] = slot
+    rows["kind"] = np.where(is_open, OPEN, kind)
+    rows["offset"] = -1
+    rows["nbytes"][at] = sizes
+    if kind == WRITE:
+        rows["offset"][at] = np.cumsum(sizes) - sizes
+    if places is None:
+        return Issued(rows, [""])
+    files, file, offset = places()
+    rows["file"][at], rows["offset"][at] = file, offset
+    # An open belongs to the request that follows it.
+    rows["file"][is_open] = file[np.searchsorted(at, np.flatnonzero(is_open))]
+    return Issued(rows, files)
+
+
+def synced(issued: Issued, number: int) -> Issued:
+    """Add ``number`` fsync calls, which take a model no time, at the end."""
+    rows = np.zeros(number, ISSUED)
+    rows["kind"], rows["offset"] = FSYNC, -1
+    rows["start"] = rows["end"] = issued.rows["end"].max(initial=0)
+    return Issued(np.concatenate([issued.rows, rows]), issued.files)
+
+
+def _laid_out(seconds: Floats, at: NDArray[np.int64], depth: int) -> tuple[Floats, Floats, NDArray[np.int16]]:
+    """Give start, end and slot of each call: one after the other, or each request with its opens in the next slot."""
+    if depth <= 1:
+        end = np.cumsum(seconds)
+        return np.concatenate([[0.0], end[:-1]]), end, np.zeros(len(seconds), np.int16)
+    start, end, slot = np.empty(len(seconds)), np.empty(len(seconds)), np.empty(len(seconds), np.int16)
+    free = [(0.0, number) for number in range(depth)]
+    first = 0
+    for last in at.tolist():
+        now, number = heappop(free)
+        ends = now + np.cumsum(seconds[first : last + 1])
+        end[first : last + 1] = ends
+        start[first], start[first + 1 : last + 1] = now, ends[:-1]
+        slot[first : last + 1] = number
+        heappush(free, (float(ends[-1]), number))
+        first = last + 1
+    return start, end, slot
+
+
+class Samples(NamedTuple):
+    """The samples of a batch: their files' paths, each sample's place among them, and its bytes."""
+
+    files: list[str]
+    file: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+
+
+def sample_rows(issued: Issued, samples: Samples) -> tuple[NDArray[np.void], list[str]]:
+    """Give one row of :data:`ISSUED` per sample, with its file; see ``Env.read`` for the times.
+
+    Where no request names the sample's file, all requests together take its place.
+    """
+    rows = np.zeros(len(samples.nbytes), ISSUED)
+    rows["file"], rows["nbytes"], rows["offset"] = samples.file, samples.nbytes, -1
+    if not len(rows) or not len(issued.rows):
+        return rows, samples.files
+    known = {path: number for number, path in enumerate(samples.files)}
+    number = np.array([known.get(path, len(known)) for path in issued.files])[issued.rows["file"]]
+    begins = np.full(len(known) + 1, np.iinfo(np.int64).max)
+    ends = np.zeros(len(known) + 1, np.int64)
+    np.minimum.at(begins, number, issued.rows["start"])
+    np.maximum.at(ends, number, issued.rows["end"])
+    group = np.where(begins[samples.file] <= ends[samples.file], samples.file, len(known))
+    begins[-1], ends[-1] = issued.rows["start"].min(), issued.rows["end"].max()
+    order = np.argsort(group, kind="stable")
+    group, sizes = group[order], samples.nbytes[order].astype(np.float64)
+    total = np.bincount(group, sizes, len(begins))
+    done = np.cumsum(sizes)
+    first = np.searchsorted(group, group)
+    done -= done[first] - sizes[first]
+    span = (ends - begins)[group]
+    edge = np.rint(done / np.maximum(total[group], 1) * span).astype(np.int64)
+    begin = np.where(np.arange(len(edge)) == first, 0, np.concatenate([[0], edge[:-1]]))
+    rows["start"][order] = begins[group] + begin
+    rows["end"][order] = begins[group] + edge
+    rows["slot"] = 0
+    return rows, samples.files

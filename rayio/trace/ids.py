@@ -1,0 +1,50 @@
+"""Trace and span ids that are worked out, never drawn: the same wherever they are asked for, and stored nowhere.
+
+Any actor can so compute the trace of step k, and an export of the same run gives the same ids twice.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio import seeds
+
+
+def _hashed(num_bytes: int, *parts: str | int) -> int:
+    """Hash texts and numbers; each with its type and its length, so that no two lists of parts run together."""
+    digest = blake2b(digest_size=num_bytes)
+    for part in parts:
+        text = str(part).encode()
+        digest.update(b"%c%d:%s" % (b"i" if isinstance(part, int) else b"s", len(text), text))
+    return int.from_bytes(digest.digest(), "big")
+
+
+@lru_cache(maxsize=1 << 16)
+def trace_id(run: str, kind: str, *index: int | str) -> int:
+    """Give the 128-bit id of a trace of a run, never zero: ``trace_id(run, "step", epoch, step)``."""
+    return _hashed(16, "trace", run, kind, *index) or 1
+
+
+@lru_cache(maxsize=1 << 12)
+def _actor_key(run: str, actor: str) -> int:
+    return _hashed(8, "span", run, actor)
+
+
+def span_id(run: str, actor: str, sequence: int) -> int:
+    """Give the 64-bit id, never zero, of the span that an actor of a run recorded as its ``sequence``-th.
+
+    Ids of one actor are distinct for distinct sequences below 2**64, but for the one that would be zero and is one.
+    """
+    mixed = ((sequence + 1) * seeds.GOLDEN + _actor_key(run, actor)) & seeds.MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & seeds.MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & seeds.MASK
+    return mixed ^ (mixed >> 31) or 1
+
+
+def span_ids(run: str, actor: str, sequences: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Give :func:`span_id` of many sequences at once."""
+    return np.maximum(seeds.words(_actor_key(run, actor), sequences), np.uint64(1))

@@ -1,0 +1,34 @@
+"""How finely a run is traced: what a role's recorder keeps at each level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayio.trace.recorder import Recorder
+
+#: Trace levels, from the coarsest.
+LEVELS = ("none", "step", "batch", "sample", "io")
+
+
+class Lives(Recorder):
+    """Stands before a recorder and lets nothing through but lives (and what was lost of them)."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
+
+    def register(self, role: str, index: str, node: int) -> int:
+        """Register with the recorder behind."""
+        return self._recorder.register(role, index, node)
+
+    def add(self, writer: int, name: str, *span: Any) -> None:
+        """Pass a life on."""
+        if name in ("life", "lost"):
+            self._recorder.add(writer, name, *span)
+
+
+def narrowed(recorder: Recorder, role: str, level: str) -> Recorder:
+    """Give what a role records through: at ``none`` only lives are kept, at ``step`` all that ranks record too."""
+    if level == "none" or (level == "step" and role != "rank"):
+        return Lives(recorder)
+    return recorder
