@@ -12,7 +12,7 @@ from typing import Any
 import ray
 
 from rayio.cluster.placement import Kind, actors
-from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteWriter, plain
+from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter, plain
 from rayio.pipeline import prefetch, roles
 from rayio.pipeline.barrier import Barrier as BarrierShell
 from rayio.pipeline.env import Env, Shard, Where
@@ -25,7 +25,7 @@ from rayio.storage.base import Served, Storage
 from rayio.storage.model import Device, Latencies, ModelStorage
 from rayio.storage.posix import PosixStorage
 from rayio.trace import otel
-from rayio.trace.clocks import Anchor
+from rayio.trace.clocks import Anchor, agree
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
 from rayio.trace.store import to_ipc
@@ -74,13 +74,15 @@ class Host:
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
         self.plan = birth.plan
+        self.collector = birth.find("collector")
         self.recorder = Recorder(resolution_ns=birth.plan.scenario.trace.resolution_ns)
         to_ipc(schema().empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
         threads = len(birth.members) * birth.plan.scenario.loader.io_depth
         self.kernel = WallKernel(
-            birth.anchor.here().ns, alone=self.is_exact and len(birth.members) == 1, threads=threads
+            agree(birth.anchor, birth.node, RemoteTimekeeper(self.collector)),
+            alone=self.is_exact and len(birth.members) == 1,
+            threads=threads,
         )
-        self.collector = birth.find("collector")
         self.born = self.kernel.now()
         self._capture()
         self._flushing: asyncio.Task[None] | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from rayio.analyze.live import Live
 from rayio.errors import RayioError
+from rayio.trace.clocks import Anchor, Clocks, Offset
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.store import RunDirectory, from_ipc
@@ -18,7 +20,9 @@ from rayio.trace.store import RunDirectory, from_ipc
 class Collector:
     """Spans of all actors, as they come in; and who was born when, so that a death is noticed and its loss named."""
 
-    def __init__(self, run_directory: str) -> None:
+    def __init__(self, run_directory: str, anchor: Anchor) -> None:
+        self._anchor = anchor.here()
+        self._clocks = Clocks()
         self.directory = RunDirectory(Path(run_directory))
         self.live = Live()
         self._parts = Parts(self.directory)
@@ -35,6 +39,14 @@ class Collector:
     def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""
         return {"name": "collector", "pid": os.getpid()}
+
+    def now(self) -> int:
+        """Give the time that the run goes by, in ns since the Unix epoch."""
+        return self._anchor.ns + time.perf_counter_ns()
+
+    def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        return self._clocks.met(boot_id, node, found, own_ns)
 
     def born(self, name: str, node: int, pid: int, now: int, restarted: bool) -> None:
         """Note that an actor has started. After a restart, what it had not sent is a ``lost`` interval."""
@@ -75,8 +87,9 @@ class Collector:
     def finish(self) -> dict[str, Any]:
         """Write what is left; everything that was received is on disk when this returns.
 
-        ``recorded`` counts the spans that every process had recorded when it was last heard.
+        ``recorded`` counts the spans that every process had recorded when it was last heard; ``clocks`` says of
+        emulated nodes on other hosts what their clocks were found to be.
         """
         self._parts.write()
         recorded = sum(self._recorded.values()) + self._recorded_by_the_dead + self._recorder.recorded
-        return {**self.progress(), "recorded": recorded}
+        return {**self.progress(), "recorded": recorded, "clocks": self._clocks.of_node}

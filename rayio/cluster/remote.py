@@ -15,6 +15,7 @@ from rayio.pipeline.env import Shard, Where
 from rayio.pipeline.kernel import Future, WallKernel
 from rayio.pipeline.queue import Consumed, Delivery, QueueSpec
 from rayio.storage.base import Served
+from rayio.trace.clocks import Offset
 
 #: A take that got nothing within this time is answered and asked again, so that no call is ever lost for good.
 PATIENCE_NS = 10_000_000_000
@@ -27,6 +28,22 @@ def plain(error: BaseException) -> BaseException:
     while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error
+
+
+class RemoteTimekeeper:
+    """The collector's clock, asked as an actor starts: nothing else is under way then, so the answer is waited for."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def now(self) -> int:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        return int(ray.get(self.handle.now.remote()))
+
+    def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        known: int | None = ray.get(self.handle.met.remote(boot_id, node, found, own_ns))
+        return known
 
 
 class RemoteQueue:

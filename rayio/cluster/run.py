@@ -53,6 +53,8 @@ class Outcome:
     restarts: list[dict[str, Any]] = field(default_factory=list)
     #: Spans that actors recorded (as far as they could be asked) and spans that reached the run directory.
     recorded: int = 0
+    #: What was found of the clocks of emulated nodes that are not on the driver's host.
+    clocks: dict[int, dict[str, Any]] = field(default_factory=dict)
     stored: int = 0
 
 
@@ -80,7 +82,7 @@ class Run:
         deadline = time.monotonic() + self.plan.scenario.cluster.start_deadline
         self._place(deadline)
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
-        self.handles["collector"] = self._actor(Collector, "collector", beside_driver, 0, self.directory)
+        self.handles["collector"] = self._actor(Collector, "collector", beside_driver, 0, self.directory, self.anchor)
         if self.plan.has_barrier:
             self.handles["barrier"] = self._actor(
                 shells.Barrier, "barrier", self._bundle(0), -1, self.plan, concurrency=shells.MAX_CONCURRENCY
@@ -226,6 +228,7 @@ class Run:
         try:
             finished = ray.get(self.handles["collector"].finish.remote(), timeout=FINISH_SECONDS)
             self.outcome.recorded = max(heard, finished["recorded"])
+            self.outcome.clocks = finished["clocks"]
             self._remember(finished)
         except RayTaskError as error:
             raise plain(error) from None

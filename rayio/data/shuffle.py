@@ -35,8 +35,10 @@ Shuffle = Callable[[int, int, NDArray[np.int64], Sizes], NDArray[np.int64]]
 #: Rounds of the Feistel network; small domains take twice as many, or some orders come three times as often as others.
 ROUNDS = 8
 SMALL_BITS = 10
-#: Positions worked on at once: their words fit the second-level cache.
-CHUNK = 1 << 14
+#: What a round multiplies with, and how far it shifts in between.
+_FIRST, _SECOND, _HALF = np.uint64(seeds.GOLDEN), np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
+#: Positions worked on at once: their words fit the nearest caches, and numpy's cost per call is small beside them.
+CHUNK = 1 << 12
 
 
 def unshuffled(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
@@ -78,7 +80,7 @@ def buffer_permutation(num_samples: int, key: int, positions: NDArray[np.int64],
     places = flat - numbers * window
     whole = num_samples // window
     samples = numbers * window
-    tweak = seeds.words(seeds.key(key, "window"), numbers)
+    tweak = _window_words(seeds.key(key, "window"), numbers)
     in_rest = numbers == whole
     if not in_rest.any():
         samples += _permute(window, key, places, tweak)
@@ -86,6 +88,14 @@ def buffer_permutation(num_samples: int, key: int, positions: NDArray[np.int64],
         for chosen, size in ((~in_rest, window), (in_rest, num_samples - whole * window)):
             samples[chosen] += _permute(size, key, places[chosen], tweak[chosen])
     return samples.reshape(positions.shape)
+
+
+def _window_words(key: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Draw a word for each window; positions that follow each other share a few windows, drawn once."""
+    first, last = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, 0)
+    if last - first >= numbers.size:
+        return seeds.words(key, numbers)
+    return seeds.words(key, np.arange(first, last + 1, dtype=np.int64))[numbers - first]
 
 
 def _permute_runs(num_samples: int, key: int, positions: NDArray[np.int64], run: int) -> NDArray[np.int64]:
@@ -127,14 +137,17 @@ def _permute(
     for start in range(0, flat.size, CHUNK):
         part = flat[start : start + CHUNK].astype(np.uint64)
         words = None if tweak is None else tweak[start : start + CHUNK]
-        part = _feistel(part, bits, round_keys, words)
-        outside = np.flatnonzero(part >= size)
-        while outside.size:
-            walked = _feistel(part[outside], bits, round_keys, None if words is None else words[outside])
-            part[outside] = walked
-            outside = outside[walked >= size]
-        permuted[start : start + CHUNK] = part
-    return permuted.astype(np.int64).reshape(positions.shape)
+        permuted[start : start + CHUNK] = _feistel(part, bits, round_keys, words)
+    outside = np.flatnonzero(permuted >= size)
+    while outside.size:
+        still = []
+        for start in range(0, outside.size, CHUNK):
+            places = outside[start : start + CHUNK]
+            part = _feistel(permuted[places], bits, round_keys, None if tweak is None else tweak[places])
+            permuted[places] = part
+            still.append(places[part >= size])
+        outside = np.concatenate(still)
+    return permuted.view(np.int64).reshape(positions.shape)
 
 
 def _feistel(
@@ -146,17 +159,18 @@ def _feistel(
     high = words >> np.uint64(low_bits)
     scratch = np.empty_like(words)
     shifted = np.empty_like(words)
+    # The last argument is where the result goes. A position costs eight times these seven calls: nothing else counts.
     for number, round_key in enumerate(round_keys):
         source, target, width = (low, high, bits - low_bits) if number % 2 == 0 else (high, low, low_bits)
-        np.add(source, round_key, out=scratch)
+        np.add(source, round_key, scratch)
         if tweak is not None:
-            np.add(scratch, tweak, out=scratch)
-        np.multiply(scratch, np.uint64(seeds.GOLDEN), out=scratch)
-        np.right_shift(scratch, np.uint64(32), out=shifted)
-        np.bitwise_xor(scratch, shifted, out=scratch)
-        np.multiply(scratch, np.uint64(0xD6E8FEB86659FD93), out=scratch)
-        np.right_shift(scratch, np.uint64(64 - width), out=scratch)
-        np.bitwise_xor(target, scratch, out=target)
+            np.add(scratch, tweak, scratch)
+        np.multiply(scratch, _FIRST, scratch)
+        np.right_shift(scratch, _HALF, shifted)
+        np.bitwise_xor(scratch, shifted, scratch)
+        np.multiply(scratch, _SECOND, scratch)
+        np.right_shift(scratch, np.uint64(64 - width), scratch)
+        np.bitwise_xor(target, scratch, target)
     return (high << np.uint64(low_bits)) | low
 
 

@@ -249,7 +249,9 @@ class _Session:
     def _keep(self, outcome: Any) -> None:
         self.notes += [_restarted(restart) for restart in outcome.restarts]
         self.recorded = outcome.recorded
-        self.info |= {"actors": outcome.actors, "restarts": outcome.restarts}
+        same = {"boot_id": self.info["anchor"]["boot_id"], "offset_ns": 0, "error_ns": 0}
+        clocks = {str(node): outcome.clocks.get(node, same) for node in range(self.scenario.cluster.nodes)}
+        self.info |= {"actors": outcome.actors, "restarts": outcome.restarts, "clocks": clocks}
         self.directory.write_info(self.info)
 
     def _show(self, snapshot: Mapping[str, Any]) -> None:

@@ -1,10 +1,16 @@
-"""One clock per host: an anchor that turns ``perf_counter_ns``, common to all its processes, into time of day."""
+"""One clock per host: an anchor that turns ``perf_counter_ns``, common to all its processes, into time of day.
+
+Hosts agree on the driver's: an actor elsewhere asks a few times what time it is there, and takes the answer that came
+back soonest. So spans are recorded in one time, and nothing is to be corrected when they are read.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple, Protocol
 
 import psutil
 
@@ -34,3 +40,80 @@ class Anchor:
     def here(self) -> Anchor:
         """Give this anchor where it holds, else one of this host."""
         return self if self.boot_id == boot_id() else Anchor.new()
+
+
+class Ping(NamedTuple):
+    """One question for the time: this clock's when it was sent and answered, and in between the other's (ns)."""
+
+    sent: int
+    other: int
+    received: int
+
+
+class Offset(NamedTuple):
+    """What to add to this clock to get the other's, and how far from the truth that may be (ns)."""
+
+    ns: int
+    error_ns: int
+
+
+#: Questions that an actor on another host asks.
+PINGS = 16
+
+
+def estimate(pings: Sequence[Ping]) -> Offset:
+    """Estimate the offset of two clocks from the ping with the shortest way.
+
+    The other clock was read at some time on that way; in its middle, for all one knows. So the error is at most half of
+    the shortest way, as long as clocks run alike while the pings last.
+
+    Raises:
+        ValueError: there is no ping.
+    """
+    best = min(pings, key=lambda ping: ping.received - ping.sent)
+    return Offset(best.other - (best.sent + best.received) // 2, (best.received - best.sent + 1) // 2)
+
+
+class Timekeeper(Protocol):
+    """Who has the time that a run goes by, and knows which other hosts have been told."""
+
+    def now(self) -> int:
+        """Give the time, in ns since the Unix epoch."""
+
+    def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
+        """Give the anchor of the host of this boot; ``found`` is one that an actor there estimated.
+
+        All actors of a host use the first, for they share a clock; None when there is none yet. ``node`` is the
+        emulated node that asks, ``own_ns`` the anchor that it would have by its own time of day.
+        """
+
+
+def agree(anchor: Anchor, node: int, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> int:
+    """Give the anchor to use on this host in a run that goes by ``anchor``; exactly that one where it holds."""
+    here = anchor.here()
+    if here is anchor:
+        return anchor.ns
+    known = timekeeper.met(here.boot_id, node, None, here.ns)
+    if known is None:
+        pings = [Ping(clock(), timekeeper.now(), clock()) for _ in range(PINGS)]
+        known = timekeeper.met(here.boot_id, node, estimate(pings), here.ns)
+    assert known is not None
+    return known
+
+
+class Clocks:
+    """The anchors of the hosts of a run, by boot; and what run.json says of each emulated node."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Offset] = {}
+        #: By emulated node: its boot, how far its own time of day was from the driver's, and how sure that is.
+        self.of_node: dict[int, dict[str, str | int]] = {}
+
+    def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
+        """See :class:`Timekeeper`."""
+        if found is not None:
+            self._found.setdefault(boot_id, found)
+        if (known := self._found.get(boot_id)) is None:
+            return None
+        self.of_node.setdefault(node, {"boot_id": boot_id, "offset_ns": own_ns - known.ns, "error_ns": known.error_ns})
+        return known.ns

@@ -1,0 +1,259 @@
+"""What tracing costs: CPU per span, per request and per run; bytes per stored span; seconds to load and sum up.
+
+Spans are those of a simulated training (5 spans per rank and step); ten million are ten such trainings on
+other ranks, each time drawn anew by up to 20 µs. Goals: <= 1 µs CPU per span recorded; a run at level ``batch`` against
+``none`` <= 0.5 % more CPU, requests of 20 µs at level ``io`` <= 5 % more; <= 7 bytes per span at 1 ns, <= 5.5 at 1 us;
+load and sum up by name <= 0.3 s for a million spans, <= 1.5 s for ten, memory <= 2 GiB.
+
+``python benchmarks/tracing.py 100`` measures a hundred millions too. DFTracer is measured beside it where installed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from machine import print_machine
+
+import rayio
+from rayio.pipeline import local
+from rayio.pipeline.env import Env, Where
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.virtual import VirtualKernel
+from rayio.scenario.load import build
+from rayio.storage.posix import PosixStorage
+from rayio.trace.otel import Target, TracerProvider
+from rayio.trace.parts import Parts
+from rayio.trace.recorder import Recorder
+from rayio.trace.rows import Many
+from rayio.trace.store import RunDirectory
+
+MILLION = 1_000_000
+SAMPLES = {"kind": "normal", "mean": "1 MB", "stdev": "100 KB"}
+
+
+def cpu(function: Callable[[], object], repeats: int = 5) -> float:
+    """Give the CPU seconds of this process for one call: the median of some, without garbage collection."""
+    times = []
+    for _ in range(repeats):
+        gc.collect()
+        gc.disable()
+        began = time.process_time()
+        function()
+        times.append(time.process_time() - began)
+        gc.enable()
+    return statistics.median(times)
+
+
+def recording() -> None:
+    """Print the CPU time per span, until it is an Arrow table."""
+    number = 200_000
+    recorder = Recorder()
+    env = Env(VirtualKernel(), recorder, role="rank", index="0", node=0)
+    at = Where(3, 1, 17)
+
+    def spans() -> None:
+        for start in range(number):
+            env.span("read", start, start + 999, at, nbytes=4096, requests=3)
+        recorder.drain()
+
+    writer = recorder.register("rank", "0", 0)
+    provider = TracerProvider(Target(recorder, writer, time.perf_counter_ns, "run", "rank-0"))
+    tracer = provider.get_tracer("library")
+
+    def foreign() -> None:
+        for start in range(number // 10):
+            tracer.start_span("read", attributes={"rank": 3, "epoch": 1, "step": start, "n": 4096, "k": 3}).end()
+        recorder.drain()
+
+    print(f"{'one span':<44}{'us CPU':>8}")
+    print(f"{'Env.span -> recorder -> Arrow':<44}{1e6 * cpu(spans) / number:>8.2f}")
+    print(f"{'OpenTelemetry API, 5 attributes':<44}{1e6 * cpu(foreign) / (number // 10):>8.2f}")
+    if (dftracer := _dftracer(number // 10)) is not None:
+        print(f"{'DFTracer, 5 arguments':<44}{dftracer:>8.2f}")
+
+
+def _dftracer(number: int) -> float | None:
+    """Give DFTracer's microseconds of CPU per event, in a process of its own; None where not installed."""
+    program = f"""
+import os, time, tempfile
+os.environ["DFTRACER_ENABLE"] = "1"
+os.environ["DFTRACER_INC_METADATA"] = "1"
+from dftracer.logger import dftracer, dft_fn
+log = dftracer.initialize_log(tempfile.mkdtemp() + "/trace", "/", 0)
+began = time.process_time()
+for n in range({number}):
+    with dft_fn("bench", name="read") as event:
+        event.update(epoch=1, step=n, args={{"rank": "3", "n": "4096", "k": "3"}})
+print((time.process_time() - began) / {number} * 1e6)
+log.finalize()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    return float(done.stdout.split()[-1]) if done.returncode == 0 else None
+
+
+def requests(folder: Path) -> None:
+    """Print what level ``io`` adds to reads of about 20 µs: 64 in one call, as a batch of a few files has."""
+    size, number = 192 << 10, 64
+    (folder / "file").write_bytes(os.urandom(size))
+    buffer = bytearray(size)
+
+    async def now(function: Callable[[], Any]) -> Any:
+        return function()
+
+    def load(opener: Any) -> None:
+        with opener("file") as file:
+            for _ in range(number):
+                file.seek(0)
+                file.readinto(buffer)
+
+    recorder = Recorder()
+    writer = recorder.register("reader", "0-0", 0)
+    plain, itemised = PosixStorage(folder, now), PosixStorage(folder, now, time.perf_counter_ns)
+
+    def calls(storage: PosixStorage) -> Callable[[], None]:
+        async def some() -> None:
+            for step in range(50):
+                served = await storage.read(None, load)  # type: ignore[arg-type]
+                if served.issued is not None:
+                    recorder.add_many(Many(writer, (0, 0, step, 0), served.issued.rows, served.issued.files))
+            recorder.drain()
+
+        return lambda: asyncio.run(some())
+
+    pairs = [(cpu(calls(plain), 1), cpu(calls(itemised), 1)) for _ in range(41)]
+    without = statistics.median(pair[0] for pair in pairs) / 50 / number
+    more = statistics.median(after - before for before, after in pairs) / 50 / number
+    print(
+        f"\nlevel io: a read takes {1e6 * without:.1f} us of CPU, {1e6 * more:+.2f} us recorded: {more / without:+.1%}"
+    )
+
+
+def whole_runs(root: str) -> None:
+    """Print the CPU of a run at each level against ``none``: the same scenario in turns, in this process."""
+    scenario: dict[str, Any] = {
+        "name": "levels",
+        "cluster": {"ranks_per_node": 2},
+        "dataset": {"path": "data", "num_files": 800, "sample_bytes": "100 KB"},
+        "loader": {"batch_size": 4, "num_workers": 2},
+        "train": {"epochs": 2, "compute": "10 ms"},
+    }
+    seconds: dict[str, list[float]] = {"none": [], "step": [], "batch": [], "io": []}
+    spans: dict[str, int] = {}
+    for _ in range(7):
+        for level, times in seconds.items():
+            began = time.process_time()
+            run = rayio.run(build({**scenario, "trace": {"level": level}}), engine="local", root=root)
+            times.append(time.process_time() - began)
+            spans[level] = run.result["trace"]["stored"]
+    print(f"\n{'run at level':<14}{'spans':>8}{'CPU s':>9}{'against none':>14}")
+    for level, times in seconds.items():
+        more = statistics.median(a / b - 1 for a, b in zip(times, seconds["none"], strict=True))
+        print(f"{level:<14}{spans[level]:>8}{statistics.median(times):>9.3f}{more:>13.1%}")
+
+
+def simulated(ranks: int = 128, steps: int = 1565) -> pa.Table:
+    """Give a million spans, or a little more."""
+    wanted: dict[str, Any] = {
+        "name": "tracing",
+        "cluster": {"nodes": ranks // 8, "ranks_per_node": 8},
+        "dataset": {"path": "model://tracing", "num_files": 10**8, "sample_bytes": SAMPLES},
+        "loader": {"batch_size": 4, "num_workers": 4, "decode": {"kind": "normal", "mean": "5 ms", "stdev": "1 ms"}},
+        "train": {"epochs": 1, "steps": steps, "compute": {"kind": "normal", "mean": "100 ms", "stdev": "5 ms"}},
+    }  # fmt: skip
+    plan = Plan(build(wanted), modelled=True)
+    recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
+    local.simulate(plan, recorder, tallies, lambda: None)
+    table = recorder.drain()
+    assert table is not None
+    return table.unify_dictionaries().combine_chunks().slice(0, MILLION)
+
+
+def drawn_anew(table: pa.Table, number: int, resolution_ns: int) -> pa.Table:
+    """Give the spans of another training: on other ranks, with other times."""
+    rng = np.random.default_rng(number)
+    start = table["start_ns"].to_numpy() + rng.integers(0, 20_000, len(table)) * (number > 0)
+    end = start + table["duration_ns"].to_numpy() + rng.integers(0, 20_000, len(table)) * (number > 0)
+    start, end = start - start % resolution_ns, end - end % resolution_ns
+    columns = {"start_ns": start, "duration_ns": end - start}
+    for name, step in (("rank", 128), ("node", 16)):
+        values = table[name].to_numpy()
+        columns[name] = np.where(values >= 0, values + step * number, values).astype(np.int32)
+    columns["batch"] = table["batch"].to_numpy() + ((128 * number) << 42) * (table["batch"].to_numpy() >= 0)
+    for name, values in columns.items():
+        table = table.set_column(table.schema.get_field_index(name), name, pa.array(values))
+    return table
+
+
+LOAD = """
+import json, resource, sys, time
+import pyarrow.parquet
+from rayio.trace.store import RunDirectory
+wall, cpu = time.perf_counter(), time.process_time()
+table = RunDirectory.open(sys.argv[1]).columns("name", "duration_ns")
+rows = table.group_by("name").aggregate([("duration_ns", "count"), ("duration_ns", "sum")]).to_pylist()
+wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+print(json.dumps([wall, cpu, peak, sum(row["duration_ns_count"] for row in rows)]))
+"""
+
+
+def store(root: Path, millions: list[int]) -> None:
+    """Print the bytes per stored span and what it takes to read them again."""
+    base = simulated()
+    head = f"{'spans':>12}{'resolution':>12}{'bytes/span':>12}{'write+compact s':>17}{'load+sum s':>12}"
+    print(f"\n{head}{'CPU s':>8}{'peak GiB':>10}")
+    for many in millions:
+        for name, resolution_ns in (("1 ns", 1), ("1 us", 1000)):
+            directory = RunDirectory.create(root / f"{many}-{resolution_ns}")
+            parts = Parts(directory)
+            written = 0.0
+            for number in range(many):
+                table = drawn_anew(base, number, resolution_ns)
+                began = time.process_time()
+                parts.keep(table)
+                written += time.process_time() - began
+            began = time.process_time()
+            parts.write()
+            directory.compact()
+            written += time.process_time() - began
+            size = sum(path.stat().st_size for path in (directory.path / "spans").iterdir())
+            loads = []
+            for _ in range(3):
+                command = [sys.executable, "-c", LOAD, str(directory.path)]
+                loads.append(json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+            wall, seconds, peak, found = (statistics.median(column) for column in zip(*loads, strict=True))
+            assert found == many * MILLION == directory.stored
+            print(
+                f"{many * MILLION:>12,}{name:>12}{size / many / MILLION:>12.2f}{written:>17.2f}{wall:>12.2f}"
+                f"{seconds:>8.2f}{peak:>10.2f}",
+                flush=True,
+            )
+    print(f"peak memory of this process {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+
+
+def main() -> None:
+    print_machine()
+    recording()
+    with tempfile.TemporaryDirectory(prefix="rayio-bench-") as root:
+        requests(Path(root))
+        whole_runs(root)
+        store(Path(root), [1, 10, *map(int, sys.argv[1:])])
+
+
+if __name__ == "__main__":
+    main()
