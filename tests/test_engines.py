@@ -33,7 +33,8 @@ wall_clock = settings(max_examples=30, deadline=None, suppress_health_check=[Hea
 def scenarios(draw: st.DrawFn) -> Scenario:
     """Draw a scenario of at most 90 samples, whose ranks and batches need not divide them."""
     ranks, batch, per_file = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    files = draw(st.integers(-(-ranks * batch // per_file), 90 // per_file))
+    drop_last = draw(st.booleans())
+    files = draw(st.integers(-(-ranks * (batch if drop_last else 1) // per_file), 90 // per_file))
     overrides: dict[str, Any] = {}
     if draw(st.booleans()):
         writers = draw(st.sampled_from(["rank_zero", "all_ranks", {"dedicated": 3}]))
@@ -56,6 +57,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "prefetch_factor": draw(st.integers(1, 3)),
             "assignment": draw(st.sampled_from(["static", "dynamic"])),
             "in_order": draw(st.booleans()),
+            "drop_last": drop_last,
             "partition": draw(st.sampled_from(["contiguous", "strided", "replicated"])),
             "scaling": draw(st.sampled_from(["strong", "weak"])),
             "shuffle": draw(st.sampled_from(["none", "file", "block", "buffer", "global"])),
@@ -78,7 +80,8 @@ def deliver_the_same(one: Outcome, other: Outcome) -> None:
     """Hold two runs of a scenario to the law."""
     plan = one.plan
     for rank in range(plan.world_size):
-        planned = [batch_id(rank, epoch, step) for epoch, steps in enumerate(plan.steps) for step in range(steps)]
+        steps = plan.steps_of(rank)
+        planned = [batch_id(rank, epoch, step) for epoch in range(len(steps)) for step in range(steps[epoch])]
         if plan.scenario.loader.in_order:
             assert one.delivered(rank) == other.delivered(rank) == planned
         else:

@@ -14,6 +14,7 @@ from rayio.analyze.metrics import HEADLINE, METRICS, RunShape, measure
 from rayio.analyze.summary import lookup
 from rayio.analyze.timeline import PHASES, SPLIT, timeline
 from rayio.scenario.load import load
+from scenarios import scenario
 
 #: Virtual times begin small, wall times at the Unix epoch: both must be exact.
 UNIX = 1_754_000_000_000_000_000
@@ -268,6 +269,39 @@ def test_the_shape_follows_from_the_scenario(tmp_path: Any) -> None:
         "dataset: {path: d, num_files: 64, sample_bytes: 1 KiB}\ntrain: {epochs: 5, compute: 1 ms, warmup_steps: 2}\n"
     )
     assert RunShape.of(load(path)) == RunShape(4, 3, 2, 5, 5)
+
+
+def test_without_drop_last_the_shape_says_what_every_rank_has() -> None:
+    wanted = scenario(dataset__num_files=25, loader__batch_size=4, loader__drop_last=False, train__epochs=3)
+    shape = RunShape.of(wanted)
+    assert (shape.steps_of, shape.samples_of, shape.steps_per_epoch) == ((3, 4), (12, 13), 4)
+    ranks, steps = np.array([0, 0, 1, 1]), np.array([0, 2, 2, 3])
+    assert shape.samples(ranks, steps).tolist() == [4, 4, 4, 1]
+    assert shape.steps(np.array([1, 0])).tolist() == [4, 3]
+
+
+def test_a_smaller_last_batch_counts_as_the_samples_that_it_holds() -> None:
+    trace = Trace()
+    story = [("data_wait", 0), ("compute", 1_000_000_000)]
+    trace.rank(0, story * 6, per_epoch=3)
+    trace.rank(1, story * 8, per_epoch=4)
+    shape = RunShape(2, 4, 0, 2, 4, steps_of=(3, 4), samples_of=(11, 13))
+    result = measure(trace.spans, shape)
+    # six seconds: two epochs of rank 0 are 22 samples; rank 1 has one of 13 and two batches of 4
+    assert result["samples_per_second"] == pytest.approx((22 + 13 + 8) / 6)
+    assert not any("broke off" in note for note in result["notes"])
+    # DLIO counts batches: per rank and epoch (n - 2) / (n - 1) seconds of 4 samples
+    assert result["samples_per_second_dlio"] == pytest.approx(4 * (1 / 2 + 2 / 3))
+    assert result["au_dlio"] == pytest.approx(100)
+    left_off = measure(_cut(story), shape)
+    assert any("1 of 2 ranks did not finish their 8 steps" in note for note in left_off["notes"])
+
+
+def _cut(story: list[tuple[str, int]]) -> Any:
+    trace = Trace()
+    trace.rank(0, story * 6, per_epoch=3)
+    trace.rank(1, story * 7, per_epoch=4)
+    return trace.spans
 
 
 @pytest.mark.parametrize("seed", range(5))

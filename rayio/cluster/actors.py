@@ -253,7 +253,7 @@ class Barrier:
     """The barrier of all ranks."""
 
     def __init__(self, plan: Plan) -> None:
-        self.barrier = BarrierShell(WallKernel(), plan.parties)
+        self.barrier = BarrierShell(WallKernel(), plan.parties, plan.meets)
 
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""

@@ -143,7 +143,7 @@ class House:
         self.devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         #: What each rank has consumed so far.
         self.tallies = tallies
-        self.barrier = Barrier(kernel, plan.parties)
+        self.barrier = Barrier(kernel, plan.parties, plan.meets)
         self.loading = plan.loading(plan.world_size)
         self.latencies = Latencies(plan.first_byte.draw, plan.scenario.seed, plan.world_size)
 

@@ -61,8 +61,12 @@ class Plan:
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Steps of every rank in each epoch."""
+        """Steps in each epoch of every rank, or without ``drop_last`` of those that have the most."""
         return (derive.steps_per_epoch(self.scenario),) * self.scenario.train.epochs
+
+    def steps_of(self, rank: int) -> tuple[int, ...]:
+        """Give the steps of one rank in each epoch."""
+        return tuple(self._sampler.steps(epoch, rank) for epoch in range(self.scenario.train.epochs))
 
     @property
     def payload(self) -> bool:
@@ -122,14 +126,22 @@ class Plan:
 
     def parties(self, epoch: int, step: int) -> int:
         """Give the number of ranks that meet at a step: those that have not run out of steps."""
-        return self.world_size if epoch < len(self.steps) and step < self.steps[epoch] else 0
+        return derive.ranks_at(self.scenario, step) if epoch < len(self.steps) else 0
+
+    def meets(self, rank: int, epoch: int, step: int) -> bool:
+        """Say whether a rank is one of those that meet at a step."""
+        return step < self._sampler.steps(epoch, rank)
 
     # --- what roles are built from ----------------------------------------------------------------------------------
 
     @cached_property
     def layout(self) -> Layout:
         """The dataset's files and sizes."""
-        return Sampler.from_scenario(self.scenario).layout
+        return self._sampler.layout
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler.from_scenario(self.scenario)
 
     @property
     def form(self) -> Format:
@@ -158,7 +170,7 @@ class Plan:
             rank=rank,
             num_workers=loader.num_workers,
             prefetch_factor=loader.prefetch_factor,
-            steps=self.steps,
+            steps=self.steps_of(rank),
             assignment=loader.assignment,
             in_order=loader.in_order,
             max_bytes=None if bound is None else bound // self.scenario.cluster.ranks_per_node,
@@ -179,7 +191,7 @@ class Plan:
         """Make what a rank is built from."""
         return Training(
             rank,
-            self.steps,
+            self.steps_of(rank),
             self.scenario.train.compute,
             seed=self.scenario.seed,
             sync_seconds=self.sync_seconds,
@@ -238,9 +250,11 @@ class Plan:
 
     def planned_numbers(self) -> list[Tally]:
         """Work out how many steps and samples every rank is meant to consume."""
-        steps = sum(self.steps)
-        samples = steps * self.scenario.loader.batch_size
-        return [Tally(rank, steps=steps, samples=samples) for rank in range(self.world_size)]
+        tallies, sampler = [], self._sampler
+        for rank in range(self.world_size):
+            samples = sum(sampler.samples(epoch, rank) for epoch in range(len(self.steps)))
+            tallies.append(Tally(rank, steps=sum(self.steps_of(rank)), samples=samples))
+        return tallies
 
     def planned(self) -> list[Tally]:
         """Work out what every rank is meant to consume, down to the digest of its sample ids."""

@@ -61,4 +61,4 @@ class Training:
 
     def shards(self, at: Where) -> Sequence[Shard]:
         """Give the checkpoint shards that this rank has to save after a step; none when none is due."""
-        return self.checkpointing.shards(at) if self.checkpointing is not None else ()
+        return self.checkpointing.shards(at, self.steps(at.epoch)) if self.checkpointing is not None else ()

@@ -55,20 +55,56 @@ def samples_per_epoch(scenario: Scenario) -> int:
     return num_samples(scenario) * (world_size(scenario) if is_replicated(scenario) else 1)
 
 
+def larger_shares(scenario: Scenario) -> int:
+    """Ranks whose share of an epoch is one sample larger than the smallest; which ranks, the partition says."""
+    return 0 if is_replicated(scenario) else num_samples(scenario) % world_size(scenario)
+
+
 def whole_steps_per_epoch(scenario: Scenario) -> int:
     """Whole batches that every rank has in one epoch, before the cap; rounded down, equal on all ranks."""
     return samples_per_rank(scenario)[0] // scenario.loader.batch_size
 
 
+def uncapped_steps(scenario: Scenario) -> tuple[int, int]:
+    """Fewest and most steps of a rank in one epoch, before ``train.steps`` caps them.
+
+    With ``drop_last`` all ranks have the whole batches of the smallest share, rounded down. Without, each has all of
+    its own share, rounded up: the last batch may be smaller, and ranks may differ by one step.
+    """
+    if scenario.loader.drop_last:
+        return whole_steps_per_epoch(scenario), whole_steps_per_epoch(scenario)
+    fewest, most = (-(-share // scenario.loader.batch_size) for share in samples_per_rank(scenario))
+    return fewest, most
+
+
+def rank_steps(scenario: Scenario) -> tuple[int, int]:
+    """Fewest and most steps of a rank in one epoch, at most ``train.steps``."""
+    fewest, most = uncapped_steps(scenario)
+    cap = scenario.train.steps
+    return (fewest, most) if cap is None else (min(fewest, cap), min(most, cap))
+
+
 def steps_per_epoch(scenario: Scenario) -> int:
-    """Steps each rank makes in one epoch: whole batches, at most ``train.steps``."""
-    steps = whole_steps_per_epoch(scenario)
-    return steps if scenario.train.steps is None else min(steps, scenario.train.steps)
+    """Steps of one epoch, at most ``train.steps``: all ranks', or without ``drop_last`` those of the largest shares."""
+    return rank_steps(scenario)[1]
+
+
+def ranks_at(scenario: Scenario, step: int) -> int:
+    """Ranks that make a step of this number (from 0) in each epoch: all, those with one step more, or none."""
+    fewest, most = rank_steps(scenario)
+    return world_size(scenario) if step < fewest else larger_shares(scenario) if step < most else 0
 
 
 def total_steps(scenario: Scenario) -> int:
-    """Steps each rank makes in the whole run."""
+    """Steps of the whole run, as one rank counts them that has the most."""
     return scenario.train.epochs * steps_per_epoch(scenario)
+
+
+def total_rank_steps(scenario: Scenario) -> int:
+    """Steps of the whole run, those of all ranks added up."""
+    fewest, most = rank_steps(scenario)
+    extra = (most - fewest) * larger_shares(scenario)
+    return scenario.train.epochs * (fewest * world_size(scenario) + extra)
 
 
 def samples_per_step(scenario: Scenario) -> int:
@@ -76,17 +112,26 @@ def samples_per_step(scenario: Scenario) -> int:
     return scenario.loader.batch_size * world_size(scenario)
 
 
+def samples_read(scenario: Scenario) -> int:
+    """Samples that all ranks together read in one epoch; a last batch that is smaller counts as what it holds."""
+    most, larger = steps_per_epoch(scenario) * scenario.loader.batch_size, larger_shares(scenario)
+    smallest, largest = (min(share, most) for share in samples_per_rank(scenario))
+    return (world_size(scenario) - larger) * smallest + larger * largest
+
+
 def dropped_samples(scenario: Scenario) -> int:
     """Samples per epoch that ``drop_last`` drops, because they fill no whole batch on every rank.
 
     What every rank of a replicated dataset drops counts once for each, as in ``samples_per_epoch``.
     """
+    if not scenario.loader.drop_last:
+        return 0
     return samples_per_epoch(scenario) - whole_steps_per_epoch(scenario) * samples_per_step(scenario)
 
 
 def capped_samples(scenario: Scenario) -> int:
     """Samples per epoch that are not visited because of ``train.steps``, apart from the dropped ones."""
-    return (whole_steps_per_epoch(scenario) - steps_per_epoch(scenario)) * samples_per_step(scenario)
+    return samples_per_epoch(scenario) - dropped_samples(scenario) - samples_read(scenario)
 
 
 def batch_bytes(scenario: Scenario) -> float:
@@ -224,10 +269,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield f"{files}: {samples} samples; at most {MAX_SAMPLES} are possible"
     elif share < 1:
         yield f"{who}: {ranks} ranks for the {samples} samples of {files}; use at most {samples} ranks"
-    elif loader.batch_size > share:
+    elif loader.drop_last and loader.batch_size > share:
         yield (
             f"loader.batch_size={loader.batch_size}: {ranks} ranks need {loader.batch_size * ranks} samples for a"
             f" step, {files} has {samples}{' for each of them' * is_replicated(scenario)}; use at most {share}"
+            ", or loader.drop_last=false"
         )
     for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
         if loader.shuffle == shuffle and together is None:
@@ -264,8 +310,10 @@ def idle(scenario: Scenario) -> list[str]:
         said.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
     if train.warmup_steps >= steps:
         said.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
-    if train.steps is not None and train.steps > whole_steps_per_epoch(scenario):
-        said.append(f"train.steps={train.steps}: caps nothing, an epoch has {whole_steps_per_epoch(scenario)} steps")
+    if train.steps is not None and train.steps > uncapped_steps(scenario)[1]:
+        said.append(f"train.steps={train.steps}: caps nothing, an epoch has {uncapped_steps(scenario)[1]} steps")
+    if not loader.drop_last and not any(share % loader.batch_size for share in samples_per_rank(scenario)):
+        said.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     if loader.num_workers == 0 and loader.prefetch_factor != type(loader).model_fields["prefetch_factor"].default:
         said.append(f"loader.prefetch_factor={loader.prefetch_factor}: nothing is prefetched with loader.num_workers=0")
     for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
@@ -291,6 +339,7 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_samples": num_samples(scenario),
         "samples_per_epoch": samples_per_epoch(scenario),
         "steps_per_epoch": steps_per_epoch(scenario),
+        "fewest_steps_per_epoch": rank_steps(scenario)[0],
         "total_steps": total_steps(scenario),
         "dropped_samples": dropped_samples(scenario),
         "capped_samples": capped_samples(scenario),

@@ -175,7 +175,8 @@ class Loader(Section):
     ] = "per_sample"
     #: Seconds per sample.
     decode: SecondsDistribution = NO_TIME
-    drop_last: Annotated[Literal[True], choice(True, later=(False,))] = True
+    #: Whether samples that fill no whole batch on every rank are left out, or read as a smaller last batch.
+    drop_last: Flag = True
     #: Bytes read and not yet consumed, per node; auto is 30 % of the object store.
     max_bytes_in_flight: Annotated[
         int | Literal["auto"], quantity(BYTES, positive=True, integer=True, or_word="auto")

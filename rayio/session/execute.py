@@ -110,7 +110,7 @@ class _Session:
         self.reporter = reporter
         self.plan = Plan(scenario, modelled=engine == "virtual" or scenario.dataset.is_modelled)
         self.shape = RunShape.of(scenario)
-        self.planned_steps = self.plan.world_size * sum(self.plan.steps)
+        self.planned_steps = derive.total_rank_steps(scenario)
         self.notes = derive.idle(scenario)
         self.live = Live()
         self.directory = RunDirectory.create(out)
