@@ -54,6 +54,10 @@ def test_the_numbers_of_a_small_scenario_are_those_worked_out_by_hand() -> None:
         "num_checkpoints": 2,
         "checkpoint_bytes": 10,
         "allreduce_seconds": 0,
+        "num_evaluations": 0,
+        "evaluation_samples": 0,
+        "evaluation_steps": 0,
+        "evaluation_dataset_bytes": 0,
     }
 
 

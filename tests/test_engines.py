@@ -42,6 +42,15 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         overrides["checkpoint"] = {
             "every": every, "path": "ck", "model": {"bytes": 5000}, "writers": writers, "fsync": False,
         }  # fmt: skip
+    held_out: dict[str, Any] = {"num_files": 0}
+    if draw(st.booleans()):
+        overrides["train__evaluate"] = {
+            "every": draw(st.sampled_from([{"epochs": 1}, {"steps": 1}, {"steps": 3}])),
+            "compute": {"kind": "uniform", "low": "10 us", "high": "200 us"},
+            "batch_size": draw(st.sampled_from([None, 2])),
+            "steps": draw(st.sampled_from([None, 2])),
+        }
+        held_out = {"num_files": draw(st.integers(ranks, 9)), "samples_per_file": draw(st.sampled_from([None, 2]))}
     return scenario(
         seed=draw(st.integers(0, 1000)),
         cluster=draw(st.sampled_from([{"ranks_per_node": ranks}, {"nodes": ranks, "placement": "spread"}])),
@@ -50,6 +59,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "num_files": files,
             "samples_per_file": per_file,
             "sample_bytes": {"kind": "uniform", "low": 16, "high": 400},
+            "eval": held_out,
         },
         loader={
             "batch_size": batch,
@@ -86,6 +96,13 @@ def deliver_the_same(one: Outcome, other: Outcome) -> None:
             assert one.delivered(rank) == other.delivered(rank) == planned
         else:
             assert sorted(one.delivered(rank)) == sorted(other.delivered(rank)) == planned
+        tried = [row["link"] for row in one.rows("eval_data_wait", rank=rank)]
+        again = [row["link"] for row in other.rows("eval_data_wait", rank=rank)]
+        steps = plan.evaluation_steps_of(rank)
+        planned = [batch_id(rank, epoch, step) for epoch in range(len(steps)) for step in range(steps[epoch])]
+        assert sorted(tried) == sorted(again) == planned
+        if plan.scenario.loader.in_order:
+            assert tried == again == planned
     assert one.ledger.even
     assert one.ledger == other.ledger
     assert one.tallies == other.tallies
@@ -98,7 +115,7 @@ def asked_for(run: Outcome) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def computed(run: Outcome) -> dict[int, int]:
-    return {row["batch"]: row["duration_ns"] for row in run.rows("compute")}
+    return {row["batch"]: row["duration_ns"] for row in [*run.rows("compute"), *run.rows("eval_compute")]}
 
 
 def roles_do_one_thing_at_a_time(run: Outcome) -> None:

@@ -80,6 +80,7 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
         "compute": [150, 160],
         "sync": [25, 0],
         "checkpoint": [70, 0],
+        "evaluate": [0, 0],
         "restart": [0, 0],
         "other": [15, 10],
     }
@@ -93,8 +94,8 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
 
 def test_the_loss_in_the_window_is_split_without_rest() -> None:
     result = measure(two_ranks(), SHAPE)
-    shares = [result[f"{name}_share"] for name in ("data_wait", "sync", "checkpoint", "other")]
-    assert shares == [25 / 205, 5 / 205, 0, 15 / 205]
+    shares = [result[f"{name}_share"] for name in ("data_wait", "sync", "checkpoint", "evaluate", "other")]
+    assert shares == [25 / 205, 5 / 205, 0, 0, 15 / 205]
     assert sum(shares) + 160 / 205 == pytest.approx(1)
 
 
@@ -185,6 +186,7 @@ def test_what_a_failure_cost_is_restart_and_each_step_counts_once() -> None:
         "compute": 30,
         "sync": 0,
         "checkpoint": 0,
+        "evaluate": 0,
         "restart": 20 + 5 + 45 + 10,
         "other": 0,
     }
@@ -252,8 +254,10 @@ def test_of_many_ranks_the_first_are_listed() -> None:
 
 def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> None:
     trace = Trace()
-    step = [("data_wait", 10), ("compute", 80), ("sync", 5), ("checkpoint", 5)]
+    step = [("data_wait", 10), ("compute", 80), ("sync", 5), ("checkpoint", 5), ("evaluate", 10)]
     trace.rank(0, [("startup", 10), *step * 12])
+    for name in ("eval_data_wait", "eval_compute"):
+        trace.add("rank", name, 110, 115, 1, rank=0, epoch=1, step=0)
     for name in ("read", "decode", "collate", "write"):
         trace.add("reader", name, 300, 305, rank=0)
     result = measure(trace.spans, RunShape(1, 1, 1, 1, 12))
@@ -316,7 +320,7 @@ def test_steps_that_take_no_time_are_steps(seed: int) -> None:
 
 
 length = st.integers(0, 40)
-a_step = st.tuples(length, length, length, length, length)
+a_step = st.tuples(length, length, length, length, length, length)
 a_rank = st.tuples(length, length, st.lists(a_step, max_size=6))
 
 
@@ -325,7 +329,7 @@ def test_every_nanosecond_of_every_life_is_accounted_for(
     ranks: list[tuple[int, int, list[tuple[int, ...]]]], origin: int, seed: int
 ) -> None:
     trace = Trace(origin)
-    phases = ("data_wait", "compute", "sync", "checkpoint", "gap")
+    phases = ("data_wait", "compute", "sync", "checkpoint", "evaluate", "gap")
     for number, (begin, startup, steps) in enumerate(ranks):
         story = [("startup", startup), *(pair for step in steps for pair in zip(phases, step, strict=True))]
         trace.rank(number, story, begin=begin, per_epoch=2)

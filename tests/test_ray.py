@@ -69,8 +69,9 @@ def real(tmp_path: Path, **overrides: Any) -> Any:
         {"loader__assignment": "dynamic", "loader__partition": "strided", "loader__shuffle": "none"},
         {"cluster__nodes": 2, "cluster__placement": "spread", "cluster__roles_per_actor": 8},
         {"loader__drop_last": False, "loader__batch_size": 5, "cluster__ranks_per_node": 3, "dataset__num_files": 47},
+        {"train__evaluate": {"compute": "3 ms", "every": {"steps": 5}}, "dataset__eval": {"num_files": 13}},
     ],
-    ids=["static", "no workers", "out of order", "dynamic", "packed and spread", "ranks run out"],
+    ids=["static", "no workers", "out of order", "dynamic", "packed and spread", "ranks run out", "evaluation"],
 )
 def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path: Path, overrides: dict[str, Any]) -> None:
     wanted = real(tmp_path, **overrides)

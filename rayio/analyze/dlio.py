@@ -30,10 +30,11 @@ def dlio(steps: Steps, *, batch_size: int, steps_of: Ints, planned: int) -> Dlio
 
     ``steps_of`` are the steps in an epoch of each rank that recorded any, ``planned`` those of all ranks together.
 
-    A block ends where a checkpoint begins. For a rank and a block, with ``proc = load + compute`` and a = 1:
-    ``T = (end - start) - Σ proc[:a]``, ``AU = 100 · Σ compute[a:] / T`` and
-    ``throughput = (len(compute) - 2) / T · batch_size``, the literal 2 being DLIO's. An epoch's number is the mean of
-    its blocks, weighted by their steps; then AU is the mean over ranks and throughput the sum.
+    A block ends where a checkpoint or an evaluation begins. For a rank and a block, with ``proc = load + compute`` and
+    a = 1: ``T = (end - start) - Σ proc[:a]``, ``AU = 100 · Σ compute[a:] / T`` and
+    ``throughput = (len(compute) - 2) / T · batch_size``, the literal 2 being DLIO's (below zero it is nothing). An
+    epoch's number is the mean of its blocks, weighted by their steps; then AU is the mean over ranks and throughput
+    the sum.
 
     DLIO knows whole batches and equal ranks only (its ``drop_last`` is hard-wired). With ``drop_last: false`` its
     formula is kept: a smaller last batch counts as a whole one, in AU by its compute and in throughput as
@@ -52,7 +53,7 @@ def dlio(steps: Steps, *, batch_size: int, steps_of: Ints, planned: int) -> Dlio
     is_long = total > 0
     seconds = np.where(is_long, total, 1) / 1e9
     au = np.where(is_long, 100 * counted / 1e9 / seconds, 0.0)
-    throughput = np.where(is_long, (number - 2) / seconds * batch_size, 0.0)
+    throughput = np.where(is_long, np.maximum(number - 2, 0) / seconds * batch_size, 0.0)
 
     epoch = steps.epoch[first]
     num_epochs = int(epoch.max()) + 1
@@ -65,7 +66,7 @@ def dlio(steps: Steps, *, batch_size: int, steps_of: Ints, planned: int) -> Dlio
 
 
 def _begins_block(steps: Steps) -> NDArray[np.bool_]:
-    """Say which steps begin a block: the first of a rank, of an epoch and after any rank's checkpoint."""
+    """Say which steps begin a block: the first of a rank, of an epoch and after any rank's pause."""
     key: Ints = (steps.epoch << 31) | steps.step
     saves = np.isin(key, np.unique(key[steps.saving < steps.end]))
     begins = np.ones(steps.number, np.bool_)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.dlio import dlio
+from rayio.analyze.evaluation import EVALUATION, evaluation
 from rayio.analyze.timeline import PHASES, SPLIT, Ints, Lives, Steps, integers, texts, timeline
 from rayio.data.sampler import Sampler
 from rayio.scenario import derive
@@ -34,6 +35,9 @@ LISTED_RANKS = 64
 STEP_TIMES = ("step_time", "data_wait", "compute", "sync")
 SPAN_TIMES = ("read", "decode", "collate", "write")
 
+#: What may follow a step; few spans, of which those of the whole run have percentiles.
+PAUSES = ("checkpoint", "evaluate")
+
 #: Numbers of a result that are not tables.
 HEADLINE = (
     "au",
@@ -46,6 +50,7 @@ HEADLINE = (
     "data_wait_share",
     "sync_share",
     "checkpoint_share",
+    "evaluate_share",
     "other_share",
     "goodput",
     "wall_seconds",
@@ -62,7 +67,8 @@ STATISTICS = ("mean", "p50", "p90", "p99", "max")
 METRICS = (
     *HEADLINE,
     *(f"{table}.{name}" for table in ("time", "share") for name in SPLIT),
-    *(f"percentiles.{name}.{s}" for name in (*STEP_TIMES, "checkpoint", *SPAN_TIMES) for s in STATISTICS),
+    *(f"percentiles.{name}.{s}" for name in (*STEP_TIMES, *PAUSES, *SPAN_TIMES) for s in STATISTICS),
+    *(f"evaluation.{name}" for name in EVALUATION),
 )
 
 
@@ -133,8 +139,9 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
 
     ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it. ``time`` and ``share`` split the wall time of all
     ranks together; ``au``, the ``…_share`` numbers and percentiles of steps are of the whole steps in the window,
-    percentiles of ``read``, ``decode`` and ``collate`` of the spans that end in it, those of ``checkpoint`` and
-    ``write`` of the whole run. ``window_steps`` is of the rank with the fewest; ``steps`` sums all completed ones.
+    percentiles of ``read``, ``decode`` and ``collate`` of the spans for training that end in it, those of
+    ``checkpoint``, ``evaluate`` and ``write`` of the whole run. ``window_steps`` is of the rank with the fewest;
+    ``steps`` sums all completed ones. ``evaluation`` is None when there was none.
     """
     spans = spans.unify_dictionaries()
     lives, steps = timeline(spans)
@@ -148,7 +155,8 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
         **_dlio(lives, steps, shape, notes),
         "time": {name: int(lives.split[name].sum()) / 1e9 for name in SPLIT},
         "share": _fractions(lives),
-        "percentiles": _percentiles(spans, steps, inside, window),
+        "evaluation": evaluation(spans, shape.epochs),
+        "percentiles": _percentiles(spans, steps, inside, window, shape),
         "ranks": _ranks(lives, steps, inside),
     }
     notes += _filling(steps, inside)
@@ -240,7 +248,7 @@ def _shares(steps: Steps, inside: NDArray[np.bool_]) -> dict[str, Any]:
     total = int(steps.duration[inside].sum())
     spent = {name: int(steps.parts[name][inside].sum()) for name in PHASES[1:]}
     other = total - sum(spent.values())
-    parts = {"data_wait": spent["data_wait"], "sync": spent["sync"], "checkpoint": spent["checkpoint"], "other": other}
+    parts = {name: spent[name] for name in ("data_wait", "sync", *PAUSES)} | {"other": other}
     return {f"{name}_share": ns / total if total else None for name, ns in parts.items()}
 
 
@@ -288,14 +296,18 @@ def _fractions(lives: Lives) -> dict[str, float | None]:
     return {name: int(lives.split[name].sum()) / total if total else None for name in SPLIT}
 
 
-def _percentiles(spans: pa.Table, steps: Steps, inside: NDArray[np.bool_], window: Window | None) -> dict[str, Any]:
+def _percentiles(
+    spans: pa.Table, steps: Steps, inside: NDArray[np.bool_], window: Window | None, shape: RunShape
+) -> dict[str, Any]:
     times = {"step_time": steps.duration, **steps.parts}
     table = {name: _statistics(times[name][inside]) for name in STEP_TIMES}
-    names = ("checkpoint", *SPAN_TIMES)
+    names = (*PAUSES, *SPAN_TIMES)
     name, duration = texts(spans, "name", names), integers(spans, "duration_ns")
     ended = integers(spans, "start_ns") + duration
-    is_measured = window.holds(ended) if window else np.ones(len(ended), np.bool_)
-    is_whole_run = np.isin(names, ("checkpoint", "write"))
+    is_measured = integers(spans, "epoch") < shape.epochs
+    if window:
+        is_measured &= window.holds(ended)
+    is_whole_run = np.isin(names, (*PAUSES, "write"))
     for code, text in enumerate(names):
         chosen = name == code
         table[text] = _statistics(duration[chosen if is_whole_run[code] else chosen & is_measured])

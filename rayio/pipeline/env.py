@@ -146,13 +146,13 @@ class Env:
         self.span("write", start, self.kernel.now(), at, nbytes=served.nbytes, requests=served.requests)
         return served
 
-    async def take(self, at: Where) -> Delivery:
+    async def take(self, at: Where, name: str = "data_wait", lane: int = 0) -> Delivery:
         """Wait for the next batch: the rank's ``data_wait``, linked to the batch it got."""
         assert self.queue is not None
         asked = self.kernel.now()
         delivery = await self.queue.get(at)
         link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
-        self.span("data_wait", asked, self.kernel.now(), at, nbytes=delivery.nbytes, link=link)
+        self.span(name, asked, self.kernel.now(), at, lane=lane, nbytes=delivery.nbytes, link=link)
         return delivery
 
     async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:

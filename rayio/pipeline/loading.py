@@ -12,6 +12,7 @@ from rayio.data.formats import Format
 from rayio.data.layout import Batch
 from rayio.data.sampler import Sampler, sample_digest
 from rayio.pipeline.env import Where
+from rayio.pipeline.phases import Phased
 from rayio.pipeline.queue import Delivery
 from rayio.scenario.distribution import Constant, Distribution
 from rayio.storage.base import Opener, Requests
@@ -23,8 +24,10 @@ Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
 class Loading:
     """The batches of one rank, computed on demand and never stored."""
 
-    def __init__(self, sampler: Sampler, form: Format, *, seed: int, decode: Distribution, payload: bool) -> None:
-        self.sampler = sampler
+    def __init__(
+        self, samplers: Phased[Sampler], form: Format, *, seed: int, decode: Distribution, payload: bool
+    ) -> None:
+        self.samplers = samplers
         self.format = form
         self.seed = seed
         self.decode = decode
@@ -33,14 +36,15 @@ class Loading:
 
     def of(self, at: Where) -> Load:
         """Give all there is to know of one batch before it is read."""
-        return Load(self, at, self.sampler.batch(at.epoch, at.rank, at.step))
+        sampler = self.samplers.of(at.epoch)
+        return Load(self, at, sampler, sampler.batch(at.epoch, at.rank, at.step))
 
     def decode_seconds(self, batch: Batch) -> float:
         """Sum the decoding times of the batch's samples, each drawn at the address of its place in the epoch."""
         size = len(batch.samples)
         if isinstance(self.decode, Constant):
             return self.decode.value * size
-        index = batch.step * self.sampler.batch_size + np.arange(size, dtype=np.int64)
+        index = batch.step * self.samplers.of(batch.epoch).batch_size + np.arange(size, dtype=np.int64)
         return float(self.decode.draw(seeds.key(self.seed, "decode", batch.rank, batch.epoch), index).sum())
 
 
@@ -50,12 +54,13 @@ class Load:
 
     loading: Loading
     at: Where
+    sampler: Sampler
     batch: Batch
 
     @property
     def requests(self) -> Requests:
         """The requests that the format's library will issue for this batch."""
-        return self.loading.format.requests(self.loading.sampler.layout, self.batch)
+        return self.loading.format.requests(self.sampler.layout, self.batch)
 
     @property
     def decode_seconds(self) -> float:
@@ -65,14 +70,14 @@ class Load:
     def from_files(self, opener: Opener) -> Loaded:
         """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
         buffer = np.empty(self.batch.total_bytes, np.uint8)
-        ids = self.loading.format.read(opener, self.loading.sampler.layout, self.batch, buffer)
+        ids = self.loading.format.read(opener, self.sampler.layout, self.batch, buffer)
         return buffer, ids
 
     def delivery(self, loaded: Loaded | None, worker: int) -> Delivery:
         """Wrap up what was read. A model has no bytes: there the plan's own digest stands in."""
         rank, epoch, step, attempt = self.at
         if loaded is None:
-            payload, digest = None, self.loading.sampler.digest(epoch, rank, step)
+            payload, digest = None, self.sampler.digest(epoch, rank, step)
         else:
             payload = loaded[0] if self.loading.payload else None
             digest = sample_digest(epoch, rank, step, loaded[1])

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rayio.errors import ScenarioError
 from rayio.scenario.fields import show
 from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, Scenario, StorageParameters
+from rayio.scenario.phases import Every
 from rayio.units import format_bytes
 
 #: A sample begins with its id and a digest of 8 bytes each.
@@ -213,23 +214,25 @@ def checkpoint_bytes(scenario: Scenario) -> int:
 
 def checkpoint_period(scenario: Scenario) -> int:
     """Steps from one checkpoint to the next, counted over epochs; 0 without checkpoints."""
-    if scenario.checkpoint is None:
-        return 0
-    every = scenario.checkpoint.every
+    return 0 if scenario.checkpoint is None else period(scenario, scenario.checkpoint.every)
+
+
+def period(scenario: Scenario, every: Every) -> int:
+    """Steps from one occasion to the next, counted over epochs."""
     return every.steps if every.steps is not None else (every.epochs or 1) * steps_per_epoch(scenario)
 
 
 def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:
     """Give each (epoch, step), from 0, that a checkpoint follows."""
-    if period := checkpoint_period(scenario):
-        for number in range(period, total_steps(scenario) + 1, period):
+    if often := checkpoint_period(scenario):
+        for number in range(often, total_steps(scenario) + 1, often):
             yield divmod(number - 1, steps_per_epoch(scenario))
 
 
 def num_checkpoints(scenario: Scenario) -> int:
     """Checkpoints of the whole run."""
-    period = checkpoint_period(scenario)
-    return total_steps(scenario) // period if period else 0
+    often = checkpoint_period(scenario)
+    return total_steps(scenario) // often if often else 0
 
 
 def allreduce_seconds(sync: NoSync | Barrier | AllReduce, ranks: int) -> float:
@@ -256,6 +259,8 @@ def check(scenario: Scenario) -> None:
 
 def contradictions(scenario: Scenario) -> Iterator[str]:
     """Give one line for each pair of values that contradict each other."""
+    from rayio.scenario import evaluation
+
     samples, ranks = num_samples(scenario), world_size(scenario)
     cluster, dataset, loader, train = scenario.cluster, scenario.dataset, scenario.loader, scenario.train
     who = f"cluster.nodes={cluster.nodes} × cluster.ranks_per_node={cluster.ranks_per_node}"
@@ -295,6 +300,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield f"{files} × dataset.sample_bytes: {size}; at most {format_bytes(MAX_BYTES)} are possible"
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
+    yield from evaluation.contradictions(scenario)
     if scenario.checkpoint is not None and isinstance(scenario.checkpoint.writers, Dedicated):
         writers, state = scenario.checkpoint.writers.dedicated, scenario.checkpoint.model.bytes
         if writers > state:
@@ -303,8 +309,10 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
 
 def idle(scenario: Scenario) -> list[str]:
     """Give one line for each key that asks for something which this run is too short, or too simple, to do."""
+    from rayio.scenario import evaluation
+
     train, loader, steps = scenario.train, scenario.loader, total_steps(scenario)
-    said = []
+    said = evaluation.idle(scenario)
     if scenario.checkpoint is not None and not num_checkpoints(scenario):
         first = checkpoint_period(scenario)
         said.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
@@ -333,6 +341,8 @@ def idle(scenario: Scenario) -> list[str]:
 
 def table(scenario: Scenario) -> dict[str, float]:
     """Give the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
+    from rayio.scenario import evaluation
+
     return {
         "world_size": world_size(scenario),
         "num_files": num_files(scenario),
@@ -355,4 +365,5 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_checkpoints": num_checkpoints(scenario),
         "checkpoint_bytes": checkpoint_bytes(scenario),
         "allreduce_seconds": allreduce_seconds(scenario.train.sync, world_size(scenario)),
+        **evaluation.table(scenario),
     }

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, model_validator
+from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag
 from pydantic.functional_validators import BeforeValidator
 from pydantic_core import CoreSchema
 
@@ -32,12 +31,10 @@ from rayio.scenario.fields import (
     refusal,
     whole,
 )
+from rayio.scenario.phases import MODELLED, Evaluate, EvaluationDataset, Every, Path
 from rayio.units import BYTES, RATE
 
 NO_TIME = Constant(value=0.0)
-
-#: A dataset path with this prefix has no bytes anywhere: the model of storage serves it.
-MODELLED = "model://"
 
 
 class Cluster(Section):
@@ -54,28 +51,9 @@ class Cluster(Section):
     start_deadline: Seconds = 120.0
 
 
-def _path(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise RefusedError("must be a path, not empty")
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", value)
-    if scheme and scheme[1] in ("s3", "gs", "az"):
-        raise NotYetError(value)
-    if scheme and scheme[0] != MODELLED:
-        raise RefusedError(f"unknown scheme {scheme[0]}; give a path or {MODELLED}<name>")
-    return value
-
-
-Path = Annotated[str, Reads(_path, {"type": "string"})]
-
 _FORMATS_NOT_YET = (
     "hdf5", "tfrecord", "parquet", "jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary",
 )  # fmt: skip
-
-
-class Evaluation(Section):
-    """The evaluation dataset: none is built yet."""
-
-    num_files: Annotated[Literal[0], choice(0, later=(int,))] = 0
 
 
 class Dataset(Section):
@@ -87,7 +65,8 @@ class Dataset(Section):
     num_files: Positive
     samples_per_file: Positive = 1
     sample_bytes: BytesDistribution
-    eval: Evaluation = Evaluation()
+    #: Files that ``train.evaluate`` reads.
+    eval: EvaluationDataset = EvaluationDataset()
 
     @property
     def is_modelled(self) -> bool:
@@ -238,6 +217,10 @@ class _OrName:
 Sync = Annotated[NoSync | Barrier | AllReduce, Field(discriminator="kind"), BeforeValidator(_sync), _OrName]
 
 
+def _or_none(value: Any) -> Any:
+    return None if value == "none" else value
+
+
 class Train(Section):
     """What a rank does with a batch."""
 
@@ -249,23 +232,10 @@ class Train(Section):
     stragglers: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
     sync: Sync = Barrier()
     device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = "none"
-    evaluate: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
+    #: What tries the model on ``dataset.eval``, and when; none is never.
+    evaluate: Annotated[Evaluate | None, BeforeValidator(_or_none)] = None
     #: First steps of each rank that no number counts.
     warmup_steps: Natural = 1
-
-
-class Every(Section):
-    """When a checkpoint is due: after every n steps (counted over epochs) or after every n epochs."""
-
-    keys_not_yet = frozenset({"seconds"})
-    steps: Annotated[int | None, whole(1, or_none=True)] = None
-    epochs: Annotated[int | None, whole(1, or_none=True)] = None
-
-    @model_validator(mode="after")
-    def _is_one_of_two(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            raise refusal(RefusedError("must be {steps: n} or {epochs: n}"))
-        return self
 
 
 class ModelState(Section):
@@ -319,10 +289,6 @@ class Checkpoint(Section):
     request_bytes: Bytes = 4 << 20
 
 
-def _checkpoint(value: Any) -> Any:
-    return None if value == "none" else value
-
-
 class Trace(Section):
     """How finely spans are recorded."""
 
@@ -353,7 +319,7 @@ class Scenario(Section):
     storage: Storage = Storage()
     loader: Loader = Loader()
     train: Train
-    checkpoint: Annotated[Checkpoint | None, BeforeValidator(_checkpoint)] = None
+    checkpoint: Annotated[Checkpoint | None, BeforeValidator(_or_none)] = None
     trace: Trace = Trace()
     expect: Expect = Field(default_factory=Expectations)
     costs: Costs = Costs()
