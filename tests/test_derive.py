@@ -251,6 +251,10 @@ def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
         ({"dataset": {"sample_bytes": 15}}, "dataset.sample_bytes=15 B: must be at least 16 B"),
         ({"dataset": {"sample_bytes": 0}}, "dataset.sample_bytes=0 B"),
         ({"train": {"epochs": 5000}}, "train.epochs=5000: at most 4096"),
+        (
+            {"cluster": {"placement": "spread"}, "loader": {"worker": "thread"}},
+            "the readers of a rank share a process, and cluster.placement=spread has them on 2 nodes",
+        ),
         ({"dataset": {"path": "model://x"}, "loader": {"payload": "real"}}, "loader.payload=real"),
         (
             {"checkpoint": saving(writers={"dedicated": 11})},
@@ -263,6 +267,12 @@ def test_values_that_contradict_each_other_are_refused(sections: dict[str, Any],
         scenario(**sections)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_threads_are_said_to_change_nothing_for_a_single_reader(workers: int) -> None:
+    said = derive.idle(scenario(loader={"worker": "thread", "num_workers": workers, "prefetch_factor": 2}))
+    assert any("loader.worker=thread: changes nothing" in line for line in said) == (workers < 2)
 
 
 def test_keeping_the_last_batch_where_all_are_whole_is_said_to_change_nothing() -> None:

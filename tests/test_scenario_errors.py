@@ -121,7 +121,6 @@ def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override
         *((f"dataset.format={name}", "") for name in ("hdf5", "tfrecord", "parquet", "jpeg")),
         *((f"trace.level={level}", "") for level in ("step", "sample", "io")),
         *((f"dataset.path={scheme}://b/p", "") for scheme in ("s3", "gs", "az")),
-        ("loader.worker=thread", ""),
         ("loader.num_workers={min: 1, max: 16}", ""),
         ("loader.pin_memory=true", ""),
         ("loader.parallel_calls=4", ""),

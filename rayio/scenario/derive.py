@@ -298,6 +298,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if dataset_bytes(scenario) > MAX_BYTES:
         size = format_bytes(dataset_bytes(scenario))
         yield f"{files} × dataset.sample_bytes: {size}; at most {format_bytes(MAX_BYTES)} are possible"
+    if loader.worker == "thread" and cluster.placement == "spread" and cluster.nodes > 1:
+        yield (
+            f"loader.worker=thread: the readers of a rank share a process, and cluster.placement=spread has them on "
+            f"{cluster.nodes} nodes; use cluster.placement=colocated"
+        )
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     yield from evaluation.contradictions(scenario)
@@ -324,6 +329,8 @@ def idle(scenario: Scenario) -> list[str]:
         said.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     if loader.num_workers == 0 and loader.prefetch_factor != type(loader).model_fields["prefetch_factor"].default:
         said.append(f"loader.prefetch_factor={loader.prefetch_factor}: nothing is prefetched with loader.num_workers=0")
+    if loader.worker == "thread" and loader.num_workers < 2:
+        said.append(f"loader.worker=thread: changes nothing with loader.num_workers={loader.num_workers}")
     for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
         if loader.shuffle != shuffle and together is not None:
             said.append(

@@ -132,7 +132,8 @@ class Loader(Section):
     #: Readers per rank; with 0 the rank reads by itself.
     num_workers: Annotated[int, whole(0, range_later=True)] = 4
     prefetch_factor: Positive = 2
-    worker: Annotated[Literal["process"], choice("process", later=("thread",))] = "process"
+    #: Whether each reader is a process (an actor), or those of a rank are threads of one.
+    worker: Annotated[Literal["process", "thread"], choice("process", "thread")] = "process"
     #: Requests in flight within one worker.
     io_depth: Positive = 1
     assignment: Annotated[Literal["static", "dynamic"], choice("static", "dynamic")] = "static"
