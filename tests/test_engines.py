@@ -26,6 +26,10 @@ FAST = {
 #: What a real engine's messages would cost.
 COSTS = {"lease": "1 ms", "take": "700 us", "put": "300 us", "barrier": "2 ms", "transfer_latency": "10 us"}
 
+#: Decoding that is work where there are bytes, and a time where there are none.
+CHECKSUM = {"kind": "checksum", "passes": 2, "rate": "100 MB/s"}
+INFLATE = {"kind": "decompress", "ratio": 3, "rate": "100 MB/s"}
+
 wall_clock = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -73,7 +77,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "shuffle": draw(st.sampled_from(["none", "file", "block", "buffer", "global"])),
             "shuffle_block": draw(st.integers(1, 5)),
             "shuffle_buffer": draw(st.integers(1, 9)),
-            "decode": draw(st.sampled_from([0, "20 us"])),
+            "decode": draw(st.sampled_from([0, "20 us", CHECKSUM, INFLATE])),
             "max_bytes_in_flight": draw(st.sampled_from(["auto", 1, 1500])),
         },
         train={

@@ -81,7 +81,7 @@ def real(tmp_path: Path, **overrides: Any) -> Any:
         "packed and spread",
         "ranks run out",
         "evaluation",
-        "threads",
+        "threads that inflate",
     ],
 )
 def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path: Path, overrides: dict[str, Any]) -> None:

@@ -120,6 +120,12 @@ class Env:
             self.span("overshoot", end, woken, at, lane=lane)
         return end
 
+    async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
+        """Really do something, in a thread of its own; the span has the bytes that ``function`` gives."""
+        start = self.kernel.now()
+        nbytes = await self.kernel.threaded(function)
+        self.span(name, start, self.kernel.now(), at, lane=lane, nbytes=nbytes)
+
     async def read(
         self, requests: Requests, load: Callable[[Opener], T], at: Where, *, lane: int = 0
     ) -> Served[T | None]:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
+from rayio.data.decode import Decoding
 from rayio.data.formats import Format
 from rayio.data.layout import Batch
 from rayio.data.sampler import Sampler, sample_digest
@@ -25,12 +26,24 @@ class Loading:
     """The batches of one rank, computed on demand and never stored."""
 
     def __init__(
-        self, samplers: Phased[Sampler], form: Format, *, seed: int, decode: Distribution, payload: bool
+        self,
+        samplers: Phased[Sampler],
+        form: Format,
+        *,
+        seed: int,
+        decode: Distribution,
+        payload: bool,
+        rate: float | None = None,
+        decoding: Decoding | None = None,
     ) -> None:
         self.samplers = samplers
         self.format = form
         self.seed = seed
         self.decode = decode
+        #: Bytes per second that decoding takes in place of ``decode``, where it is work and there are no bytes.
+        self.rate = rate
+        #: What is really done to the bytes, in place of sleeping.
+        self.decoding = decoding
         #: Whether the bytes that were read travel to the rank, or only their number.
         self.payload = payload
 
@@ -41,6 +54,8 @@ class Loading:
 
     def decode_seconds(self, batch: Batch) -> float:
         """Sum the decoding times of the batch's samples, each drawn at the address of its place in the epoch."""
+        if self.rate is not None:
+            return batch.total_bytes / self.rate
         size = len(batch.samples)
         if isinstance(self.decode, Constant):
             return self.decode.value * size
@@ -72,6 +87,11 @@ class Load:
         buffer = np.empty(self.batch.total_bytes, np.uint8)
         ids = self.loading.format.read(opener, self.sampler.layout, self.batch, buffer)
         return buffer, ids
+
+    def decode(self, loaded: Loaded) -> int:
+        """Do what decoding asks for to what was read, however long it takes; give the bytes that came out of it."""
+        assert self.loading.decoding is not None
+        return self.loading.decoding(loaded[0], self.batch.nbytes)
 
     def delivery(self, loaded: Loaded | None, worker: int) -> Delivery:
         """Wrap up what was read. A model has no bytes: there the plan's own digest stands in."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from rayio.data.decode import Decoding
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
@@ -23,8 +24,9 @@ from rayio.pipeline.queue import QueueSpec
 from rayio.pipeline.schedule import Schedule
 from rayio.pipeline.training import Training
 from rayio.scenario import derive, evaluation
+from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Distribution, LogNormal
-from rayio.scenario.model import Scenario, StorageParameters
+from rayio.scenario.model import NO_TIME, Scenario, StorageParameters
 from rayio.storage.base import Storage
 from rayio.storage.model import DeviceSpec
 from rayio.storage.presets import PRESETS
@@ -42,7 +44,7 @@ class Plan:
     ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
 
     Raises:
-        ScenarioError: ``storage.model`` names no preset.
+        ScenarioError: ``storage.model`` names no preset, or there are no bytes for real decoding and no rate for it.
     """
 
     scenario: Scenario
@@ -56,6 +58,9 @@ class Plan:
                 PRESETS[model]
             except ScenarioError as error:
                 raise ScenarioError(f"storage.model={model}: {error}") from None
+        decode = self.scenario.loader.decode
+        if self.modelled and isinstance(decode, Work) and decode.rate is None:
+            raise ScenarioError(f"loader.decode={decode.kind}: modelled storage has no bytes; {derive.RATE_IS_MISSING}")
 
     @cached_property
     def world_size(self) -> int:
@@ -189,12 +194,15 @@ class Plan:
 
     def loading(self, num_ranks: int = 1) -> Loading:
         """Make what readers and queues of ``num_ranks`` ranks are built from."""
+        decode = self.scenario.loader.decode
         return Loading(
             self.samplers(num_ranks),
             self.form,
             seed=self.scenario.seed,
-            decode=self.scenario.loader.decode,
+            decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
+            rate=decode.rate if isinstance(decode, Work) and self.modelled else None,
+            decoding=Decoding(decode) if isinstance(decode, Work) and not self.modelled else None,
         )
 
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:

@@ -12,6 +12,8 @@ actor and queues are remote, in the local engine they share one process, on the 
 
 from __future__ import annotations
 
+from functools import partial
+
 from rayio.pipeline.env import Env, Shard, Where
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
@@ -35,6 +37,8 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
     served = await env.read(load.requests, load.from_files, at, lane=lane)
     if load.decode_seconds:
         await env.sleep("decode", load.decode_seconds, at, lane=lane)
+    if loading.decoding is not None and served.value is not None:
+        await env.work("decode", partial(load.decode, served.value), at, lane=lane)
     return load.delivery(served.value, worker)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from rayio.errors import ScenarioError
+from rayio.scenario.decode import Work
 from rayio.scenario.fields import show
 from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, Scenario, StorageParameters
 from rayio.scenario.phases import Every
@@ -16,6 +17,7 @@ MIN_SAMPLE_BYTES = 16
 #: What a batch id has room for (see ``trace/recorder.py``).
 MAX_RANKS, MAX_EPOCHS, MAX_STEPS = 1 << 20, 1 << 12, 1 << 30
 MAX_SAMPLES = MAX_BYTES = 1 << 62
+RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
 
 
 def world_size(scenario: Scenario) -> int:
@@ -303,6 +305,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             f"loader.worker=thread: the readers of a rank share a process, and cluster.placement=spread has them on "
             f"{cluster.nodes} nodes; use cluster.placement=colocated"
         )
+    if dataset.is_modelled and isinstance(loader.decode, Work) and loader.decode.rate is None:
+        yield f"loader.decode.kind={loader.decode.kind}: dataset.path={dataset.path} has no bytes; {RATE_IS_MISSING}"
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     yield from evaluation.contradictions(scenario)

@@ -10,6 +10,7 @@ from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag
 from pydantic.functional_validators import BeforeValidator
 from pydantic_core import CoreSchema
 
+from rayio.scenario.decode import Decode
 from rayio.scenario.distribution import BytesDistribution, Constant, SecondsDistribution
 from rayio.scenario.expect import Expect, Expectations
 from rayio.scenario.fields import (
@@ -153,8 +154,8 @@ class Loader(Section):
     file_access: Annotated[
         Literal["per_sample"], choice("per_sample", later=("whole_file", "in_memory", "collective", Mapping))
     ] = "per_sample"
-    #: Seconds per sample.
-    decode: SecondsDistribution = NO_TIME
+    #: Seconds per sample, slept; or work that is really done on its bytes.
+    decode: Decode = NO_TIME
     #: Whether samples that fill no whole batch on every rank are left out, or read as a smaller last batch.
     drop_last: Flag = True
     #: Bytes read and not yet consumed, per node; auto is 30 % of the object store.

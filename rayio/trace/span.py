@@ -43,7 +43,9 @@ SPANS: dict[str, SpanName] = {
     "eval_data_wait": SpanName({"rank": 1}, "within an evaluation: asked for a batch, not yet there"),
     "eval_compute": SpanName({"rank": 1}, "within an evaluation: the requested compute time"),
     "read": SpanName({"reader": 0, "rank": 1}, "the requests of one batch, from the first to the last answer"),
-    "decode": SpanName({"reader": 0, "rank": 1}, "preprocessing of one batch"),
+    "decode": SpanName(
+        {"reader": 0, "rank": 1}, "preprocessing of one batch; with the bytes that real decoding went through"
+    ),
     "collate": SpanName({"reader": 0, "rank": 1}, "the samples of one batch put together"),
     "overshoot": SpanName({"reader": 0, "rank": 0}, "a sleep woke this much late; never counted as work"),
     "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),
