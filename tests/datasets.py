@@ -6,10 +6,13 @@ from pathlib import Path
 
 from rayio.data.generate import prepare
 from rayio.data.layout import Layout
+from rayio.scenario.evaluation import phase_of
 from rayio.scenario.model import Scenario
 
 
 def on_disk(wanted: Scenario, root: Path) -> Scenario:
-    """Write the dataset of a scenario below ``root``; give the scenario."""
-    prepare(Layout.from_scenario(wanted), wanted.dataset.format, root / wanted.dataset.path, threads=1)
+    """Write the dataset of a scenario, and that of its evaluation, below ``root``; give the scenario."""
+    for one in (wanted, phase_of(wanted)):
+        if one is not None:
+            prepare(Layout.from_scenario(one), one.dataset.format, root / one.dataset.path, threads=1)
     return wanted

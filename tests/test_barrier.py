@@ -40,6 +40,15 @@ def test_a_restarted_barrier_frees_a_rank_that_waits_where_others_have_passed() 
     assert barrier.arrive(1, 0, 8, 0, 80) == {(0, 7): 70}
 
 
+def test_a_rank_that_ran_out_of_steps_does_not_free_those_that_did_not() -> None:
+    barrier = BarrierState(lambda epoch, step: 2 if step == 5 else 3, lambda rank, epoch, step: step < 5 or rank != 2)
+    assert barrier.arrive(0, 0, 5, 0, 10) == {}
+    assert barrier.arrive(2, 1, 0, 0, 30) == {}, "rank 2 has no step 5: it knows nothing of it"
+    assert barrier.arrive(1, 0, 5, 0, 20) == {(0, 5): 20}
+    assert barrier.arrive(0, 1, 0, 0, 40) == {}
+    assert barrier.arrive(1, 1, 0, 0, 50) == {(1, 0): 50}
+
+
 def test_a_message_of_an_older_attempt_is_refused() -> None:
     barrier = BarrierState(lambda epoch, step: 2)
     barrier.arrive(0, 0, 0, 1, 100)

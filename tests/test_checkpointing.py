@@ -124,6 +124,21 @@ def test_at_every_due_step_the_whole_state_is_saved_and_at_no_other(wanted: Scen
     assert len(set(paths)) == len(paths), "no checkpoint overwrites another"
 
 
+@pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", {"dedicated": 2}], ids=str)
+@pytest.mark.parametrize("every", [{"epochs": 1}, {"steps": 1}, {"steps": 13}, {"steps": 4}], ids=str)
+def test_a_rank_that_runs_out_of_steps_saves_after_its_last_what_is_due_after_that(
+    every: dict[str, int], writers: Any
+) -> None:
+    # 25 samples: rank 0 has 12 of them and 12 steps, rank 1 has 13
+    wanted = saving(every, writers, dataset__num_files=25, loader__drop_last=False, loader__batch_size=1)
+    of = plan(wanted)
+    assert [of.steps_of(rank) for rank in (0, 1)] == [(12, 12), (13, 13)]
+    paths = [shard.path for some in saved(of).values() for shard in some]
+    folders = {f"epoch-{epoch:04d}-step-{step:08d}" for epoch, step in derive.checkpoint_steps(wanted)}
+    assert {path.split("/")[0] for path in paths} == folders
+    assert len(paths) == len(set(paths)) == len(folders) * of.num_writers
+
+
 @pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", {"dedicated": 4}], ids=str)
 def test_a_run_leaves_the_planned_files_at_their_planned_sizes_and_no_others(writers: Any, tmp_path: Path) -> None:
     wanted = on_disk(

@@ -32,7 +32,9 @@ def layout_of(num_samples: int, samples_per_file: int = 1, seed: int = 10) -> La
 def samplers(draw: st.DrawFn) -> Sampler:
     world_size, batch_size = draw(st.integers(1, 5)), draw(st.integers(1, 6))
     per_file = draw(st.integers(1, 4))
-    files = draw(st.integers(math.ceil(world_size * batch_size / per_file), 60))
+    drop_last = draw(st.booleans())
+    least = world_size * (batch_size if drop_last else 1)
+    files = draw(st.integers(math.ceil(least / per_file), 60))
     return Sampler(
         Layout(files, per_file, SIZES, 10),
         batch_size=batch_size,
@@ -43,6 +45,7 @@ def samplers(draw: st.DrawFn) -> Sampler:
         shuffle_buffer=draw(st.integers(1, 30)),
         seed=draw(any_seed),
         max_steps=draw(st.none() | st.integers(1, 8)),
+        drop_last=drop_last,
         block_samples=draw(st.integers(1, 40)),
         max_blocks=draw(st.integers(1, 3)),
     )
@@ -94,7 +97,13 @@ def test_an_epoch_visits_every_sample_once_but_for_those_dropped_and_capped(samp
     assert len(set(visited)) * replicas == len(visited)
     assert replicas == 1 or all(rank == ranks[0] for rank in ranks)
     assert set(visited) <= set(range(sampler.layout.num_samples))
-    capped = (sampler.whole_steps - sampler.num_steps) * sampler.batch_size * sampler.world_size
+    if sampler.drop_last:
+        capped = (sampler.whole_steps - sampler.num_steps) * sampler.batch_size * sampler.world_size
+    else:
+        most = sampler.num_steps * sampler.batch_size if sampler.max_steps else sampler.layout.num_samples
+        share = PARTITIONS[sampler.partition].share
+        shares = [share(sampler.layout.num_samples, sampler.world_size, rank) for rank in range(sampler.world_size)]
+        capped = sum(max(0, number - most) for number in shares)
     assert len(visited) + sampler.dropped + capped == sampler.layout.num_samples * replicas
     assert sampler.dropped < (sampler.batch_size + 1) * sampler.world_size
 
@@ -104,7 +113,7 @@ def test_a_batch_depends_on_its_address_alone(sampler: Sampler, epoch: int, data
     rank = data.draw(st.integers(0, sampler.world_size - 1))
     fresh = pickle.loads(pickle.dumps(sampler))
     other = sampler.cached_for(3)
-    for step in data.draw(st.permutations(range(sampler.num_steps))):
+    for step in data.draw(st.permutations(range(sampler.steps(epoch, rank)))):
         ours, theirs = sampler.batch(epoch, rank, step), fresh.batch(epoch, rank, step)
         for name in ("samples", "files", "index", "nbytes"):
             assert getattr(ours, name).tolist() == getattr(theirs, name).tolist()
@@ -128,12 +137,14 @@ def test_steps_asked_for_in_any_order_of_epochs_and_ranks_are_the_same(sampler: 
 def test_what_is_planned_is_the_sum_of_the_steps(sampler: Sampler, epoch: int) -> None:
     for rank in range(sampler.world_size):
         digests = [sampler.digest(epoch, rank, step) for step in range(sampler.steps(epoch, rank))]
+        sizes = [len(sampler.batch(epoch, rank, step).samples) for step in range(sampler.steps(epoch, rank))]
         assert all(0 <= digest < 2**64 for digest in digests)
-        assert sampler.planned(epoch, rank) == (
-            len(digests),
-            len(digests) * sampler.batch_size,
-            sum(digests) % 2**64,
-        )
+        assert sampler.samples(epoch, rank) == sum(sizes)
+        assert sampler.planned(epoch, rank) == (len(digests), sum(sizes), sum(digests) % 2**64)
+        assert set(sizes[:-1]) <= {sampler.batch_size}, "only the last batch may be smaller"
+        assert sizes[-1] == sampler.batch_size or (not sampler.drop_last and 0 < sizes[-1] < sampler.batch_size)
+        with pytest.raises(IndexError):
+            sampler.batch(epoch, rank, sampler.steps(epoch, rank))
 
 
 def test_an_epoch_longer_than_a_planning_block_is_counted_whole() -> None:
@@ -298,20 +309,27 @@ def test_a_scenario_says_it_all() -> None:
     batch=st.integers(1, 5),
     per_file=st.integers(1, 4),
     cap=st.none() | st.integers(1, 9),
+    drop_last=st.booleans(),
 )
 def test_sampler_and_formulas_agree_whatever_ranks_share(  # type: ignore[no-untyped-def]
-    partition, scaling, files, nodes, batch, per_file, cap
+    partition, scaling, files, nodes, batch, per_file, cap, drop_last
 ):
     data = {
         "name": "t",
         "cluster": {"nodes": nodes, "ranks_per_node": 2},
         "dataset": {"path": "model://t", "num_files": files, "samples_per_file": per_file, "sample_bytes": 1000},
-        "loader": {"batch_size": batch, "partition": partition, "scaling": scaling},
+        "loader": {"batch_size": batch, "partition": partition, "scaling": scaling, "drop_last": drop_last},
         "train": {"compute": 1, "steps": cap},
     }
     scenario = Scenario.model_validate(data)
     assume([*derive.contradictions(scenario)] == [])
     sampler = Sampler.from_scenario(scenario)
+    steps = [sampler.steps(0, rank) for rank in range(2 * nodes)]
+    assert (min(steps), max(steps)) == derive.rank_steps(scenario)
+    assert sum(steps) == derive.total_rank_steps(scenario)
+    assert sum(sampler.samples(0, rank) for rank in range(2 * nodes)) == derive.samples_read(scenario)
+    for step in range(max(steps) + 1):
+        assert derive.ranks_at(scenario, step) == sum(step < number for number in steps)
     assert sampler.num_steps == derive.steps_per_epoch(scenario)
     assert sampler.whole_steps == derive.whole_steps_per_epoch(scenario)
     assert sampler.dropped == derive.dropped_samples(scenario)

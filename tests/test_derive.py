@@ -38,6 +38,7 @@ def test_the_numbers_of_a_small_scenario_are_those_worked_out_by_hand() -> None:
         "num_samples": 50,
         "samples_per_epoch": 50,
         "steps_per_epoch": 4,
+        "fewest_steps_per_epoch": 4,
         "total_steps": 8,
         "dropped_samples": 2,
         "capped_samples": 0,
@@ -53,6 +54,10 @@ def test_the_numbers_of_a_small_scenario_are_those_worked_out_by_hand() -> None:
         "num_checkpoints": 2,
         "checkpoint_bytes": 10,
         "allreduce_seconds": 0,
+        "num_evaluations": 0,
+        "evaluation_samples": 0,
+        "evaluation_steps": 0,
+        "evaluation_dataset_bytes": 0,
     }
 
 
@@ -64,6 +69,20 @@ def test_a_cap_on_steps_is_told_apart_from_dropped_samples() -> None:
     assert derive.capped_samples(capped) == 12
     assert derive.steps_per_epoch(scenario(train={"steps": 99})) == 4
     assert derive.capped_samples(scenario(train={"steps": 99})) == 0
+
+
+def test_without_drop_last_every_sample_is_read_and_ranks_may_differ_by_a_step() -> None:
+    # 50 samples for 4 ranks: 12, 13, 12 and 13 of them, in batches of 3 and of 4
+    fours, threes = (scenario(loader={"batch_size": size, "drop_last": False}) for size in (4, 3))
+    assert derive.rank_steps(fours) == (3, 4)
+    assert derive.rank_steps(threes) == (4, 5)
+    assert [derive.ranks_at(threes, step) for step in (0, 3, 4, 5)] == [4, 4, 2, 0]
+    assert derive.total_rank_steps(threes) == 2 * (2 * 4 + 2 * 5)
+    assert derive.samples_read(threes) == derive.samples_read(fours) == 50
+    assert derive.dropped_samples(threes) == derive.capped_samples(threes) == 0
+    capped = scenario(loader={"batch_size": 3, "drop_last": False}, train={"steps": 3})
+    assert (derive.samples_read(capped), derive.capped_samples(capped)) == (36, 14)
+    assert derive.rank_steps(scenario(loader={"batch_size": 99, "drop_last": False})) == (1, 1)
 
 
 @given(files=st.integers(1, 400), nodes=st.integers(1, 9), batch=st.integers(1, 9), cap=st.none() | st.integers(1, 30))
@@ -232,6 +251,10 @@ def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
         ({"dataset": {"sample_bytes": 15}}, "dataset.sample_bytes=15 B: must be at least 16 B"),
         ({"dataset": {"sample_bytes": 0}}, "dataset.sample_bytes=0 B"),
         ({"train": {"epochs": 5000}}, "train.epochs=5000: at most 4096"),
+        (
+            {"cluster": {"placement": "spread"}, "loader": {"worker": "thread"}},
+            "the readers of a rank share a process, and cluster.placement=spread has them on 2 nodes",
+        ),
         ({"dataset": {"path": "model://x"}, "loader": {"payload": "real"}}, "loader.payload=real"),
         (
             {"checkpoint": saving(writers={"dedicated": 11})},
@@ -244,6 +267,18 @@ def test_values_that_contradict_each_other_are_refused(sections: dict[str, Any],
         scenario(**sections)
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_threads_are_said_to_change_nothing_for_a_single_reader(workers: int) -> None:
+    said = derive.idle(scenario(loader={"worker": "thread", "num_workers": workers, "prefetch_factor": 2}))
+    assert any("loader.worker=thread: changes nothing" in line for line in said) == (workers < 2)
+
+
+def test_keeping_the_last_batch_where_all_are_whole_is_said_to_change_nothing() -> None:
+    fits = scenario(cluster={"nodes": 1}, loader={"batch_size": 5, "drop_last": False})
+    assert any("loader.drop_last=false: changes nothing" in line for line in derive.idle(fits))
+    assert not any("drop_last" in line for line in derive.idle(scenario(loader={"drop_last": False})))
 
 
 def test_the_largest_batch_and_the_most_ranks_that_fit_are_accepted() -> None:

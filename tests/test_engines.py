@@ -26,6 +26,10 @@ FAST = {
 #: What a real engine's messages would cost.
 COSTS = {"lease": "1 ms", "take": "700 us", "put": "300 us", "barrier": "2 ms", "transfer_latency": "10 us"}
 
+#: Decoding that is work where there are bytes, and a time where there are none.
+CHECKSUM = {"kind": "checksum", "passes": 2, "rate": "100 MB/s"}
+INFLATE = {"kind": "decompress", "ratio": 3, "rate": "100 MB/s"}
+
 wall_clock = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -33,7 +37,8 @@ wall_clock = settings(max_examples=30, deadline=None, suppress_health_check=[Hea
 def scenarios(draw: st.DrawFn) -> Scenario:
     """Draw a scenario of at most 90 samples, whose ranks and batches need not divide them."""
     ranks, batch, per_file = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    files = draw(st.integers(-(-ranks * batch // per_file), 90 // per_file))
+    drop_last = draw(st.booleans())
+    files = draw(st.integers(-(-ranks * (batch if drop_last else 1) // per_file), 90 // per_file))
     overrides: dict[str, Any] = {}
     if draw(st.booleans()):
         writers = draw(st.sampled_from(["rank_zero", "all_ranks", {"dedicated": 3}]))
@@ -41,6 +46,15 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         overrides["checkpoint"] = {
             "every": every, "path": "ck", "model": {"bytes": 5000}, "writers": writers, "fsync": False,
         }  # fmt: skip
+    held_out: dict[str, Any] = {"num_files": 0}
+    if draw(st.booleans()):
+        overrides["train__evaluate"] = {
+            "every": draw(st.sampled_from([{"epochs": 1}, {"steps": 1}, {"steps": 3}])),
+            "compute": {"kind": "uniform", "low": "10 us", "high": "200 us"},
+            "batch_size": draw(st.sampled_from([None, 2])),
+            "steps": draw(st.sampled_from([None, 2])),
+        }
+        held_out = {"num_files": draw(st.integers(ranks, 9)), "samples_per_file": draw(st.sampled_from([None, 2]))}
     return scenario(
         seed=draw(st.integers(0, 1000)),
         cluster=draw(st.sampled_from([{"ranks_per_node": ranks}, {"nodes": ranks, "placement": "spread"}])),
@@ -49,6 +63,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "num_files": files,
             "samples_per_file": per_file,
             "sample_bytes": {"kind": "uniform", "low": 16, "high": 400},
+            "eval": held_out,
         },
         loader={
             "batch_size": batch,
@@ -56,12 +71,13 @@ def scenarios(draw: st.DrawFn) -> Scenario:
             "prefetch_factor": draw(st.integers(1, 3)),
             "assignment": draw(st.sampled_from(["static", "dynamic"])),
             "in_order": draw(st.booleans()),
+            "drop_last": drop_last,
             "partition": draw(st.sampled_from(["contiguous", "strided", "replicated"])),
             "scaling": draw(st.sampled_from(["strong", "weak"])),
             "shuffle": draw(st.sampled_from(["none", "file", "block", "buffer", "global"])),
             "shuffle_block": draw(st.integers(1, 5)),
             "shuffle_buffer": draw(st.integers(1, 9)),
-            "decode": draw(st.sampled_from([0, "20 us"])),
+            "decode": draw(st.sampled_from([0, "20 us", CHECKSUM, INFLATE])),
             "max_bytes_in_flight": draw(st.sampled_from(["auto", 1, 1500])),
         },
         train={
@@ -78,11 +94,19 @@ def deliver_the_same(one: Outcome, other: Outcome) -> None:
     """Hold two runs of a scenario to the law."""
     plan = one.plan
     for rank in range(plan.world_size):
-        planned = [batch_id(rank, epoch, step) for epoch, steps in enumerate(plan.steps) for step in range(steps)]
+        steps = plan.steps_of(rank)
+        planned = [batch_id(rank, epoch, step) for epoch in range(len(steps)) for step in range(steps[epoch])]
         if plan.scenario.loader.in_order:
             assert one.delivered(rank) == other.delivered(rank) == planned
         else:
             assert sorted(one.delivered(rank)) == sorted(other.delivered(rank)) == planned
+        tried = [row["link"] for row in one.rows("eval_data_wait", rank=rank)]
+        again = [row["link"] for row in other.rows("eval_data_wait", rank=rank)]
+        steps = plan.evaluation_steps_of(rank)
+        planned = [batch_id(rank, epoch, step) for epoch in range(len(steps)) for step in range(steps[epoch])]
+        assert sorted(tried) == sorted(again) == planned
+        if plan.scenario.loader.in_order:
+            assert tried == again == planned
     assert one.ledger.even
     assert one.ledger == other.ledger
     assert one.tallies == other.tallies
@@ -95,7 +119,7 @@ def asked_for(run: Outcome) -> dict[tuple[str, int], tuple[int, int]]:
 
 
 def computed(run: Outcome) -> dict[int, int]:
-    return {row["batch"]: row["duration_ns"] for row in run.rows("compute")}
+    return {row["batch"]: row["duration_ns"] for row in [*run.rows("compute"), *run.rows("eval_compute")]}
 
 
 def roles_do_one_thing_at_a_time(run: Outcome) -> None:

@@ -14,6 +14,7 @@ from rayio.analyze.metrics import HEADLINE, METRICS, RunShape, measure
 from rayio.analyze.summary import lookup
 from rayio.analyze.timeline import PHASES, SPLIT, timeline
 from rayio.scenario.load import load
+from scenarios import scenario
 
 #: Virtual times begin small, wall times at the Unix epoch: both must be exact.
 UNIX = 1_754_000_000_000_000_000
@@ -79,6 +80,7 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
         "compute": [150, 160],
         "sync": [25, 0],
         "checkpoint": [70, 0],
+        "evaluate": [0, 0],
         "restart": [0, 0],
         "other": [15, 10],
     }
@@ -92,8 +94,8 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
 
 def test_the_loss_in_the_window_is_split_without_rest() -> None:
     result = measure(two_ranks(), SHAPE)
-    shares = [result[f"{name}_share"] for name in ("data_wait", "sync", "checkpoint", "other")]
-    assert shares == [25 / 205, 5 / 205, 0, 15 / 205]
+    shares = [result[f"{name}_share"] for name in ("data_wait", "sync", "checkpoint", "evaluate", "other")]
+    assert shares == [25 / 205, 5 / 205, 0, 0, 15 / 205]
     assert sum(shares) + 160 / 205 == pytest.approx(1)
 
 
@@ -184,6 +186,7 @@ def test_what_a_failure_cost_is_restart_and_each_step_counts_once() -> None:
         "compute": 30,
         "sync": 0,
         "checkpoint": 0,
+        "evaluate": 0,
         "restart": 20 + 5 + 45 + 10,
         "other": 0,
     }
@@ -251,8 +254,10 @@ def test_of_many_ranks_the_first_are_listed() -> None:
 
 def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> None:
     trace = Trace()
-    step = [("data_wait", 10), ("compute", 80), ("sync", 5), ("checkpoint", 5)]
+    step = [("data_wait", 10), ("compute", 80), ("sync", 5), ("checkpoint", 5), ("evaluate", 10)]
     trace.rank(0, [("startup", 10), *step * 12])
+    for name in ("eval_data_wait", "eval_compute"):
+        trace.add("rank", name, 110, 115, 1, rank=0, epoch=1, step=0)
     for name in ("read", "decode", "collate", "write"):
         trace.add("reader", name, 300, 305, rank=0)
     result = measure(trace.spans, RunShape(1, 1, 1, 1, 12))
@@ -270,6 +275,39 @@ def test_the_shape_follows_from_the_scenario(tmp_path: Any) -> None:
     assert RunShape.of(load(path)) == RunShape(4, 3, 2, 5, 5)
 
 
+def test_without_drop_last_the_shape_says_what_every_rank_has() -> None:
+    wanted = scenario(dataset__num_files=25, loader__batch_size=4, loader__drop_last=False, train__epochs=3)
+    shape = RunShape.of(wanted)
+    assert (shape.steps_of, shape.samples_of, shape.steps_per_epoch) == ((3, 4), (12, 13), 4)
+    ranks, steps = np.array([0, 0, 1, 1]), np.array([0, 2, 2, 3])
+    assert shape.samples(ranks, steps).tolist() == [4, 4, 4, 1]
+    assert shape.steps(np.array([1, 0])).tolist() == [4, 3]
+
+
+def test_a_smaller_last_batch_counts_as_the_samples_that_it_holds() -> None:
+    trace = Trace()
+    story = [("data_wait", 0), ("compute", 1_000_000_000)]
+    trace.rank(0, story * 6, per_epoch=3)
+    trace.rank(1, story * 8, per_epoch=4)
+    shape = RunShape(2, 4, 0, 2, 4, steps_of=(3, 4), samples_of=(11, 13))
+    result = measure(trace.spans, shape)
+    # six seconds: two epochs of rank 0 are 22 samples; rank 1 has one of 13 and two batches of 4
+    assert result["samples_per_second"] == pytest.approx((22 + 13 + 8) / 6)
+    assert not any("broke off" in note for note in result["notes"])
+    # DLIO counts batches: per rank and epoch (n - 2) / (n - 1) seconds of 4 samples
+    assert result["samples_per_second_dlio"] == pytest.approx(4 * (1 / 2 + 2 / 3))
+    assert result["au_dlio"] == pytest.approx(100)
+    left_off = measure(_cut(story), shape)
+    assert any("1 of 2 ranks did not finish their 8 steps" in note for note in left_off["notes"])
+
+
+def _cut(story: list[tuple[str, int]]) -> Any:
+    trace = Trace()
+    trace.rank(0, story * 6, per_epoch=3)
+    trace.rank(1, story * 7, per_epoch=4)
+    return trace.spans
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_steps_that_take_no_time_are_steps(seed: int) -> None:
     trace = Trace()
@@ -282,7 +320,7 @@ def test_steps_that_take_no_time_are_steps(seed: int) -> None:
 
 
 length = st.integers(0, 40)
-a_step = st.tuples(length, length, length, length, length)
+a_step = st.tuples(length, length, length, length, length, length)
 a_rank = st.tuples(length, length, st.lists(a_step, max_size=6))
 
 
@@ -291,7 +329,7 @@ def test_every_nanosecond_of_every_life_is_accounted_for(
     ranks: list[tuple[int, int, list[tuple[int, ...]]]], origin: int, seed: int
 ) -> None:
     trace = Trace(origin)
-    phases = ("data_wait", "compute", "sync", "checkpoint", "gap")
+    phases = ("data_wait", "compute", "sync", "checkpoint", "evaluate", "gap")
     for number, (begin, startup, steps) in enumerate(ranks):
         story = [("startup", startup), *(pair for step in steps for pair in zip(phases, step, strict=True))]
         trace.rank(number, story, begin=begin, per_epoch=2)

@@ -106,6 +106,40 @@ def test_placement_follows_from_the_plan_alone(plan: Plan) -> None:
     assert bundles(there) == bundles(plan)
 
 
+@settings(max_examples=60)
+@given(plans(), st.integers(1, 3))
+def test_as_threads_the_readers_of_a_rank_share_one_actor(plan: Plan, together: int) -> None:
+    one = plan.scenario
+    threads = one.model_copy(
+        update={
+            "loader": one.loader.model_copy(update={"worker": "thread"}),
+            "cluster": one.cluster.model_copy(update={"placement": "colocated", "roles_per_actor": together}),
+        }
+    )
+    here = Plan(threads, plan.modelled)
+    readers = actors(here, "reader")
+    assert members(readers, "reader") == once(here.readers())
+    for actor in readers:
+        ranks = Counter(rank for rank, _ in actor.members)
+        assert set(ranks.values()) == {threads.loader.num_workers}, "a rank's readers are never parted"
+        assert len(ranks) <= together
+        assert {here.node_of_reader(*who) for who in actor.members} == {actor.node}
+
+
+def test_threads_take_the_place_of_processes() -> None:
+    def readers(ranks: int, workers: int, worker: str) -> list[str]:
+        loader = {"num_workers": workers, "worker": worker, "batch_size": 1}
+        wanted = scenario(cluster__ranks_per_node=ranks, loader=loader, dataset={
+            "path": "data", "num_files": 200, "sample_bytes": 100,
+        })  # fmt: skip
+        return [actor.name for actor in actors(Plan(wanted, modelled=False), "reader")]
+
+    assert readers(2, 2, "process") == ["reader-0-0", "reader-0-1", "reader-1-0", "reader-1-1"]
+    assert readers(2, 2, "thread") == ["reader-0-0..0-1", "reader-1-0..1-1"]
+    assert len(readers(16, 8, "thread")) == 16, "not packed: 16 processes a node as without threads"
+    assert readers(32, 1, "thread")[0] == "reader-0-0..1-0", "more are packed, by whole ranks"
+
+
 def test_placement_needs_no_ray() -> None:
     code = "import sys, rayio.cluster.placement; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -105,6 +105,22 @@ def test_every_rank_has_the_same_whole_steps_and_all_meet_at_each_of_them() -> N
     assert here.queue(2).steps == here.steps
 
 
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(6, 60), st.sampled_from(["contiguous", "strided"]))
+def test_without_drop_last_those_meet_at_a_step_that_have_one(ranks: int, batch: int, files: int, how: str) -> None:
+    here = plan(
+        cluster__ranks_per_node=ranks, loader={"batch_size": batch, "partition": how, "drop_last": False},
+        dataset__num_files=files,
+    )  # fmt: skip
+    for epoch in (0, 1):
+        for step in range(here.steps[epoch] + 1):
+            meeting = [rank for rank in range(ranks) if here.meets(rank, epoch, step)]
+            assert here.parties(epoch, step) == len(meeting)
+            assert meeting == [rank for rank in range(ranks) if step < here.training(rank).steps(epoch)]
+    assert [here.queue(rank).steps for rank in range(ranks)] == [here.steps_of(rank) for rank in range(ranks)]
+    assert sum(tally.samples for tally in here.planned()) == 2 * files
+    assert [(t.steps, t.samples) for t in here.planned()] == [(t.steps, t.samples) for t in here.planned_numbers()]
+
+
 @pytest.mark.parametrize(("sync", "meets"), [("none", False), ("barrier", True)])
 def test_ranks_meet_unless_there_is_no_sync(sync: str, meets: bool) -> None:
     assert plan(train__sync=sync).has_barrier is meets

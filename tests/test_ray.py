@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rayio.cluster.placement import actors
 from rayio.errors import ClusterError, DataError, RunError
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
@@ -68,8 +69,20 @@ def real(tmp_path: Path, **overrides: Any) -> Any:
         {"loader__in_order": False, "loader__num_workers": 3, "cluster__roles_per_actor": 6},
         {"loader__assignment": "dynamic", "loader__partition": "strided", "loader__shuffle": "none"},
         {"cluster__nodes": 2, "cluster__placement": "spread", "cluster__roles_per_actor": 8},
+        {"loader__drop_last": False, "loader__batch_size": 5, "cluster__ranks_per_node": 3, "dataset__num_files": 47},
+        {"train__evaluate": {"compute": "3 ms", "every": {"steps": 5}}, "dataset__eval": {"num_files": 13}},
+        {"loader__worker": "thread", "loader__num_workers": 3},
     ],
-    ids=["static", "no workers", "out of order", "dynamic", "packed and spread"],
+    ids=[
+        "static",
+        "no workers",
+        "out of order",
+        "dynamic",
+        "packed and spread",
+        "ranks run out",
+        "evaluation",
+        "threads that inflate",
+    ],
 )
 def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path: Path, overrides: dict[str, Any]) -> None:
     wanted = real(tmp_path, **overrides)
@@ -82,6 +95,8 @@ def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path: Path, overrides:
     books = here.ledger.as_dict()
     assert there.result["ledger"] == books
     assert there.exit_code == 0
+    readers = {actor["name"] for actor in there.directory.info["actors"] if actor["name"].startswith("reader")}
+    assert readers == {actor.name for actor in actors(here.plan, "reader")}
 
 
 def killed_run(tmp_path: Path, kind: str, **overrides: Any) -> tuple[Run, Killer]:

@@ -71,6 +71,13 @@ def test_the_python_call_gives_utilisation_and_spans(home: Path) -> None:
     assert (home / "r").is_dir()
 
 
+@pytest.mark.parametrize("engine", ["local", "virtual"])
+def test_threads_are_said_to_be_for_ray(home: Path, engine: Any) -> None:
+    wanted = scenario(loader__worker="thread", train__compute="100 us")
+    notes = rayio.run(wanted, engine=engine).result["notes"]
+    assert any(note.startswith(f"loader.worker=thread: is for Ray; on the {engine} engine") for note in notes)
+
+
 def test_overrides_may_be_a_mapping(home: Path) -> None:
     run = rayio.run("unet3d-small", {"train.epochs": 1, "loader.num_workers": 1}, engine="virtual")
     assert "epochs: 1" in (run.directory.scenario or "")

@@ -25,16 +25,23 @@ class Dlio:
     samples_per_second: NDArray[np.float64]
 
 
-def dlio(steps: Steps, *, world_size: int, batch_size: int, steps_per_epoch: int) -> Dlio:
+def dlio(steps: Steps, *, batch_size: int, steps_of: Ints, planned: int) -> Dlio:
     """Compute DLIO's metrics of every epoch that all ranks went through, when it has at least three steps.
 
-    A block ends where a checkpoint begins. For a rank and a block, with ``proc = load + compute`` and a = 1:
-    ``T = (end - start) - Σ proc[:a]``, ``AU = 100 · Σ compute[a:] / T`` and
-    ``throughput = (len(compute) - 2) / T · batch_size``, the literal 2 being DLIO's. An epoch's number is the mean of
-    its blocks, weighted by their steps; then AU is the mean over ranks and throughput the sum.
+    ``steps_of`` are the steps in an epoch of each rank that recorded any, ``planned`` those of all ranks together.
+
+    A block ends where a checkpoint or an evaluation begins. For a rank and a block, with ``proc = load + compute`` and
+    a = 1: ``T = (end - start) - Σ proc[:a]``, ``AU = 100 · Σ compute[a:] / T`` and
+    ``throughput = (len(compute) - 2) / T · batch_size``, the literal 2 being DLIO's (below zero it is nothing). An
+    epoch's number is the mean of its blocks, weighted by their steps; then AU is the mean over ranks and throughput
+    the sum.
+
+    DLIO knows whole batches and equal ranks only (its ``drop_last`` is hard-wired). With ``drop_last: false`` its
+    formula is kept: a smaller last batch counts as a whole one, in AU by its compute and in throughput as
+    ``batch_size`` samples, and every rank is weighed by its own number of steps.
     """
     nothing = Dlio(np.empty(0), np.empty(0))
-    if steps.number == 0 or steps_per_epoch < 3:
+    if steps.number == 0 or steps_of.min() < 3:
         return nothing
     first = np.flatnonzero(_begins_block(steps))
     last = np.append(first[1:], steps.number) - 1
@@ -46,20 +53,20 @@ def dlio(steps: Steps, *, world_size: int, batch_size: int, steps_per_epoch: int
     is_long = total > 0
     seconds = np.where(is_long, total, 1) / 1e9
     au = np.where(is_long, 100 * counted / 1e9 / seconds, 0.0)
-    throughput = np.where(is_long, (number - 2) / seconds * batch_size, 0.0)
+    throughput = np.where(is_long, np.maximum(number - 2, 0) / seconds * batch_size, 0.0)
 
     epoch = steps.epoch[first]
     num_epochs = int(epoch.max()) + 1
     done = np.bincount(epoch, weights=number, minlength=num_epochs)
-    complete = done == world_size * steps_per_epoch
-    weight = number / steps_per_epoch
+    complete = done == planned
+    weight = number / steps_of[steps.life[first]]
     au_sum = np.bincount(epoch, weights=au * weight, minlength=num_epochs)
     throughput_sum = np.bincount(epoch, weights=throughput * weight, minlength=num_epochs)
-    return Dlio(au_sum[complete] / world_size, throughput_sum[complete])
+    return Dlio(au_sum[complete] / len(steps_of), throughput_sum[complete])
 
 
 def _begins_block(steps: Steps) -> NDArray[np.bool_]:
-    """Say which steps begin a block: the first of a rank, of an epoch and after any rank's checkpoint."""
+    """Say which steps begin a block: the first of a rank, of an epoch and after any rank's pause."""
     key: Ints = (steps.epoch << 31) | steps.step
     saves = np.isin(key, np.unique(key[steps.saving < steps.end]))
     begins = np.ones(steps.number, np.bool_)

@@ -50,10 +50,16 @@ def line(snapshot: dict[str, Any], planned_steps: int, seconds: float | None) ->
     time = snapshot["time"]
     if not time and seconds is not None:
         return f"{seconds:.0f} s"  # nothing heard yet, or nothing is recorded
-    busy = sum(time.get(name, 0) for name in ("data_wait", "compute", "sync", "checkpoint", "overshoot")) or 1
-    share = {name: 100 * time.get(name, 0) / busy for name in ("compute", "data_wait", "sync", "checkpoint")}
+    busy = (
+        sum(time.get(name, 0) for name in ("data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot")) or 1
+    )
+    names = ("compute", "data_wait", "sync", "checkpoint", "evaluate")
+    share = {name: 100 * time.get(name, 0) / busy for name in names}
+    pauses = f"checkpoint {share['checkpoint']:.1f} %"
+    if time.get("evaluate"):
+        pauses += f" · evaluation {share['evaluate']:.1f} %"
     rate = "" if seconds is None else f" · {snapshot['bytes'] / max(seconds, 1e-9) / 2**20:.0f} MiB/s"
     return (
         f"{snapshot['steps']}/{planned_steps} rank-steps · compute {share['compute']:.1f} % · data wait "
-        f"{share['data_wait']:.1f} % · sync {share['sync']:.1f} % · checkpoint {share['checkpoint']:.1f} %{rate}"
+        f"{share['data_wait']:.1f} % · sync {share['sync']:.1f} % · {pauses}{rate}"
     )

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.dlio import dlio
+from rayio.analyze.evaluation import EVALUATION, evaluation
 from rayio.analyze.timeline import PHASES, SPLIT, Ints, Lives, Steps, integers, texts, timeline
+from rayio.data.sampler import Sampler
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.trace.span import FOREIGN_LANE
@@ -34,6 +36,9 @@ LISTED_RANKS = 64
 STEP_TIMES = ("step_time", "data_wait", "compute", "sync")
 SPAN_TIMES = ("read", "decode", "collate", "write")
 
+#: What may follow a step; few spans, of which those of the whole run have percentiles.
+PAUSES = ("checkpoint", "evaluate")
+
 #: Numbers of a result that are not tables.
 HEADLINE = (
     "au",
@@ -46,6 +51,7 @@ HEADLINE = (
     "data_wait_share",
     "sync_share",
     "checkpoint_share",
+    "evaluate_share",
     "other_share",
     "goodput",
     "wall_seconds",
@@ -62,30 +68,50 @@ STATISTICS = ("mean", "p50", "p90", "p99", "max")
 METRICS = (
     *HEADLINE,
     *(f"{table}.{name}" for table in ("time", "share") for name in SPLIT),
-    *(f"percentiles.{name}.{s}" for name in (*STEP_TIMES, "checkpoint", *SPAN_TIMES) for s in STATISTICS),
+    *(f"percentiles.{name}.{s}" for name in (*STEP_TIMES, *PAUSES, *SPAN_TIMES) for s in STATISTICS),
+    *(f"evaluation.{name}" for name in EVALUATION),
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RunShape:
-    """What the numbers need to know of the plan; steps are per rank, ``batch_size`` is samples per rank and step."""
+    """What the numbers need to know of the plan; ``batch_size`` is samples per rank and step.
+
+    ``steps_of`` and ``samples_of`` are those of each rank in an epoch, where ranks have all of their samples in place
+    of whole batches (``drop_last: false``); empty, every rank has ``steps_per_epoch`` whole batches.
+    """
 
     world_size: int
     batch_size: int
     warmup_steps: int
     epochs: int
     steps_per_epoch: int
+    steps_of: tuple[int, ...] = ()
+    samples_of: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, scenario: Scenario) -> RunShape:
         """Give the shape of a scenario's run."""
+        sampler, ranks = Sampler.from_scenario(scenario), range(derive.world_size(scenario))
+        differ = not scenario.loader.drop_last
         return cls(
             world_size=derive.world_size(scenario),
             batch_size=scenario.loader.batch_size,
             warmup_steps=scenario.train.warmup_steps,
             epochs=scenario.train.epochs,
             steps_per_epoch=derive.steps_per_epoch(scenario),
+            steps_of=tuple(sampler.steps(0, rank) for rank in ranks) if differ else (),
+            samples_of=tuple(sampler.samples(0, rank) for rank in ranks) if differ else (),
         )
+
+    def steps(self, rank: Ints) -> Ints:
+        """Give the steps in an epoch of each of these ranks."""
+        return np.array(self.steps_of)[rank] if self.steps_of else np.full(len(rank), self.steps_per_epoch)
+
+    def samples(self, rank: Ints, step: Ints) -> Ints:
+        """Give the samples of each of these steps of an epoch: a rank's last batch may be smaller."""
+        whole = np.full(len(rank), self.batch_size)
+        return np.minimum(whole, np.array(self.samples_of)[rank] - step * whole) if self.samples_of else whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +140,9 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
 
     ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it. ``time`` and ``share`` split the wall time of all
     ranks together; ``au``, the ``…_share`` numbers and percentiles of steps are of the whole steps in the window,
-    percentiles of ``read``, ``decode`` and ``collate`` of the spans that end in it, those of ``checkpoint`` and
-    ``write`` of the whole run. ``window_steps`` is of the rank with the fewest; ``steps`` sums all completed ones.
+    percentiles of ``read``, ``decode`` and ``collate`` of the spans for training that end in it, those of
+    ``checkpoint``, ``evaluate`` and ``write`` of the whole run. ``window_steps`` is of the rank with the fewest;
+    ``steps`` sums all completed ones. ``evaluation`` is None when there was none.
     """
     spans = own(spans).unify_dictionaries()
     lives, steps = timeline(spans)
@@ -123,13 +150,14 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
     inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
     result: dict[str, Any] = {
         **_utilisation(steps, inside, lives, window, notes),
-        **_rates(spans, steps, window, shape),
+        **_rates(spans, lives, steps, window, shape),
         **_shares(steps, inside),
         **_whole_run(lives, steps, shape),
-        **_dlio(steps, shape, notes),
+        **_dlio(lives, steps, shape, notes),
         "time": {name: int(lives.split[name].sum()) / 1e9 for name in SPLIT},
         "share": _fractions(lives),
-        "percentiles": _percentiles(spans, steps, inside, window),
+        "evaluation": evaluation(spans, shape.epochs),
+        "percentiles": _percentiles(spans, steps, inside, window, shape),
         "ranks": _ranks(lives, steps, inside),
     }
     notes += _filling(steps, inside)
@@ -153,9 +181,10 @@ def _window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | None,
     number = np.bincount(steps.life, minlength=len(lives.rank))
     if missing := shape.world_size - len(lives.rank):
         notes.append(f"{missing} of {shape.world_size} ranks recorded nothing")
-    planned = shape.epochs * shape.steps_per_epoch
+    planned = shape.epochs * shape.steps(lives.rank)
     if short := int((number < planned).sum()):
-        notes.append(f"{short} of {shape.world_size} ranks did not finish their {planned} steps: the run broke off")
+        most = shape.epochs * shape.steps_per_epoch
+        notes.append(f"{short} of {shape.world_size} ranks did not finish their {most} steps: the run broke off")
     if missing or not len(lives.rank) or (number <= shape.warmup_steps).any():
         notes.append(f"no window: a rank has no step after its {shape.warmup_steps} warm-up steps")
         return None, notes
@@ -199,14 +228,16 @@ def _au_by_rank(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> NDArray[
     return np.where(total > 0, busy / np.maximum(total, 1), np.nan)
 
 
-def _rates(spans: pa.Table, steps: Steps, window: Window | None, shape: RunShape) -> dict[str, Any]:
+def _rates(spans: pa.Table, lives: Lives, steps: Steps, window: Window | None, shape: RunShape) -> dict[str, Any]:
     """Samples whose wait ended in the window, and the bytes that were read for their batches, per second of it.
 
-    Bytes follow the batch, whenever it was read: what was prefetched before the window and consumed in it counts.
+    Samples are those that a batch really holds, the last one of an epoch too. Bytes follow the batch, whenever it was
+    read: what was prefetched before the window and consumed in it counts.
     """
     if window is None:
         return {"samples_per_second": None, "mib_per_second": None}
-    consumed = int(window.holds(steps.arrived).sum()) * shape.batch_size
+    inside = window.holds(steps.arrived)
+    consumed = int(shape.samples(lives.rank[steps.life[inside]], steps.step[inside]).sum())
     name = texts(spans, "name", ("read", "data_wait"))
     ended = integers(spans, "start_ns") + integers(spans, "duration_ns")
     batches = integers(spans, "link")[(name == 1) & window.holds(ended)]
@@ -224,7 +255,7 @@ def _shares(steps: Steps, inside: NDArray[np.bool_]) -> dict[str, Any]:
     total = int(steps.duration[inside].sum())
     spent = {name: int(steps.parts[name][inside].sum()) for name in PHASES[1:]}
     other = total - sum(spent.values())
-    parts = {"data_wait": spent["data_wait"], "sync": spent["sync"], "checkpoint": spent["checkpoint"], "other": other}
+    parts = {name: spent[name] for name in ("data_wait", "sync", *PAUSES)} | {"other": other}
     return {f"{name}_share": ns / total if total else None for name, ns in parts.items()}
 
 
@@ -251,11 +282,10 @@ def _whole_run(lives: Lives, steps: Steps, shape: RunShape) -> dict[str, Any]:
     }
 
 
-def _dlio(steps: Steps, shape: RunShape, notes: list[str]) -> dict[str, Any]:
+def _dlio(lives: Lives, steps: Steps, shape: RunShape, notes: list[str]) -> dict[str, Any]:
     """DLIO's numbers: mean and (population) standard deviation over epochs; AU in percent, as they print it."""
-    by_epoch = dlio(
-        steps, world_size=shape.world_size, batch_size=shape.batch_size, steps_per_epoch=shape.steps_per_epoch
-    )
+    of_ranks = shape.steps(np.arange(shape.world_size))
+    by_epoch = dlio(steps, batch_size=shape.batch_size, steps_of=of_ranks[lives.rank], planned=int(of_ranks.sum()))
     au, rate = by_epoch.au_percent, by_epoch.samples_per_second
     if not len(au):
         notes.append("no au_dlio: it needs a whole epoch of at least 3 steps")
@@ -273,14 +303,18 @@ def _fractions(lives: Lives) -> dict[str, float | None]:
     return {name: int(lives.split[name].sum()) / total if total else None for name in SPLIT}
 
 
-def _percentiles(spans: pa.Table, steps: Steps, inside: NDArray[np.bool_], window: Window | None) -> dict[str, Any]:
+def _percentiles(
+    spans: pa.Table, steps: Steps, inside: NDArray[np.bool_], window: Window | None, shape: RunShape
+) -> dict[str, Any]:
     times = {"step_time": steps.duration, **steps.parts}
     table = {name: _statistics(times[name][inside]) for name in STEP_TIMES}
-    names = ("checkpoint", *SPAN_TIMES)
+    names = (*PAUSES, *SPAN_TIMES)
     name, duration = texts(spans, "name", names), integers(spans, "duration_ns")
     ended = integers(spans, "start_ns") + duration
-    is_measured = window.holds(ended) if window else np.ones(len(ended), np.bool_)
-    is_whole_run = np.isin(names, ("checkpoint", "write"))
+    is_measured = integers(spans, "epoch") < shape.epochs
+    if window:
+        is_measured &= window.holds(ended)
+    is_whole_run = np.isin(names, (*PAUSES, "write"))
     for code, text in enumerate(names):
         chosen = name == code
         table[text] = _statistics(duration[chosen if is_whole_run[code] else chosen & is_measured])

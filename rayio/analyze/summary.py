@@ -19,6 +19,7 @@ _WHAT = {
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
     "checkpoint": "blocked by checkpoints",
+    "evaluate": "evaluating",
     "restart": "lost to failures",
     "other": "rayio's own overhead",
 }
@@ -115,12 +116,16 @@ def _headline(result: Mapping[str, Any]) -> list[str]:
     if result.get("au_dlio") is not None:
         rate = _decimal(result.get("samples_per_second_dlio"))
         rows.append(("as DLIO", f"{result['au_dlio']:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
+    if found := result.get("evaluation"):
+        low, high, each = _percent(found["au_min"]), _percent(found["au_max"]), _seconds(found["mean_seconds"])
+        remark = f"AU of evaluation, min {low}, max {high} over ranks; {found['rounds']} of {each} each"
+        rows.append(("evaluation", _percent(found["au"]), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
 
 
 def _split(result: Mapping[str, Any]) -> list[str]:
     time, share = result.get("time", {}), result.get("share", {})
-    names = [name for name in SPLIT if name != "restart" or time.get(name)]
+    names = [name for name in SPLIT if name not in ("evaluate", "restart") or time.get(name)]
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
         f"  {name:<12}{_seconds(time.get(name)):>12}{_percent(share.get(name)):>10}  {_WHAT[name]}" for name in names

@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 
 #: What lane 0 of a rank is made of, in the order in which a step goes through it.
-PHASES = ("startup", "data_wait", "compute", "sync", "checkpoint")
+PHASES = ("startup", "data_wait", "compute", "sync", "checkpoint", "evaluate")
 
 #: What a rank's wall time is split into: its phases, what a failure cost, and the rest, which is the emulator's own.
 SPLIT = (*PHASES, "restart", "other")
 
-_WAIT, _COMPUTE, _CHECKPOINT = PHASES.index("data_wait"), PHASES.index("compute"), PHASES.index("checkpoint")
+_WAIT, _COMPUTE = PHASES.index("data_wait"), PHASES.index("compute")
+#: What a step may end with after its training is done.
+_PAUSES = (PHASES.index("checkpoint"), PHASES.index("evaluate"))
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -45,8 +47,8 @@ class Steps:
 
     A step lasts from where its rank asks for its batch to where it asks for the next one; the last one to the end of
     the rank. ``life`` is the position of its rank in :class:`Lives`; ``arrived`` is when the batch was there;
-    ``saving`` is when its checkpoint began, or its end when it had none. ``parts`` has an array for each of data_wait,
-    compute, sync and checkpoint.
+    ``saving`` is when its checkpoint or evaluation began, or its end when it had none. ``parts`` has an array for each
+    of data_wait, compute, sync, checkpoint and evaluate.
     """
 
     life: Ints
@@ -119,7 +121,7 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     first = np.flatnonzero(is_first)
     parts = {name: _sums(np.where(phase == code, end - start, 0), first) for code, name in enumerate(PHASES)}
     has_computed = _sums((phase == _COMPUTE).astype(np.int64), first) > 0
-    saving = np.where(phase == _CHECKPOINT, start, _NEVER)
+    saving = np.where(np.isin(phase, _PAUSES), start, _NEVER)
     saving = np.minimum.reduceat(saving, first) if len(first) else saving
 
     owner, begun = group[first], start[first]

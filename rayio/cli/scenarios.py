@@ -36,12 +36,17 @@ def validate(source: Source, overrides: Overrides = None) -> None:
         if number
     ]
     print(
-        f"{source}: ok: {derive.world_size(scenario)} ranks × {derive.total_steps(scenario)} steps, "
+        f"{source}: ok: {derive.world_size(scenario)} ranks × {_steps(scenario)} steps, "
         f"{derive.num_samples(scenario)} samples, {format_bytes(derive.dataset_bytes(scenario))}"
         + "".join(f"; {text}" for text in left_out)
     )
     for text in derive.idle(scenario):
         print(f"note: {text}")
+
+
+def _steps(scenario: Scenario) -> str:
+    fewest, most = (scenario.train.epochs * steps for steps in derive.rank_steps(scenario))
+    return f"{most}" if fewest == most else f"{fewest} to {most}"
 
 
 def show(source: Source, overrides: Overrides = None) -> None:

@@ -19,6 +19,7 @@ from rayio.pipeline.env import Env, Shard, Where
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.local import InlineQueue
+from rayio.pipeline.phases import PhasedQueue
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.storage.base import Served, Storage
@@ -149,9 +150,9 @@ class Reader(Host):
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         self.loading = self.plan.loading(len({rank for rank, _ in birth.members}))
-        path = self.plan.scenario.dataset.path
         self._envs = {
-            who: self.env("reader", f"{who[0]}-{who[1]}", storage=self.storage(path)) for who in birth.members
+            who: self.env("reader", f"{who[0]}-{who[1]}", storage=self.plan.data_storage(self.storage))
+            for who in birth.members
         }
         self._busy = {who: asyncio.Lock() for who in birth.members}
 
@@ -178,17 +179,24 @@ class PrefetchQueue(Host):
         super().__init__(birth)
         workers = range(self.plan.scenario.loader.num_workers)
         self.readers = birth.holders("reader", {(rank, worker) for (rank,) in birth.members for worker in workers})
-        self.sampler = self.plan.sampler(len(birth.members))
-        self._queues = {rank: self._queue(rank) for (rank,) in birth.members}
+        self.samplers = self.plan.samplers(len(birth.members))
+        #: By rank, and whether it is the one for evaluation.
+        self._queues = {(rank, False): self._queue(str(rank), self.plan.queue(rank)) for (rank,) in birth.members}
+        if self.plan.evaluation is not None:
+            for (rank,) in birth.members:
+                spec = self.plan.queue(rank, evaluating=True)
+                self._queues[rank, True] = self._queue(f"{rank}-eval", spec)
 
-    def _queue(self, rank: int) -> prefetch.PrefetchQueue:
-        state = QueueState(self.plan.queue(rank), lambda epoch, step: self.sampler.step_bytes(epoch, rank, step))
-        return prefetch.PrefetchQueue(self.env("queue", str(rank)), state, self._submit)
+    def _queue(self, index: str, spec: QueueSpec) -> prefetch.PrefetchQueue:
+        def step_bytes(epoch: int, step: int) -> int:
+            return self.samplers.of(epoch).step_bytes(epoch, spec.rank, step)
+
+        return prefetch.PrefetchQueue(self.env("queue", index), QueueState(spec, step_bytes), self._submit)
 
     async def take(self, rank: int, take: Take, patience_ns: int) -> list[Delivery]:
         """Answer a rank; the payload of each delivery is a reference that the rank fetches by itself."""
         self.wake()
-        return await self._queues[rank].take(take, patience_ns)
+        return await self._queues[rank, self.plan.is_evaluation(take.epoch)].take(take, patience_ns)
 
     async def _submit(self, lease: Lease) -> list[Delivery]:
         reader = self.readers[lease.rank, lease.worker]
@@ -197,7 +205,8 @@ class PrefetchQueue(Host):
             seconds, batches = await headers
         except Exception as error:
             raise plain(error) from None
-        self._queues[lease.rank].lease_steps = lease_steps(seconds / len(batches), self.plan.queue(lease.rank))
+        queue = self._queues[lease.rank, self.plan.is_evaluation(lease.epoch)]
+        queue.lease_steps = lease_steps(seconds / len(batches), self.plan.queue(lease.rank))
         return [replace(b, payload=p if self.plan.payload else None) for b, p in zip(batches, payloads, strict=True)]
 
 
@@ -236,10 +245,14 @@ class TrainerRank(Host):
         if self.barrier is not None:
             env.barrier = RemoteBarrier(self.barrier, self.kernel)
         if self.plan.scenario.loader.num_workers == 0:
-            env.storage = self.storage(self.plan.scenario.dataset.path)
+            env.storage = self.plan.data_storage(self.storage)
             env.queue = InlineQueue(env, self.plan.loading())
         else:
-            env.queue = RemoteQueue(self.queues[rank,], self.kernel, self.plan.queue(rank))
+            queue = self.queues[rank,]
+            env.queue = RemoteQueue(queue, self.kernel, self.plan.queue(rank))
+            if self.plan.evaluation is not None:
+                evaluation = RemoteQueue(queue, self.kernel, self.plan.queue(rank, evaluating=True))
+                env.queue = PhasedQueue(env.queue, evaluation, len(self.plan.steps))
         await roles.train(env, self.plan.training(rank), self.tallies[rank], attempt)
         if self.barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
             self.barrier.announce.remote(Where(rank, len(self.plan.steps), 0, attempt), 0)
@@ -269,7 +282,7 @@ class Barrier:
     """The barrier of all ranks."""
 
     def __init__(self, plan: Plan) -> None:
-        self.barrier = BarrierShell(WallKernel(), plan.parties)
+        self.barrier = BarrierShell(WallKernel(), plan.parties, plan.meets)
 
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""

@@ -42,16 +42,26 @@ def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
     """Give how many roles of a kind share an actor, of ``number`` on one node.
 
     ``auto`` is one up to 16 readers (and 16 of this kind) per node; above that, roles with real I/O are packed into 16
-    actors, and roles that only sleep or pass messages into two.
+    actors, and roles that only sleep or pass messages into two. With ``loader.worker: thread`` the readers of a rank
+    are one role to this rule.
     """
     chosen = plan.scenario.cluster.roles_per_actor
     if kind == "storage":
         return 1
+    loader, per_node = plan.scenario.loader, plan.scenario.cluster.ranks_per_node
+    workers = max(1, loader.num_workers)
+    if loader.worker == "thread":
+        together = workers if kind == "reader" else 1
+        return together * _packed_together(plan, kind, chosen, -(-number // together), per_node)
+    return _packed_together(plan, kind, chosen, number, per_node * workers)
+
+
+def _packed_together(plan: Plan, kind: Kind, chosen: int | Literal["auto"], number: int, readers: int) -> int:
     if chosen != "auto":
         return chosen
-    loader, per_node = plan.scenario.loader, plan.scenario.cluster.ranks_per_node
-    if max(per_node * max(1, loader.num_workers), number) <= UNPACKED_READERS:
+    if max(readers, number) <= UNPACKED_READERS:
         return 1
+    loader = plan.scenario.loader
     does_io = kind in ("reader", "checkpoint_writer") or (kind == "rank" and loader.num_workers == 0)
     return -(-number // (UNPACKED_READERS if does_io and not plan.modelled else PACKED_ACTORS))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -63,13 +64,15 @@ class _Block:
 class Sampler:
     """The plan of what every rank reads in every epoch, as a handful of parameters: it pickles to a few hundred bytes.
 
-    Every rank has the same number of steps; samples that do not fill a batch on every rank are dropped from the end of
-    each rank's share (``drop_last``), and with ``shuffle="global"`` those are others every epoch. ``shuffle_block`` and
-    ``shuffle_buffer`` are samples, for the shuffles of these names. ``block_samples`` and ``max_blocks`` bound a cache
-    of computed steps, which is no part of the plan; see :meth:`cached_for`.
+    With ``drop_last`` every rank has the same number of steps; samples that do not fill a batch on every rank are
+    dropped from the end of each rank's share, and with ``shuffle="global"`` those are others every epoch. Without it
+    every rank has all of its share: its last batch may be smaller, and ranks may differ by a step. ``shuffle_block``
+    and ``shuffle_buffer`` are samples, for the shuffles of these names. ``block_samples`` and ``max_blocks`` bound a
+    cache of computed steps, which is no part of the plan; see :meth:`cached_for`.
 
     Raises:
-        DataError: a size is not positive, or one batch a rank is more than the dataset has.
+        DataError: a size is not positive, or one batch a rank (one sample, without ``drop_last``) is more than the
+            dataset has.
         ScenarioError: no such partition or shuffle.
     """
 
@@ -85,6 +88,7 @@ class Sampler:
         shuffle_buffer: int = 1,
         seed: int,
         max_steps: int | None = None,
+        drop_last: bool = True,
         block_samples: int = BLOCK_SAMPLES,
         max_blocks: int = 4,
     ) -> None:
@@ -104,21 +108,24 @@ class Sampler:
         self.sizes = Sizes(layout.samples_per_file, shuffle_block, shuffle_buffer)
         self.seed = seed
         self.max_steps = max_steps
+        self.drop_last = drop_last
         share = PARTITIONS[partition].share
         SHUFFLES[shuffle]  # refused here when there is none
-        #: The smallest share decides: a rank with one step more would wait for partners that have finished.
+        #: With ``drop_last`` the smallest share decides: a rank with one step more would meet nobody there.
         shares = [share(layout.num_samples, world_size, rank) for rank in range(world_size)]
         smallest = min(shares)
         #: Samples given out in an epoch; those that every rank has count once for each.
         self.shared_out = sum(shares)
-        #: Whole batches that every rank has in an epoch, and those it makes: at most ``max_steps``.
+        #: Whole batches that every rank has in an epoch.
         self.whole_steps = smallest // batch_size
-        if self.whole_steps < 1:
+        if smallest < (batch_size if drop_last else 1):
+            each = f"batch_size {batch_size}" if drop_last else "one"
             raise DataError(
-                f"{layout.num_samples} samples are fewer than batch_size {batch_size} on each of {world_size} ranks; "
+                f"{layout.num_samples} samples are fewer than {each} on each of {world_size} ranks; "
                 f"lower loader.batch_size or the number of ranks, or raise dataset.num_files"
             )
-        self.num_steps = self.whole_steps if max_steps is None else min(self.whole_steps, max_steps)
+        #: Steps of the ranks that have the most, at most ``max_steps``.
+        self.num_steps = self._capped(self.whole_steps if drop_last else -(-max(shares) // batch_size))
         self._cache(block_samples, max_blocks)
 
     def _cache(self, block_samples: int, max_blocks: int) -> None:
@@ -141,6 +148,7 @@ class Sampler:
             shuffle_buffer=loader.shuffle_buffer or 1,
             seed=scenario.seed,
             max_steps=scenario.train.steps,
+            drop_last=loader.drop_last,
         )
 
     def cached_for(self, num_ranks: int, memory_bytes: int = 256 << 20) -> Sampler:
@@ -151,15 +159,27 @@ class Sampler:
         copy = Sampler.__new__(Sampler)
         copy.__dict__.update(self.__dict__)
         bytes_per_sample = 8 * 4
-        copy._cache(min(BLOCK_SAMPLES, memory_bytes // (2 * num_ranks * bytes_per_sample)), 2 * num_ranks)
+        blocks = (2 if self.drop_last else 3) * num_ranks  # a smaller last step is a block of its own
+        copy._cache(min(BLOCK_SAMPLES, memory_bytes // (2 * num_ranks * bytes_per_sample)), blocks)
         return copy
+
+    def _capped(self, steps: int) -> int:
+        return steps if self.max_steps is None else min(steps, self.max_steps)
+
+    def _share(self, rank: int) -> int:
+        return PARTITIONS[self.partition].share(self.layout.num_samples, self.world_size, rank)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_blocks": {}}
 
     def steps(self, epoch: int, rank: int) -> int:
-        """Count the steps of a rank in an epoch: whole batches, at most ``max_steps``, equal for all ranks."""
-        return self.num_steps
+        """Count the steps of a rank in an epoch, at most ``max_steps``; with ``drop_last`` equal for all ranks."""
+        return self.num_steps if self.drop_last else self._capped(-(-self._share(rank) // self.batch_size))
+
+    def samples(self, epoch: int, rank: int) -> int:
+        """Count the samples of a rank in an epoch."""
+        most = self.num_steps * self.batch_size
+        return most if self.drop_last else min(most, self._share(rank))
 
     @property
     def dropped(self) -> int:
@@ -167,6 +187,8 @@ class Sampler:
 
         A sample that every rank has and leaves out counts once for each.
         """
+        if not self.drop_last:
+            return 0
         return self.shared_out - self.whole_steps * self.batch_size * self.world_size
 
     def batch(self, epoch: int, rank: int, step: int) -> Batch:
@@ -194,20 +216,24 @@ class Sampler:
     def planned(self, epoch: int, rank: int) -> Planned:
         """Count and digest a rank's whole epoch, in blocks: memory stays bounded, the cache is left alone."""
         digest, many = 0, max(1, (1 << 16) // self.batch_size)
-        for first in range(0, self.num_steps, many):
-            steps = np.arange(first, min(first + many, self.num_steps), dtype=np.int64)
+        num_steps, num_samples = self.steps(epoch, rank), self.samples(epoch, rank)
+        whole = num_samples // self.batch_size
+        edges = [*range(0, whole, many), *range(whole, num_steps + 1)]  # a smaller last step comes by itself
+        for first, last in pairwise(edges):
+            steps = np.arange(first, last, dtype=np.int64)
             samples = self._samples(epoch, rank, first, len(steps))
             digest += int(np.sum(_digests(epoch, rank, steps, samples), dtype=np.uint64))
-        return Planned(self.num_steps, self.num_steps * self.batch_size, digest & seeds.MASK)
+        return Planned(num_steps, num_samples, digest & seeds.MASK)
 
     def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
-        """Compute the sample ids of consecutive steps, one row a step."""
-        num_samples = self.layout.num_samples
-        local = np.arange(first_step * self.batch_size, (first_step + num_steps) * self.batch_size, dtype=np.int64)
+        """Compute the sample ids of consecutive steps of one size, one row a step."""
+        num_samples, first = self.layout.num_samples, first_step * self.batch_size
+        last = min(first + num_steps * self.batch_size, self._share(rank))
+        local = np.arange(first, last, dtype=np.int64)
         positions = PARTITIONS[self.partition].positions(num_samples, self.world_size, rank, local)
         key = seeds.key(self.seed, "shuffle", epoch)
         samples = SHUFFLES[self.shuffle](num_samples, key, positions, self.sizes)
-        return samples.reshape(num_steps, self.batch_size)
+        return samples.reshape(num_steps, -1)
 
     def _block(self, epoch: int, rank: int, step: int) -> tuple[_Block, int]:
         """Find the block of a step and the step's row in it, computing the block when it is not at hand."""
@@ -215,12 +241,16 @@ class Sampler:
         address = (epoch, rank, number)
         block = self._blocks.get(address)
         if block is None or row >= len(block.step_bytes):
-            if not (0 <= rank < self.world_size and 0 <= step < self.num_steps and epoch >= 0):
+            if not (0 <= rank < self.world_size and 0 <= step < self.steps(epoch, rank) and epoch >= 0):
                 raise IndexError(
                     f"no step {step} for rank {rank} in epoch {epoch}: {self.world_size} ranks, {self.num_steps} steps"
                 )
-            first = step - row
-            samples = self._samples(epoch, rank, first, min(self.block_steps, self.num_steps - first))
+            first, whole = step - row, self.samples(epoch, rank) // self.batch_size
+            if step == whole:  # smaller than the others, so a block of its own
+                address, first, row, whole = (epoch, rank, -1), step, 0, step + 1
+                if (block := self._blocks.get(address)) is not None:
+                    return block, row
+            samples = self._samples(epoch, rank, first, min(self.block_steps, whole - first))
             block = _Block(samples, self.layout)
             while len(self._blocks) >= self.max_blocks:
                 self._blocks.pop(next(iter(self._blocks), address), None)

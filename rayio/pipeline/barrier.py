@@ -15,11 +15,20 @@ from rayio.pipeline.queue import StaleAttemptError
 Step = tuple[int, int]
 
 
-class BarrierState:
-    """Who is awaited at which step. Arrivals are keyed by rank, so a repeated one never counts twice."""
+def _everybody(rank: int, epoch: int, step: int) -> bool:
+    return True
 
-    def __init__(self, parties: Callable[[int, int], int]) -> None:
+
+class BarrierState:
+    """Who is awaited at which step. Arrivals are keyed by rank, so a repeated one never counts twice.
+
+    ``parties(epoch, step)`` is how many ranks meet there; ``meets(rank, epoch, step)`` says whether a rank is one of
+    them, for ranks may run out of steps before an epoch is over.
+    """
+
+    def __init__(self, parties: Callable[[int, int], int], meets: Callable[[int, int, int], bool] = _everybody) -> None:
         self.parties = parties
+        self.meets = meets
         self.attempt = 0
         self.deadlines: dict[Step, dict[int, int]] = {}
         #: Latest deadline of the steps released lately, for arrivals that are repeated after a lost answer.
@@ -28,8 +37,8 @@ class BarrierState:
     def arrive(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> dict[Step, int]:
         """Note an arrival; give every step that it releases with the latest deadline of its parties.
 
-        A rank can only be at a step when all earlier ones were released; so whatever still waits there (this brain
-        was restarted and forgot) is released too.
+        A rank can only be at a step when all earlier ones where it meets others were released; so whoever still waits
+        there (this brain was restarted and forgot) is released too.
 
         Raises:
             StaleAttemptError: the message is of an older attempt.
@@ -47,7 +56,7 @@ class BarrierState:
             return {here: self.released[here]}
         arrived = self.deadlines.setdefault(here, {})
         arrived[rank] = deadline
-        done = [s for s in self.deadlines if s < here]
+        done = [s for s in self.deadlines if s < here and self.meets(rank, *s)]
         if len(arrived) >= self.parties(epoch, step):
             done.append(here)
         out = {s: max(self.deadlines.pop(s).values()) for s in done}
@@ -60,9 +69,14 @@ class BarrierState:
 class Barrier:
     """The waiting around a :class:`BarrierState`, for any kernel."""
 
-    def __init__(self, kernel: Kernel, parties: Callable[[int, int], int]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        parties: Callable[[int, int], int],
+        meets: Callable[[int, int, int], bool] = _everybody,
+    ) -> None:
         self.kernel = kernel
-        self.state = BarrierState(parties)
+        self.state = BarrierState(parties, meets)
         self._waiting: dict[Step, Future] = {}
 
     def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:

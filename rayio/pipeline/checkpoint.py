@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rayio.pipeline.env import Shard, Where
+from rayio.pipeline.schedule import Schedule
 from rayio.scenario import derive
 from rayio.scenario.model import Checkpoint, Scenario
 
@@ -23,23 +24,21 @@ class Checkpointing:
         self.path = section.path
         #: Bytes that each writer saves, by number.
         self.sizes = derive.checkpoint_shards(scenario)
-        self._steps_per_epoch = derive.steps_per_epoch(scenario)
-        self._period = derive.checkpoint_period(scenario)
+        self.schedule = Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario))
 
-    def is_due(self, epoch: int, step: int) -> bool:
-        """Say whether a checkpoint follows this step. Steps are counted over all epochs."""
-        return (epoch * self._steps_per_epoch + step + 1) % self._period == 0
-
-    def shards(self, at: Where) -> Sequence[Shard]:
-        """Give the shards that rank ``at.rank`` saves after this step."""
-        if not self.is_due(at.epoch, at.step):
+    def shards(self, at: Where, steps: int) -> Sequence[Shard]:
+        """Give the shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step."""
+        due = self.schedule.due(at.epoch, at.step, steps)
+        if not due:
             return ()
         if self.section.writers == "all_ranks":
-            return (self._shard(at, f"rank-{at.rank:05d}.bin", at.rank),)
+            return tuple(self._shard(one, f"rank-{at.rank:05d}.bin", at.rank) for one in due)
         if at.rank != 0:
             return ()
-        return tuple(self._shard(at, f"shard-{number:05d}.bin", number) for number in range(len(self.sizes)))
+        numbers = range(len(self.sizes))
+        return tuple(self._shard(one, f"shard-{number:05d}.bin", number) for one in due for number in numbers)
 
-    def _shard(self, at: Where, name: str, writer: int) -> Shard:
-        path = f"epoch-{at.epoch:04d}-step-{at.step:08d}/{name}"
+    def _shard(self, due: int, name: str, writer: int) -> Shard:
+        epoch, step = self.schedule.step(due)
+        path = f"epoch-{epoch:04d}-step-{step:08d}/{name}"
         return Shard(path, self.sizes[writer], self.section.request_bytes, self.section.fsync, writer)

@@ -131,6 +131,12 @@ class Env:
             self.span("overshoot", end, woken, at, lane=lane)
         return end
 
+    async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
+        """Really do something, in a thread of its own; the span has the bytes that ``function`` gives."""
+        start = self.kernel.now()
+        nbytes = await self.kernel.threaded(function)
+        self.span(name, start, self.kernel.now(), at, lane=lane, nbytes=nbytes)
+
     async def read(
         self,
         requests: Requests,
@@ -178,13 +184,13 @@ class Env:
             self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
         return served
 
-    async def take(self, at: Where) -> Delivery:
+    async def take(self, at: Where, name: str = "data_wait", lane: int = 0) -> Delivery:
         """Wait for the next batch: the rank's ``data_wait``, linked to the batch it got."""
         assert self.queue is not None
         asked = self.kernel.now()
         delivery = await self.queue.get(at)
         link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
-        self.span("data_wait", asked, self.kernel.now(), at, nbytes=delivery.nbytes, link=link)
+        self.span(name, asked, self.kernel.now(), at, lane=lane, nbytes=delivery.nbytes, link=link)
         return delivery
 
     async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:

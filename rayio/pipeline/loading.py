@@ -8,10 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
+from rayio.data.decode import Decoding
 from rayio.data.formats import Format
 from rayio.data.layout import Batch
 from rayio.data.sampler import Sampler, sample_digest
 from rayio.pipeline.env import Where
+from rayio.pipeline.phases import Phased
 from rayio.pipeline.queue import Delivery
 from rayio.scenario.distribution import Constant, Distribution
 from rayio.storage.base import Opener, Requests
@@ -24,24 +26,41 @@ Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
 class Loading:
     """The batches of one rank, computed on demand and never stored."""
 
-    def __init__(self, sampler: Sampler, form: Format, *, seed: int, decode: Distribution, payload: bool) -> None:
-        self.sampler = sampler
+    def __init__(
+        self,
+        samplers: Phased[Sampler],
+        form: Format,
+        *,
+        seed: int,
+        decode: Distribution,
+        payload: bool,
+        rate: float | None = None,
+        decoding: Decoding | None = None,
+    ) -> None:
+        self.samplers = samplers
         self.format = form
         self.seed = seed
         self.decode = decode
+        #: Bytes per second that decoding takes in place of ``decode``, where it is work and there are no bytes.
+        self.rate = rate
+        #: What is really done to the bytes, in place of sleeping.
+        self.decoding = decoding
         #: Whether the bytes that were read travel to the rank, or only their number.
         self.payload = payload
 
     def of(self, at: Where) -> Load:
         """Give all there is to know of one batch before it is read."""
-        return Load(self, at, self.sampler.batch(at.epoch, at.rank, at.step))
+        sampler = self.samplers.of(at.epoch)
+        return Load(self, at, sampler, sampler.batch(at.epoch, at.rank, at.step))
 
     def decode_seconds(self, batch: Batch) -> float:
         """Sum the decoding times of the batch's samples, each drawn at the address of its place in the epoch."""
+        if self.rate is not None:
+            return batch.total_bytes / self.rate
         size = len(batch.samples)
         if isinstance(self.decode, Constant):
             return self.decode.value * size
-        index = batch.step * self.sampler.batch_size + np.arange(size, dtype=np.int64)
+        index = batch.step * self.samplers.of(batch.epoch).batch_size + np.arange(size, dtype=np.int64)
         return float(self.decode.draw(seeds.key(self.seed, "decode", batch.rank, batch.epoch), index).sum())
 
 
@@ -51,17 +70,18 @@ class Load:
 
     loading: Loading
     at: Where
+    sampler: Sampler
     batch: Batch
 
     @property
     def requests(self) -> Requests:
         """The requests that the format's library will issue for this batch."""
-        return self.loading.format.requests(self.loading.sampler.layout, self.batch)
+        return self.loading.format.requests(self.sampler.layout, self.batch)
 
     def samples(self) -> Samples:
         """Give the samples by their files, for the trace."""
         files, place = np.unique(self.batch.files, return_inverse=True)
-        path = self.loading.sampler.layout.path
+        path = self.sampler.layout.path
         return Samples([path(file) for file in files.tolist()], place, self.batch.nbytes)
 
     @property
@@ -72,14 +92,19 @@ class Load:
     def from_files(self, opener: Opener) -> Loaded:
         """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
         buffer = np.empty(self.batch.total_bytes, np.uint8)
-        ids = self.loading.format.read(opener, self.loading.sampler.layout, self.batch, buffer)
+        ids = self.loading.format.read(opener, self.sampler.layout, self.batch, buffer)
         return buffer, ids
+
+    def decode(self, loaded: Loaded) -> int:
+        """Do what decoding asks for to what was read, however long it takes; give the bytes that came out of it."""
+        assert self.loading.decoding is not None
+        return self.loading.decoding(loaded[0], self.batch.nbytes)
 
     def delivery(self, loaded: Loaded | None, worker: int) -> Delivery:
         """Wrap up what was read. A model has no bytes: there the plan's own digest stands in."""
         rank, epoch, step, attempt = self.at
         if loaded is None:
-            payload, digest = None, self.loading.sampler.digest(epoch, rank, step)
+            payload, digest = None, self.sampler.digest(epoch, rank, step)
         else:
             payload = loaded[0] if self.loading.payload else None
             digest = sample_digest(epoch, rank, step, loaded[1])

@@ -10,18 +10,20 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rayio.pipeline import roles
 from rayio.pipeline.barrier import Barrier
-from rayio.pipeline.env import Env, Shard, Where
+from rayio.pipeline.env import Env, QueuePort, Shard, Where
 from rayio.pipeline.kernel import Future, Kernel, WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
+from rayio.pipeline.phases import PhasedQueue
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
-from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueState
+from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, QueueState
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.scenario.model import Costs
 from rayio.storage.base import Served, Storage
@@ -143,7 +145,7 @@ class House:
         self.devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         #: What each rank has consumed so far.
         self.tallies = tallies
-        self.barrier = Barrier(kernel, plan.parties)
+        self.barrier = Barrier(kernel, plan.parties, plan.meets)
         self.loading = plan.loading(plan.world_size)
         self.latencies = Latencies(plan.first_byte.draw, plan.scenario.seed, plan.world_size)
 
@@ -173,23 +175,33 @@ class House:
         if plan.has_barrier:
             env.barrier = LocalBarrier(self.barrier, round(plan.scenario.costs.barrier * 1e9))
         if plan.scenario.loader.num_workers == 0:
-            env.storage = self.storage(node, plan.scenario.dataset.path)
+            env.storage = plan.data_storage(lambda path: self.storage(node, path))
             env.queue = InlineQueue(env, self.loading)
         else:
-            env.queue = LocalQueue(self._queue(rank))
+            env.queue = self._queue(rank)
         await roles.train(env, plan.training(rank), self.tallies[rank])
 
-    def _queue(self, rank: int) -> PrefetchQueue:
+    def _queue(self, rank: int) -> QueuePort:
+        """Make a rank's readers and its queue, or two queues that share the readers when it evaluates."""
         plan = self.plan
         readers = []
         for worker in range(plan.scenario.loader.num_workers):
             node = plan.node_of_reader(rank, worker)
             env = self._env("reader", f"{rank}-{worker}", node)
-            env.storage = self.storage(node, plan.scenario.dataset.path)
+            env.storage = plan.data_storage(partial(self.storage, node))
             readers.append(env)
         workers = Workers(readers, self.loading, plan.scenario.costs)
-        state = QueueState(plan.queue(rank), lambda epoch, step: self.loading.sampler.step_bytes(epoch, rank, step))
-        return PrefetchQueue(self._env("queue", str(rank), plan.node_of_rank(rank)), state, workers.submit)
+        training = self._prefetching(str(rank), plan.queue(rank), workers)
+        if plan.evaluation is None:
+            return training
+        evaluation = self._prefetching(f"{rank}-eval", plan.queue(rank, evaluating=True), workers)
+        return PhasedQueue(training, evaluation, len(plan.steps))
+
+    def _prefetching(self, index: str, spec: QueueSpec, workers: Workers) -> LocalQueue:
+        samplers = self.loading.samplers
+        state = QueueState(spec, lambda epoch, step: samplers.of(epoch).step_bytes(epoch, spec.rank, step))
+        env = self._env("queue", index, self.plan.node_of_rank(spec.rank))
+        return LocalQueue(PrefetchQueue(env, state, workers.submit))
 
     def _writer(self, number: int) -> LocalWriter:
         checkpointing = self.plan.checkpointing

@@ -6,11 +6,12 @@ actor can be restarted with the plan and its own name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
 
+from rayio.data.decode import Decoding
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
@@ -18,11 +19,15 @@ from rayio.errors import ScenarioError
 from rayio.pipeline.checkpoint import Checkpointing
 from rayio.pipeline.ledger import WORD, Tally
 from rayio.pipeline.loading import Loading
+from rayio.pipeline.phases import Phased, PhasedStorage
 from rayio.pipeline.queue import QueueSpec
+from rayio.pipeline.schedule import Schedule
 from rayio.pipeline.training import Training
-from rayio.scenario import derive
+from rayio.scenario import derive, evaluation
+from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Distribution, LogNormal
-from rayio.scenario.model import Scenario, StorageParameters
+from rayio.scenario.model import NO_TIME, Scenario, StorageParameters
+from rayio.storage.base import Storage
 from rayio.storage.model import DeviceSpec
 from rayio.storage.presets import PRESETS
 
@@ -39,7 +44,7 @@ class Plan:
     ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
 
     Raises:
-        ScenarioError: ``storage.model`` names no preset.
+        ScenarioError: ``storage.model`` names no preset, or there are no bytes for real decoding and no rate for it.
     """
 
     scenario: Scenario
@@ -53,6 +58,9 @@ class Plan:
                 PRESETS[model]
             except ScenarioError as error:
                 raise ScenarioError(f"storage.model={model}: {error}") from None
+        decode = self.scenario.loader.decode
+        if self.modelled and isinstance(decode, Work) and decode.rate is None:
+            raise ScenarioError(f"loader.decode={decode.kind}: modelled storage has no bytes; {derive.RATE_IS_MISSING}")
 
     @cached_property
     def world_size(self) -> int:
@@ -61,8 +69,12 @@ class Plan:
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Steps of every rank in each epoch."""
+        """Steps in each epoch of every rank, or without ``drop_last`` of those that have the most."""
         return (derive.steps_per_epoch(self.scenario),) * self.scenario.train.epochs
+
+    def steps_of(self, rank: int) -> tuple[int, ...]:
+        """Give the steps of one rank in each epoch."""
+        return tuple(self._sampler.steps(epoch, rank) for epoch in range(self.scenario.train.epochs))
 
     @property
     def payload(self) -> bool:
@@ -122,14 +134,22 @@ class Plan:
 
     def parties(self, epoch: int, step: int) -> int:
         """Give the number of ranks that meet at a step: those that have not run out of steps."""
-        return self.world_size if epoch < len(self.steps) and step < self.steps[epoch] else 0
+        return derive.ranks_at(self.scenario, step) if epoch < len(self.steps) else 0
+
+    def meets(self, rank: int, epoch: int, step: int) -> bool:
+        """Say whether a rank is one of those that meet at a step."""
+        return step < self._sampler.steps(epoch, rank)
 
     # --- what roles are built from ----------------------------------------------------------------------------------
 
     @cached_property
     def layout(self) -> Layout:
         """The dataset's files and sizes."""
-        return Sampler.from_scenario(self.scenario).layout
+        return self._sampler.layout
+
+    @cached_property
+    def _sampler(self) -> Sampler:
+        return Sampler.from_scenario(self.scenario)
 
     @property
     def form(self) -> Format:
@@ -137,31 +157,69 @@ class Plan:
         return FORMATS[self.scenario.dataset.format]
 
     def sampler(self, num_ranks: int = 1) -> Sampler:
-        """Make the function from (epoch, rank, step) to samples, with a cache for so many ranks side by side."""
-        return Sampler.from_scenario(self.scenario).cached_for(num_ranks)
+        """Make the function from (epoch, rank, step) to training samples, with a cache for so many ranks."""
+        return self._sampler.cached_for(num_ranks)
+
+    def samplers(self, num_ranks: int = 1) -> Phased[Sampler]:
+        """Make the functions from (epoch, rank, step) to samples of training and of evaluation."""
+        training = self.sampler(num_ranks)
+        held_out = training if self._held_out is None else self._held_out.cached_for(num_ranks)
+        return Phased(training, held_out, len(self.steps))
+
+    @cached_property
+    def evaluation(self) -> Scenario | None:
+        """The evaluation phase as a scenario of its own; None when there is none."""
+        return evaluation.phase_of(self.scenario)
+
+    @cached_property
+    def _held_out(self) -> Sampler | None:
+        return None if self.evaluation is None else Sampler.from_scenario(self.evaluation)
+
+    def is_evaluation(self, epoch: int) -> bool:
+        """Say whether an epoch's number is that of an evaluation."""
+        return epoch >= len(self.steps)
+
+    def evaluation_steps_of(self, rank: int) -> tuple[int, ...]:
+        """Give the steps of one rank in each evaluation, by epoch number: those of training come first, as zeros."""
+        if self.evaluation is None or self._held_out is None:
+            return ()
+        return (0,) * len(self.steps) + (self._held_out.steps(0, rank),) * self.evaluation.train.epochs
+
+    def data_storage(self, make: Callable[[str], Storage]) -> Storage:
+        """Give a reader's storage, of folders that ``make`` opens: the dataset's, and with it the evaluation's."""
+        training = make(self.scenario.dataset.path)
+        if self.evaluation is None or self.modelled:
+            return training
+        return PhasedStorage(training, make(self.evaluation.dataset.path), len(self.steps))
 
     def loading(self, num_ranks: int = 1) -> Loading:
         """Make what readers and queues of ``num_ranks`` ranks are built from."""
+        decode = self.scenario.loader.decode
         return Loading(
-            self.sampler(num_ranks),
+            self.samplers(num_ranks),
             self.form,
             seed=self.scenario.seed,
-            decode=self.scenario.loader.decode,
+            decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
+            rate=decode.rate if isinstance(decode, Work) and self.modelled else None,
+            decoding=Decoding(decode) if isinstance(decode, Work) and not self.modelled else None,
         )
 
-    def queue(self, rank: int) -> QueueSpec:
-        """Make what a rank's queue is built from."""
-        loader = self.scenario.loader
+    def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
+        """Make what a rank's queue is built from; evaluation has another, and where both hold batches, half of each."""
+        loader, wanted = self.scenario.loader, self.scenario.train.evaluate
         bound = self.max_bytes_in_flight
+        shared_by = self.scenario.cluster.ranks_per_node
+        if self.evaluation is not None and wanted is not None and wanted.every.steps is not None:
+            shared_by *= 2
         return QueueSpec(
             rank=rank,
             num_workers=loader.num_workers,
             prefetch_factor=loader.prefetch_factor,
-            steps=self.steps,
+            steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
             assignment=loader.assignment,
             in_order=loader.in_order,
-            max_bytes=None if bound is None else bound // self.scenario.cluster.ranks_per_node,
+            max_bytes=None if bound is None else bound // shared_by,
         )
 
     @cached_property
@@ -177,13 +235,19 @@ class Plan:
 
     def training(self, rank: int) -> Training:
         """Make what a rank is built from."""
+        phase, evaluating, schedule = self.evaluation, None, None
+        if phase is not None:
+            evaluating = Training(rank, self.evaluation_steps_of(rank), phase.train.compute, seed=phase.seed)
+            schedule = Schedule(evaluation.period_of(self.scenario), derive.steps_per_epoch(self.scenario))
         return Training(
             rank,
-            self.steps,
+            self.steps_of(rank),
             self.scenario.train.compute,
             seed=self.scenario.seed,
             sync_seconds=self.sync_seconds,
             checkpointing=self.checkpointing,
+            evaluation=evaluating,
+            evaluating=schedule,
         )
 
     # --- modelled storage -------------------------------------------------------------------------------------------
@@ -237,21 +301,27 @@ class Plan:
     # --- the books --------------------------------------------------------------------------------------------------
 
     def planned_numbers(self) -> list[Tally]:
-        """Work out how many steps and samples every rank is meant to consume."""
-        steps = sum(self.steps)
-        samples = steps * self.scenario.loader.batch_size
-        return [Tally(rank, steps=steps, samples=samples) for rank in range(self.world_size)]
+        """Work out how many steps and samples every rank is meant to consume, evaluations among them."""
+        tallies = [Tally(rank) for rank in range(self.world_size)]
+        for sampler, epochs in self._planned_epochs():
+            for tally in tallies:
+                tally.steps += len(epochs) * sampler.steps(0, tally.rank)
+                tally.samples += len(epochs) * sampler.samples(0, tally.rank)
+        return tallies
+
+    def _planned_epochs(self) -> Iterator[tuple[Sampler, range]]:
+        yield self._sampler, range(len(self.steps))
+        if self.evaluation is not None and self._held_out is not None:
+            yield self._held_out, range(len(self.steps), len(self.steps) + self.evaluation.train.epochs)
 
     def planned(self) -> list[Tally]:
         """Work out what every rank is meant to consume, down to the digest of its sample ids."""
-        sampler = self.sampler()
-        tallies = []
-        for rank in range(self.world_size):
-            tally = Tally(rank)
-            for epoch in range(len(self.steps)):
-                steps, samples, digest = sampler.planned(epoch, rank)
-                tally.steps += steps
-                tally.samples += samples
-                tally.digest = (tally.digest + digest) & WORD
-            tallies.append(tally)
+        tallies = [Tally(rank) for rank in range(self.world_size)]
+        for sampler, epochs in self._planned_epochs():
+            for tally in tallies:
+                for epoch in epochs:
+                    steps, samples, digest = sampler.planned(epoch, tally.rank)
+                    tally.steps += steps
+                    tally.samples += samples
+                    tally.digest = (tally.digest + digest) & WORD
         return tallies

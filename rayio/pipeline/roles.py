@@ -1,16 +1,18 @@
 """The whole data path: what each role does, in the order it does it.
 
-A run is these three functions. Every rank calls ``train``: for each step it takes a batch from its prefetch queue,
-computes (a sleep), meets the other ranks, and saves a checkpoint when one is due. The queue, whenever its window has
-room, has a reader call ``read_lease`` for the next steps: the reader works out which samples those are, reads their
+A run is these functions. Every rank calls ``train``: for each step it takes a batch from its prefetch queue, computes
+(a sleep), meets the other ranks, and saves a checkpoint or evaluates when that is due. The queue, whenever its window
+has room, has a reader call ``read_lease`` for the next steps: the reader works out which samples those are, reads their
 files, checks and decodes them, and returns the batch. A checkpoint is cut into shards, and each goes to a writer that
-calls ``write_shard``.
+calls ``write_shard``. An evaluation takes batches of another dataset from a queue of its own, read by the same readers.
 
 The roles know no process, file or clock. They live by an ``Env``; an engine gives it to them: on Ray each role is an
 actor and queues are remote, in the local engine they share one process, on the virtual clock a sleep takes no time.
 """
 
 from __future__ import annotations
+
+from functools import partial
 
 from rayio.pipeline.env import Env, Shard, Where
 from rayio.pipeline.ledger import Tally
@@ -35,11 +37,13 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
     served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
     if load.decode_seconds:
         await env.sleep("decode", load.decode_seconds, at, lane=lane)
+    if loading.decoding is not None and served.value is not None:
+        await env.work("decode", partial(load.decode, served.value), at, lane=lane)
     return load.delivery(served.value, worker)
 
 
 async def train(env: Env, training: Training, tally: Tally, attempt: int = 0) -> None:
-    """A rank's life: take, compute, synchronise, checkpoint, for every step of every epoch; it books what it takes."""
+    """A rank's life: for every step of every epoch take, compute, synchronise; checkpoint and evaluate when due."""
     env.span("startup", env.born, env.kernel.now(), Where(training.rank, attempt=attempt))
     for epoch in range(training.epochs):
         for step in range(training.steps(epoch)):
@@ -48,7 +52,21 @@ async def train(env: Env, training: Training, tally: Tally, attempt: int = 0) ->
             await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
             if shards := training.shards(at):
                 await env.checkpoint(shards, at)
+            for number in training.evaluations(at):
+                await evaluate(env, training, tally, number, at)
     env.span("life", env.born, env.kernel.now(), Where(training.rank, attempt=attempt), lane=1)
+
+
+async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:
+    """A pause in training after a step: the rank's share of the evaluation dataset, batch by batch, nobody awaited."""
+    phase = training.evaluation
+    assert phase is not None
+    begun = env.kernel.now()
+    for step in range(phase.steps(epoch)):
+        here = Where(at.rank, epoch, step, at.attempt)
+        tally.add(await env.take(here, "eval_data_wait", lane=1))
+        await env.sleep("eval_compute", phase.compute_seconds(here), here, lane=1)
+    env.span("evaluate", begun, env.kernel.now(), at)
 
 
 async def write_shard(env: Env, shard: Shard, at: Where) -> Served[None]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rayio import seeds
 from rayio.pipeline.checkpoint import Checkpointing
 from rayio.pipeline.env import Shard, Where
+from rayio.pipeline.schedule import Schedule
 from rayio.scenario.distribution import Constant, Distribution
 
 #: Compute times are drawn this many steps at a time.
@@ -28,6 +29,8 @@ class Training:
         seed: int,
         sync_seconds: float = 0.0,
         checkpointing: Checkpointing | None = None,
+        evaluation: Training | None = None,
+        evaluating: Schedule | None = None,
     ) -> None:
         self.rank = rank
         self._steps = steps
@@ -36,6 +39,9 @@ class Training:
         #: How long the all-reduce takes once every rank is there, in seconds.
         self.sync_seconds = sync_seconds
         self.checkpointing = checkpointing
+        #: The evaluations as training without checkpoints, in epochs of their own, and when they are due.
+        self.evaluation = evaluation
+        self.evaluating = evaluating
         self._block: tuple[int, int] = (-1, -1)
         self._drawn: NDArray[np.float64] = np.empty(0)
 
@@ -59,6 +65,13 @@ class Training:
             self._block = block
         return float(self._drawn[at.step % BLOCK])
 
+    def evaluations(self, at: Where) -> range:
+        """Give the evaluations that follow a step, by their epoch numbers, which go on from those of training."""
+        if self.evaluating is None:
+            return range(0)
+        due = self.evaluating.due(at.epoch, at.step, self.steps(at.epoch))
+        return range(self.epochs + due.start, self.epochs + due.stop)
+
     def shards(self, at: Where) -> Sequence[Shard]:
         """Give the checkpoint shards that this rank has to save after a step; none when none is due."""
-        return self.checkpointing.shards(at) if self.checkpointing is not None else ()
+        return self.checkpointing.shards(at, self.steps(at.epoch)) if self.checkpointing is not None else ()

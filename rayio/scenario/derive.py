@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 
 from rayio.errors import ScenarioError
+from rayio.scenario.decode import Work
 from rayio.scenario.fields import show
 from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, Scenario, StorageParameters
+from rayio.scenario.phases import Every
 from rayio.units import format_bytes
 
 #: A sample begins with its id and a digest of 8 bytes each.
@@ -15,6 +17,7 @@ MIN_SAMPLE_BYTES = 16
 #: What a batch id has room for (see ``trace/recorder.py``).
 MAX_RANKS, MAX_EPOCHS, MAX_STEPS = 1 << 20, 1 << 12, 1 << 30
 MAX_SAMPLES = MAX_BYTES = 1 << 62
+RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
 
 
 def world_size(scenario: Scenario) -> int:
@@ -55,20 +58,56 @@ def samples_per_epoch(scenario: Scenario) -> int:
     return num_samples(scenario) * (world_size(scenario) if is_replicated(scenario) else 1)
 
 
+def larger_shares(scenario: Scenario) -> int:
+    """Ranks whose share of an epoch is one sample larger than the smallest; which ranks, the partition says."""
+    return 0 if is_replicated(scenario) else num_samples(scenario) % world_size(scenario)
+
+
 def whole_steps_per_epoch(scenario: Scenario) -> int:
     """Whole batches that every rank has in one epoch, before the cap; rounded down, equal on all ranks."""
     return samples_per_rank(scenario)[0] // scenario.loader.batch_size
 
 
+def uncapped_steps(scenario: Scenario) -> tuple[int, int]:
+    """Fewest and most steps of a rank in one epoch, before ``train.steps`` caps them.
+
+    With ``drop_last`` all ranks have the whole batches of the smallest share, rounded down. Without, each has all of
+    its own share, rounded up: the last batch may be smaller, and ranks may differ by one step.
+    """
+    if scenario.loader.drop_last:
+        return whole_steps_per_epoch(scenario), whole_steps_per_epoch(scenario)
+    fewest, most = (-(-share // scenario.loader.batch_size) for share in samples_per_rank(scenario))
+    return fewest, most
+
+
+def rank_steps(scenario: Scenario) -> tuple[int, int]:
+    """Fewest and most steps of a rank in one epoch, at most ``train.steps``."""
+    fewest, most = uncapped_steps(scenario)
+    cap = scenario.train.steps
+    return (fewest, most) if cap is None else (min(fewest, cap), min(most, cap))
+
+
 def steps_per_epoch(scenario: Scenario) -> int:
-    """Steps each rank makes in one epoch: whole batches, at most ``train.steps``."""
-    steps = whole_steps_per_epoch(scenario)
-    return steps if scenario.train.steps is None else min(steps, scenario.train.steps)
+    """Steps of one epoch, at most ``train.steps``: all ranks', or without ``drop_last`` those of the largest shares."""
+    return rank_steps(scenario)[1]
+
+
+def ranks_at(scenario: Scenario, step: int) -> int:
+    """Ranks that make a step of this number (from 0) in each epoch: all, those with one step more, or none."""
+    fewest, most = rank_steps(scenario)
+    return world_size(scenario) if step < fewest else larger_shares(scenario) if step < most else 0
 
 
 def total_steps(scenario: Scenario) -> int:
-    """Steps each rank makes in the whole run."""
+    """Steps of the whole run, as one rank counts them that has the most."""
     return scenario.train.epochs * steps_per_epoch(scenario)
+
+
+def total_rank_steps(scenario: Scenario) -> int:
+    """Steps of the whole run, those of all ranks added up."""
+    fewest, most = rank_steps(scenario)
+    extra = (most - fewest) * larger_shares(scenario)
+    return scenario.train.epochs * (fewest * world_size(scenario) + extra)
 
 
 def samples_per_step(scenario: Scenario) -> int:
@@ -76,17 +115,26 @@ def samples_per_step(scenario: Scenario) -> int:
     return scenario.loader.batch_size * world_size(scenario)
 
 
+def samples_read(scenario: Scenario) -> int:
+    """Samples that all ranks together read in one epoch; a last batch that is smaller counts as what it holds."""
+    most, larger = steps_per_epoch(scenario) * scenario.loader.batch_size, larger_shares(scenario)
+    smallest, largest = (min(share, most) for share in samples_per_rank(scenario))
+    return (world_size(scenario) - larger) * smallest + larger * largest
+
+
 def dropped_samples(scenario: Scenario) -> int:
     """Samples per epoch that ``drop_last`` drops, because they fill no whole batch on every rank.
 
     What every rank of a replicated dataset drops counts once for each, as in ``samples_per_epoch``.
     """
+    if not scenario.loader.drop_last:
+        return 0
     return samples_per_epoch(scenario) - whole_steps_per_epoch(scenario) * samples_per_step(scenario)
 
 
 def capped_samples(scenario: Scenario) -> int:
     """Samples per epoch that are not visited because of ``train.steps``, apart from the dropped ones."""
-    return (whole_steps_per_epoch(scenario) - steps_per_epoch(scenario)) * samples_per_step(scenario)
+    return samples_per_epoch(scenario) - dropped_samples(scenario) - samples_read(scenario)
 
 
 def batch_bytes(scenario: Scenario) -> float:
@@ -168,23 +216,25 @@ def checkpoint_bytes(scenario: Scenario) -> int:
 
 def checkpoint_period(scenario: Scenario) -> int:
     """Steps from one checkpoint to the next, counted over epochs; 0 without checkpoints."""
-    if scenario.checkpoint is None:
-        return 0
-    every = scenario.checkpoint.every
+    return 0 if scenario.checkpoint is None else period(scenario, scenario.checkpoint.every)
+
+
+def period(scenario: Scenario, every: Every) -> int:
+    """Steps from one occasion to the next, counted over epochs."""
     return every.steps if every.steps is not None else (every.epochs or 1) * steps_per_epoch(scenario)
 
 
 def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:
     """Give each (epoch, step), from 0, that a checkpoint follows."""
-    if period := checkpoint_period(scenario):
-        for number in range(period, total_steps(scenario) + 1, period):
+    if often := checkpoint_period(scenario):
+        for number in range(often, total_steps(scenario) + 1, often):
             yield divmod(number - 1, steps_per_epoch(scenario))
 
 
 def num_checkpoints(scenario: Scenario) -> int:
     """Checkpoints of the whole run."""
-    period = checkpoint_period(scenario)
-    return total_steps(scenario) // period if period else 0
+    often = checkpoint_period(scenario)
+    return total_steps(scenario) // often if often else 0
 
 
 def allreduce_seconds(sync: NoSync | Barrier | AllReduce, ranks: int) -> float:
@@ -211,6 +261,8 @@ def check(scenario: Scenario) -> None:
 
 def contradictions(scenario: Scenario) -> Iterator[str]:
     """Give one line for each pair of values that contradict each other."""
+    from rayio.scenario import evaluation
+
     samples, ranks = num_samples(scenario), world_size(scenario)
     cluster, dataset, loader, train = scenario.cluster, scenario.dataset, scenario.loader, scenario.train
     who = f"cluster.nodes={cluster.nodes} × cluster.ranks_per_node={cluster.ranks_per_node}"
@@ -224,10 +276,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield f"{files}: {samples} samples; at most {MAX_SAMPLES} are possible"
     elif share < 1:
         yield f"{who}: {ranks} ranks for the {samples} samples of {files}; use at most {samples} ranks"
-    elif loader.batch_size > share:
+    elif loader.drop_last and loader.batch_size > share:
         yield (
             f"loader.batch_size={loader.batch_size}: {ranks} ranks need {loader.batch_size * ranks} samples for a"
             f" step, {files} has {samples}{' for each of them' * is_replicated(scenario)}; use at most {share}"
+            ", or loader.drop_last=false"
         )
     for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
         if loader.shuffle == shuffle and together is None:
@@ -247,8 +300,16 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if dataset_bytes(scenario) > MAX_BYTES:
         size = format_bytes(dataset_bytes(scenario))
         yield f"{files} × dataset.sample_bytes: {size}; at most {format_bytes(MAX_BYTES)} are possible"
+    if loader.worker == "thread" and cluster.placement == "spread" and cluster.nodes > 1:
+        yield (
+            f"loader.worker=thread: the readers of a rank share a process, and cluster.placement=spread has them on "
+            f"{cluster.nodes} nodes; use cluster.placement=colocated"
+        )
+    if dataset.is_modelled and isinstance(loader.decode, Work) and loader.decode.rate is None:
+        yield f"loader.decode.kind={loader.decode.kind}: dataset.path={dataset.path} has no bytes; {RATE_IS_MISSING}"
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
+    yield from evaluation.contradictions(scenario)
     if scenario.checkpoint is not None and isinstance(scenario.checkpoint.writers, Dedicated):
         writers, state = scenario.checkpoint.writers.dedicated, scenario.checkpoint.model.bytes
         if writers > state:
@@ -257,17 +318,23 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
 
 def idle(scenario: Scenario) -> list[str]:
     """Give one line for each key that asks for something which this run is too short, or too simple, to do."""
+    from rayio.scenario import evaluation
+
     train, loader, steps = scenario.train, scenario.loader, total_steps(scenario)
-    said = []
+    said = evaluation.idle(scenario)
     if scenario.checkpoint is not None and not num_checkpoints(scenario):
         first = checkpoint_period(scenario)
         said.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
     if train.warmup_steps >= steps:
         said.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
-    if train.steps is not None and train.steps > whole_steps_per_epoch(scenario):
-        said.append(f"train.steps={train.steps}: caps nothing, an epoch has {whole_steps_per_epoch(scenario)} steps")
+    if train.steps is not None and train.steps > uncapped_steps(scenario)[1]:
+        said.append(f"train.steps={train.steps}: caps nothing, an epoch has {uncapped_steps(scenario)[1]} steps")
+    if not loader.drop_last and not any(share % loader.batch_size for share in samples_per_rank(scenario)):
+        said.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     if loader.num_workers == 0 and loader.prefetch_factor != type(loader).model_fields["prefetch_factor"].default:
         said.append(f"loader.prefetch_factor={loader.prefetch_factor}: nothing is prefetched with loader.num_workers=0")
+    if loader.worker == "thread" and loader.num_workers < 2:
+        said.append(f"loader.worker=thread: changes nothing with loader.num_workers={loader.num_workers}")
     for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
         if loader.shuffle != shuffle and together is not None:
             said.append(
@@ -285,12 +352,15 @@ def idle(scenario: Scenario) -> list[str]:
 
 def table(scenario: Scenario) -> dict[str, float]:
     """Give the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
+    from rayio.scenario import evaluation
+
     return {
         "world_size": world_size(scenario),
         "num_files": num_files(scenario),
         "num_samples": num_samples(scenario),
         "samples_per_epoch": samples_per_epoch(scenario),
         "steps_per_epoch": steps_per_epoch(scenario),
+        "fewest_steps_per_epoch": rank_steps(scenario)[0],
         "total_steps": total_steps(scenario),
         "dropped_samples": dropped_samples(scenario),
         "capped_samples": capped_samples(scenario),
@@ -306,4 +376,5 @@ def table(scenario: Scenario) -> dict[str, float]:
         "num_checkpoints": num_checkpoints(scenario),
         "checkpoint_bytes": checkpoint_bytes(scenario),
         "allreduce_seconds": allreduce_seconds(scenario.train.sync, world_size(scenario)),
+        **evaluation.table(scenario),
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -210,23 +210,29 @@ KINDS: dict[str, type[Distribution]] = {
 
 @dataclass(frozen=True, eq=False)
 class Of:
-    """Annotation of a distribution of times or sizes: a bare quantity is a constant, units are parsed inside."""
+    """Annotation of a distribution of times or sizes: a bare quantity is a constant, units are parsed inside.
+
+    ``others`` are kinds that may stand in its place and that read their own keys.
+    """
 
     dimension: Dimension
+    others: Mapping[str, type[Section]] = field(default_factory=dict)
 
     def read(self, value: Any) -> Any:
         """Turn what was written into a mapping with ``kind`` and plain numbers."""
-        if isinstance(value, Distribution):
+        if isinstance(value, Section):
             return value
         if not isinstance(value, Mapping):
             return {"kind": "constant", "value": self.dimension.parse(value)}
         kind = value.get("kind")
         if kind is None:
-            raise RefusedError(f"kind is missing; it must be {listed([*KINDS])}")
+            raise RefusedError(f"kind is missing; it must be {listed([*KINDS, *self.others])}")
         if kind in KINDS_NOT_YET:
             raise NotYetError(show(kind), "kind")
+        if isinstance(kind, str) and kind in self.others:
+            return value
         if not isinstance(kind, str) or kind not in KINDS:
-            raise RefusedError(f"must be {listed([*KINDS])}", "kind", kind)
+            raise RefusedError(f"must be {listed([*KINDS, *self.others])}", "kind", kind)
         numbers = {name: value[name] for name in KINDS[kind].quantities if name in value}
         for name, written in numbers.items():
             try:
@@ -239,6 +245,8 @@ class Of:
         """Write a distribution with units; a constant as a bare quantity."""
         if isinstance(value, Constant):
             return self.dimension.exact(value.value)
+        if not isinstance(value, Distribution):
+            return value.model_dump(mode="json", exclude_none=True)
         plain = value.model_dump(exclude_none=True)
         return {k: self.dimension.exact(v) if k in value.quantities else v for k, v in plain.items()}
 
@@ -260,6 +268,7 @@ class Of:
             properties = {key: unit if key in kind.quantities else {"type": "number"} for key in fields}
             properties["kind"] = {"const": name}
             kinds.append({"type": "object", "properties": properties, "additionalProperties": False})
+        kinds += [other.model_json_schema() for other in self.others.values()]
         return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}, *kinds]}
 
 

@@ -19,7 +19,7 @@ from rayio.scenario.source import KeyPath, Layer, find, packaged, read
 __all__ = ["build", "load", "packaged"]
 
 #: Mappings of which one key excludes the others, so that they replace each other instead of merging.
-ALTERNATIVES: frozenset[KeyPath] = frozenset({("checkpoint", "every")})
+ALTERNATIVES: frozenset[KeyPath] = frozenset({("checkpoint", "every"), ("train", "evaluate", "every")})
 
 
 def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -11,6 +10,7 @@ from pydantic import Discriminator, Field, GetJsonSchemaHandler, Tag, model_vali
 from pydantic.functional_validators import BeforeValidator
 from pydantic_core import CoreSchema
 
+from rayio.scenario.decode import Decode
 from rayio.scenario.distribution import BytesDistribution, Constant, SecondsDistribution
 from rayio.scenario.expect import Expect, Expectations
 from rayio.scenario.fields import (
@@ -32,12 +32,10 @@ from rayio.scenario.fields import (
     refusal,
     whole,
 )
+from rayio.scenario.phases import MODELLED, Evaluate, EvaluationDataset, Every, Path
 from rayio.units import BYTES, RATE
 
 NO_TIME = Constant(value=0.0)
-
-#: A dataset path with this prefix has no bytes anywhere: the model of storage serves it.
-MODELLED = "model://"
 
 
 class Cluster(Section):
@@ -54,30 +52,11 @@ class Cluster(Section):
     start_deadline: Seconds = 120.0
 
 
-def _path(value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise RefusedError("must be a path, not empty")
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", value)
-    if scheme and scheme[1] in ("s3", "gs", "az"):
-        raise NotYetError(value)
-    if scheme and scheme[0] != MODELLED:
-        raise RefusedError(f"unknown scheme {scheme[0]}; give a path or {MODELLED}<name>")
-    return value
-
-
-Path = Annotated[str, Reads(_path, {"type": "string"})]
-
 MAX_CHUNK_BYTES = 1 << 32
 
 _FORMATS_NOT_YET = (
     "parquet", "jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary",
 )  # fmt: skip
-
-
-class Evaluation(Section):
-    """The evaluation dataset: none is built yet."""
-
-    num_files: Annotated[Literal[0], choice(0, later=(int,))] = 0
 
 
 class Dataset(Section):
@@ -93,7 +72,8 @@ class Dataset(Section):
     sample_bytes: BytesDistribution
     #: The most bytes of a chunk of hdf5: whole samples, or an even part of one; none is contiguous.
     chunk: Annotated[int | None, quantity(BYTES, positive=True, integer=True, or_none=True)] = None
-    eval: Evaluation = Evaluation()
+    #: Files that ``train.evaluate`` reads.
+    eval: EvaluationDataset = EvaluationDataset()
 
     @model_validator(mode="after")
     def _has_chunks_where_there_can_be(self) -> Self:
@@ -167,7 +147,8 @@ class Loader(Section):
     #: Readers per rank; with 0 the rank reads by itself.
     num_workers: Annotated[int, whole(0, range_later=True)] = 4
     prefetch_factor: Positive = 2
-    worker: Annotated[Literal["process"], choice("process", later=("thread",))] = "process"
+    #: Whether each reader is a process (an actor), or those of a rank are threads of one.
+    worker: Annotated[Literal["process", "thread"], choice("process", "thread")] = "process"
     #: Requests in flight within one worker.
     io_depth: Positive = 1
     assignment: Annotated[Literal["static", "dynamic"], choice("static", "dynamic")] = "static"
@@ -187,9 +168,10 @@ class Loader(Section):
     file_access: Annotated[
         Literal["per_sample"], choice("per_sample", later=("whole_file", "in_memory", "collective", Mapping))
     ] = "per_sample"
-    #: Seconds per sample.
-    decode: SecondsDistribution = NO_TIME
-    drop_last: Annotated[Literal[True], choice(True, later=(False,))] = True
+    #: Seconds per sample, slept; or work that is really done on its bytes.
+    decode: Decode = NO_TIME
+    #: Whether samples that fill no whole batch on every rank are left out, or read as a smaller last batch.
+    drop_last: Flag = True
     #: Bytes read and not yet consumed, per node; auto is 30 % of the object store.
     max_bytes_in_flight: Annotated[
         int | Literal["auto"], quantity(BYTES, positive=True, integer=True, or_word="auto")
@@ -251,6 +233,10 @@ class _OrName:
 Sync = Annotated[NoSync | Barrier | AllReduce, Field(discriminator="kind"), BeforeValidator(_sync), _OrName]
 
 
+def _or_none(value: Any) -> Any:
+    return None if value == "none" else value
+
+
 class Train(Section):
     """What a rank does with a batch."""
 
@@ -262,23 +248,10 @@ class Train(Section):
     stragglers: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
     sync: Sync = Barrier()
     device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = "none"
-    evaluate: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
+    #: What tries the model on ``dataset.eval``, and when; none is never.
+    evaluate: Annotated[Evaluate | None, BeforeValidator(_or_none)] = None
     #: First steps of each rank that no number counts.
     warmup_steps: Natural = 1
-
-
-class Every(Section):
-    """When a checkpoint is due: after every n steps (counted over epochs) or after every n epochs."""
-
-    keys_not_yet = frozenset({"seconds"})
-    steps: Annotated[int | None, whole(1, or_none=True)] = None
-    epochs: Annotated[int | None, whole(1, or_none=True)] = None
-
-    @model_validator(mode="after")
-    def _is_one_of_two(self) -> Self:
-        if (self.steps is None) == (self.epochs is None):
-            raise refusal(RefusedError("must be {steps: n} or {epochs: n}"))
-        return self
 
 
 class ModelState(Section):
@@ -330,10 +303,6 @@ class Checkpoint(Section):
     fsync: Flag = True
     #: Bytes per write request.
     request_bytes: Bytes = 4 << 20
-
-
-def _checkpoint(value: Any) -> Any:
-    return None if value == "none" else value
 
 
 class Trace(Section):
@@ -389,7 +358,7 @@ class Scenario(Section):
     storage: Storage = Storage()
     loader: Loader = Loader()
     train: Train
-    checkpoint: Annotated[Checkpoint | None, BeforeValidator(_checkpoint)] = None
+    checkpoint: Annotated[Checkpoint | None, BeforeValidator(_or_none)] = None
     trace: Trace = Trace()
     expect: Expect = Field(default_factory=Expectations)
     costs: Costs = Costs()

@@ -9,7 +9,7 @@ from typing import Any
 
 from rayio.errors import ScenarioError, StorageError
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario import derive
+from rayio.scenario import derive, evaluation
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.units import format_bytes
@@ -49,6 +49,8 @@ def base_folder(scenario: Scenario, root: str | Path | None) -> Path:
 
 def _paths(scenario: Scenario) -> list[str]:
     paths = [] if scenario.dataset.is_modelled else [scenario.dataset.path]
+    if scenario.train.evaluate is not None and not scenario.dataset.is_modelled:
+        paths.append(evaluation.path_of(scenario))
     return paths + ([scenario.checkpoint.path] if scenario.checkpoint is not None else [])
 
 
@@ -74,10 +76,12 @@ def generate(
 
 
 def prepare_dataset(scenario: Scenario, base: Path, threads: int | None, reporter: Reporter) -> Path:
-    """Make or check the files of the dataset; give its folder."""
+    """Make or check the files of the dataset, and of the evaluation's; give the dataset's folder."""
     from rayio.data.generate import prepare
     from rayio.data.layout import Layout
 
+    if (held_out := evaluation.phase_of(scenario)) is not None:
+        prepare_dataset(held_out, base, threads, reporter)
     folder = base / scenario.dataset.path
     layout = Layout.from_scenario(scenario)
     of_bytes = round(derive.dataset_bytes(scenario))

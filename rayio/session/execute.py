@@ -109,8 +109,10 @@ class _Session:
         self.reporter = reporter
         self.plan = Plan(scenario, modelled=engine == "virtual" or scenario.dataset.is_modelled)
         self.shape = RunShape.of(scenario)
-        self.planned_steps = self.plan.world_size * sum(self.plan.steps)
+        self.planned_steps = derive.total_rank_steps(scenario)
         self.notes = derive.idle(scenario)
+        if engine != "ray" and scenario.loader.worker == "thread":
+            self.notes.append(f"loader.worker=thread: is for Ray; on the {engine} engine all roles share one process")
         self.live = Live()
         self.directory = RunDirectory.create(out)
         self.parts = Parts(self.directory)

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 #: Version of the columns below; stored in every span file.
 SCHEMA_VERSION = 2
 
-#: What a role may be; a reader is named by its rank and its number there ("3-1"), the others by one number ("3").
+#: What a role may be; a reader is named by its rank and its number there ("3-1"), the others by one number ("3"), and
+#: the queue of a rank's evaluations by both ("3-eval").
 ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage")
 
 
@@ -51,8 +52,13 @@ SPANS: dict[str, SpanName] = {
     "compute": SpanName({"rank": 0}, "the requested compute time"),
     "sync": SpanName({"rank": 0}, "from the rank's own deadline to the latest rank's, and the modelled all-reduce"),
     "checkpoint": SpanName({"rank": 0}, "the part of a checkpoint that blocks the rank"),
+    "evaluate": SpanName({"rank": 0}, "training pauses for an evaluation, from its first batch asked for to its end"),
+    "eval_data_wait": SpanName({"rank": 1}, "within an evaluation: asked for a batch, not yet there"),
+    "eval_compute": SpanName({"rank": 1}, "within an evaluation: the requested compute time"),
     "read": SpanName({"reader": 0, "rank": 1}, "the requests of one batch, from the first to the last answer"),
-    "decode": SpanName({"reader": 0, "rank": 1}, "preprocessing of one batch"),
+    "decode": SpanName(
+        {"reader": 0, "rank": 1}, "preprocessing of one batch; with the bytes that real decoding went through"
+    ),
     "collate": SpanName({"reader": 0, "rank": 1}, "the samples of one batch put together"),
     "overshoot": SpanName({"reader": 0, "rank": 0}, "a sleep woke this much late; never counted as work"),
     "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),

@@ -1,0 +1,24 @@
+"""What falls due every so many steps: counted over epochs, and the same for ranks that run out of steps early."""
+
+from __future__ import annotations
+
+
+class Schedule:
+    """Occasions, numbered from 0: one after every ``period`` steps, counted by a rank that has all ``steps_per_epoch``.
+
+    A rank with fewer steps in an epoch does after its last one there what falls due after a step that it does not have.
+    """
+
+    def __init__(self, period: int, steps_per_epoch: int) -> None:
+        self.period = period
+        self.steps_per_epoch = steps_per_epoch
+
+    def due(self, epoch: int, step: int, steps: int) -> range:
+        """Give the occasions that follow this step for a rank that has ``steps`` steps in this epoch."""
+        first = epoch * self.steps_per_epoch + step
+        last = first if step + 1 < steps else (epoch + 1) * self.steps_per_epoch - 1
+        return range(first // self.period, (last + 1) // self.period)
+
+    def step(self, number: int) -> tuple[int, int]:
+        """Give the epoch and the step after which an occasion falls due."""
+        return divmod((number + 1) * self.period - 1, self.steps_per_epoch)

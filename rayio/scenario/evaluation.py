@@ -1,0 +1,124 @@
+"""What follows from ``train.evaluate`` and ``dataset.eval``: the evaluation as a scenario of its own, its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rayio import seeds
+from rayio.scenario import derive
+from rayio.scenario.model import Scenario
+from rayio.scenario.phases import MODELLED
+from rayio.units import format_bytes
+
+
+def phase_of(scenario: Scenario) -> Scenario | None:
+    """Give the evaluation phase as a scenario of its own, with one epoch for each evaluation; None when there is none.
+
+    It has the evaluation dataset, samples of its own (another seed), its own batches, and reads in file order to the
+    last sample (``drop_last: false``): every formula of ``derive`` says of it what it says of training.
+    """
+    wanted, own = scenario.train.evaluate, scenario.dataset.eval
+    rounds = num_evaluations(scenario)
+    if wanted is None or own.num_files == 0 or rounds == 0:
+        return None
+    dataset = {
+        "path": path_of(scenario),
+        "num_files": own.num_files,
+        "samples_per_file": own.samples_per_file or scenario.dataset.samples_per_file,
+        "sample_bytes": own.sample_bytes or scenario.dataset.sample_bytes,
+        "eval": type(own)(),
+    }
+    loader = {
+        "batch_size": wanted.batch_size or scenario.loader.batch_size,
+        "shuffle": "none",
+        "drop_last": False,
+    }
+    train = {"epochs": rounds, "steps": wanted.steps, "compute": wanted.compute, "evaluate": None}
+    return scenario.model_copy(
+        update={
+            "seed": seeds.key(scenario.seed, "evaluation"),
+            "dataset": scenario.dataset.model_copy(update=dataset),
+            "loader": scenario.loader.model_copy(update=loader),
+            "train": scenario.train.model_copy(update=train),
+            "checkpoint": None,
+        }
+    )
+
+
+def path_of(scenario: Scenario) -> str:
+    """Folder of the evaluation dataset: its own path, or that of the dataset with ``-eval`` at its end."""
+    return scenario.dataset.eval.path or f"{scenario.dataset.path.rstrip('/')}-eval"
+
+
+def period_of(scenario: Scenario) -> int:
+    """Steps from one evaluation to the next, counted over epochs; 0 without evaluation."""
+    evaluate = scenario.train.evaluate
+    return 0 if evaluate is None else derive.period(scenario, evaluate.every)
+
+
+def num_evaluations(scenario: Scenario) -> int:
+    """Evaluations of the whole run."""
+    period = period_of(scenario)
+    return derive.total_steps(scenario) // period if period else 0
+
+
+def contradictions(scenario: Scenario) -> Iterator[str]:
+    """Give one line for each pair of values of the evaluation that contradict each other."""
+    if scenario.train.evaluate is None:
+        return
+    own, ranks = scenario.dataset.eval, derive.world_size(scenario)
+    path, phase = path_of(scenario), phase_of(scenario)
+    if own.num_files == 0:
+        yield "train.evaluate: there is nothing to evaluate on; give dataset.eval.num_files"
+    if path.startswith(MODELLED) != scenario.dataset.is_modelled:
+        yield f"dataset.eval.path={path}: must be modelled if and only if dataset.path={scenario.dataset.path} is"
+    elif path.rstrip("/") == scenario.dataset.path.rstrip("/") and not scenario.dataset.is_modelled:
+        yield f"dataset.eval.path={path}: is the folder of the training dataset; choose another one"
+    if phase is None:
+        return
+    if not derive.samples_per_rank(phase)[0]:
+        yield f"dataset.eval.num_files={own.num_files}: too few for {ranks} ranks, of which each needs a sample"
+    elif (
+        derive.num_samples(phase) > derive.MAX_SAMPLES
+        or derive.dataset_bytes(phase) > derive.MAX_BYTES
+        or derive.steps_per_epoch(phase) > derive.MAX_STEPS
+    ):
+        yield f"dataset.eval.num_files={own.num_files}: {derive.num_samples(phase)} samples are more than possible"
+    if phase.dataset.sample_bytes.expected < derive.MIN_SAMPLE_BYTES:
+        size = format_bytes(phase.dataset.sample_bytes.expected)
+        yield f"dataset.eval.sample_bytes={size}: must be at least {derive.MIN_SAMPLE_BYTES} B"
+    if (number := scenario.train.epochs + phase.train.epochs) > derive.MAX_EPOCHS:
+        yield (
+            f"train.evaluate.every: {phase.train.epochs} evaluations and train.epochs={scenario.train.epochs} are "
+            f"{number}; at most {derive.MAX_EPOCHS} together are possible"
+        )
+
+
+def idle(scenario: Scenario) -> list[str]:
+    """Give one line for each key of the evaluation that has nothing to do in this run."""
+    train, steps = scenario.train, derive.total_steps(scenario)
+    said = []
+    if train.evaluate is None and scenario.dataset.eval.num_files:
+        said.append(
+            f"dataset.eval.num_files={scenario.dataset.eval.num_files}: nothing reads them without train.evaluate"
+        )
+    if train.evaluate is not None and not num_evaluations(scenario):
+        first = period_of(scenario)
+        said.append(f"train.evaluate.every: none falls due, the first would be after {first} of {steps} steps")
+    phase = phase_of(scenario)
+    if phase is not None and phase.train.steps is not None and phase.train.steps > derive.uncapped_steps(phase)[1]:
+        said.append(
+            f"train.evaluate.steps={phase.train.steps}: caps nothing, there are {derive.uncapped_steps(phase)[1]} steps"
+        )
+    return said
+
+
+def table(scenario: Scenario) -> dict[str, float]:
+    """Give the derived numbers of the evaluation by name; samples and steps are of one evaluation."""
+    phase = phase_of(scenario)
+    return {
+        "num_evaluations": num_evaluations(scenario),
+        "evaluation_samples": 0 if phase is None else derive.samples_read(phase),
+        "evaluation_steps": 0 if phase is None else derive.steps_per_epoch(phase),
+        "evaluation_dataset_bytes": 0 if phase is None else derive.dataset_bytes(phase),
+    }
