@@ -25,6 +25,10 @@ class StorageError(RayioError):
     """A storage system that refuses: no space, no permission, no such path."""
 
 
+class QueryError(RayioError):
+    """A query that is not one, or asks for more than reading spans."""
+
+
 class ClusterError(RayioError):
     """A machine or cluster that cannot run this: not reachable, too small, other versions."""
 

@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from rayio.analyze.dlio_losses import LOSSES
 from rayio.analyze.metrics import METRICS
 from rayio.analyze.timeline import SPLIT
 from rayio.errors import ScenarioError
@@ -80,6 +81,7 @@ def summary(
     that the result lacks are left out.
     """
     lines = [_title(result), "", *_headline(result), "", *_split(result), "", *_percentiles(result)]
+    lines += _imported(result)
     lines += ["", *_books(result, dropped_samples, capped_samples)]
     lines += [f"  note: {note}" for note in result.get("notes", ())]
     if run is not None:
@@ -92,6 +94,8 @@ def _title(result: Mapping[str, Any]) -> str:
     name, engine = result.get("scenario", "run"), result.get("engine", "unknown")
     wall = format_seconds(result.get("wall_seconds") or 0.0)
     on = f"{ranks} ranks together" if ranks != 1 else "1 rank"
+    if result.get("imported"):
+        return f"{name}, imported from results of DLIO: {result.get('steps', 0)} steps of {on}, {wall}"
     return f"{name} on the {engine} engine: {result.get('steps', 0)} steps of {on}, {wall}"
 
 
@@ -108,7 +112,11 @@ def _headline(result: Mapping[str, Any]) -> list[str]:
         ("throughput", f"{_decimal(result.get('samples_per_second'))} samples/s", ""),
         ("read", f"{_decimal(result.get('mib_per_second'))} MiB/s", ""),
         ("data wait", _percent(result.get("data_wait_share")), "of step time"),
-        ("overhead", _percent(result.get("other_share"), 2), "of step time (rayio's own)"),
+        (
+            "overhead",
+            _percent(result.get("other_share"), 2),
+            "of step time (in no record)" if result.get("imported") else "of step time (rayio's own)",
+        ),
         ("goodput", _percent(result.get("goodput")), "of wall time was compute that counts"),
     ]
     if result.get("au") is None:
@@ -126,9 +134,10 @@ def _headline(result: Mapping[str, Any]) -> list[str]:
 def _split(result: Mapping[str, Any]) -> list[str]:
     time, share = result.get("time", {}), result.get("share", {})
     names = [name for name in SPLIT if name not in ("evaluate", "restart") or time.get(name)]
+    what = _WHAT | ({"other": "in no record of the results"} if result.get("imported") else {})
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
-        f"  {name:<12}{_seconds(time.get(name)):>12}{_percent(share.get(name)):>10}  {_WHAT[name]}" for name in names
+        f"  {name:<12}{_seconds(time.get(name)):>12}{_percent(share.get(name)):>10}  {what[name]}" for name in names
     ]
 
 
@@ -139,6 +148,19 @@ def _percentiles(result: Mapping[str, Any]) -> list[str]:
     for name, row in rows.items():
         lines.append(f"  {name:<12}{row['count']:>8}" + "".join(f"{_seconds(row[column]):>11}" for column in columns))
     return lines
+
+
+def _imported(result: Mapping[str, Any]) -> list[str]:
+    """Say by DLIO's own formula where the points that AU lacks of 100 went, and what was published."""
+    told = result.get("imported")
+    if not told:
+        return []
+    published = told.get("published_au")
+    said = f"; published {published:.2f}" if published is not None else ""
+    lines = ["", f"  where DLIO's AU lost its points (the parts sum to 100){said}"]
+    rows = {"au": "Σ compute / T"} | LOSSES
+    points = {"au": told["au"], **told["lost_points"]}
+    return lines + [f"  {name:<16}{points[name]:>8.2f}  {what}" for name, what in rows.items()]
 
 
 def _books(result: Mapping[str, Any], dropped_samples: int, capped_samples: int) -> list[str]:

@@ -97,12 +97,16 @@ def run(
     out: Out = None,
     root: Root = None,
     trace: TraceLevel = None,
+    repeat: Annotated[
+        int, typer.Option(min=1, help="Run it so many times, each into a run directory of its own (--out OUT-1, ...).")
+    ] = 1,
 ) -> None:
     """Run a scenario: generate its dataset if need be, emulate the training, print the numbers.
 
     Example:  rayio run unet3d-small loader.num_workers=4 --out runs/four
     """
     from rayio import session
+    from rayio.analyze.compare import repeats, repeats_text
 
     _interruptible()
     chosen: Any = engine
@@ -112,8 +116,31 @@ def run(
         raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
     picked: Engine = chosen
     wanted = _traced(overrides, trace)
-    done = session.run(source, wanted, engine=picked, address=address, out=out, root=root, reporter=Terminal())
-    _verdict(done)
+    places = [out] if repeat == 1 else _places(out, root, repeat)
+    runs = []
+    for place in places:
+        runs.append(
+            session.run(source, wanted, engine=picked, address=address, out=place, root=root, reporter=Terminal())
+        )
+        if repeat > 1:
+            print(runs[-1].summary(), end="\n\n")
+    if repeat == 1:
+        _verdict(runs[0])
+        return
+    print("\n".join(repeats_text(repeats([done.result for done in runs]))))
+    for done in runs:
+        _judge(done)
+
+
+def _places(out: Path | None, root: Path | None, repeat: int) -> list[Path | None]:
+    """Name the run directories of repeats; all must be free before the first one starts."""
+    if out is None:
+        return [None] * repeat
+    places = [out.with_name(f"{out.name}-{number}") for number in range(1, repeat + 1)]
+    for place in places:
+        if ((root or Path()) / place).exists():
+            raise typer.BadParameter(f"--out {out} --repeat {repeat}: {place} exists; choose another --out")
+    return [*places]
 
 
 def simulate(
@@ -173,6 +200,10 @@ def _traced(overrides: list[str] | None, trace: str | None) -> list[str]:
 
 def _verdict(done: Run) -> None:
     print(done.summary())
+    _judge(done)
+
+
+def _judge(done: Run) -> None:
     if done.exit_code:
         print(f"rayio: {done.result['error']}", file=sys.stderr)
         raise typer.Exit(done.exit_code)

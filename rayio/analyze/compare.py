@@ -1,0 +1,264 @@
+"""Runs side by side: what they were asked, what came out, and whether a difference is more than chance.
+
+Runs of one scenario on one engine are repeats. Their spread is the noise against which a difference is held (Student's
+t, two-sided, 95 %); without repeats nothing is said about chance.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Any
+
+from rayio.analyze.metrics import METRICS
+from rayio.analyze.summary import lookup
+from rayio.units import format_seconds
+
+#: Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
+_T = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
+    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
+_Z = 1.959964
+
+#: Metrics that are fractions of a whole beside those that end in ``share``; they are printed in percent.
+_FRACTIONS = ("au", "au_min", "au_max", "goodput")
+
+#: What of ``run.json`` is compared as if it were a key of the scenario.
+_OF_THE_RUN = ("engine", "rayio", "cpus", "modelled_storage")
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One run: a label, its result, its scenario as a mapping (empty when there is none), its run.json."""
+
+    label: str
+    result: Mapping[str, Any]
+    scenario: Mapping[str, Any]
+    info: Mapping[str, Any]
+
+
+def t_quantile(freedom: float) -> float:
+    """Give Student's t that 95 % of the mass lies within, two-sided; fractional degrees of freedom round down.
+
+    Above 30 by the expansion of Cornish and Fisher (Abramowitz and Stegun, 26.7.5).
+    """
+    if freedom < len(_T) + 1:
+        return _T[max(int(freedom), 1) - 1]
+    z = _Z
+    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
+
+
+def spread(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Give number, mean, sample standard deviation and half the width of the mean's 95 % confidence interval."""
+    number = len(values)
+    deviation = stdev(values) if number > 1 else None
+    half = t_quantile(number - 1) * deviation / math.sqrt(number) if deviation is not None else None
+    return {"runs": number, "mean": fmean(values), "stdev": deviation, "ci95": half}
+
+
+def noise(a: Sequence[float], b: Sequence[float]) -> float | None:
+    """Give the difference of means that chance exceeds in 5 % of cases; None when neither side has repeats.
+
+    Welch's interval when both sides have repeats; when one has, its deviation is taken for the other's too.
+    """
+    if len(a) < 2 and len(b) < 2:
+        return None
+    if len(a) < 2 or len(b) < 2:
+        known = a if len(a) > 1 else b
+        return t_quantile(len(known) - 1) * stdev(known) * math.sqrt(1 / len(a) + 1 / len(b))
+    parts = [stdev(side) ** 2 / len(side) for side in (a, b)]
+    if not sum(parts):
+        return 0.0
+    freedom = sum(parts) ** 2 / sum(part**2 / (len(side) - 1) for part, side in zip(parts, (a, b), strict=True))
+    return t_quantile(freedom) * math.sqrt(sum(parts))
+
+
+def compare(runs: Sequence[Compared]) -> dict[str, Any]:
+    """Compare runs, repeats taken together; every group is held against the first.
+
+    Gives ``groups``, ``differing_keys``, ``metrics`` (each with one spread per group and one difference per group but
+    the first: absolute, percent, noise, exceeds_noise; null where unknown) and ``notes``. When all runs are repeats
+    of each other, each is a group of its own, and ``repeats`` has the spread of all.
+    """
+    groups: dict[str, list[Compared]] = {}
+    for run in runs:
+        groups.setdefault(repr((sorted(_flat(run.scenario)), run.info.get("engine"), _unknown(run))), []).append(run)
+    sides = [*groups.values()]
+    is_one = len(sides) == 1
+    if is_one:
+        sides = [[run] for run in runs]
+    names = [name for name in METRICS if any(lookup(run.result, name) is not None for run in runs)]
+    result: dict[str, Any] = {
+        "groups": [{"runs": [run.label for run in side], "engine": side[0].info.get("engine")} for side in sides],
+        "differing_keys": [*_differing([side[0] for side in sides])],
+        "metrics": [_metric(name, sides) for name in names],
+        "notes": _notes(sides, is_one),
+    }
+    if is_one:
+        result["repeats"] = repeats([run.result for run in runs])
+    return result
+
+
+def repeats(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Give the spread of each metric over repeats, of those that every one of them has."""
+    rows = []
+    for name in METRICS:
+        values = [value for value in (lookup(result, name) for result in results) if value is not None]
+        if len(values) == len(results):
+            rows.append({"name": name, **spread(values)})
+    return rows
+
+
+def _unknown(run: Compared) -> str:
+    """Runs whose scenario is not known are no repeats of each other."""
+    return "" if run.scenario else run.label
+
+
+def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    """Give the leaves of a scenario with their dotted keys."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flat(inner, f"{path}.{key}" if path else str(key))
+    elif path:
+        yield path, "none" if value in (None, {}) else str(value)
+
+
+def _differing(runs: Sequence[Compared]) -> Iterator[dict[str, Any]]:
+    """Give each key of the scenarios, or of run.json, that is not the same in all runs."""
+    flat = [dict(_flat(run.scenario)) for run in runs]
+    for one, run in zip(flat, runs, strict=True):
+        one |= {f"run.{key}": str(run.info[key]) for key in _OF_THE_RUN if key in run.info}
+    for key in dict.fromkeys(key for one in flat for key in one):
+        values = [one.get(key) for one in flat]
+        if len({*values}) > 1:
+            yield {"key": key, "values": values}
+
+
+def _metric(name: str, sides: Sequence[Sequence[Compared]]) -> dict[str, Any]:
+    values = [[v for v in (lookup(run.result, name) for run in side) if v is not None] for side in sides]
+    first, *others = values
+    return {
+        "name": name,
+        "groups": [spread(side) if side else None for side in values],
+        "differences": [_difference(first, other) if first and other else None for other in others],
+    }
+
+
+def _difference(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
+    before, after, bound = fmean(a), fmean(b), noise(a, b)
+    absolute = after - before
+    return {
+        "absolute": absolute,
+        "percent": 100 * absolute / abs(before) if before else None,
+        "noise": bound,
+        "exceeds_noise": None if bound is None else abs(absolute) > bound,
+    }
+
+
+def _notes(sides: Sequence[Sequence[Compared]], is_one: bool) -> list[str]:
+    notes = []
+    for run in (run for side in sides for run in side):
+        if run.result.get("exit_code"):
+            notes.append(f"{run.label} ended with exit code {run.result['exit_code']}: {run.result.get('error')}")
+        if not run.scenario:
+            notes.append(f"{run.label} has no scenario: its keys are not compared")
+    if is_one:
+        notes.append("all runs are repeats of one scenario: their spread is the noise, not a difference of scenarios")
+    elif all(len(side) == 1 for side in sides):
+        notes.append(
+            "no repeats: whether a difference exceeds the noise cannot be said; "
+            "make some with rayio run --repeat 5 and give all their directories"
+        )
+    else:
+        notes.append("the noise is the 95 % interval: of 20 metrics that chance alone moves, about one exceeds it")
+    return notes
+
+
+def text(comparison: Mapping[str, Any]) -> str:
+    """Write a comparison as plain text: the runs, the differing keys, one table for each group but the first."""
+    labels = [_label(number) for number in range(len(comparison["groups"]))]
+    lines = []
+    for label, group in zip(labels, comparison["groups"], strict=True):
+        lines += [f"  {label}  {', '.join(group['runs'])}"]
+    keys = comparison["differing_keys"]
+    lines += ["", "  keys that differ" if keys else "  no key differs"]
+    lines += [f"  {row['key']:<34}" + " | ".join(map(_short, row["values"])) for row in keys]
+    for number, label in enumerate(labels[1:]):
+        has_noise = any((row["differences"][number] or {}).get("noise") is not None for row in comparison["metrics"])
+        verdict = "  beyond noise" if has_noise else ""
+        lines += ["", f"  {'metric':<30}{labels[0]:>11}{label:>11}{f'{label} - {labels[0]}':>13}{'%':>9}{verdict}"]
+        for row in comparison["metrics"]:
+            lines += _row(row, number)
+    if "repeats" in comparison:
+        lines += ["", *repeats_text(comparison["repeats"])]
+    lines += [f"  note: {note}" for note in comparison["notes"]]
+    return "\n".join(lines)
+
+
+def _short(value: str | None) -> str:
+    if value is None:
+        return "-"
+    return value if len(value) <= 60 else value[:57] + "..."
+
+
+def _label(number: int) -> str:
+    return chr(ord("A") + number) if number < 26 else f"R{number + 1}"
+
+
+def _row(row: Mapping[str, Any], number: int) -> list[str]:
+    """Write one metric; one that is zero on both sides has nothing to compare."""
+    name, difference = row["name"], row["differences"][number]
+    a, b = row["groups"][0], row["groups"][number + 1]
+    values = [None if side is None else side["mean"] for side in (a, b)]
+    if not any(values):
+        return []
+    line = f"  {name:<30}{_write(name, values[0]):>11}{_write(name, values[1]):>11}"
+    if difference is not None:
+        line += f"{_signed(name, difference['absolute']):>13}{_ratio(difference['percent']):>9}"
+        if difference["noise"] is not None:
+            beyond = "yes" if difference["exceeds_noise"] else "no"
+            line += f"  {beyond:<4}(± {_points(name, difference['noise'])})"
+    return [line.rstrip()]
+
+
+def repeats_text(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Write the spread of repeats as a table, without the metrics that are zero in all of them."""
+    runs = rows[0]["runs"] if rows else 0
+    lines = [f"  {f'over {runs} runs':<30}{'mean':>11}{'stdev':>11}   95 % confidence"]
+    for row in rows:
+        name, mean, half = row["name"], row["mean"], row["ci95"]
+        if mean or row["stdev"]:
+            interval = "unknown" if half is None else f"{_write(name, mean - half)} to {_write(name, mean + half)}"
+            lines.append(f"  {name:<30}{_write(name, mean):>11}{_write(name, row['stdev']):>11}   {interval}")
+    return lines
+
+
+def _signed(name: str, value: float) -> str:
+    return f"{'+' if value >= 0 else '-'}{_points(name, abs(value))}"
+
+
+def _points(name: str, value: float) -> str:
+    """Write a difference: of percentages in points, so that it is not taken for a percentage of them."""
+    return _write(name, value).replace(" %", " pt")
+
+
+def _ratio(percent: float | None) -> str:
+    if percent is None:
+        return ""
+    return f"{percent:+.1f} %" if abs(percent) < 1000 else f"× {1 + percent / 100:,.0f}"
+
+
+def _write(name: str, value: float | None) -> str:
+    """Write a value in its unit: percent, a time, or a plain number."""
+    if value is None:
+        return "unknown"
+    if name.startswith("share.") or name.endswith("_share") or name in _FRACTIONS:
+        return f"{100 * value:.2f} %"
+    if name.startswith("au_dlio"):
+        return f"{value:.2f} %"
+    if name.startswith(("time.", "percentiles.")) or name.endswith("_seconds"):
+        return format_seconds(value)
+    return f"{value:,.1f}" if abs(value) < 1e5 else f"{value:,.0f}"

@@ -1,0 +1,108 @@
+"""DLIO's own AU from the records of a run, and where the points that it lacks of 100 % went."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from rayio.analyze.dlio import EXCLUDED
+from rayio.analyze.dlio_results import Block, Floats, Results
+
+#: The parts of 100 % - AU, in the order of a step; the meaning is for a reader.
+LOSSES = {
+    "data_wait": "waiting for its own batch",
+    "bookkeeping": "between the batch and the end of compute, and not compute",
+    "barrier_skew": "waiting at the barrier for the slowest rank of the step",
+    "first_step_wait": "the same in the first step, whose own time the formula leaves out",
+    "unrecorded": "in no record: between the end of a step and the start of the next",
+}
+
+
+def has_barrier(block: Block) -> bool:
+    """Say whether a barrier after each step fits the records: the slowest ranks' steps together fill no more time.
+
+    DLIO of MLPerf Storage v1.0 and later has one; a run of an older one without it takes less than their sum.
+    """
+    return float(block.proc.max(axis=0).sum()) <= block.seconds
+
+
+def _lost(block: Block) -> dict[str, Floats]:
+    """Split each rank's 100 % of a block: AU and :data:`LOSSES`, which sum to 100 exactly but for rounding.
+
+    With rank 0's length of the block, ``T = (end - start) - Σ proc[:1]`` as in :mod:`rayio.analyze.dlio`.
+    """
+    total = block.seconds - block.proc[:, :EXCLUDED].sum(axis=1)
+    slowest = block.proc.max(axis=0) if has_barrier(block) else block.proc
+    skew = np.broadcast_to(slowest, block.proc.shape) - block.proc
+    spent = {
+        "au": block.compute[:, EXCLUDED:],
+        "data_wait": block.load[:, EXCLUDED:],
+        "bookkeeping": (block.proc - block.load - block.compute)[:, EXCLUDED:],
+        "barrier_skew": skew[:, EXCLUDED:],
+        "first_step_wait": skew[:, :EXCLUDED],
+    }
+    is_long = total > 0
+    points: dict[str, Floats] = {
+        name: np.where(is_long, 100 * seconds.sum(axis=1) / np.where(is_long, total, 1), 0.0)
+        for name, seconds in spent.items()
+    }
+    points["unrecorded"] = 100 - np.sum([*points.values()], axis=0)
+    return points
+
+
+def losses(results: Results) -> list[dict[str, float]]:
+    """Give for each epoch its AU and :data:`LOSSES` in percentage points, means over ranks; each sums to 100.
+
+    An epoch's blocks count by their steps, as in DLIO.
+    """
+    table = []
+    for epoch in range(results.epochs):
+        blocks = results.of(epoch)
+        steps = sum(block.steps for block in blocks)
+        lost = [(_lost(block), block.steps / steps) for block in blocks]
+        table.append(
+            {name: sum(float(points[name].mean()) * weight for points, weight in lost) for name in ("au", *LOSSES)}
+        )
+    return table
+
+
+def mean_of(table: list[dict[str, float]]) -> dict[str, float]:
+    """Give the mean over epochs of each column."""
+    return {name: float(np.mean([row[name] for row in table])) for name in ("au", *LOSSES)}
+
+
+def batch_size(results: Results) -> int | None:
+    """Find the batch size: from the configuration, else from the ranks' throughput, by either formula of DLIO.
+
+    MLPerf Storage v1.0 has ``steps · batch / (end - start)``, later ones ``(steps - 2) · batch / T``.
+    """
+    reader = results.config.get("reader", results.config.get("data_reader"))
+    given = reader.get("batch_size") if isinstance(reader, Mapping) else None
+    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+        return given
+    block = max(results.blocks, key=lambda one: one.steps)
+    rate = float(np.median(block.throughput))
+    shorter = block.seconds - float(np.median(block.proc[:, 0]))
+    for steps, seconds in ((block.steps, block.seconds), (block.steps - 2, shorter)):
+        size = rate * seconds / steps if steps > 0 and np.isfinite(rate) else 0.0
+        if round(size) > 0 and abs(size - round(size)) < 0.01 * size:
+            return round(size)
+    return None
+
+
+def explained(results: Results) -> dict[str, Any]:
+    """Give the part of a result that says what was published, what the records give, and where the rest went."""
+    table = losses(results)
+    published = results.published.get("train_au_percentage")
+    epochs: list[dict[str, Any]] = [
+        {"epoch": number + 1, **row, "published_au": float(published[number]) if isinstance(published, list) else None}
+        for number, row in enumerate(table)
+    ]
+    return {
+        "au": mean_of(table)["au"],
+        "published_au": results.published.get("train_au_mean_percentage"),
+        "lost_points": {name: mean_of(table)[name] for name in LOSSES},
+        "epochs": epochs,
+    }

@@ -1,0 +1,155 @@
+"""Commands that compare runs, ask them questions, and make runs of other benchmarks' results."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from rayio.errors import QueryError, ScenarioError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rayio.analyze.compare import Compared
+
+#: Rows that a table on a terminal shows; files (--csv, --json) have all.
+SHOWN_ROWS = 200
+
+
+def compare(
+    paths: Annotated[list[Path], typer.Argument(help="Run directories; runs of one scenario are repeats.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare runs: keys that differ, each metric with its difference, and whether it exceeds the noise.
+
+    Example:  rayio compare runs/two runs/four
+    """
+    from rayio.analyze import compare as comparing
+
+    if len(paths) < 2:
+        raise typer.BadParameter("give at least two run directories")
+    comparison = comparing.compare([_compared(path) for path in paths])
+    print(json.dumps(comparison, indent=2) if as_json else comparing.text(comparison))
+
+
+def _compared(path: Path) -> Compared:
+    import yaml
+
+    from rayio import session
+    from rayio.analyze.compare import Compared
+
+    run = session.Run.open(path)
+    result, text = run.result, run.directory.scenario
+    try:
+        scenario = yaml.safe_load(text) if text else {}
+    except (yaml.YAMLError, ValueError, RecursionError):
+        scenario = None
+    if not isinstance(scenario, dict):
+        raise ScenarioError(f"{path}/scenario.yaml is not a scenario: the file is damaged; restore or remove it")
+    return Compared(str(path), result, scenario, run.directory.info)
+
+
+def query(
+    path: Annotated[Path, typer.Argument(help="A run directory.")],
+    sql: Annotated[str, typer.Argument(help="One SELECT; the table is spans.")],
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
+) -> None:
+    """Ask a run's spans in SQL (DuckDB); nothing else can be read, and nothing written.
+
+    Example:  rayio query runs/four "select name, count(*), sum(duration_ns)/1e9 from spans group by name"
+    """
+    from rayio.trace.query import query as ask
+    from rayio.trace.store import RunDirectory
+
+    if as_csv and as_json:
+        raise typer.BadParameter("--csv and --json exclude each other")
+    answer = ask(RunDirectory.open(path), sql)
+    for name in answer.damaged:
+        print(f"rayio: {path}/spans/{name} is damaged; its spans are left out", file=sys.stderr)
+    if as_csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(answer.table.column_names)
+        writer.writerows(_rows(answer.table))
+    elif as_json:
+        _print_json(answer.table)
+    else:
+        _print_table(answer.table)
+
+
+def _rows(table: pa.Table) -> Iterator[list[Any]]:
+    """Give the rows of a table, without holding all of them as Python objects."""
+    for batch in table.to_batches(max_chunksize=10_000):
+        yield from map(list, zip(*(column.to_pylist() for column in batch.columns), strict=True))
+
+
+def _print_json(table: pa.Table) -> None:
+    """Print one object per line in a list; a number that is not finite is null."""
+    names, between = table.column_names, "["
+    if twice := [name for number, name in enumerate(names) if name in names[:number]]:
+        raise QueryError(f"--json: two columns are named {twice[0]}; name them apart with AS")
+    for row in _rows(table):
+        values = [None if isinstance(v, float) and not math.isfinite(v) else v for v in row]
+        print(between, json.dumps(dict(zip(names, values, strict=True)), default=_plain), sep="\n", end="")
+        between = ","
+    print("\n]" if between == "," else "[]")
+
+
+def _plain(value: Any) -> Any:
+    """Give what JSON has no word for: a whole decimal as a number, anything else as text."""
+    from decimal import Decimal
+
+    if isinstance(value, Decimal):
+        return int(value) if value == int(value) else float(value)
+    return str(value)
+
+
+def _print_table(table: pa.Table) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    shown = Table()
+    for name, kind in zip(table.column_names, table.schema.types, strict=True):
+        is_number = str(kind).startswith(("int", "uint", "float", "double", "decimal", "half"))
+        shown.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in _rows(table.slice(0, SHOWN_ROWS)):
+        shown.add_row(
+            *("" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value) for value in row)
+        )
+    console = Console(markup=False, highlight=False, emoji=False)
+    if not sys.stdout.isatty():
+        console.width = 200
+    console.print(shown)
+    if (left := len(table) - SHOWN_ROWS) > 0:
+        print(f"and {left} more rows; --csv and --json print all")
+
+
+def dlio_results(
+    folder: Annotated[Path, typer.Argument(help="Folder with summary.json and RANK_output.json.", metavar="DIR")],
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory to make; must not exist.", show_default="runs/<DIR's name>")
+    ] = None,
+) -> None:
+    """Make a run directory of a result folder of DLIO or MLPerf Storage, and say where its AU went.
+
+    Example:  rayio import dlio-results results/unet3d/run_1 --out runs/published
+    """
+    from rayio.session.imported import import_dlio_results
+
+    print(import_dlio_results(folder, out).summary())
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register these commands."""
+    app.command()(compare)
+    app.command()(query)
+    imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make runs of other benchmarks' results.")
+    imports.command("dlio-results")(dlio_results)
+    app.add_typer(imports, name="import")

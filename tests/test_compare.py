@@ -1,0 +1,180 @@
+"""Runs compared: keys, differences, and what is more than chance."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayio import session
+from rayio.analyze.compare import Compared, compare, noise, repeats, spread, t_quantile, text
+from rayio.cli import main
+from rayio.session.result import Run
+from scenarios import scenario
+
+
+def a_run(label: str, au: float | None, scenario: dict[str, Any] | None = None, **result: Any) -> Compared:
+    percentiles = {"data_wait": {"mean": 0.1, "p50": 0.1, "p90": 0.2, "p99": 0.4, "max": 0.5}}
+    default = {"loader": {"num_workers": 2}, "train": {"epochs": 1}}
+    return Compared(
+        label,
+        {"au": au, "percentiles": percentiles, "exit_code": 0, **result},
+        default if scenario is None else scenario,
+        {"engine": "ray"},
+    )
+
+
+FOUR = {"loader": {"num_workers": 4}, "train": {"epochs": 1}}
+
+
+def metric(comparison: dict[str, Any], name: str) -> dict[str, Any]:
+    (row,) = [row for row in comparison["metrics"] if row["name"] == name]
+    return dict(row)
+
+
+def test_the_quantiles_of_student_are_those_of_the_tables() -> None:
+    table = {1: 12.706, 2: 4.303, 5: 2.571, 10: 2.228, 30: 2.042, 40: 2.021, 60: 2.000, 120: 1.980, 10**6: 1.960}
+    for freedom, quantile in table.items():
+        assert t_quantile(freedom) == pytest.approx(quantile, abs=6e-4)
+    assert t_quantile(2.9) == t_quantile(2)
+    assert all(t_quantile(n) > t_quantile(n + 1) for n in range(1, 60))
+
+
+def test_the_spread_of_repeats_by_hand() -> None:
+    found = spread([1.0, 2.0, 3.0])
+    assert (found["runs"], found["mean"], found["stdev"]) == (3, 2.0, 1.0)
+    assert found["ci95"] == pytest.approx(4.303 / 3**0.5)
+    assert spread([1.0]) == {"runs": 1, "mean": 1.0, "stdev": None, "ci95": None}
+
+
+def test_the_noise_by_hand() -> None:
+    assert noise([1.0], [2.0]) is None
+    # Welch: both deviations 1, three runs each: sqrt(2/3), 4 degrees of freedom.
+    assert noise([1, 2, 3], [11, 12, 13]) == pytest.approx(2.776 * (2 / 3) ** 0.5)
+    # One side has repeats: its deviation stands for the other's.
+    assert noise([1, 2, 3], [5]) == noise([5], [1, 2, 3]) == pytest.approx(4.303 * (1 / 3 + 1) ** 0.5)
+    assert noise([1, 1], [2, 2]) == 0
+
+
+def test_differences_without_a_cause_exceed_the_noise_in_about_one_case_in_twenty() -> None:
+    draw = random.Random(4)
+    cases = 2000
+    beyond = 0
+    for _ in range(cases):
+        a, b = ([draw.gauss(0, 1) for _ in range(5)] for _ in range(2))
+        bound = noise(a, b)
+        assert bound is not None
+        beyond += abs(sum(a) / 5 - sum(b) / 5) > bound
+    assert 0.03 < beyond / cases < 0.06
+
+
+def test_each_metric_has_its_difference_and_the_keys_are_named() -> None:
+    comparison = compare([a_run("r1", 0.5), a_run("r2", 0.75, FOUR)])
+    assert comparison["differing_keys"] == [{"key": "loader.num_workers", "values": ["2", "4"]}]
+    (difference,) = metric(comparison, "au")["differences"]
+    assert difference == {"absolute": 0.25, "percent": 50.0, "noise": None, "exceeds_noise": None}
+    names = [row["name"] for row in comparison["metrics"]]
+    assert {f"percentiles.data_wait.{s}" for s in ("mean", "p50", "p90", "p99", "max")} <= {*names}
+    assert any("no repeats" in note for note in comparison["notes"])
+    shown = text(comparison)
+    assert "loader.num_workers                2 | 4" in shown
+    assert "  au                                50.00 %    75.00 %    +25.00 pt  +50.0 %" in shown
+    assert "beyond noise" not in shown
+
+
+def test_repeats_are_grouped_and_say_what_exceeds_the_noise() -> None:
+    base = [a_run(f"a{n}", au, samples_per_second=10.0 + n) for n, au in enumerate([0.50, 0.51, 0.52])]
+    other = [a_run(f"b{n}", au, FOUR, samples_per_second=10.1 + n) for n, au in enumerate([0.70, 0.71, 0.72])]
+    mixed = [base[0], other[0], base[1], other[1], base[2], other[2]]
+    comparison = compare(mixed)
+    assert [group["runs"] for group in comparison["groups"]] == [["a0", "a1", "a2"], ["b0", "b1", "b2"]]
+    assert metric(comparison, "au")["differences"][0]["exceeds_noise"] is True
+    assert metric(comparison, "samples_per_second")["differences"][0]["exceeds_noise"] is False
+    assert metric(comparison, "au")["groups"][0]["stdev"] == pytest.approx(0.01)
+    shown = text(comparison)
+    assert "beyond noise" in shown
+    assert "yes (± 2.27 pt)" in shown
+
+
+def test_runs_of_one_scenario_are_held_against_the_first_and_have_a_spread() -> None:
+    comparison = compare([a_run("r1", 0.5), a_run("r2", 0.6)])
+    assert [group["runs"] for group in comparison["groups"]] == [["r1"], ["r2"]]
+    assert comparison["differing_keys"] == []
+    assert comparison["repeats"][0]["stdev"] == pytest.approx(0.1 / 2**0.5)
+    assert metric(comparison, "au")["differences"][0]["exceeds_noise"] is None
+    assert "over 2 runs" in text(comparison)
+
+
+def test_what_a_run_lacks_is_unknown_and_not_zero() -> None:
+    comparison = compare([a_run("r1", 0.5), a_run("r2", None, FOUR, goodput=0.3)])
+    assert metric(comparison, "au")["groups"][1] is None
+    assert metric(comparison, "au")["differences"] == [None]
+    assert "unknown" in text(comparison)
+
+
+def test_three_scenarios_are_each_held_against_the_first() -> None:
+    eight = {"loader": {"num_workers": 8}, "seed": 3}
+    comparison = compare([a_run("r1", 0.5), a_run("r2", 0.6, FOUR), a_run("r3", 0.0, eight, error="x", exit_code=3)])
+    assert [d["absolute"] for d in metric(comparison, "au")["differences"]] == pytest.approx([0.1, -0.5])
+    assert {row["key"]: row["values"] for row in comparison["differing_keys"]} == {
+        "loader.num_workers": ["2", "4", "8"], "train.epochs": ["1", "1", None], "seed": [None, None, "3"],
+    }  # fmt: skip
+    assert "r3 ended with exit code 3: x" in comparison["notes"]
+    assert "C - A" in text(comparison)
+
+
+def test_runs_without_a_scenario_are_no_repeats() -> None:
+    comparison = compare([a_run("r1", 0.5, {}), a_run("r2", 0.6, {})])
+    assert len(comparison["groups"]) == 2
+    assert "repeats" not in comparison
+    assert "r1 has no scenario: its keys are not compared" in comparison["notes"]
+
+
+def test_the_command_compares_run_directories(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    session.simulate(scenario(), out=home / "r1")
+    session.simulate(scenario(loader__num_workers=1, storage__model="s3"), out=home / "r2")
+
+    def command(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(["compare", *arguments])
+        said = capsys.readouterr()
+        return left.value.code, said.out, said.err
+
+    code, out, err = command("r1", "r2", "--json")
+    assert (code, err) == (0, "")
+    first, second = (Run.open(home / name).result for name in ("r1", "r2"))
+    (difference,) = metric(json.loads(out), "au")["differences"]
+    assert difference["absolute"] == pytest.approx(second["au"] - first["au"])
+    assert {row["key"] for row in json.loads(out)["differing_keys"]} == {"loader.num_workers", "storage.model"}
+    assert "storage.model                     nvme | s3" in command("r1", "r2")[1]
+
+    (home / "r2" / "scenario.yaml").write_text("[1")
+    for arguments in (["r1"], ["r1", "nope"], ["r1", "r2"]):
+        code, out, err = command(*arguments)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+
+
+def test_repeats_are_runs_of_their_own_and_their_spread_is_printed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (home / "x.yaml").write_text(
+        "name: x\ndataset: {path: model://x, num_files: 24, sample_bytes: 1 kB}\n"
+        "loader: {batch_size: 1, num_workers: 1}\ntrain: {compute: 1 ms}\nexpect: {au: '> 1.5'}\n"
+    )
+    command = ["run", "x.yaml", "--engine", "local", "--repeat", "3", "--out", "r"]
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    out = capsys.readouterr().out
+    assert left.value.code == 3
+    results = [Run.open(home / f"r-{number}").result for number in (1, 2, 3)]
+    (row,) = [row for row in repeats(results) if row["name"] == "au"]
+    assert row["runs"] == 3
+    assert "over 3 runs" in out
+    assert out.count(" on the local engine: 24 steps") == 3
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    assert left.value.code == 2
+    assert "r-1 exists; choose another --out" in capsys.readouterr().err
