@@ -70,13 +70,14 @@ class Workers:
     async def submit(self, lease: Lease) -> list[Delivery]:
         """Have a lease read once its worker has read those before."""
         env = self.envs[lease.worker]
+        arrives = env.kernel.now() + round(self.costs.lease * 1e9)
         before = self._last[lease.worker]
         mine = self._last[lease.worker] = env.kernel.future(f"reader {lease.rank}-{lease.worker} to be free")
         if before is not None:
             await before
         try:
             if self.costs.lease:
-                await self._pass(env, self.costs.lease)
+                await env.kernel.sleep_until(arrives)
             batches = await roles.read_lease(env, self.loading, lease)
             if self.costs.put:
                 await self._pass(env, self.costs.put)
@@ -114,10 +115,11 @@ class LocalBarrier:
 
 
 class LocalWriter:
-    """A rank's end of a checkpoint writer in the same process: one shard at a time."""
+    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered ``delay_ns`` later."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, delay_ns: int) -> None:
         self.env = env
+        self.delay_ns = delay_ns
         self._last: Future | None = None
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
@@ -127,9 +129,12 @@ class LocalWriter:
         if before is not None:
             await before
         try:
-            return await roles.write_shard(self.env, shard, at)
+            served = await roles.write_shard(self.env, shard, at)
         finally:
             mine.set_result(None)
+        if self.delay_ns:
+            await self.env.kernel.sleep_until(self.env.kernel.now() + self.delay_ns)
+        return served
 
 
 class House:
@@ -140,6 +145,8 @@ class House:
         self.kernel = kernel
         self.recorder = recorder
         self.root = root
+        #: On a wall clock this process has costs of its own.
+        self.costs = plan.scenario.costs if isinstance(kernel, VirtualKernel) else Costs()
         self.devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         #: What each rank has consumed so far.
         self.tallies = tallies
@@ -168,8 +175,9 @@ class House:
         plan, node = self.plan, self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         env.writers = writers
+        env.late_ns = round(self.costs.step * 1e9)
         if plan.has_barrier:
-            env.barrier = LocalBarrier(self.barrier, round(plan.scenario.costs.barrier * 1e9))
+            env.barrier = LocalBarrier(self.barrier, round(self.costs.barrier * 1e9))
         if plan.scenario.loader.num_workers == 0:
             env.storage = self.storage(node, plan.scenario.dataset.path)
             env.queue = InlineQueue(env, self.loading)
@@ -185,7 +193,7 @@ class House:
             env = self._env("reader", f"{rank}-{worker}", node)
             env.storage = self.storage(node, plan.scenario.dataset.path)
             readers.append(env)
-        workers = Workers(readers, self.loading, plan.scenario.costs)
+        workers = Workers(readers, self.loading, self.costs)
         state = QueueState(plan.queue(rank), lambda epoch, step: self.loading.sampler.step_bytes(epoch, rank, step))
         return PrefetchQueue(self._env("queue", str(rank), plan.node_of_rank(rank)), state, workers.submit)
 
@@ -195,7 +203,7 @@ class House:
         node = self.plan.node_of_writer(number)
         env = self._env("checkpoint_writer", str(number), node)
         env.storage = self.storage(node, checkpointing.path)
-        return LocalWriter(env)
+        return LocalWriter(env, round(self.costs.checkpoint * 1e9))
 
     def _env(self, role: str, index: str, node: int) -> Env:
         return Env(self.kernel, self.recorder, role=role, index=index, node=node)

@@ -1,0 +1,180 @@
+"""A run -> the scenario that predicts it: the run's own scenario with what its engine and its stages really took."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import numpy as np
+
+from rayio.analyze.metrics import RunShape
+from rayio.analyze.timeline import Ints, Steps, timeline
+from rayio.errors import RunError, StorageError
+from rayio.pipeline.plan import Plan
+from rayio.predict import observe, storage
+from rayio.predict.costs import checkpoint_ns, costs, typical
+from rayio.scenario import derive
+from rayio.scenario.distribution import Constant, LogNormal
+from rayio.scenario.load import load
+from rayio.scenario.model import Costs, Scenario, StorageParameters
+from rayio.scenario.write import to_yaml
+from rayio.trace.store import RunDirectory
+from rayio.units import format_seconds
+
+#: Fewer steps than this, per rank and after the warm-up, tell too little.
+MIN_STEPS = 10
+#: Decoding that differs by more than this from what the scenario says replaces it.
+DECODE_DIFFERS = 0.05
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a run taught: the scenario to simulate, and what there is to say about it, a sentence each."""
+
+    scenario: Scenario
+    notes: tuple[str, ...]
+
+    def to_yaml(self) -> str:
+        """Write a scenario file, the notes as comments at its top."""
+        return "".join(f"# {note}\n" for note in self.notes) + to_yaml(self.scenario)
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all; one that is there is replaced.
+
+        Raises:
+            StorageError: it cannot be written there.
+        """
+        if path.is_dir():
+            raise StorageError(f"cannot write {path}: it is a folder; give --out a file name")
+        partial = path.with_name(f".{path.name}.{uuid4().hex[:8]}.partial")
+        try:
+            partial.write_text(self.to_yaml(), encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def calibrate(path: str | Path) -> Calibration:
+    """Learn from a run on the Ray or the local engine what its engine and its stages cost.
+
+    Raises:
+        StorageError: no run is there, or a part of it is damaged.
+        RunError: the run was simulated, broke off, or was too short.
+    """
+    run = RunDirectory.open(path)
+    info, result = run.info, run.result
+    if info.get("engine") == "virtual":
+        raise RunError(f"{path} was simulated: it knows no costs but those it was given; calibrate a run on Ray")
+    if result is None:
+        raise RunError(f"{path} has no result.json: the run broke off, or is still under way; calibrate a whole run")
+    if result.get("exit_code") not in (0, 3):
+        raise RunError(f"{path} ended with exit code {result.get('exit_code')}; calibrate a run that went well")
+    if run.scenario is None:
+        raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
+    scenario = load(run.path / "scenario.yaml")
+    spans = run.spans()
+    if run.lost_files:
+        raise StorageError(f"{path}/spans/{run.lost_files[0]} cannot be read: the file is damaged; run it again")
+    if spans.num_rows == 0:
+        raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
+    return learn(spans, scenario, info, name=run.path.name)
+
+
+def learn(spans: Any, scenario: Scenario, info: dict[str, Any], *, name: str = "run") -> Calibration:
+    """Learn from the spans of a run of ``scenario``; ``info`` is what its run.json says.
+
+    Raises:
+        RunError: there are too few steps, or none of a rank.
+    """
+    plan = Plan(scenario, modelled=bool(info.get("modelled_storage")))
+    _, steps = timeline(spans)
+    warm = _warm(steps, RunShape.of(scenario), name)
+    notes = [
+        f"{scenario.name}, calibrated from {name} ({info.get('engine')} engine, rayio {info.get('rayio')})",
+        "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
+    ]
+    changes: dict[str, dict[str, Any]] = {"storage": {}, "loader": {}}
+    read = observe.reads(spans)
+    late = read.of(read.start >= warm) if (read.start >= warm).any() else read
+    model = plan.storage
+    if not plan.modelled:
+        if not len(read.batch):
+            raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
+        found = storage.fit(read, warm, scenario.loader.io_depth, int(info.get("cpus") or 1))
+        model = found.parameters
+        changes["storage"]["model"] = model
+        changes["loader"] |= _decode(late.decode, scenario, notes)
+        notes.append(_said_of(found))
+    payload = info.get("payload") == "real"
+    if payload:
+        changes["loader"]["payload"] = "real"
+        if scenario.loader.max_bytes_in_flight == "auto" and info.get("max_bytes_in_flight"):
+            changes["loader"]["max_bytes_in_flight"] = int(info["max_bytes_in_flight"])
+    seen = observe.batches(spans, read, derive.window_steps(scenario))
+    learned = costs(seen, steps, spans, warm, payload=payload, sync_seconds=plan.sync_seconds)
+    learned = learned.model_copy(update={"checkpoint": _checkpoint(spans, scenario, plan, model)})
+    notes += _hidden(learned, scenario)
+    sections = {key: getattr(scenario, key).model_copy(update=update) for key, update in changes.items() if update}
+    return Calibration(scenario.model_copy(update={**sections, "costs": learned}), tuple(notes))
+
+
+def _warm(steps: Steps, shape: RunShape, name: str) -> int:
+    """Give when every rank was warm (ns), having seen that enough steps followed."""
+    number = np.bincount(steps.life, minlength=shape.world_size)
+    fewest = int(number.min(initial=steps.number)) - shape.warmup_steps
+    if fewest < MIN_STEPS or len(number) > shape.world_size:
+        raise RunError(
+            f"{name} has {max(0, fewest)} steps per rank after its {shape.warmup_steps} warm-up steps; "
+            f"calibrating needs at least {MIN_STEPS}: run more steps or epochs"
+        )
+    first = np.cumsum(number) - number
+    warm = steps.end[first + shape.warmup_steps - 1] if shape.warmup_steps else steps.start[first]
+    return int(warm.max())
+
+
+def _said_of(found: storage.Fit) -> str:
+    if found.is_saturated:
+        return "storage.model: fitted to the reads of the run, which had the storage saturated"
+    return (
+        "storage.model: fitted to the reads of the run; it was never saturated, so storage.model.bandwidth is a guess"
+    )
+
+
+def _decode(decode: Ints, scenario: Scenario, notes: list[str]) -> dict[str, Any]:
+    """Replace ``loader.decode`` where the run decoded slower or faster than it says."""
+    taken = decode[decode >= 0] / 1e9 / scenario.loader.batch_size
+    expected = scenario.loader.decode.expected
+    if not len(taken) or abs(float(taken.mean()) - expected) <= DECODE_DIFFERS * expected:
+        return {}
+    mean, deviation = float(taken.mean()), float(taken.std()) * scenario.loader.batch_size**0.5
+    notes.append(f"loader.decode: measured; the scenario said {format_seconds(expected)} a sample")
+    if deviation <= 0.01 * mean:
+        return {"decode": Constant(value=round(mean, 9))}
+    variance = float(np.log(1 + (deviation / mean) ** 2))
+    return {"decode": LogNormal(median=mean * float(np.exp(-variance / 2)), sigma=round(variance**0.5, 4))}
+
+
+def _checkpoint(spans: Any, scenario: Scenario, plan: Plan, model: StorageParameters) -> float:
+    """Give what a checkpoint takes beyond what modelled storage takes for its largest shard, in seconds."""
+    taken = checkpoint_ns(spans)
+    shards = derive.checkpoint_shards(scenario)
+    if not len(taken) or not shards or scenario.checkpoint is None:
+        return 0.0
+    requests = -(-max(shards) // scenario.checkpoint.request_bytes)
+    alone = requests * model.first_byte.expected + model.open.expected + max(shards) / model.connection_bandwidth
+    shared = sum(shards) / plan.num_devices / model.bandwidth
+    return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)
+
+
+def _hidden(learned: Costs, scenario: Scenario) -> list[str]:
+    """Say which costs this run could not show."""
+    said = []
+    if scenario.loader.num_workers and scenario.loader.prefetch_factor == 1:
+        said.append("costs.put: prefetch_factor 1 leaves no lease waiting at a reader, so it may be part of costs.take")
+    if not learned.barrier and scenario.train.sync.kind != "none":
+        said.append("costs.barrier: hidden behind the compute of this run, so it is left at 0")
+    return said
