@@ -219,3 +219,26 @@ def test_a_write_that_fails_leaves_the_old_file(a_run: Path, tmp_path: Path, mon
     with pytest.raises(RayioError, match="No space left on device; choose another --out"):
         learned.write(out)
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("calibrated.yaml", "before")]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_a_run_on_ray_is_predicted_by_what_it_taught(home: Path) -> None:
+    """The bound is for a busy machine; ``benchmarks/grid.py`` says how near it is on a quiet one."""
+    wanted = scenario(
+        dataset__path="data", dataset__num_files=160, dataset__sample_bytes="200 kB",
+        loader__batch_size=4, loader__num_workers=1, loader__decode="15 ms", train__compute="50 ms", train__epochs=3,
+    )  # fmt: skip
+    done = session.run(wanted, out="real")
+    assert main_exits(["calibrate", "real", "--out", "calibrated.yaml"]) == 0
+    again = load("calibrated.yaml")
+    assert again.loader.payload == "real"
+    assert again.costs.lease > 0
+    assert again.costs.take > 0
+    predicted = session.simulate("calibrated.yaml")
+    naive = session.simulate(wanted)
+    for name in ("au", "samples_per_second"):
+        real = done.result[name]
+        assert predicted.result[name] == pytest.approx(real, rel=0.1)
+        assert abs(predicted.result[name] - real) < abs(naive.result[name] - real)

@@ -14,7 +14,7 @@ from rayio.analyze.timeline import Ints, Steps, timeline
 from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan
 from rayio.predict import observe, storage
-from rayio.predict.costs import checkpoint_ns, costs, typical
+from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
 from rayio.scenario import derive
 from rayio.scenario.distribution import Constant, LogNormal
 from rayio.scenario.load import load
@@ -117,7 +117,7 @@ def learn(spans: Any, scenario: Scenario, info: dict[str, Any], *, name: str = "
     seen = observe.batches(spans, read, derive.window_steps(scenario))
     learned = costs(seen, steps, spans, warm, payload=payload, sync_seconds=plan.sync_seconds)
     learned = learned.model_copy(update={"checkpoint": _checkpoint(spans, scenario, plan, model)})
-    notes += _hidden(learned, scenario)
+    notes += _hidden(learned, scenario, int(waited(seen).sum()))
     sections = {key: getattr(scenario, key).model_copy(update=update) for key, update in changes.items() if update}
     return Calibration(scenario.model_copy(update={**sections, "costs": learned}), tuple(notes))
 
@@ -170,9 +170,13 @@ def _checkpoint(spans: Any, scenario: Scenario, plan: Plan, model: StorageParame
     return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)
 
 
-def _hidden(learned: Costs, scenario: Scenario) -> list[str]:
-    """Say which costs this run could not show."""
+def _hidden(learned: Costs, scenario: Scenario, waits: int) -> list[str]:
+    """Say which costs this run could not show, or hardly."""
     said = []
+    if scenario.loader.num_workers and waits < FEW:
+        said.append(
+            f"costs.lease and .take: ranks waited for {waits} batches only; a run with fewer workers tells more"
+        )
     if scenario.loader.num_workers and scenario.loader.prefetch_factor == 1:
         said.append("costs.put: prefetch_factor 1 leaves no lease waiting at a reader, so it may be part of costs.take")
     if not learned.barrier and scenario.train.sync.kind != "none":

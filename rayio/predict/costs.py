@@ -38,13 +38,17 @@ def typical(values: NDArray[np.int64] | NDArray[np.float64]) -> float:
     return max(0.0, float(values[(values >= low) & (values <= high)].mean()))
 
 
+def waited(batches: Batches) -> NDArray[np.bool_]:
+    """Say which batches a rank asked for before their reader was done: only their way to the rank is seen."""
+    return batches.asked < batches.done
+
+
 def costs(batches: Batches, steps: Steps, spans: pa.Table, warm: int, *, payload: bool, sync_seconds: float) -> Costs:
     """Work out the costs of a run; ``warm`` (ns) is when it had warmed up.
 
     What happened before that counts only where nothing comes after it. ``payload`` says whether bytes travelled.
     """
-    waited = batches.asked < batches.done
-    way, size = _after(warm, batches, waited, batches.had - batches.done, batches.nbytes)
+    way, size = _after(warm, batches, waited(batches), batches.had - batches.done, batches.nbytes)
     slope = _slope(size, way) if payload else 0.0
     way = way - slope * size
     arrival = typical(way)
