@@ -51,6 +51,40 @@ def test_the_costs_of_a_known_run_come_back(workers: int, prefetch: int) -> None
     assert found.barrier == 0
 
 
+@pytest.mark.parametrize(
+    "how",
+    [{"loader__assignment": "dynamic"}, {"loader__in_order": False}, {"cluster__nodes": 2}, {"train__sync": "none"}],
+)
+def test_the_costs_come_back_however_leases_are_handed_out(how: dict[str, Any]) -> None:
+    costs = {"lease": "3 ms", "put": "2 ms", "take": "1500 us", "step": "300 us"}
+    found = learned(scenario(**BOUND | how, costs=costs, storage__model=STORAGE)).costs
+    assert found.lease == pytest.approx(3e-3, rel=0.02)
+    assert found.put == pytest.approx(0 if how == {"loader__assignment": "dynamic"} else 2e-3, rel=0.02)
+    assert found.put + found.take == pytest.approx(3.5e-3, rel=0.02)
+    assert found.step == pytest.approx(0.3e-3, rel=0.02)
+
+
+def test_a_rank_that_reads_by_itself_has_no_messages_to_pay() -> None:
+    wanted = scenario(**BOUND | {"loader__num_workers": 0}, costs={"step": "300 us"}, storage__model=STORAGE)
+    found = learned(wanted)
+    assert found.costs == Costs(step=0.0003)
+    assert found.storage.model.first_byte.expected == pytest.approx(500e-6, rel=0.02)  # type: ignore[union-attr]
+
+
+def test_decoding_that_took_longer_than_it_should_is_measured() -> None:
+    slow = scenario(**BOUND | {"loader__decode": {"kind": "lognormal", "median": "8 ms", "sigma": 0.4}})
+    run = simulated(slow).spans
+    told = {"engine": "ray", "rayio": "0", "modelled_storage": False, "payload": "none", "cpus": 2}
+    found: Any = learn(run, scenario(**BOUND), told).scenario.loader.decode
+    assert found.expected == pytest.approx(slow.loader.decode.expected, rel=0.03)
+    assert found.sigma == pytest.approx(0.4, rel=0.15)
+
+
+def test_a_run_on_modelled_storage_keeps_its_model() -> None:
+    wanted = scenario(**BOUND, storage__model=STORAGE)
+    assert learned(wanted, modelled_storage=True).storage == wanted.storage
+
+
 def test_a_run_without_costs_has_none() -> None:
     assert learned(scenario(**BOUND, storage__model=STORAGE)).costs == Costs()
 

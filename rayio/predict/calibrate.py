@@ -114,10 +114,14 @@ def learn(spans: Any, scenario: Scenario, info: dict[str, Any], *, name: str = "
         changes["loader"]["payload"] = "real"
         if scenario.loader.max_bytes_in_flight == "auto" and info.get("max_bytes_in_flight"):
             changes["loader"]["max_bytes_in_flight"] = int(info["max_bytes_in_flight"])
-    seen = observe.batches(spans, read, derive.window_steps(scenario))
-    learned = costs(seen, steps, spans, warm, payload=payload, sync_seconds=plan.sync_seconds)
+    queued = read.of(np.full(len(read.batch), scenario.loader.num_workers > 0))  # a rank that reads itself has no queue
+    seen = observe.batches(spans, queued, derive.window_steps(scenario))
+    meeting = plan.sync_seconds if plan.has_barrier else None
+    loader = scenario.loader
+    backlog = loader.assignment == "static" and loader.prefetch_factor > 1
+    learned = costs(seen, steps, warm, payload=payload, backlog=backlog, sync_seconds=meeting)
     learned = learned.model_copy(update={"checkpoint": _checkpoint(spans, scenario, plan, model)})
-    notes += _hidden(learned, scenario, int(waited(seen).sum()))
+    notes += _hidden(learned, scenario, int(waited(seen).sum()), backlog=backlog)
     sections = {key: getattr(scenario, key).model_copy(update=update) for key, update in changes.items() if update}
     return Calibration(scenario.model_copy(update={**sections, "costs": learned}), tuple(notes))
 
@@ -170,15 +174,15 @@ def _checkpoint(spans: Any, scenario: Scenario, plan: Plan, model: StorageParame
     return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)
 
 
-def _hidden(learned: Costs, scenario: Scenario, waits: int) -> list[str]:
+def _hidden(learned: Costs, scenario: Scenario, waits: int, *, backlog: bool) -> list[str]:
     """Say which costs this run could not show, or hardly."""
     said = []
     if scenario.loader.num_workers and waits < FEW:
         said.append(
             f"costs.lease and .take: ranks waited for {waits} batches only; a run with fewer workers tells more"
         )
-    if scenario.loader.num_workers and scenario.loader.prefetch_factor == 1:
-        said.append("costs.put: prefetch_factor 1 leaves no lease waiting at a reader, so it may be part of costs.take")
+    if scenario.loader.num_workers and not backlog:
+        said.append("costs.put: part of costs.take, for no lease ever waits at a reader in this run")
     if not learned.barrier and scenario.train.sync.kind != "none":
         said.append("costs.barrier: hidden behind the compute of this run, so it is left at 0")
     return said

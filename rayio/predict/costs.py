@@ -43,10 +43,14 @@ def waited(batches: Batches) -> NDArray[np.bool_]:
     return batches.asked < batches.done
 
 
-def costs(batches: Batches, steps: Steps, spans: pa.Table, warm: int, *, payload: bool, sync_seconds: float) -> Costs:
+def costs(
+    batches: Batches, steps: Steps, warm: int, *, payload: bool, backlog: bool, sync_seconds: float | None
+) -> Costs:
     """Work out the costs of a run; ``warm`` (ns) is when it had warmed up.
 
-    What happened before that counts only where nothing comes after it. ``payload`` says whether bytes travelled.
+    What happened before that counts only where nothing comes after it. ``payload`` says whether bytes travelled,
+    ``backlog`` whether leases could wait at their readers (without that, ``put`` is part of ``take``), ``sync_seconds``
+    how long the ranks stay together after each step; None that they do not meet.
     """
     way, size = _after(warm, batches, waited(batches), batches.had - batches.done, batches.nbytes)
     slope = _slope(size, way) if payload else 0.0
@@ -57,11 +61,13 @@ def costs(batches: Batches, steps: Steps, spans: pa.Table, warm: int, *, payload
     (lease,) = _after(warm, batches, idle, batches.began - batches.granted)
     message = typical(lease)
 
-    waiting = (batches.freed >= 0) & (batches.granted + round(2 * message) <= batches.freed)
+    waiting = backlog & (batches.freed >= 0) & (batches.granted + round(2 * message) <= batches.freed)
     (put,) = _after(warm, batches, waiting, batches.began - batches.freed)
     busy = min(typical(put), arrival)
 
-    barrier, late = _meeting(steps, spans, warm, sync_seconds)
+    barrier, late = 0.0, typical(_on_top(steps)[steps.start >= warm])
+    if sync_seconds is not None:
+        barrier, late = _meeting(steps, warm, sync_seconds)
     return Costs(
         lease=_seconds(message),
         put=_seconds(busy),
@@ -100,24 +106,29 @@ def _slope(size: Ints, way: Ints) -> float:
     return slope if slope > CERTAIN * uncertainty else 0.0
 
 
-def _meeting(steps: Steps, spans: pa.Table, warm: int, sync_seconds: float) -> tuple[float, float]:
-    """Give what the barrier's answer takes, 0 where the compute hides it, and what a step takes on top (ns)."""
-    top = steps.duration - sum(steps.parts.values())
+def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float]:
+    """Give what the barrier's answer takes, 0 where the compute hides it, and what a step takes on top (ns).
+
+    The answer is sent when the last rank has announced itself, at the start of its compute, and is needed when the
+    latest rank is done: the room between the two is what it has.
+    """
+    top = _on_top(steps)
     kept = steps.start >= warm
+    _, group = np.unique(steps.epoch << 32 | steps.step, return_inverse=True)
+    announced, due = (np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).min) for _ in range(2))
+    np.maximum.at(announced, group, steps.arrived)
+    np.maximum.at(due, group, steps.arrived + steps.parts["compute"])
+    room = (due - announced)[group] + round(sync_seconds * 1e9)
     late = typical(top[kept])
-    if not (texts(spans, "name", ("sync",)) == 0).any() and not len(top):
-        return 0.0, late
-    announced = steps.arrived
-    key = steps.epoch << 32 | steps.step
-    _, group = np.unique(key, return_inverse=True)
-    last = np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).min)
-    np.maximum.at(last, group, announced)
-    due = np.full(len(last), np.iinfo(np.int64).min)
-    np.maximum.at(due, group, announced + steps.parts["compute"])
-    room = (due - last)[group] + round(sync_seconds * 1e9)
     if typical(room[kept]) >= HIDDEN * late:
         return 0.0, late
     return typical((room + top)[kept]), 0.0
+
+
+def _on_top(steps: Steps) -> Ints:
+    """Give what no name covers of each step, in ns."""
+    top: Ints = steps.duration - sum(steps.parts.values())
+    return top
 
 
 def checkpoint_ns(spans: pa.Table) -> Ints:
