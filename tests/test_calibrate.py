@@ -7,14 +7,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rayio import session
 from rayio.cli import main
 from rayio.errors import RayioError, RunError, StorageError
 from rayio.predict.calibrate import calibrate, learn
-from rayio.scenario.load import load
+from rayio.scenario.load import build, load
 from rayio.scenario.model import Costs, Scenario
+from rayio.trace.span import SPANS
 from scenarios import scenario, simulated
 
 #: A reading-bound workload whose batches differ in size: 2 ranks × 2 workers, 4 epochs of 24 steps.
@@ -153,6 +159,25 @@ def test_what_was_learned_from_one_run_predicts_others(workers: int, prefetch: i
         return max(int(row["duration_ns"]) for row in run.rows("life"))
 
     assert wall(learned(wanted)) == pytest.approx(wall(wanted), rel=0.03)
+
+
+@given(seed=st.integers(0, 1 << 30), share=st.floats(0, 1), names=st.sets(st.sampled_from([*SPANS])))
+@settings(max_examples=60, deadline=None)
+def test_whatever_spans_are_missing_the_answer_is_a_scenario_or_one_line(
+    seed: int, share: float, names: set[str]
+) -> None:
+    wanted = scenario(train__compute={"kind": "normal", "mean": "3 ms", "stdev": "2 ms"})
+    spans = simulated(wanted).spans
+    kept = (np.random.default_rng(seed).random(spans.num_rows) < share) | np.array(
+        [name not in names for name in spans.column("name").to_pylist()]
+    )
+    said = ""
+    try:
+        found = learn(spans.filter(pa.array(kept)), wanted, {"engine": "ray", "modelled_storage": False})
+        assert build(yaml.safe_load(found.to_yaml())) == found.scenario
+    except RunError as error:
+        said = str(error)
+    assert "\n" not in said
 
 
 @pytest.fixture(scope="module")

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import numpy as np
 
 from rayio.analyze.metrics import RunShape
-from rayio.analyze.timeline import Ints, Steps, timeline
+from rayio.analyze.timeline import Steps, texts, timeline
 from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
 from rayio.scenario import derive
-from rayio.scenario.distribution import Constant, LogNormal
 from rayio.scenario.load import load
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.trace.store import RunDirectory
 from rayio.units import format_seconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Fewer steps than this, per rank and after the warm-up, tell too little.
 MIN_STEPS = 10
@@ -38,7 +41,7 @@ class Calibration:
 
     def to_yaml(self) -> str:
         """Write a scenario file, the notes as comments at its top."""
-        return "".join(f"# {note}\n" for note in self.notes) + to_yaml(self.scenario)
+        return "".join(f"# {' '.join(note.split())}\n" for note in self.notes) + to_yaml(self.scenario)
 
     def write(self, path: Path) -> None:
         """Write the file, whole or not at all; one that is there is replaced.
@@ -84,7 +87,7 @@ def calibrate(path: str | Path) -> Calibration:
     return learn(spans, scenario, info, name=run.path.name)
 
 
-def learn(spans: Any, scenario: Scenario, info: dict[str, Any], *, name: str = "run") -> Calibration:
+def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name: str = "run") -> Calibration:
     """Learn from the spans of a run of ``scenario``; ``info`` is what its run.json says.
 
     Raises:
@@ -93,37 +96,73 @@ def learn(spans: Any, scenario: Scenario, info: dict[str, Any], *, name: str = "
     plan = Plan(scenario, modelled=bool(info.get("modelled_storage")))
     _, steps = timeline(spans)
     warm = _warm(steps, RunShape.of(scenario), name)
+    read = observe.reads(spans)
     notes = [
         f"{scenario.name}, calibrated from {name} ({info.get('engine')} engine, rayio {info.get('rayio')})",
         "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
     ]
-    changes: dict[str, dict[str, Any]] = {"storage": {}, "loader": {}}
-    read = observe.reads(spans)
-    late = read.of(read.start >= warm) if (read.start >= warm).any() else read
-    model = plan.storage
+    storing, loading = {}, _payload(scenario, info)
     if not plan.modelled:
         if not len(read.batch):
             raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
-        found = storage.fit(read, warm, scenario.loader.io_depth, int(info.get("cpus") or 1))
-        model = found.parameters
-        changes["storage"]["model"] = model
-        changes["loader"] |= _decode(late.decode, scenario, notes)
-        notes.append(_said_of(found))
-    payload = info.get("payload") == "real"
-    if payload:
-        changes["loader"]["payload"] = "real"
-        if scenario.loader.max_bytes_in_flight == "auto" and info.get("max_bytes_in_flight"):
-            changes["loader"]["max_bytes_in_flight"] = int(info["max_bytes_in_flight"])
-    queued = read.of(np.full(len(read.batch), scenario.loader.num_workers > 0))  # a rank that reads itself has no queue
-    seen = observe.batches(spans, queued, derive.window_steps(scenario))
-    meeting = plan.sync_seconds if plan.has_barrier else None
-    loader = scenario.loader
+        found = storage.fit(read, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
+        storing["model"] = found.parameters
+        loading |= _decode(read, warm, scenario, notes)
+        notes.append(f"storage.model: fitted to the reads of the run; {_SATURATED[found.is_saturated]}")
+    learned = _costs(spans, steps, read, warm, plan, storing.get("model", plan.storage), notes)
+    changed = {
+        "storage": scenario.storage.model_copy(update=storing),
+        "loader": scenario.loader.model_copy(update=loading),
+        "costs": learned,
+    }
+    return Calibration(scenario.model_copy(update=changed), tuple(notes))
+
+
+#: What a run says of the bandwidth that all readers share.
+_SATURATED = {
+    True: "they had the storage saturated, so what all share is known",
+    False: "the storage was never saturated, so storage.model.bandwidth is a guess",
+}
+
+
+def _whole(info: Mapping[str, Any], key: str) -> int | None:
+    """Give a whole number of run.json; None where there is none."""
+    value = info.get(key)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _payload(scenario: Scenario, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Have the bytes travel, within the same bound, as they did in the run."""
+    if info.get("payload") != "real":
+        return {}
+    bound = _whole(info, "max_bytes_in_flight")
+    is_auto = scenario.loader.max_bytes_in_flight == "auto" and bound is not None
+    return {"payload": "real"} | ({"max_bytes_in_flight": bound} if is_auto else {})
+
+
+def _costs(
+    spans: pa.Table, steps: Steps, read: observe.Reads, warm: int, plan: Plan, model: StorageParameters,
+    notes: list[str],
+) -> Costs:  # fmt: skip
+    """Work out the costs, and add to ``notes`` what the run could not show."""
+    loader, has_queue = plan.scenario.loader, plan.scenario.loader.num_workers > 0
+    seen = observe.batches(spans, read.of(np.full(len(read.batch), has_queue)), derive.window_steps(plan.scenario))
     backlog = loader.assignment == "static" and loader.prefetch_factor > 1
-    learned = costs(seen, steps, warm, payload=payload, backlog=backlog, sync_seconds=meeting)
-    learned = learned.model_copy(update={"checkpoint": _checkpoint(spans, scenario, plan, model)})
-    notes += _hidden(learned, scenario, int(waited(seen).sum()), backlog=backlog)
-    sections = {key: getattr(scenario, key).model_copy(update=update) for key, update in changes.items() if update}
-    return Calibration(scenario.model_copy(update={**sections, "costs": learned}), tuple(notes))
+    learned = costs(
+        seen, steps, warm, payload=plan.payload, backlog=backlog,
+        sync_seconds=plan.sync_seconds if plan.has_barrier else None,
+    )  # fmt: skip
+    if has_queue and (waits := int(waited(seen).sum())) < FEW:
+        notes.append(
+            f"costs.lease and .take: ranks waited for {waits} batches only; a run with fewer workers tells more"
+        )
+    if has_queue and not backlog:
+        notes.append("costs.put: part of costs.take, for no lease ever waits at a reader in this run")
+    if plan.has_barrier and not learned.barrier:
+        notes.append("costs.barrier: hidden behind the compute of this run, so it is left at 0")
+    if (texts(spans, "name", ("memory_bound",)) == 0).any():
+        notes.append("costs.lease: the bound on bytes in flight closed the window at times, which may be part of it")
+    return learned.model_copy(update={"checkpoint": _checkpoint(spans, plan, model)})
 
 
 def _warm(steps: Steps, shape: RunShape, name: str) -> int:
@@ -140,49 +179,23 @@ def _warm(steps: Steps, shape: RunShape, name: str) -> int:
     return int(warm.max())
 
 
-def _said_of(found: storage.Fit) -> str:
-    if found.is_saturated:
-        return "storage.model: fitted to the reads of the run, which had the storage saturated"
-    return (
-        "storage.model: fitted to the reads of the run; it was never saturated, so storage.model.bandwidth is a guess"
-    )
-
-
-def _decode(decode: Ints, scenario: Scenario, notes: list[str]) -> dict[str, Any]:
+def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]) -> dict[str, Any]:
     """Replace ``loader.decode`` where the run decoded slower or faster than it says."""
-    taken = decode[decode >= 0] / 1e9 / scenario.loader.batch_size
-    expected = scenario.loader.decode.expected
+    size, expected = scenario.loader.batch_size, scenario.loader.decode.expected
+    taken = read.decode[(read.decode >= 0) & (read.start >= warm)] / 1e9 / size
     if not len(taken) or abs(float(taken.mean()) - expected) <= DECODE_DIFFERS * expected:
         return {}
-    mean, deviation = float(taken.mean()), float(taken.std()) * scenario.loader.batch_size**0.5
     notes.append(f"loader.decode: measured; the scenario said {format_seconds(expected)} a sample")
-    if deviation <= 0.01 * mean:
-        return {"decode": Constant(value=round(mean, 9))}
-    variance = float(np.log(1 + (deviation / mean) ** 2))
-    return {"decode": LogNormal(median=mean * float(np.exp(-variance / 2)), sigma=round(variance**0.5, 4))}
+    return {"decode": storage.skewed(float(taken.mean()), float(taken.std()) * size**0.5)}
 
 
-def _checkpoint(spans: Any, scenario: Scenario, plan: Plan, model: StorageParameters) -> float:
+def _checkpoint(spans: pa.Table, plan: Plan, model: StorageParameters) -> float:
     """Give what a checkpoint takes beyond what modelled storage takes for its largest shard, in seconds."""
-    taken = checkpoint_ns(spans)
-    shards = derive.checkpoint_shards(scenario)
-    if not len(taken) or not shards or scenario.checkpoint is None:
+    taken, section = checkpoint_ns(spans), plan.scenario.checkpoint
+    if not len(taken) or section is None:
         return 0.0
-    requests = -(-max(shards) // scenario.checkpoint.request_bytes)
+    shards = derive.checkpoint_shards(plan.scenario)
+    requests = -(-max(shards) // section.request_bytes)
     alone = requests * model.first_byte.expected + model.open.expected + max(shards) / model.connection_bandwidth
     shared = sum(shards) / plan.num_devices / model.bandwidth
     return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)
-
-
-def _hidden(learned: Costs, scenario: Scenario, waits: int, *, backlog: bool) -> list[str]:
-    """Say which costs this run could not show, or hardly."""
-    said = []
-    if scenario.loader.num_workers and waits < FEW:
-        said.append(
-            f"costs.lease and .take: ranks waited for {waits} batches only; a run with fewer workers tells more"
-        )
-    if scenario.loader.num_workers and not backlog:
-        said.append("costs.put: part of costs.take, for no lease ever waits at a reader in this run")
-    if not learned.barrier and scenario.train.sync.kind != "none":
-        said.append("costs.barrier: hidden behind the compute of this run, so it is left at 0")
-    return said

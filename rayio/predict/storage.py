@@ -82,7 +82,7 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
     depth = max(1, min(io_depth, round(float(requests.mean()))))  # in flight together, each that much slower
     return Fit(
         StorageParameters(
-            first_byte=_latency(request * depth, spread),
+            first_byte=skewed(request * depth, spread),
             connection_bandwidth=connection / depth,
             bandwidth=best,
             scope="node",
@@ -179,7 +179,7 @@ def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, floa
     return request, spread, byte
 
 
-def _latency(mean: float, deviation: float) -> Constant | LogNormal:
+def skewed(mean: float, deviation: float) -> Constant | LogNormal:
     """Give the lognormal of this mean and deviation; without a deviation worth the name, the mean."""
     mean = round(mean, 9)
     if mean <= 0 or deviation <= 0.01 * mean:
