@@ -20,7 +20,8 @@ LEVEL = {
     "data": 2,
     "pipeline": 3, "analyze": 3,
     "cluster": 4,
-    "session": 5, "predict": 5,
+    "session": 5,
+    "predict": 5,
     "cli": 6,
 }  # fmt: skip
 

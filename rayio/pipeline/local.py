@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -145,8 +146,6 @@ class House:
         self.kernel = kernel
         self.recorder = recorder
         self.root = root
-        #: On a wall clock this process has costs of its own.
-        self.costs = plan.scenario.costs if isinstance(kernel, VirtualKernel) else Costs()
         self.devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         #: What each rank has consumed so far.
         self.tallies = tallies
@@ -175,9 +174,9 @@ class House:
         plan, node = self.plan, self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         env.writers = writers
-        env.late_ns = round(self.costs.step * 1e9)
+        env.late_ns = round(plan.scenario.costs.step * 1e9)
         if plan.has_barrier:
-            env.barrier = LocalBarrier(self.barrier, round(self.costs.barrier * 1e9))
+            env.barrier = LocalBarrier(self.barrier, round(plan.scenario.costs.barrier * 1e9))
         if plan.scenario.loader.num_workers == 0:
             env.storage = self.storage(node, plan.scenario.dataset.path)
             env.queue = InlineQueue(env, self.loading)
@@ -193,7 +192,7 @@ class House:
             env = self._env("reader", f"{rank}-{worker}", node)
             env.storage = self.storage(node, plan.scenario.dataset.path)
             readers.append(env)
-        workers = Workers(readers, self.loading, self.costs)
+        workers = Workers(readers, self.loading, plan.scenario.costs)
         state = QueueState(plan.queue(rank), lambda epoch, step: self.loading.sampler.step_bytes(epoch, rank, step))
         return PrefetchQueue(self._env("queue", str(rank), plan.node_of_rank(rank)), state, workers.submit)
 
@@ -203,7 +202,7 @@ class House:
         node = self.plan.node_of_writer(number)
         env = self._env("checkpoint_writer", str(number), node)
         env.storage = self.storage(node, checkpointing.path)
-        return LocalWriter(env, round(self.costs.checkpoint * 1e9))
+        return LocalWriter(env, round(self.plan.scenario.costs.checkpoint * 1e9))
 
     def _env(self, role: str, index: str, node: int) -> Env:
         return Env(self.kernel, self.recorder, role=role, index=index, node=node)
@@ -226,7 +225,11 @@ def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 
 
 def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch: Watch) -> None:
-    """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from."""
+    """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from.
+
+    The scenario's ``costs`` are not spent: this process has its own.
+    """
+    plan = replace(plan, scenario=plan.scenario.model_copy(update={"costs": Costs()}))
 
     async def main() -> None:
         loader = plan.scenario.loader
