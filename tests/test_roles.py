@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rayio.trace.span import batch_id
-from scenarios import simulated
+from scenarios import run_locally, scenario, simulated
 
 STORAGE = {
     "first_byte": "1 ms",
@@ -192,3 +193,29 @@ def test_simulating_twice_gives_equal_spans() -> None:
 def test_another_seed_gives_other_times_and_another_order() -> None:
     wild = {"kind": "normal", "mean": "10 ms", "stdev": "5 ms"}
     assert not simulated(train__compute=wild, seed=1).spans.equals(simulated(train__compute=wild, seed=2).spans)
+
+
+def test_costs_are_the_virtual_clocks_a_wall_clock_has_its_own(tmp_path: Path) -> None:
+    wanted = scenario(train__epochs=1, train__compute="1 ms", costs={"lease": "5 s", "step": "5 s"})
+    assert simulated(wanted).rows("data_wait")[0]["duration_ns"] >= 5_000_000_000
+    here = run_locally(wanted, tmp_path, modelled=True)
+    assert max(row["duration_ns"] for row in here.rows("data_wait")) < 5_000_000_000
+
+
+def test_a_step_that_ends_late_is_not_compute() -> None:
+    late, plain = simulated(train__epochs=1, costs={"step": "3 ms"}), simulated(train__epochs=1)
+    assert {row["duration_ns"] for row in late.rows("overshoot")} == {3_000_000}
+    assert len(late.rows("overshoot")) == len(plain.rows("compute"))
+    assert [row["duration_ns"] for row in late.rows("compute")] == [row["duration_ns"] for row in plain.rows("compute")]
+
+
+def test_a_lease_is_on_its_way_while_its_reader_is_busy() -> None:
+    def took(**costs: str) -> int:
+        run = simulated(
+            train__epochs=1, train__compute=0, loader__decode="20 ms", loader__num_workers=1, loader__prefetch_factor=4,
+            costs=costs,
+        )  # fmt: skip
+        return max(int(row["duration_ns"]) for row in run.rows("life"))
+
+    assert took(lease="5 ms") == took() + 5_000_000, "the first lease of the epoch alone is waited for"
+    assert took(put="5 ms") == took() + 12 * 5_000_000

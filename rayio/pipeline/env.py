@@ -91,6 +91,8 @@ class Env:
         self.is_capturing = is_capturing
         #: When this role's life began (ns): on Ray, when its actor did.
         self.born = kernel.now() if born is None else born
+        #: How late this rank's steps end (ns): what a real engine's do by themselves.
+        self.late_ns = 0
         self._writer = recorder.register(role, index, node)
 
     def span(
@@ -125,7 +127,7 @@ class Env:
         """
         start = self.kernel.now()
         end = start + round(seconds * 1e9)
-        await self.kernel.sleep_until(end)
+        await self.kernel.sleep_until(end if lane else end + self.late_ns)
         self.span(name, start, end, at, lane=lane)
         if (woken := self.kernel.now()) > end:
             self.span("overshoot", end, woken, at, lane=lane)
@@ -208,7 +210,7 @@ class Env:
         await self.kernel.sleep_until(mine)
         self.span("compute", start, mine, at)
         end = max(await latest, mine) + round(sync_seconds * 1e9)
-        await self.kernel.sleep_until(end)
+        await self.kernel.sleep_until(end + self.late_ns)
         if end > mine:
             self.span("sync", mine, end, at)
         if (woken := self.kernel.now()) > end:

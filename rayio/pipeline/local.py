@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -72,13 +73,14 @@ class Workers:
     async def submit(self, lease: Lease) -> list[Delivery]:
         """Have a lease read once its worker has read those before."""
         env = self.envs[lease.worker]
+        arrives = env.kernel.now() + round(self.costs.lease * 1e9)
         before = self._last[lease.worker]
         mine = self._last[lease.worker] = env.kernel.future(f"reader {lease.rank}-{lease.worker} to be free")
         if before is not None:
             await before
         try:
             if self.costs.lease:
-                await self._pass(env, self.costs.lease)
+                await env.kernel.sleep_until(arrives)
             batches = await roles.read_lease(env, self.loading, lease)
             if self.costs.put:
                 await self._pass(env, self.costs.put)
@@ -116,10 +118,11 @@ class LocalBarrier:
 
 
 class LocalWriter:
-    """A rank's end of a checkpoint writer in the same process: one shard at a time."""
+    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered ``delay_ns`` later."""
 
-    def __init__(self, env: Env) -> None:
+    def __init__(self, env: Env, delay_ns: int) -> None:
         self.env = env
+        self.delay_ns = delay_ns
         self._last: Future | None = None
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
@@ -129,9 +132,12 @@ class LocalWriter:
         if before is not None:
             await before
         try:
-            return await roles.write_shard(self.env, shard, at)
+            served = await roles.write_shard(self.env, shard, at)
         finally:
             mine.set_result(None)
+        if self.delay_ns:
+            await self.env.kernel.sleep_until(self.env.kernel.now() + self.delay_ns)
+        return served
 
 
 class House:
@@ -172,6 +178,7 @@ class House:
         plan, node = self.plan, self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         env.writers = writers
+        env.late_ns = round(plan.scenario.costs.step * 1e9)
         if plan.has_barrier:
             env.barrier = LocalBarrier(self.barrier, round(plan.scenario.costs.barrier * 1e9))
         if plan.scenario.loader.num_workers == 0:
@@ -209,7 +216,7 @@ class House:
         node = self.plan.node_of_writer(number)
         env = self._env("checkpoint_writer", str(number), node)
         env.storage = self.storage(node, checkpointing.path)
-        return LocalWriter(env)
+        return LocalWriter(env, round(self.plan.scenario.costs.checkpoint * 1e9))
 
     def _env(self, role: str, index: str, node: int) -> Env:
         level = self.plan.scenario.trace.level
@@ -242,8 +249,13 @@ def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 
 
 def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch: Watch, run_id: str = "local") -> None:
-    """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from."""
+    """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from.
+
+    The scenario's ``costs`` are not spent: this process has its own.
+    """
     from rayio.trace import otel  # here, for a simulation has no other libraries
+
+    plan = replace(plan, scenario=plan.scenario.model_copy(update={"costs": Costs()}))
 
     async def main() -> None:
         loader = plan.scenario.loader

@@ -337,13 +337,21 @@ class Trace(Section):
 class Costs(Section):
     """What a real engine adds to each of these, in seconds per call; the virtual engine charges them."""
 
+    #: From when the window lets a step begin to when its reader has the lease; a busy reader hides it.
     lease: Seconds = 0.0
-    take: Seconds = 0.0
+    #: What a lease keeps its reader busy for beyond reading and decoding.
     put: Seconds = 0.0
-    barrier: Seconds = 0.0
+    #: From when a reader is done to when its rank has the batch; a rank that still computes hides it.
+    take: Seconds = 0.0
     transfer_latency: Seconds = 0.0
     #: Bytes per second from a reader to its rank; none is free.
     transfer_bandwidth: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = None
+    #: From the last announcement of a step to its answer; the compute hides it.
+    barrier: Seconds = 0.0
+    #: What every step takes its rank beyond all that is asked for: late wake-ups, messages.
+    step: Seconds = 0.0
+    #: What a checkpoint takes its rank beyond what the model of storage says: messages, fsync.
+    checkpoint: Seconds = 0.0
 
 
 class Scenario(Section):

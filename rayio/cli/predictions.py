@@ -1,0 +1,37 @@
+"""Commands that say what would happen: calibrate."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def calibrate(
+    path: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run on Ray or on the local engine.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Scenario file to write; one that is there is replaced.", show_default="print it"),
+    ] = None,
+) -> None:
+    """Turn a run into the scenario that predicts it: its engine's costs, its storage, its stage times.
+
+    Example:  rayio calibrate runs/four --out four.yaml && rayio simulate four.yaml loader.num_workers=8
+    """
+    from rayio.predict.calibrate import calibrate
+
+    learned = calibrate(path)
+    if out is None:
+        print(learned.to_yaml(), end="")
+        return
+    learned.write(out)
+    for note in learned.notes[2:]:
+        print(f"rayio: {note}", file=sys.stderr)
+    print(f"{out}: written; next: rayio simulate {out}")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register these commands."""
+    app.command()(calibrate)

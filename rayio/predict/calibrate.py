@@ -1,0 +1,207 @@
+"""A run -> the scenario that predicts it: the run's own scenario with what its engine and its stages really took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import numpy as np
+
+from rayio.analyze.metrics import RunShape
+from rayio.analyze.timeline import Steps, texts, timeline
+from rayio.errors import RunError, StorageError
+from rayio.pipeline.plan import Plan
+from rayio.predict import observe, storage
+from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
+from rayio.scenario import derive
+from rayio.scenario.load import load
+from rayio.scenario.decode import Checksum, Decompress
+from rayio.scenario.model import Costs, Scenario, StorageParameters
+from rayio.scenario.write import to_yaml
+from rayio.trace.store import RunDirectory
+from rayio.units import format_seconds
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Fewer steps than this, per rank and after the warm-up, tell too little.
+MIN_STEPS = 10
+#: Decoding that differs by more than this from what the scenario says replaces it.
+DECODE_DIFFERS = 0.05
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a run taught: the scenario to simulate, and what there is to say about it, a sentence each."""
+
+    scenario: Scenario
+    notes: tuple[str, ...]
+
+    def to_yaml(self) -> str:
+        """Write a scenario file, the notes as comments at its top."""
+        return "".join(f"# {' '.join(note.split())}\n" for note in self.notes) + to_yaml(self.scenario)
+
+    def write(self, path: Path) -> None:
+        """Write the file, whole or not at all; one that is there is replaced.
+
+        Raises:
+            StorageError: it cannot be written there.
+        """
+        if path.is_dir():
+            raise StorageError(f"cannot write {path}: it is a folder; give --out a file name")
+        partial = path.with_name(f".{path.name}.{uuid4().hex[:8]}.partial")
+        try:
+            partial.write_text(self.to_yaml(), encoding="utf-8")
+            partial.replace(path)
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def calibrate(path: str | Path) -> Calibration:
+    """Learn from a run on the Ray or the local engine what its engine and its stages cost.
+
+    Raises:
+        StorageError: no run is there, or a part of it is damaged.
+        RunError: the run was simulated, broke off, or was too short.
+    """
+    run = RunDirectory.open(path)
+    info, result = run.info, run.result
+    if info.get("engine") == "virtual":
+        raise RunError(f"{path} was simulated: it knows no costs but those it was given; calibrate a run on Ray")
+    if result is None:
+        raise RunError(f"{path} has no result.json: the run broke off, or is still under way; calibrate a whole run")
+    if result.get("exit_code") not in (0, 3):
+        raise RunError(f"{path} ended with exit code {result.get('exit_code')}; calibrate a run that went well")
+    if run.scenario is None:
+        raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
+    scenario = load(run.path / "scenario.yaml")
+    spans = run.spans()
+    if run.lost_files:
+        raise StorageError(f"{path}/spans/{run.lost_files[0]} cannot be read: the file is damaged; run it again")
+    if spans.num_rows == 0:
+        raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
+    return learn(spans, scenario, info, name=run.path.name)
+
+
+def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name: str = "run") -> Calibration:
+    """Learn from the spans of a run of ``scenario``; ``info`` is what its run.json says.
+
+    Raises:
+        RunError: there are too few steps, or none of a rank.
+    """
+    plan = Plan(scenario, modelled=bool(info.get("modelled_storage")))
+    _, steps = timeline(spans)
+    warm = _warm(steps, RunShape.of(scenario), name)
+    read = observe.reads(spans)
+    notes = [
+        f"{scenario.name}, calibrated from {name} ({info.get('engine')} engine, rayio {info.get('rayio')})",
+        "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
+    ]
+    storing, loading = {}, _payload(scenario, info)
+    if not plan.modelled:
+        if not len(read.batch):
+            raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
+        found = storage.fit(read, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
+        storing["model"] = found.parameters
+        loading |= _decode(read, warm, scenario, notes)
+        notes.append(f"storage.model: fitted to the reads of the run; {_SATURATED[found.is_saturated]}")
+    learned = _costs(spans, steps, read, warm, plan, storing.get("model", plan.storage), notes)
+    changed = {
+        "storage": scenario.storage.model_copy(update=storing),
+        "loader": scenario.loader.model_copy(update=loading),
+        "costs": learned,
+    }
+    return Calibration(scenario.model_copy(update=changed), tuple(notes))
+
+
+#: What a run says of the bandwidth that all readers share.
+_SATURATED = {
+    True: "they had the storage saturated, so what all share is known",
+    False: "the storage was never saturated, so storage.model.bandwidth is a guess",
+}
+
+
+def _whole(info: Mapping[str, Any], key: str) -> int | None:
+    """Give a whole number of run.json; None where there is none."""
+    value = info.get(key)
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _payload(scenario: Scenario, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Have the bytes travel, within the same bound, as they did in the run."""
+    if info.get("payload") != "real":
+        return {}
+    bound = _whole(info, "max_bytes_in_flight")
+    is_auto = scenario.loader.max_bytes_in_flight == "auto" and bound is not None
+    return {"payload": "real"} | ({"max_bytes_in_flight": bound} if is_auto else {})
+
+
+def _costs(
+    spans: pa.Table, steps: Steps, read: observe.Reads, warm: int, plan: Plan, model: StorageParameters,
+    notes: list[str],
+) -> Costs:  # fmt: skip
+    """Work out the costs, and add to ``notes`` what the run could not show."""
+    loader, has_queue = plan.scenario.loader, plan.scenario.loader.num_workers > 0
+    seen = observe.batches(spans, read.of(np.full(len(read.batch), has_queue)), derive.window_steps(plan.scenario))
+    backlog = loader.assignment == "static" and loader.prefetch_factor > 1
+    learned = costs(
+        seen, steps, warm, payload=plan.payload, backlog=backlog,
+        sync_seconds=plan.sync_seconds if plan.has_barrier else None,
+    )  # fmt: skip
+    if has_queue and (waits := int(waited(seen).sum())) < FEW:
+        notes.append(
+            f"costs.lease and .take: ranks waited for {waits} batches only; a run with fewer workers tells more"
+        )
+    if has_queue and not backlog:
+        notes.append("costs.put: part of costs.take, for no lease ever waits at a reader in this run")
+    if plan.has_barrier and not learned.barrier:
+        notes.append("costs.barrier: hidden behind the compute of this run, so it is left at 0")
+    if (texts(spans, "name", ("memory_bound",)) == 0).any():
+        notes.append("costs.lease: the bound on bytes in flight closed the window at times, which may be part of it")
+    return learned.model_copy(update={"checkpoint": _checkpoint(spans, plan, model)})
+
+
+def _warm(steps: Steps, shape: RunShape, name: str) -> int:
+    """Give when every rank was warm (ns), having seen that enough steps followed."""
+    number = np.bincount(steps.life, minlength=shape.world_size)
+    fewest = int(number.min(initial=steps.number)) - shape.warmup_steps
+    if fewest < MIN_STEPS or len(number) > shape.world_size:
+        raise RunError(
+            f"{name} has {max(0, fewest)} steps per rank after its {shape.warmup_steps} warm-up steps; "
+            f"calibrating needs at least {MIN_STEPS}: run more steps or epochs"
+        )
+    first = np.cumsum(number) - number
+    warm = steps.end[first + shape.warmup_steps - 1] if shape.warmup_steps else steps.start[first]
+    return int(warm.max())
+
+
+def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]) -> dict[str, Any]:
+    """Replace ``loader.decode`` where it was work, or took longer or shorter than it says."""
+    size, decode = scenario.loader.batch_size, scenario.loader.decode
+    taken = read.decode[(read.decode >= 0) & (read.start >= warm)] / 1e9 / size
+    if not len(taken):
+        return {}
+    if isinstance(decode, Checksum | Decompress):
+        notes.append(f"loader.decode: measured in place of {decode.kind}")
+    elif abs(float(taken.mean()) - decode.expected) <= DECODE_DIFFERS * decode.expected:
+        return {}
+    else:
+        notes.append(f"loader.decode: measured; the scenario said {format_seconds(decode.expected)} a sample")
+    return {"decode": storage.skewed(float(taken.mean()), float(taken.std()) * size**0.5)}
+
+
+def _checkpoint(spans: pa.Table, plan: Plan, model: StorageParameters) -> float:
+    """Give what a checkpoint takes beyond what modelled storage takes for its largest shard, in seconds."""
+    taken, section = checkpoint_ns(spans), plan.scenario.checkpoint
+    if not len(taken) or section is None:
+        return 0.0
+    shards = derive.checkpoint_shards(plan.scenario)
+    requests = -(-max(shards) // section.request_bytes)
+    alone = requests * model.first_byte.expected + model.open.expected + max(shards) / model.connection_bandwidth
+    shared = sum(shards) / plan.num_devices / model.bandwidth
+    return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)

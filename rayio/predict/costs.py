@@ -1,0 +1,138 @@
+"""What an engine's messages and wake-ups cost in a run: the gaps between what its spans name.
+
+Each cost is read off where nothing hides it: a lease's way to its reader where that reader was idle, what it costs the
+reader where the next lease was there already, the way to the rank where the rank was waiting.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.timeline import Ints, Steps, integers, texts
+from rayio.predict.observe import Batches
+from rayio.scenario.model import Costs
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Fewer samples than this give a median instead of a mean.
+FEW = 20
+#: Of more, these shares of the smallest and the largest are left out: a machine that stops for a moment is no cost.
+TRIMMED = 0.02
+#: A slope of time over bytes counts when it is so many times its own uncertainty.
+CERTAIN = 4.0
+#: The barrier's answer is hidden where the time for it is so many times what steps take on top.
+HIDDEN = 3.0
+
+
+def typical(values: NDArray[np.int64] | NDArray[np.float64]) -> float:
+    """Give the trimmed mean, of few values the median, of none 0; never negative."""
+    if len(values) == 0:
+        return 0.0
+    if len(values) < FEW:
+        return max(0.0, float(np.median(values)))
+    low, high = np.quantile(values, [TRIMMED, 1 - TRIMMED])
+    return max(0.0, float(values[(values >= low) & (values <= high)].mean()))
+
+
+def waited(batches: Batches) -> NDArray[np.bool_]:
+    """Say which batches a rank asked for before their reader was done: only their way to the rank is seen."""
+    return batches.asked < batches.done
+
+
+def costs(
+    batches: Batches, steps: Steps, warm: int, *, payload: bool, backlog: bool, sync_seconds: float | None
+) -> Costs:
+    """Work out the costs of a run; ``warm`` (ns) is when it had warmed up.
+
+    What happened before that counts only where nothing comes after it. ``payload`` says whether bytes travelled,
+    ``backlog`` whether leases could wait at their readers (without that, ``put`` is part of ``take``), ``sync_seconds``
+    how long the ranks stay together after each step; None that they do not meet.
+    """
+    way, size = _after(warm, batches, waited(batches), batches.had - batches.done, batches.nbytes)
+    slope = _slope(size, way) if payload else 0.0
+    way = way - slope * size
+    arrival = typical(way)
+
+    idle = batches.freed + round(arrival) <= batches.granted
+    (lease,) = _after(warm, batches, idle, batches.began - batches.granted)
+    message = typical(lease)
+
+    waiting = backlog & (batches.freed >= 0) & (batches.granted + round(2 * message) <= batches.freed)
+    (put,) = _after(warm, batches, waiting, batches.began - batches.freed)
+    busy = min(typical(put), arrival)
+
+    barrier, late = 0.0, typical(_on_top(steps)[steps.start >= warm])
+    if sync_seconds is not None:
+        barrier, late = _meeting(steps, warm, sync_seconds)
+    return Costs(
+        lease=_seconds(message),
+        put=_seconds(busy),
+        take=_seconds(arrival - busy),
+        transfer_bandwidth=1e9 / slope if slope > 0 else None,
+        barrier=_seconds(barrier),
+        step=_seconds(late),
+    )
+
+
+def _seconds(ns: float) -> float:
+    """Turn nanoseconds into seconds, to the nanosecond."""
+    return round(ns) / 1e9
+
+
+def _after(warm: int, batches: Batches, chosen: NDArray[np.bool_], *values: Ints) -> list[Ints]:
+    """Give the chosen values of batches that were begun in a warm run, or all chosen ones when there are none such."""
+    late = chosen & (batches.granted >= warm)
+    picked = late if late.any() else chosen
+    return [value[picked] for value in values]
+
+
+def _slope(size: Ints, way: Ints) -> float:
+    """Give nanoseconds per byte by least squares without the slowest; 0 when sizes or times do not tell."""
+    if len(way) < FEW:
+        return 0.0
+    kept = way <= np.quantile(way, 1 - TRIMMED)
+    x, y = size[kept].astype(np.float64), way[kept].astype(np.float64)
+    spread = x - x.mean()
+    squares = float((spread**2).sum())
+    if squares <= 0 or x.std() < 0.01 * x.mean():
+        return 0.0
+    slope = float((spread * y).sum()) / squares
+    rest = y - y.mean() - slope * spread
+    uncertainty = float(np.sqrt((rest**2).sum() / max(1, len(x) - 2) / squares))
+    return slope if slope > CERTAIN * uncertainty else 0.0
+
+
+def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float]:
+    """Give what the barrier's answer takes, 0 where the compute hides it, and what a step takes on top (ns).
+
+    The answer is sent when the last rank has announced itself, at the start of its compute, and is needed when the
+    latest rank is done: the room between the two is what it has.
+    """
+    top = _on_top(steps)
+    kept = steps.start >= warm
+    _, group = np.unique(steps.epoch << 32 | steps.step, return_inverse=True)
+    announced, due = (np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).min) for _ in range(2))
+    np.maximum.at(announced, group, steps.arrived)
+    np.maximum.at(due, group, steps.arrived + steps.parts["compute"])
+    room = (due - announced)[group] + round(sync_seconds * 1e9)
+    late = typical(top[kept])
+    if typical(room[kept]) >= HIDDEN * late:
+        return 0.0, late
+    return typical((room + top)[kept]), 0.0
+
+
+def _on_top(steps: Steps) -> Ints:
+    """Give what no name covers of each step, in ns."""
+    top: Ints = steps.duration - sum(steps.parts.values())
+    return top
+
+
+def checkpoint_ns(spans: pa.Table) -> Ints:
+    """Give how long each checkpoint held its rank, in ns."""
+    chosen = (texts(spans, "name", ("checkpoint",)) == 0) & (texts(spans, "role", ("rank",)) == 0)
+    durations: Ints = integers(spans, "duration_ns")[chosen]
+    return durations

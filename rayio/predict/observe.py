@@ -1,0 +1,146 @@
+"""Spans -> batches: when each could begin, began, was done, was asked for and was had. Arrays, no loops over spans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.timeline import Ints, integers, texts
+from rayio.trace.span import SPANS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Stages of a batch in its reader, in their order.
+STAGES = ("read", "decode", "collate")
+
+
+@dataclass(frozen=True, slots=True)
+class Reads:
+    """Every read that ended well, sorted by batch; times in ns. ``decode`` is -1 where there was none."""
+
+    batch: Ints
+    reader: Ints
+    node: Ints
+    start: Ints
+    end: Ints
+    nbytes: Ints
+    requests: Ints
+    decode: Ints
+    #: When the batch's last stage ended.
+    done: Ints
+
+    def of(self, chosen: NDArray[Any]) -> Reads:
+        """Give some of them, by a mask or by their places."""
+        return Reads(*(getattr(self, field.name)[chosen] for field in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """Every batch that a reader read for a rank; times in ns.
+
+    ``granted`` is when the window first allowed it to begin, ``freed`` when its reader was done with the batch before
+    (-1 for none), ``asked`` and ``had`` when its rank asked for it and had it; ``nbytes`` is what came.
+    """
+
+    granted: Ints
+    freed: Ints
+    began: Ints
+    done: Ints
+    asked: Ints
+    had: Ints
+    nbytes: Ints
+
+
+def reads(spans: pa.Table) -> Reads:
+    """Collect the reads of a run; of one that was repeated, the last."""
+    stage, lane = texts(spans, "name", STAGES), integers(spans, "lane")
+    role = texts(spans, "role", ("reader", "rank"))
+    ok = texts(spans, "status", ("ok",)) == 0
+    inside = np.zeros(len(stage), np.bool_)
+    for code, name in enumerate(("reader", "rank")):
+        lanes = [SPANS[text].lanes[name] for text in STAGES]
+        inside |= (role == code) & (lane == lanes[0])
+    mine = np.flatnonzero(ok & inside & (stage >= 0))
+    batch, start = integers(spans, "batch")[mine], integers(spans, "start_ns")[mine]
+    mine = mine[np.lexsort((start, batch))]
+    stage, batch, start = stage[mine], integers(spans, "batch")[mine], integers(spans, "start_ns")[mine]
+    end = start + integers(spans, "duration_ns")[mine]
+
+    is_read = stage == 0
+    follows = np.zeros(len(mine), np.bool_)  # whether the next span is a later stage of the same read
+    follows[:-1] = (batch[1:] == batch[:-1]) & ~is_read[1:]
+    group = np.cumsum(is_read) - 1
+    first = np.flatnonzero(is_read)
+    done = np.zeros(len(first), np.int64)
+    np.maximum.at(done, group[group >= 0], end[group >= 0])
+    decode = np.full(len(first), -1, np.int64)
+    decoded = (stage == 1) & (group >= 0)
+    decode[group[decoded]] = (end - start)[decoded]
+
+    last = np.ones(len(first), np.bool_)
+    last[:-1] = batch[first][1:] != batch[first][:-1]
+    kept, at = first[last], mine[first[last]]
+    everyone = _numbers(spans, "index")
+    return Reads(
+        batch=batch[kept],
+        reader=everyone[at],
+        node=integers(spans, "node")[at],
+        start=start[kept],
+        end=end[kept],
+        nbytes=integers(spans, "bytes")[at],
+        requests=integers(spans, "requests")[at],
+        decode=decode[last],
+        done=done[last],
+    )
+
+
+def _numbers(spans: pa.Table, column: str) -> Ints:
+    """Number the texts of a dictionary column; equal texts have equal numbers."""
+    known = tuple(sorted({text for chunk in spans.column(column).chunks for text in chunk.dictionary.to_pylist()}))
+    place = {text: number for number, text in enumerate(known)}
+    parts = [
+        np.array([place[text] for text in chunk.dictionary.to_pylist()], np.int64)[chunk.indices.to_numpy()]
+        for chunk in spans.column(column).chunks
+    ]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def batches(spans: pa.Table, read: Reads, window: int) -> Batches:
+    """Follow each batch through reader and queue; ``window`` is how many steps may be begun and not yet consumed."""
+    waits = np.flatnonzero((texts(spans, "name", ("data_wait",)) == 0) & (texts(spans, "role", ("rank",)) == 0))
+    batch, asked = integers(spans, "link")[waits], integers(spans, "start_ns")[waits]
+    had = asked + integers(spans, "duration_ns")[waits]
+    era = integers(spans, "rank")[waits] << 32 | integers(spans, "epoch")[waits]
+
+    # The window opens with the first question of a rank's epoch, and further with every batch that is had.
+    order = np.lexsort((had, era))
+    nbytes = integers(spans, "bytes")[waits][order]
+    era, batch, asked, had = era[order], batch[order], asked[order], had[order]
+    opens = np.flatnonzero(np.concatenate([[True], era[1:] != era[:-1]])) if len(era) else np.empty(0, np.int64)
+    lengths = np.diff(opens, append=len(era))
+    begin, length = np.repeat(opens, lengths), np.repeat(lengths, lengths)
+    before = np.minimum((batch & ((1 << 30) - 1)) - window, length - 1)
+    granted = np.where(before < 0, asked[begin], had[begin + np.maximum(before, 0)]) if len(era) else had
+
+    place = np.searchsorted(read.batch, batch)
+    found = place < len(read.batch)
+    found[found] = read.batch[place[found]] == batch[found]
+    place = place[found]
+
+    freed = np.full(len(read.batch), -1, np.int64)
+    turn = np.lexsort((read.start, read.reader))
+    same = read.reader[turn[1:]] == read.reader[turn[:-1]]
+    freed[turn[1:]] = np.where(same, read.done[turn[:-1]], -1)
+    return Batches(
+        granted=granted[found],
+        freed=freed[place],
+        began=read.start[place],
+        done=read.done[place],
+        asked=asked[found],
+        had=had[found],
+        nbytes=nbytes[found],
+    )

@@ -1,0 +1,188 @@
+"""Read times of a run -> the parameters of modelled storage: a request's time, a connection's rate, what all share.
+
+The model itself is the measure: for a bandwidth that all readers might share, the run's own reads are put through the
+model's queue at the times at which they were really issued. The bandwidth that explains their durations best is taken,
+if it explains them better than none at all.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.predict.observe import Reads
+from rayio.scenario.distribution import Constant, LogNormal
+from rayio.scenario.model import StorageParameters
+
+Floats = NDArray[np.float64]
+
+#: So many reads are looked at; more tell no more.
+MOST = 8192
+#: Reads after which the queue that is tried starts again from what really was.
+ROW = 32
+#: Bandwidths that are tried at first, and then around the best of them.
+TRIED = 48
+#: A shared bandwidth has to explain so much of what the readers' own times leave unexplained.
+EXPLAINS = 0.1
+#: A read whose turn came within this share of its duration was not held up by others.
+FREE = 0.8
+#: The least share of the reads, and number of them, that a connection's own times are taken from.
+FREEST = 0.05
+ENOUGH = 10
+#: Shares of the fastest and slowest reads that are cut off.
+CUT = 0.01
+#: Largest spread of one request's time, as standard deviation over mean.
+WIDEST = 3.0
+#: Sizes that differ by less than this, as standard deviation over mean, do not tell a rate from a latency.
+ALIKE = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """What was found, and whether the run ever had the storage saturated."""
+
+    parameters: StorageParameters
+    is_saturated: bool
+
+
+def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
+    """Find the parameters under which modelled storage serves a run's reads in the times that they took.
+
+    Reads that were issued before the run was ``warm`` (ns) are in the queue, and are not asked how long they took.
+    Where the run never had storage saturated, ``processors`` connections a node, or as many as it had at a time, are
+    taken to be served at full rate.
+    """
+    read = read.of(np.arange(len(read.batch)) < MOST)
+    read = read.of(np.lexsort((read.end, read.start, read.node)))
+    is_warm = read.start >= warm
+    if not is_warm.any():
+        is_warm[:] = True
+    taken, requests, nbytes = _floats(read)
+    rate = float(nbytes.sum() / taken.sum())
+    connections = _most_together(read)
+    plain = _error(read, is_warm, math.inf)
+    best, least = math.inf, plain
+    tried = np.geomspace(rate / 4, rate * connections * 2, TRIED)
+    for _ in range(2):
+        errors = [_error(read, is_warm, float(bandwidth)) for bandwidth in tried]
+        place = int(np.argmin(errors))
+        if errors[place] < least:
+            best, least = float(tried[place]), errors[place]
+        tried = np.geomspace(tried[max(0, place - 1)], tried[min(TRIED - 1, place + 1)], TRIED)
+    is_saturated = least < (1 - EXPLAINS) * plain
+
+    turns = _turns(read, nbytes, best if is_saturated else math.inf)
+    _, (request, spread, byte) = _expected(turns[is_warm], taken[is_warm], requests[is_warm], nbytes[is_warm])
+    if not is_saturated:
+        best = max(processors, connections) * float((nbytes / (requests * request + nbytes * byte)).mean())
+    connection = 1 / byte if byte > 0 else 10 * best
+    depth = max(1, min(io_depth, round(float(requests.mean()))))  # in flight together, each that much slower
+    return Fit(
+        StorageParameters(
+            first_byte=skewed(request * depth, spread),
+            connection_bandwidth=connection / depth,
+            bandwidth=best,
+            scope="node",
+        ),
+        is_saturated,
+    )
+
+
+def _floats(read: Reads) -> tuple[Floats, Floats, Floats]:
+    """Give seconds, requests and bytes of each read, none of them 0."""
+    taken = np.maximum((read.end - read.start) / 1e9, 1e-9)
+    return taken, np.maximum(read.requests, 1).astype(np.float64), np.maximum(read.nbytes, 1).astype(np.float64)
+
+
+def _most_together(read: Reads) -> int:
+    """Give the largest number of reads that went on at a time on one node."""
+    most = 1
+    for node in np.unique(read.node):
+        mine = read.node == node
+        starts, ends = np.sort(read.start[mine]), np.sort(read.end[mine])
+        most = max(most, int((np.arange(1, len(starts) + 1) - np.searchsorted(ends, starts, "right")).max()))
+    return most
+
+
+def _turns(read: Reads, nbytes: Floats, bandwidth: float) -> Floats:
+    """Give how long after its issue each read is through a queue that serves so many bytes per second, in seconds.
+
+    This is ``rayio.storage.model.Device.reserve`` for all reads of a node (they are sorted by node and start). Every
+    ``ROW`` reads, if the last of them was held up, it starts again from when that was really served: a bandwidth that
+    is a little wrong would else pile up, or lose, a queue over the whole run.
+    """
+    turns = np.zeros(len(nbytes))
+    if math.isinf(bandwidth):
+        return turns
+    for node in np.unique(read.node):
+        mine = np.flatnonzero(read.node == node)
+        origin = int(read.start[mine[0]])
+        issued, ended = (read.start[mine] - origin) / 1e9, (read.end[mine] - origin) / 1e9
+        work = nbytes[mine] / bandwidth
+        free = 0.0
+        for begin in range(0, len(mine), ROW):
+            row = slice(begin, begin + ROW)
+            served = np.cumsum(work[row])
+            done = served + np.maximum(np.maximum.accumulate(issued[row] - served + work[row]), free)
+            turns[mine[row]] = done - issued[row]
+            last = begin + len(done) - 1
+            held = turns[mine[last]] > FREE * (ended[last] - issued[last])
+            free = float(ended[last] if held else done[-1])
+    return turns
+
+
+def _error(read: Reads, is_warm: NDArray[np.bool_], bandwidth: float) -> float:
+    """Give the mean absolute error in seconds of the durations that a shared bandwidth leads one to expect."""
+    taken, requests, nbytes = _floats(read)
+    turns = _turns(read, nbytes, bandwidth)
+    taken = taken[is_warm]
+    expected, _ = _expected(turns[is_warm], taken, requests[is_warm], nbytes[is_warm])
+    return float(np.abs(expected - taken).mean())
+
+
+def _expected(
+    turns: Floats, taken: Floats, requests: Floats, nbytes: Floats
+) -> tuple[Floats, tuple[float, float, float]]:
+    """Give the duration to expect of each read, and what its connection alone makes of it (see ``_alone``).
+
+    That is learned from the reads that were not held up by their turn, if there are too few from the fastest ones.
+    """
+    own = turns <= FREE * taken
+    if own.sum() >= max(ENOUGH, FREEST * len(own)):
+        request, spread, byte = _alone(taken[own], requests[own], nbytes[own])
+    else:
+        request, spread, byte = float(np.quantile(taken / requests, FREEST)), 0.0, 0.0
+    return np.maximum(requests * request + nbytes * byte, turns), (request, spread, byte)
+
+
+def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, float, float]:
+    """Give seconds per request, the deviation of one request's time, and seconds per byte, by least squares."""
+    low, high = np.quantile(taken, [CUT, 1 - CUT])
+    kept = (taken >= low) & (taken <= high)
+    taken, requests, nbytes = taken[kept], requests[kept], nbytes[kept]
+    each = nbytes / requests
+    request, byte = float(taken.sum() / requests.sum()), 0.0
+    if each.std() > ALIKE * each.mean():
+        found, *_ = np.linalg.lstsq(np.column_stack([requests, nbytes]), taken, rcond=None)
+        if found[1] > 0:
+            request, byte = float(found[0]), float(found[1])
+            if request <= 0:
+                request, byte = 0.0, float(taken.sum() / nbytes.sum())
+    rest = taken - requests * request - nbytes * byte
+    spread = math.sqrt(float((rest**2).mean()) / float(requests.mean()))
+    if spread > WIDEST * request and byte > 0:  # a rate does not vary: what varies is a latency
+        request = min(spread / WIDEST, float(taken.sum() / requests.sum()))
+        byte = max(0.0, float((taken.sum() - request * requests.sum()) / nbytes.sum()))
+    return request, spread, byte
+
+
+def skewed(mean: float, deviation: float) -> Constant | LogNormal:
+    """Give the lognormal of this mean and deviation; without a deviation worth the name, the mean."""
+    mean = round(mean, 9)
+    if mean <= 0 or deviation <= 0.01 * mean:
+        return Constant(value=mean)
+    variance = math.log(1 + (deviation / mean) ** 2)
+    return LogNormal(median=mean * math.exp(-variance / 2), sigma=round(math.sqrt(variance), 4))
