@@ -64,6 +64,7 @@ train:
   compute: {kind: normal, mean: 323 ms, stdev: 10 ms}
   sync: {kind: allreduce, bytes: 100 MB, bandwidth: 100 GB/s, latency: 20 us}
   warmup_steps: 0
+  stragglers: {ranks: [5, 2], factor: 1.5}
 checkpoint:
   every: {steps: 5}
   path: checkpoints/x
@@ -217,7 +218,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
     fixed = {
         "storage": {"direct", "cache", "stage", "faults"},
         "loader": {"kind", "worker", "file_access", "drop_last"},
-        "train": {"stragglers", "device_copy", "evaluate"},
+        "train": {"device_copy", "evaluate"},
         "checkpoint": {"asynchronous"},
     }
     assert {*resolved} == {*keys} | {"trace"}

@@ -184,6 +184,7 @@ class Plan:
             seed=self.scenario.seed,
             sync_seconds=self.sync_seconds,
             checkpointing=self.checkpointing,
+            factor=derive.straggling(self.scenario, rank),
         )
 
     # --- modelled storage -------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ class Training:
         seed: int,
         sync_seconds: float = 0.0,
         checkpointing: Checkpointing | None = None,
+        factor: float = 1.0,
     ) -> None:
         self.rank = rank
         self._steps = steps
@@ -36,6 +37,8 @@ class Training:
         #: How long the all-reduce takes once every rank is there, in seconds.
         self.sync_seconds = sync_seconds
         self.checkpointing = checkpointing
+        #: What each compute time is multiplied by: that of a straggler.
+        self.factor = factor
         self._block: tuple[int, int] = (-1, -1)
         self._drawn: NDArray[np.float64] = np.empty(0)
 
@@ -51,13 +54,13 @@ class Training:
     def compute_seconds(self, at: Where) -> float:
         """Give a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
         if isinstance(self.compute, Constant):
-            return self.compute.value
+            return self.compute.value * self.factor
         block = (at.epoch, at.step // BLOCK)
         if block != self._block:
             index = np.arange(block[1] * BLOCK, min((block[1] + 1) * BLOCK, self.steps(at.epoch)), dtype=np.int64)
             self._drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, at.epoch), index)
             self._block = block
-        return float(self._drawn[at.step % BLOCK])
+        return float(self._drawn[at.step % BLOCK]) * self.factor
 
     def shards(self, at: Where) -> Sequence[Shard]:
         """Give the checkpoint shards that this rank has to save after a step; none when none is due."""

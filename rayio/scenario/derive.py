@@ -145,6 +145,12 @@ def num_roles(scenario: Scenario) -> int:
     return num_readers(scenario) + num_queues(scenario) + world_size(scenario) + num_writers(scenario)
 
 
+def straggling(scenario: Scenario, rank: int) -> float:
+    """What a rank's compute times are multiplied by: ``train.stragglers.factor`` for those named there, else 1."""
+    stragglers = scenario.train.stragglers
+    return stragglers.factor if stragglers is not None and rank in stragglers.ranks else 1.0
+
+
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
     """Bytes that each writer writes in one checkpoint; of unequal shares the first are one byte longer."""
     checkpoint = scenario.checkpoint
@@ -241,6 +247,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield f"train.epochs={train.epochs}: at most {MAX_EPOCHS} are possible"
     if (steps := steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
+    if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
+        yield f"train.stragglers.ranks={show(train.stragglers.ranks)}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
     if dataset.sample_bytes.expected < MIN_SAMPLE_BYTES:
         size = format_bytes(dataset.sample_bytes.expected)
         yield f"dataset.sample_bytes={size}: must be at least {MIN_SAMPLE_BYTES} B, which hold a sample's id and digest"
@@ -266,6 +274,8 @@ def idle(scenario: Scenario) -> list[str]:
         said.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
     if train.steps is not None and train.steps > whole_steps_per_epoch(scenario):
         said.append(f"train.steps={train.steps}: caps nothing, an epoch has {whole_steps_per_epoch(scenario)} steps")
+    if train.stragglers is not None and train.stragglers.factor == 1:
+        said.append("train.stragglers.factor=1: slows nobody down")
     if loader.num_workers == 0 and loader.prefetch_factor != type(loader).model_fields["prefetch_factor"].default:
         said.append(f"loader.prefetch_factor={loader.prefetch_factor}: nothing is prefetched with loader.num_workers=0")
     for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):

@@ -237,6 +237,35 @@ class _OrName:
 Sync = Annotated[NoSync | Barrier | AllReduce, Field(discriminator="kind"), BeforeValidator(_sync), _OrName]
 
 
+def _ranks(value: Any) -> tuple[int, ...]:
+    numbers = list(value) if isinstance(value, (list, tuple)) else []
+    if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
+        raise RefusedError("must be a list of ranks, such as [3]")
+    if len(set(numbers)) < len(numbers):
+        raise RefusedError("names a rank twice")
+    return tuple(sorted(numbers))
+
+
+def _factor(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e6:
+        raise RefusedError("must be a number greater than 0, such as 1.5")
+    return float(value)
+
+
+_RANKS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "uniqueItems": True}
+
+
+class Stragglers(Section):
+    """Ranks whose every compute time is ``factor`` times what was drawn for them."""
+
+    ranks: Annotated[tuple[int, ...], Reads(_ranks, _RANKS_SCHEMA)]
+    factor: Annotated[float, Reads(_factor, {"type": "number", "exclusiveMinimum": 0})]
+
+
+def _stragglers(value: Any) -> Any:
+    return None if value == "none" else value
+
+
 class Train(Section):
     """What a rank does with a batch."""
 
@@ -245,7 +274,7 @@ class Train(Section):
     steps: Annotated[int | None, whole(1, or_none=True)] = None
     #: Seconds per step, drawn per rank.
     compute: SecondsDistribution
-    stragglers: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
+    stragglers: Annotated[Stragglers | None, BeforeValidator(_stragglers)] = None
     sync: Sync = Barrier()
     device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = "none"
     evaluate: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
