@@ -21,6 +21,7 @@ LEVEL = {
     "pipeline": 3, "analyze": 3,
     "cluster": 4,
     "session": 5,
+    "predict": 5,
     "cli": 6,
 }  # fmt: skip
 

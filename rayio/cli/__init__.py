@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from rayio import __version__
-from rayio.cli import runs, scenarios
+from rayio.cli import explain, runs, scenarios
 from rayio.errors import RayioError
 
 #: What typer raises for a command line it cannot read; the class itself is not public.
@@ -53,6 +53,7 @@ def application() -> typer.Typer:
     )
     app.callback()(_options)
     runs.add_to(app)
+    explain.add_to(app)
     scenarios.add_to(app)
     return app
 

@@ -248,7 +248,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if (steps := steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
     if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
-        yield f"train.stragglers.ranks={show(train.stragglers.ranks)}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
+        slow = show(train.stragglers.ranks)
+        yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
     if dataset.sample_bytes.expected < MIN_SAMPLE_BYTES:
         size = format_bytes(dataset.sample_bytes.expected)
         yield f"dataset.sample_bytes={size}: must be at least {MIN_SAMPLE_BYTES} B, which hold a sample's id and digest"

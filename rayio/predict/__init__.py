@@ -1,0 +1,1 @@
+"""What would happen: a run's own costs and times as a scenario, so that the virtual clock predicts the next run."""
