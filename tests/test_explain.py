@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from test_engines import scenarios
 
 from rayio.analyze.explanation import text
 from rayio.analyze.metrics import RunShape, measure
@@ -24,7 +25,6 @@ from rayio.scenario.write import to_yaml
 from rayio.session import simulate
 from rayio.trace.store import RunDirectory
 from scenarios import Outcome, scenario, simulated
-from test_engines import scenarios
 
 #: Points of AU by which a share may miss the planted truth.
 POINTS = 0.03
@@ -82,10 +82,10 @@ def test_decode_bound(tmp_path: Path) -> None:
 
 
 def test_read_bound_by_latency(tmp_path: Path) -> None:
-    # 2 requests of 20 ms per batch, one after the other, and 2 workers: a batch every 20 ms.
+    # 2 samples of 2 requests (npz: directory and member) of 20 ms, one after the other, and 2 workers: one in 40 ms.
     found = explained(planted(storage__model={**QUICK, "first_byte": "20 ms"}), tmp_path)
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("input", "read")
-    assert share(found, "read") == pytest.approx(1 - 10 / 20, abs=POINTS) or found["access"]["operations"]["read"]
+    assert share(found, "read") == pytest.approx(1 - 10 / 40, abs=POINTS)
     assert changed(found, "read = 0")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert changed(found, "bandwidth = ∞")["causal_share"] == pytest.approx(0, abs=POINTS)
 
@@ -193,9 +193,10 @@ def test_the_text_and_the_json_say_the_same(tmp_path: Path, capsys: pytest.Captu
     found = json.loads(printed(capsys, str(path), "--json")[1])
     assert code == 0
     assert " ".join(shown.split("\n\n")[0].split()) == found["sentence"]
-    rows = {line.split()[0]: line for line in shown.splitlines() if line.strip()}
+    losses = shown.split("\n\n")[1]
+    rows = {line.split()[0]: line for line in losses.splitlines()}
     for row in found["verdict"]["table"]:
-        if row["seconds"] and row["cause"] != "read":
+        if row["seconds"]:
             assert f"{100 * row['share']:.1f} %" in rows[row["cause"]]
     for row in found["capacity"]["stages"]:
         assert rate(row["capacity"]) in shown
@@ -212,9 +213,14 @@ def test_without_simulation_there_are_no_predictions(tmp_path: Path, capsys: pyt
     assert "predicted" not in found["sentence"]
 
 
-def test_explaining_imports_neither_ray_nor_pandas(tmp_path: Path) -> None:
+def test_explaining_imports_no_ray(tmp_path: Path) -> None:
     path = run_of(planted(dataset__num_files=48), tmp_path)
-    program = f"import sys; from rayio.predict.explain import explain; explain({str(path)!r}); assert not {{'ray', 'pandas'}} & {{*sys.modules}}"
+    program = f"""if True:
+        import sys
+        from rayio.predict.explain import explain
+        explain({str(path)!r})
+        sys.exit('ray' in sys.modules)
+    """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
@@ -309,14 +315,14 @@ def test_a_run_without_a_scenario_or_with_a_strange_one_is_refused_by_name(tmp_p
 def test_a_decode_bound_run_on_ray_is_explained_within_three_points(tmp_path: Path) -> None:
     from rayio.session import run
 
-    # One worker, a batch every 400 ms, of which 200 ms are compute.
+    # One worker, a batch every 800 ms, of which 400 ms are compute; Ray's messages are small beside that.
     wanted = build(
         {
             "name": "decode-bound",
             "cluster": {"ranks_per_node": 2},
-            "dataset": {"path": "data", "num_files": 48, "sample_bytes": "20 kB"},
-            "loader": {"batch_size": 2, "num_workers": 1, "decode": "200 ms"},
-            "train": {"compute": "200 ms"},
+            "dataset": {"path": "data", "num_files": 40, "sample_bytes": "20 kB"},
+            "loader": {"batch_size": 2, "num_workers": 1, "decode": "400 ms"},
+            "train": {"compute": "400 ms"},
         }
     )
     done = run(wanted, root=tmp_path)

@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from handmade import Trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_engines import COSTS, FAST, scenarios
 
-from handmade import Trace
 from rayio.analyze.stages import STAGES, WORK
 from rayio.analyze.stalls import CAUSES, Attribution, attribute
 from rayio.scenario.model import Costs
 from rayio.trace.span import batch_id
 from scenarios import run_locally, simulated
-from test_engines import COSTS, FAST, scenarios
 
 Row = dict[str, Any]
 
@@ -232,10 +232,8 @@ def walked(rows: list[Row], wait: Row) -> dict[str, int]:
     begin, end = wait["start_ns"], wait["start_ns"] + wait["duration_ns"]
     mine = [r for r in rows if r["rank"] == wait["rank"] and r["attempt"] == wait["attempt"]]
     stretches = [(r["start_ns"], r["start_ns"] + r["duration_ns"], r) for r in mine]
-    working = sorted(
-        (s for s in stretches if s[2]["name"] in (*WORK, "overshoot") and (s[2]["role"] == "reader") == (not s[2]["lane"])),
-        key=lambda s: s[:2],
-    )  # fmt: skip
+    ours = [s for s in stretches if (s[2]["role"] == "reader") == (not s[2]["lane"])]
+    working = sorted((s for s in ours if s[2]["name"] in (*WORK, "overshoot")), key=lambda s: s[:2])
     of_batch = [s for s in working if s[2]["batch"] == wait["link"]]
     worker = of_batch[0][2]["index"]
     timeline = [s for s in working if s[2]["index"] == worker]

@@ -100,7 +100,7 @@ def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, workers: 
 
     ``workers`` is how many readers the run had (ranks, where they read themselves). A stage's capacity is that of all
     workers if they did nothing else; the row ``worker`` is of all stages one after the other, which is what they do.
-    Utilisation is the busy time in the window per worker. Only what began in the window counts.
+    Utilisation is the busy time in the window, per worker.
     """
     spans = spans.unify_dictionaries()
     steps = charged.steps
@@ -109,18 +109,22 @@ def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, workers: 
     places = Places(spans)
     ready = (integers(spans, "start_ns") + integers(spans, "duration_ns"))[leases]
     work = Work.of(spans, places, Lookup(places.of(leases), ready), ready)
-    inside = window.holds(work.did.start) & (work.place >= 0)
-    length, kind = (work.did.end - work.did.start)[inside], work.did.kind[inside]
-    batches = len(np.unique(work.place[inside]))
+    # Service times are of the batches that were begun in the window, busy times of all that went on in it.
+    did = work.did
+    _, batch = np.unique(work.place, return_inverse=True)
+    begun = np.full(int(batch.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(begun, batch, did.start)
+    inside = window.holds(begun)[batch] & (work.place >= 0)
+    number = len(np.unique(batch[inside]))
+    length = did.end - did.start
+    busy = np.maximum(np.minimum(did.end, window.end) - np.maximum(did.start, window.begin), 0)
     computed = steps.parts["compute"][window.whole(steps)]
     demand = len(charged.lives.rank) / (float(computed.mean()) / 1e9) if len(computed) and computed.any() else None
     rows = []
-    for stage in dict.fromkeys(KINDS):
-        numbers = [number for number, name in enumerate(KINDS) if name == stage]
-        if busy := int(length[np.isin(kind, numbers)].sum()):
-            rows.append(_capacity(stage, busy, batches, workers, window))
-    if len(rows):
-        rows.append(_capacity("worker", int(length.sum()), batches, workers, window))
+    for stage in (*dict.fromkeys(KINDS), "worker"):
+        mine = np.isin(did.kind, [code for code, name in enumerate(KINDS) if stage in (name, "worker")])
+        if work_ns := int(length[mine & inside].sum()):
+            rows.append(_capacity(stage, work_ns / number, int(busy[mine].sum()), workers, window))
     if row := _writers(spans, window):
         rows.append(row)
     return {"demand": demand, "delivered": int(window.holds(steps.arrived).sum()) / window.seconds, "stages": rows}
@@ -131,14 +135,13 @@ def _everything(start: Ints, end: Ints) -> Window:
     return Window(begin, max(int(end.max(initial=0)), begin + 1))
 
 
-def _capacity(stage: str, busy: int, number: int, parallelism: int, window: Window) -> dict[str, Any]:
-    service = busy / number / 1e9
+def _capacity(stage: str, service_ns: float, busy_ns: int, parallelism: int, window: Window) -> dict[str, Any]:
     return {
         "stage": stage,
-        "service_seconds": service,
+        "service_seconds": service_ns / 1e9,
         "parallelism": parallelism,
-        "capacity": parallelism / service,
-        "utilisation": busy / 1e9 / (parallelism * window.seconds),
+        "capacity": parallelism / service_ns * 1e9,
+        "utilisation": busy_ns / 1e9 / (parallelism * window.seconds),
     }
 
 
@@ -152,7 +155,7 @@ def _writers(spans: pa.Table, window: Window) -> dict[str, Any] | None:
         return None
     codes = np.concatenate([chunk.indices.to_numpy() for chunk in spans.column("index").chunks])
     busy = int(integers(spans, "duration_ns")[chosen].sum())
-    return _capacity("writer", busy, files, len(np.unique(codes[chosen])), window) if busy else None
+    return _capacity("writer", busy / files, busy, len(np.unique(codes[chosen])), window) if busy else None
 
 
 def sentence(verdict: Mapping[str, Any], capacity: Mapping[str, Any], prediction: Mapping[str, Any] | None) -> str:
