@@ -1,7 +1,7 @@
 """How long it takes to charge every stall of a run, by number of spans. Goal: 1 M spans in at most 3 s.
 
-Spans of a simulation (32 ranks × 4 readers, exponential decode, jittered compute, a barrier, checkpoints), side by side as often
-as it takes. CPU seconds, median of 3.
+Spans of a simulation (32 ranks × 4 readers, exponential decode, jittered compute, a barrier, checkpoints), side by side
+as often as it takes. CPU seconds, median of 3.
 """
 
 from __future__ import annotations
