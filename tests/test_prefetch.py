@@ -220,6 +220,22 @@ def test_the_time_that_the_bound_on_bytes_closes_the_window_is_recorded() -> Non
     story.run(rank())
     table = story.recorder.drain()
     assert table is not None
-    (span,) = table.to_pylist()
+    (span,) = (row for row in table.to_pylist() if row["name"] == "memory_bound")
     assert (span["name"], span["start_ns"], span["duration_ns"]) == ("memory_bound", 0, 100)
     assert (span["rank"], span["epoch"], span["role"]) == (0, 0, "queue")
+
+
+def test_a_batchs_lease_lasts_from_its_grant_until_it_is_ready() -> None:
+    story = Story(lambda lease: 10 * (lease.steps[0] + 1), workers=1, prefetch=2, steps=3)
+
+    async def rank() -> None:
+        for step, time in enumerate((0, 50, 90)):
+            await story.at(time, story.take(first(step)))
+
+    # Steps 0 and 1 are granted at once; at 50 the rank has step 0 in hand, which lets step 2 begin.
+    story.run(rank())
+    table = story.recorder.drain()
+    assert table is not None
+    rows = [row for row in table.to_pylist() if row["name"] == "lease"]
+    leases = {row["step"]: (row["start_ns"], row["start_ns"] + row["duration_ns"], row["lane"]) for row in rows}
+    assert leases == {0: (0, 10, 1), 1: (0, 20, 1), 2: (50, 80, 1)}

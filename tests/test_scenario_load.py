@@ -66,6 +66,7 @@ train:
   sync: {kind: allreduce, bytes: 100 MB, bandwidth: 100 GB/s, latency: 20 us}
   evaluate: {every: {steps: 9}, compute: 1 ms, steps: 2, batch_size: 1}
   warmup_steps: 0
+  stragglers: {ranks: [5, 2], factor: 1.5}
 checkpoint:
   every: {steps: 5}
   path: checkpoints/x
@@ -221,7 +222,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
     fixed = {
         "storage": {"direct", "cache", "stage", "faults"},
         "loader": {"kind", "worker", "file_access"},
-        "train": {"stragglers", "device_copy"},
+        "train": {"device_copy"},
         "checkpoint": {"asynchronous"},
     }
     assert {*resolved} == {*keys} | {"trace"}

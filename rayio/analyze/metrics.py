@@ -146,7 +146,7 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
     """
     spans = own(spans).unify_dictionaries()
     lives, steps = timeline(spans)
-    window, notes = _window(lives, steps, shape)
+    window, notes = find_window(lives, steps, shape)
     inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
     result: dict[str, Any] = {
         **_utilisation(steps, inside, lives, window, notes),
@@ -175,7 +175,7 @@ def own(spans: pa.Table) -> pa.Table:
     return spans if is_own.all() else spans.filter(is_own)
 
 
-def _window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | None, list[str]]:
+def find_window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | None, list[str]]:
     """Find the window; None with a note when a rank was never warm or nothing lies between the two ends."""
     notes = []
     number = np.bincount(steps.life, minlength=len(lives.rank))

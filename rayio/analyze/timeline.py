@@ -46,7 +46,8 @@ class Steps:
     """Every step that was completed, in its last attempt, sorted by rank and then by time; times in ns.
 
     A step lasts from where its rank asks for its batch to where it asks for the next one; the last one to the end of
-    the rank. ``life`` is the position of its rank in :class:`Lives`; ``arrived`` is when the batch was there;
+    the rank. ``life`` is the position of its rank in :class:`Lives`; ``batch`` is the number of the batch that it got
+    (out of order that of another step), ``arrived`` is when that was there; ``computed`` is when its compute was over;
     ``saving`` is when its checkpoint or evaluation began, or its end when it had none. ``parts`` has an array for each
     of data_wait, compute, sync, checkpoint and evaluate.
     """
@@ -55,9 +56,11 @@ class Steps:
     epoch: Ints
     step: Ints
     attempt: Ints
+    batch: Ints
     start: Ints
     end: Ints
     arrived: Ints
+    computed: Ints
     saving: Ints
     parts: dict[str, Ints]
 
@@ -110,9 +113,10 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     phase = texts(spans, "name", PHASES)[mine]
     tile = (phase >= 0) & (integers(spans, "lane")[mine] == 0)
     epoch, step = integers(spans, "epoch")[mine][tile], integers(spans, "step")[mine][tile]
+    link = integers(spans, "link")[mine][tile]
     group, start, end, phase = group[tile], start[tile], end[tile], phase[tile]
     order = _in_time(group, start, epoch, step, phase)
-    group, start, end, epoch, step, phase = (x[order] for x in (group, start, end, epoch, step, phase))
+    group, start, end, epoch, step, phase, link = (x[order] for x in (group, start, end, epoch, step, phase, link))
 
     # A segment begins with each data_wait and with each attempt; what comes before the first data_wait is start-up.
     is_first = phase == _WAIT
@@ -121,6 +125,8 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     first = np.flatnonzero(is_first)
     parts = {name: _sums(np.where(phase == code, end - start, 0), first) for code, name in enumerate(PHASES)}
     has_computed = _sums((phase == _COMPUTE).astype(np.int64), first) > 0
+    computed = np.where(phase == _COMPUTE, end, -_NEVER)
+    computed = np.maximum.reduceat(computed, first) if len(first) else computed
     saving = np.where(np.isin(phase, _PAUSES), start, _NEVER)
     saving = np.minimum.reduceat(saving, first) if len(first) else saving
 
@@ -148,9 +154,11 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
         epoch=epoch[first][kept],
         step=step[first][kept],
         attempt=attempt[kept],
+        batch=link[first][kept],
         start=begun[kept],
         end=over[kept],
         arrived=end[first][kept],
+        computed=computed[kept],
         saving=np.minimum(saving, over)[kept],
         parts={name: parts[name][kept] for name in PHASES[1:]},
     )

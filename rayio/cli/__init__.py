@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from rayio import __version__
-from rayio.cli import predictions, results, runs, scenarios
+from rayio.cli import explain, predictions, results, runs, scenarios
 from rayio.errors import RayioError
 
 #: What typer raises for a command line it cannot read; the class itself is not public.
@@ -55,6 +55,7 @@ def application() -> typer.Typer:
     runs.add_to(app)
     results.add_to(app)
     predictions.add_to(app)
+    explain.add_to(app)
     scenarios.add_to(app)
     return app
 

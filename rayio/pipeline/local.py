@@ -82,14 +82,17 @@ class Workers:
             if self.costs.lease:
                 await env.kernel.sleep_until(arrives)
             batches = await roles.read_lease(env, self.loading, lease)
-            if self.costs.put:
-                await self._pass(env, self.costs.put)
+            at = Where(lease.rank, lease.epoch, lease.steps[-1], lease.attempt)
+            if self.costs.put or self.costs.take:
+                await env.sleep("put", self.costs.put, at)
         finally:
             mine.set_result(None)
         rate = self.costs.transfer_bandwidth
         moved = sum(b.nbytes for b in batches) / rate if rate and self.loading.payload else 0.0
-        if late := self.costs.take + self.costs.transfer_latency + moved:
-            await self._pass(env, late)
+        if moving := self.costs.transfer_latency + moved:
+            await env.sleep("transfer", moving, at, lane=1)
+        if self.costs.take:
+            await self._pass(env, self.costs.take)
         return batches
 
     @staticmethod

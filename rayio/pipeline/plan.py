@@ -248,6 +248,7 @@ class Plan:
             checkpointing=self.checkpointing,
             evaluation=evaluating,
             evaluating=schedule,
+            factor=derive.straggling(self.scenario, rank),
         )
 
     # --- modelled storage -------------------------------------------------------------------------------------------

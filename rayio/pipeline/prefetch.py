@@ -76,13 +76,15 @@ class PrefetchQueue:
 
     def _grant(self) -> None:
         for lease in _coalesce(self.state.leases(), self.lease_steps):
-            self.env.kernel.spawn(self._carry_out(lease), f"reader-{lease.rank}-{lease.worker}")
+            self.env.kernel.spawn(self._carry_out(lease, self.env.kernel.now()), f"reader-{lease.rank}-{lease.worker}")
         self._note_memory_bound()
 
-    async def _carry_out(self, lease: Lease) -> None:
+    async def _carry_out(self, lease: Lease, granted: int) -> None:
         try:
             for delivery in await self.submit(lease):
                 self.state.finished(delivery)
+                at = self.env.where(lease.rank, delivery.epoch, delivery.step, delivery.attempt)
+                self.env.span("lease", granted, self.env.kernel.now(), at, lane=1, nbytes=delivery.nbytes)
             if self.state.spec.assignment == "dynamic":
                 self._grant()
         except Exception as error:

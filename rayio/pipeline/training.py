@@ -31,6 +31,7 @@ class Training:
         checkpointing: Checkpointing | None = None,
         evaluation: Training | None = None,
         evaluating: Schedule | None = None,
+        factor: float = 1.0,
     ) -> None:
         self.rank = rank
         self._steps = steps
@@ -42,6 +43,8 @@ class Training:
         #: The evaluations as training without checkpoints, in epochs of their own, and when they are due.
         self.evaluation = evaluation
         self.evaluating = evaluating
+        #: What each compute time is multiplied by: that of a straggler.
+        self.factor = factor
         self._block: tuple[int, int] = (-1, -1)
         self._drawn: NDArray[np.float64] = np.empty(0)
 
@@ -57,13 +60,13 @@ class Training:
     def compute_seconds(self, at: Where) -> float:
         """Give a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
         if isinstance(self.compute, Constant):
-            return self.compute.value
+            return self.compute.value * self.factor
         block = (at.epoch, at.step // BLOCK)
         if block != self._block:
             index = np.arange(block[1] * BLOCK, min((block[1] + 1) * BLOCK, self.steps(at.epoch)), dtype=np.int64)
             self._drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, at.epoch), index)
             self._block = block
-        return float(self._drawn[at.step % BLOCK])
+        return float(self._drawn[at.step % BLOCK]) * self.factor
 
     def evaluations(self, at: Where) -> range:
         """Give the evaluations that follow a step, by their epoch numbers, which go on from those of training."""

@@ -17,8 +17,8 @@ from rayio.pipeline.plan import Plan
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
 from rayio.scenario import derive
-from rayio.scenario.load import load
 from rayio.scenario.decode import Checksum, Decompress
+from rayio.scenario.load import load
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.trace.store import RunDirectory

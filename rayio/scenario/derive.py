@@ -193,6 +193,12 @@ def num_roles(scenario: Scenario) -> int:
     return num_readers(scenario) + num_queues(scenario) + world_size(scenario) + num_writers(scenario)
 
 
+def straggling(scenario: Scenario, rank: int) -> float:
+    """What a rank's compute times are multiplied by: ``train.stragglers.factor`` for those named there, else 1."""
+    stragglers = scenario.train.stragglers
+    return stragglers.factor if stragglers is not None and rank in stragglers.ranks else 1.0
+
+
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
     """Bytes that each writer writes in one checkpoint; of unequal shares the first are one byte longer."""
     checkpoint = scenario.checkpoint
@@ -294,6 +300,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield f"train.epochs={train.epochs}: at most {MAX_EPOCHS} are possible"
     if (steps := steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
+    if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
+        slow = show(train.stragglers.ranks)
+        yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
     if dataset.sample_bytes.expected < MIN_SAMPLE_BYTES:
         size = format_bytes(dataset.sample_bytes.expected)
         yield f"dataset.sample_bytes={size}: must be at least {MIN_SAMPLE_BYTES} B, which hold a sample's id and digest"
@@ -331,6 +340,8 @@ def idle(scenario: Scenario) -> list[str]:
         said.append(f"train.steps={train.steps}: caps nothing, an epoch has {uncapped_steps(scenario)[1]} steps")
     if not loader.drop_last and not any(share % loader.batch_size for share in samples_per_rank(scenario)):
         said.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
+    if train.stragglers is not None and train.stragglers.factor == 1:
+        said.append("train.stragglers.factor=1: slows nobody down")
     if loader.num_workers == 0 and loader.prefetch_factor != type(loader).model_fields["prefetch_factor"].default:
         said.append(f"loader.prefetch_factor={loader.prefetch_factor}: nothing is prefetched with loader.num_workers=0")
     if loader.worker == "thread" and loader.num_workers < 2:

@@ -33,6 +33,7 @@ from rayio.scenario.fields import (
     whole,
 )
 from rayio.scenario.phases import MODELLED, Evaluate, EvaluationDataset, Every, Path
+from rayio.scenario.stragglers import Stragglers
 from rayio.units import BYTES, RATE
 
 NO_TIME = Constant(value=0.0)
@@ -245,7 +246,7 @@ class Train(Section):
     steps: Annotated[int | None, whole(1, or_none=True)] = None
     #: Seconds per step, drawn per rank.
     compute: SecondsDistribution
-    stragglers: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
+    stragglers: Annotated[Stragglers | None, BeforeValidator(_or_none)] = None
     sync: Sync = Barrier()
     device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = "none"
     #: What tries the model on ``dataset.eval``, and when; none is never.

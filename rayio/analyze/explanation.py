@@ -1,0 +1,136 @@
+"""An explanation as text: the sentence, then the tables, 100 columns at most but for notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rayio.analyze.verdict import rate
+from rayio.units import format_bytes, format_seconds
+
+#: Rows of a table that are shown; the JSON has all.
+SHOWN = 8
+
+
+def text(explained: Mapping[str, Any]) -> str:
+    """Write what ``rayio explain`` prints."""
+    blocks = [
+        [*_folded(explained["sentence"])],
+        _losses(explained["verdict"]),
+        _capacities(explained["capacity"]),
+        _changes(explained["simulated"]),
+        _ranks(explained["ranks"]),
+        _access(explained["access"]),
+        [f"  note: {note}" for note in explained["notes"]],
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
+
+
+def _folded(sentence: str, width: int = 96) -> list[str]:
+    lines = [""]
+    for word in sentence.split():
+        if len(lines[-1]) + len(word) + 1 > width and lines[-1]:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return lines
+
+
+def _losses(verdict: Mapping[str, Any]) -> list[str]:
+    if verdict["au"] is None:
+        return []
+    title = f"where {format_seconds(verdict['seconds'])} of step time went ({verdict['steps']} steps of all ranks)"
+    lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'data_wait':>12}{'sync':>12}"]
+    lines.append(_row("compute", verdict["compute_seconds"], verdict["au"], None, None, "AU"))
+    lines += [
+        _row(r["cause"], r["seconds"], r["share"], r["waiting_seconds"], r["by_sync_seconds"], r["meaning"])
+        for r in verdict["table"]
+        if r["seconds"]
+    ]
+    lines.append(_row("sum", verdict["seconds"], verdict["au"] + verdict["loss"], None, None, ""))
+    return lines
+
+
+def _row(name: str, seconds: float, share: float, own: float | None, by_sync: float | None, remark: str) -> str:
+    columns = "".join(f"{'' if value is None else format_seconds(value):>12}" for value in (own, by_sync))
+    return f"  {name:<14}{format_seconds(seconds):>12}{_percent(share):>9}{columns}  {remark}".rstrip()
+
+
+def _capacities(capacity: Mapping[str, Any]) -> list[str]:
+    if not capacity["stages"]:
+        return []
+    demand = capacity["demand"]
+    needed = "" if demand is None else f"ranks need {rate(demand)} batches/s and "
+    lines = [
+        f"  what each stage can do ({needed}got {rate(capacity['delivered'])})",
+        f"  {'':<14}{'service':>12}{'at a time':>12}{'can do':>12}{'busy':>9}",
+    ]
+    for row in capacity["stages"]:
+        unit = "files/s" if row["stage"] == "writer" else "/s"
+        what = {"worker": "all stages, one after the other", "writer": "checkpoint files"}.get(row["stage"], "")
+        lines.append(
+            f"  {row['stage']:<14}{format_seconds(row['service_seconds']):>12}{row['parallelism']:>12}"
+            f"{rate(row['capacity']) + ' ' + unit:>12}{_percent(row['utilisation']):>9}  {what}".rstrip()
+        )
+    return lines
+
+
+def _changes(simulated: Mapping[str, Any] | None) -> list[str]:
+    if simulated is None or simulated["au"] is None:
+        return []
+    lines = [
+        "  what would change it (simulated with this run's own times)",
+        f"  {'':<20}{'AU':>8}{'of the loss':>13}  then binds",
+        f"  {'as it was':<20}{simulated['au']:>8.3f}",
+    ]
+    for row in simulated["changes"]:
+        if row["au"] is not None:
+            part = "" if row["causal_share"] is None else _percent(row["causal_share"])
+            lines.append(f"  {row['change']:<20}{row['au']:>8.3f}{part:>13}  {row['then']}")
+    return lines
+
+
+def _ranks(ranks: list[Mapping[str, Any]]) -> list[str]:
+    slow = [row for row in ranks if row["of_typical"] is not None and row["of_typical"] > 1.05]
+    if not slow:
+        return []
+    lines = ["  ranks that compute longer than the median rank"]
+    for row in slow[:SHOWN]:
+        compute = format_seconds(row["compute_seconds"])
+        lines.append(f"  rank {row['rank']:<9}{compute:>12} a step, {row['of_typical']:.2f} × the median rank's")
+    return lines
+
+
+def _access(access: Mapping[str, Any] | None) -> list[str]:
+    if not access or not access["operations"]:
+        return []
+    lines = [f"  how storage was used (trace level {access['level']})"]
+    for name, row in access["operations"].items():
+        size = f", {format_bytes(round(row['bytes'] / row['requests']))} each" if row["bytes"] else ""
+        lines.append(f"  {name:<14}{row['requests']:>12,} requests{size}, {format_bytes(row['bytes'])} in all")
+    for name, what in _FIGURES.items():
+        if (value := access.get(name)) is not None:
+            lines.append(
+                f"  {what:<42}{value:>9.2f}"
+                if "amplif" in name or "per_file" in name
+                else f"  {what:<42}{_percent(value):>9}"
+            )
+    for operation, counts in access["sizes"].items():
+        total = sum(counts.values())
+        shown = ", ".join(f"{bin_} {_percent(number / total)}" for bin_, number in counts.items() if number)
+        lines.append(f"  sizes of {operation} requests: {shown}")
+    return lines
+
+
+_FIGURES = {
+    "time_share": "time with a request in flight",
+    "exposed_share": "  of it not hidden by compute (of wall time)",
+    "sequential_share": "sequential (at or after the previous end)",
+    "consecutive_share": "consecutive (at the previous end)",
+    "read_amplification": "bytes read per byte used",
+    "opens_per_file": "opens per file",
+    "once_share": "files touched once",
+}
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

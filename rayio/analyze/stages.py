@@ -1,0 +1,219 @@
+"""Where a batch was while its rank waited for it: every ``data_wait`` cut at the stage boundaries of its batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick
+from rayio.analyze.timeline import Ints, Lives, Steps, integers, texts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Where a batch may be, in the order in which it goes through, and what that means.
+STAGES: dict[str, str] = {
+    "unleased": "no worker had taken it, and its worker did nothing else: messages, a new epoch",
+    "memory_bound": "the bound on bytes in flight kept the window closed",
+    "open": "files being opened",
+    "read": "requests in flight",
+    "retry": "back-off after an error",
+    "decode": "preprocessing",
+    "collate": "batching",
+    "put": "into the object store, and the message about it",
+    "transfer": "between nodes",
+    "reorder": "ready, waiting for an earlier batch",
+    "handoff": "ready at the queue, not yet at the rank",
+    "unrecorded": "no span says",
+}
+
+#: Spans of a worker that are a stage of their batch by the same name.
+WORK = ("open", "read", "retry", "decode", "collate", "put")
+
+#: What lies on a worker's timeline: its work, what was lost with a killed process, and ``put`` as far as it is derived.
+KINDS = (*WORK, "unrecorded", "put")
+_PUT, _UNRECORDED, _DERIVED = WORK.index("put"), len(WORK), len(WORK) + 1
+_OVERSHOOT, _LOST = len(WORK), len(WORK) + 1
+
+
+class Places:
+    """Numbers for (attempt, rank, epoch, step) in 63 bits, for spans and for steps alike."""
+
+    def __init__(self, spans: pa.Table) -> None:
+        self._columns = [integers(spans, name) for name in ("attempt", "rank", "epoch", "step")]
+        self._sizes = [int(column.max(initial=0)) + 1 for column in self._columns]
+
+    def of(self, chosen: Ints) -> Ints:
+        """Number the places of some spans, by position; -1 where they have none."""
+        columns = [column[chosen] for column in self._columns]
+        return np.where(np.minimum.reduce(columns) < 0, -1, self._number(*columns))
+
+    def of_batches(self, lives: Lives, steps: Steps) -> Ints:
+        """Number the batch that each step got: the one its wait links to, or where waits have no links its own."""
+        rank = lives.rank[steps.life]
+        is_own = (steps.batch >> 42 == rank) & (steps.batch >> 30 & 0xFFF == steps.epoch)
+        linked = np.where(is_own & steps.batch.any(), steps.batch & 0x3FFFFFFF, steps.step)
+        return np.where(linked < self._sizes[3], self._number(steps.attempt, rank, steps.epoch, linked), -1)
+
+    def parts(self, number: Ints) -> tuple[Ints, Ints, Ints, Ints]:
+        """Give back (attempt, rank, epoch, step) of numbers."""
+        _, ranks, epochs, steps = self._sizes
+        number, step = np.divmod(number, steps)
+        number, epoch = np.divmod(number, epochs)
+        attempt, rank = np.divmod(number, ranks)
+        return attempt, rank, epoch, step
+
+    def _number(self, attempt: Ints, rank: Ints, epoch: Ints, step: Ints) -> Ints:
+        _, ranks, epochs, steps = self._sizes
+        return ((attempt * ranks + rank) * epochs + epoch) * steps + step
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What every worker did, by worker (group) and time. ``place`` is of the batch, ``rank`` whom the worker serves.
+
+    Kinds of ``did`` are positions in :data:`KINDS`.
+    """
+
+    did: Occupied
+    place: Ints
+    rank: Ints
+    node: Ints
+
+    @classmethod
+    def of(cls, spans: pa.Table, places: Places, ready: Lookup, ready_at: Ints) -> Work:
+        """Collect it. A stage lasts until the next of its batch begins, so that what lies between them has a name.
+
+        Where no ``put`` span says how long a batch took into the object store, it is from the end of the work to when
+        the batch was ready, or to when the worker began something else.
+        """
+        role, lane = texts(spans, "role", ("reader", "rank")), integers(spans, "lane")
+        name = texts(spans, "name", (*WORK, "overshoot", "lost"))
+        is_work = ((role == 0) & (lane == 0)) | ((role == 1) & (lane == 1))
+        chosen = np.flatnonzero(((name >= 0) & (name < _LOST) & is_work) | ((name == _LOST) & (role == 0)))
+        codes = [chunk.indices.to_numpy() for chunk in spans.column("index").chunks]
+        group = (np.concatenate(codes) if codes else chosen).astype(np.int64)[chosen] * 2 + role[chosen]
+        start = integers(spans, "start_ns")[chosen]
+        end = start + integers(spans, "duration_ns")[chosen]
+        order = np.lexsort((end, start, group))
+        chosen, group, start, end = (x[order] for x in (chosen, group, start, end))
+        kind, place = name[chosen].astype(np.int64), places.of(chosen)
+
+        goes_on = np.zeros(len(chosen), np.bool_)
+        goes_on[:-1] = (group[1:] == group[:-1]) & (place[1:] == place[:-1]) & (place[1:] >= 0)
+        following = np.append(start[1:], -BEFORE)[: len(start)]
+        following[:-1][group[1:] != group[:-1]] = -BEFORE
+        end = np.where(goes_on, following, np.minimum(end, following))
+        # A late wake-up belongs to what was slept.
+        named = np.maximum.accumulate(np.where(kind != _OVERSHOOT, np.arange(len(kind)), 0))
+        kind = np.where(kind[named] >= len(WORK), _UNRECORDED, kind[named])
+
+        at = ready.find(place)
+        puts = np.flatnonzero(~goes_on & (kind != _PUT) & (at >= 0) & (pick(ready_at, at, end) > end))
+        put_end = np.minimum(ready_at[at[puts]], following[puts])
+        chosen = np.insert(chosen, puts + 1, chosen[puts])
+        group = np.insert(group, puts + 1, group[puts])
+        start, end = np.insert(start, puts + 1, end[puts]), np.insert(end, puts + 1, put_end)
+        kind, place = np.insert(kind, puts + 1, _DERIVED), np.insert(place, puts + 1, place[puts])
+        first = np.flatnonzero(np.diff(group, prepend=-1))
+        rank = integers(spans, "rank")[chosen]  # -1 in what was lost
+        if len(first):
+            rank = np.repeat(np.maximum.reduceat(rank, first), np.diff(np.append(first, len(rank))))
+        return cls(Occupied(group, start, end, kind), place, rank, integers(spans, "node")[chosen])
+
+
+def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArray[np.int64]:
+    """Cut the data_wait of every step: one row per step, one column per stage, in ns; each row sums to the wait.
+
+    ``spans`` have unified dictionaries. ``payload`` says that batches carry their bytes, so that the way from a reader
+    on another node is ``transfer``.
+    """
+    places = Places(spans)
+    name = texts(spans, "name", ("lease", "transfer", "memory_bound"))
+    leases, moves, bounds = (np.flatnonzero(name == number) for number in range(3))
+    begin = integers(spans, "start_ns")
+    over = begin + integers(spans, "duration_ns")
+    ready, ready_at = Lookup(places.of(leases), over[leases]), over[leases]
+    work = Work.of(spans, places, ready, ready_at)
+    did = work.did
+
+    asked, arrived, wanted = steps.start, steps.arrived, places.of_batches(lives, steps)
+    last = Lookup(work.place, did.end).find(wanted)
+    # A worker is done with a batch where its work ends, not where what follows in the same call does.
+    is_put = pick(did.kind, last, asked) == _PUT
+    done = np.clip(pick(did.end, last, arrived), asked, arrived)
+    at_queue = pick(ready_at, ready.find(wanted), done)
+    waits = {stage: np.zeros(steps.number, np.int64) for stage in STAGES}
+
+    # Until its worker was done with it: what that worker did, for this batch and for those before it.
+    mine = np.flatnonzero(last >= 0)
+    worker, rank = did.group[last[mine]], work.rank[last[mine]]
+    window = Occupied.union(integers(spans, "rank")[bounds], begin[bounds], over[bounds])
+    spent, bound = _until(did, work.rank, window, worker, rank, asked[mine], done[mine])
+    for kind, stage in enumerate(KINDS):
+        waits[stage][mine] += spent[:, kind]
+    waits["memory_bound"][mine] = bound
+    waits["unleased"][mine] = done[mine] - asked[mine] - spent.sum(axis=1) - bound
+
+    # Nothing is known of the work: a killed worker, or a trace without its spans.
+    lost = np.flatnonzero(last < 0)
+    done[lost] = np.clip(pick(ready_at, ready.find(wanted[lost]), arrived[lost]), asked[lost], arrived[lost])
+    waits["unrecorded"][lost] = done[lost] - asked[lost]
+
+    # On its way to the queue, and from there to the rank.
+    at_queue = np.clip(at_queue, done, arrived)
+    move = Lookup(places.of(moves), over[moves]).find(wanted)
+    left, landed = pick(begin[moves], move, at_queue), pick(over[moves], move, at_queue)
+    moved = np.maximum(np.minimum(landed, at_queue) - np.maximum(left, done), 0)
+    waits["transfer"] += moved
+    waits["put"] += np.where(is_put, 0, at_queue - done - moved)
+    waits["handoff"] += np.where(is_put, at_queue - done - moved, 0)
+    earlier = np.roll(pick(ready_at, ready.find(wanted), asked), 1)
+    earlier[np.flatnonzero(np.diff(steps.life, prepend=-1))] = BEFORE
+    freed = np.clip(earlier, at_queue, arrived)
+    waits["reorder"] += freed - at_queue
+    is_far = (pick(work.node, last, asked) != _nodes(spans, lives)[steps.life]) & (last >= 0) & payload
+    waits["transfer"] += np.where(is_far, arrived - freed, 0)
+    waits["handoff"] += np.where(is_far, 0, arrived - freed)
+    return np.stack([*waits.values()], axis=1)
+
+
+def _until(
+    did: Occupied, serves: Ints, window: Occupied, worker: Ints, rank: Ints, begin: Ints, end: Ints
+) -> tuple[NDArray[np.int64], Ints]:
+    """Give what each worker did between two times, by kind, and how long the window of its rank was closed meanwhile.
+
+    The bound on bytes counts only where the worker was idle: a busy one is what holds the batch up.
+    """
+    who, when = np.tile(worker, 2), np.concatenate([begin, end])
+    before = did.before(who, when, len(KINDS))
+    spent = before[len(begin) :] - before[: len(begin)]
+    if not len(window.start) or not len(begin):
+        return spent, np.zeros(len(begin), np.int64)
+    # Closed while idle, summed up to the beginning of each piece of work; then what came after the last of them.
+    number = len(did.start)
+    closed = window.before(np.tile(serves, 2), np.concatenate([did.start, did.end]), 1)[:, 0]
+    gap = closed[:number].copy()
+    is_first = np.diff(did.group, prepend=-1) != 0
+    gap[1:] -= np.where(is_first[1:], 0, closed[number:-1])
+    gap[is_first] -= window.before(serves[is_first], np.full(int(is_first.sum()), BEFORE), 1)[:, 0]
+    until_work = np.cumsum(gap)
+    at = did.place(who, when)
+    is_after = (at >= 0) & (pick(did.group, at, who) == who)
+    now = window.before(np.tile(rank, 2), when, 1)[:, 0]
+    since = np.where(
+        is_after, closed[number:][at], window.before(np.tile(rank, 2), np.full(len(when), BEFORE), 1)[:, 0]
+    )
+    is_busy = is_after & (pick(did.end, at, when) > when)
+    idle = np.where(at >= 0, until_work[at], 0) + np.where(is_busy, 0, now - since)
+    return spent, idle[len(begin) :] - idle[: len(begin)]
+
+
+def _nodes(spans: pa.Table, lives: Lives) -> Ints:
+    """Give the node of every rank; -1 for one that no span of its own names."""
+    chosen = np.flatnonzero(texts(spans, "role", ("rank",)) == 0)
+    at = Lookup(integers(spans, "rank")[chosen], chosen).find(lives.rank)
+    return pick(integers(spans, "node")[chosen], at, np.full(len(at), -1))

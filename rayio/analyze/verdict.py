@@ -1,0 +1,236 @@
+"""What bound a run: the stall table that sums to its whole loss, what each stage could deliver, and one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.intervals import Lookup
+from rayio.analyze.metrics import RunShape, Window, find_window
+from rayio.analyze.stages import KINDS, STAGES, Places, Work
+from rayio.analyze.stalls import CAUSES, Attribution
+from rayio.analyze.timeline import Ints, integers, texts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Share of step time above which waiting for data makes a run input-bound, and any loss binds.
+BINDS = 0.05
+
+#: What a cause makes a run; the stages of a batch make it input-bound.
+_BOUNDS = {"straggler": "straggler", "allreduce": "all-reduce", "checkpoint": "checkpoint", "startup": "start-up"}
+
+
+def bound_of(cause: str) -> str:
+    """Name what a run is bound by when this cause costs it most."""
+    return "input" if cause in STAGES else _BOUNDS.get(cause, "overhead" if cause == "other" else cause)
+
+
+def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
+    """Sum up the losses of the whole steps in the window: the table, the AU that it leaves, and what binds.
+
+    Shares are means over ranks, as AU is, so that AU and the shares sum to 1. Without a window every completed step
+    counts, and a note says so. All numbers are None when no step was completed.
+    """
+    steps, lives = charged.steps, charged.lives
+    window, notes = find_window(lives, steps, shape)
+    inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
+    if not inside.any() and steps.number:
+        notes.append(f"all {steps.number} completed steps are counted, warm-up too")
+        inside = np.ones(steps.number, np.bool_)
+    life, parts = steps.life[inside], steps.parts
+    ranks = len(lives.rank)
+    losses, by_sync = charged.losses[inside], charged.by_sync[inside]
+    total = _by_rank(steps.duration[inside], life, ranks)
+    is_whole = ranks > 0 and bool((total > 0).all())
+    weight = 1 / (np.maximum(total, 1) * ranks) if is_whole else np.full(ranks, 1 / max(int(total.sum()), 1))
+    if steps.number and not is_whole:
+        notes.append("a rank has no step that counts: shares are of all ranks' time together, not means over ranks")
+
+    def share(spent: Ints) -> float | None:
+        return float(_by_rank(spent, life, ranks) @ weight) if len(life) else None
+
+    table: list[dict[str, Any]] = [
+        {
+            "cause": name,
+            "seconds": int(losses[:, number].sum()) / 1e9,
+            "share": share(losses[:, number]),
+            "waiting_seconds": int((losses - by_sync)[:, number].sum()) / 1e9,
+            "by_sync_seconds": int(by_sync[:, number].sum()) / 1e9,
+            "meaning": meaning,
+        }
+        for number, (name, meaning) in enumerate(CAUSES.items())
+    ]
+    lost = [row for row in table if row["share"]]
+    waited = share(parts["data_wait"][inside])
+    bounds: dict[str, float] = {}
+    for row in lost:
+        bounds[bound_of(row["cause"])] = bounds.get(bound_of(row["cause"]), 0.0) + row["share"]
+    top = max(bounds, key=lambda name: bounds[name], default="compute")
+    causes = [row for row in lost if bound_of(row["cause"]) == top]
+    is_bound = bounds.get(top, 0.0) > BINDS
+    return {
+        "steps": int(inside.sum()),
+        "seconds": int(steps.duration[inside].sum()) / 1e9,
+        "compute_seconds": int(parts["compute"][inside].sum()) / 1e9,
+        "au": share(parts["compute"][inside]),
+        "loss": sum(row["share"] for row in lost) if len(life) else None,
+        "data_wait_share": waited,
+        "is_input_bound": None if waited is None else waited > BINDS,
+        "bound": (top if is_bound else "compute") if len(life) else None,
+        "bound_share": bounds.get(top) if is_bound else None,
+        "cause": max(causes, key=lambda row: row["share"])["cause"] if is_bound else None,
+        "bounds": bounds,
+        "table": table,
+        "notes": notes,
+    }
+
+
+def _by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
+    sums = np.zeros(ranks, np.int64)
+    np.add.at(sums, life, spent)
+    return sums
+
+
+def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, workers: int) -> dict[str, Any]:
+    """Say what each stage of the workers could deliver, and what the ranks ask for, in batches per second.
+
+    ``workers`` is how many readers the run had (ranks, where they read themselves). A stage's capacity is that of all
+    workers if they did nothing else; the row ``worker`` is of all stages one after the other, which is what they do.
+    Utilisation is the busy time in the window, per worker.
+    """
+    spans = spans.unify_dictionaries()
+    steps = charged.steps
+    window = find_window(charged.lives, steps, shape)[0] or _everything(steps.start, steps.end)
+    leases = np.flatnonzero(texts(spans, "name", ("lease",)) == 0)
+    places = Places(spans)
+    ready = (integers(spans, "start_ns") + integers(spans, "duration_ns"))[leases]
+    work = Work.of(spans, places, Lookup(places.of(leases), ready), ready)
+    # Service times are of the batches that were begun in the window, busy times of all that went on in it.
+    did = work.did
+    _, batch = np.unique(work.place, return_inverse=True)
+    begun = np.full(int(batch.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(begun, batch, did.start)
+    inside = window.holds(begun)[batch] & (work.place >= 0)
+    number = len(np.unique(batch[inside]))
+    length = did.end - did.start
+    busy = np.maximum(np.minimum(did.end, window.end) - np.maximum(did.start, window.begin), 0)
+    computed = steps.parts["compute"][window.whole(steps)]
+    demand = len(charged.lives.rank) / (float(computed.mean()) / 1e9) if len(computed) and computed.any() else None
+    rows = []
+    for stage in (*dict.fromkeys(KINDS), "worker"):
+        mine = np.isin(did.kind, [code for code, name in enumerate(KINDS) if stage in (name, "worker")])
+        if work_ns := int(length[mine & inside].sum()):
+            rows.append(_capacity(stage, work_ns / number, int(busy[mine].sum()), workers, window))
+    if row := _writers(spans, window):
+        rows.append(row)
+    return {"demand": demand, "delivered": int(window.holds(steps.arrived).sum()) / window.seconds, "stages": rows}
+
+
+def _everything(start: Ints, end: Ints) -> Window:
+    begin = int(start.min(initial=np.iinfo(np.int64).max)) if len(start) else 0
+    return Window(begin, max(int(end.max(initial=0)), begin + 1))
+
+
+def _capacity(stage: str, service_ns: float, busy_ns: int, parallelism: int, window: Window) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "service_seconds": service_ns / 1e9,
+        "parallelism": parallelism,
+        "capacity": parallelism / service_ns * 1e9,
+        "utilisation": busy_ns / 1e9 / (parallelism * window.seconds),
+    }
+
+
+def _writers(spans: pa.Table, window: Window) -> dict[str, Any] | None:
+    """Give the same of checkpoint writers, per file."""
+    name = texts(spans, "name", ("write", "fsync"))
+    is_write = (name >= 0) & (texts(spans, "role", ("checkpoint_writer",)) == 0) & (integers(spans, "lane") == 0)
+    chosen = np.flatnonzero(is_write & window.holds(integers(spans, "start_ns")))
+    files = int((name[chosen] == 0).sum())
+    if not files:
+        return None
+    codes = np.concatenate([chunk.indices.to_numpy() for chunk in spans.column("index").chunks])
+    busy = int(integers(spans, "duration_ns")[chosen].sum())
+    return _capacity("writer", busy / files, busy, len(np.unique(codes[chosen])), window) if busy else None
+
+
+def sentence(verdict: Mapping[str, Any], capacity: Mapping[str, Any], prediction: Mapping[str, Any] | None) -> str:
+    """Say in one paragraph what bound the run, by how much, and what would come of mending it."""
+    if verdict["bound"] is None:
+        return "No verdict: no step was completed."
+    if verdict["bound"] == "compute":
+        said = (
+            f"Compute-bound: AU {verdict['au']:.2f}; all losses together are {_percent(verdict['loss'])} of step time."
+        )
+    else:
+        said = f"{verdict['bound'].capitalize()}-bound: {_what(verdict)}."
+    worker = next((row for row in capacity["stages"] if row["stage"] == "worker"), None)
+    if worker is not None and capacity["demand"] is not None and verdict["bound"] in ("input", "compute"):
+        number = worker["parallelism"]
+        said += (
+            f" {number} worker{'s' * (number != 1)} can deliver {rate(worker['capacity'])} batches/s, "
+            f"ranks need {rate(capacity['demand'])}."
+        )
+    if verdict["is_input_bound"] and verdict["bound"] != "input":
+        said += f" It is input-bound too: {_percent(verdict['data_wait_share'])} of step time is data wait."
+    if prediction is not None:
+        said += f" {prediction['change']}, predicted AU {prediction['au']:.2f}; then {_next(prediction)} binds."
+    return said
+
+
+def rate(number: float) -> str:
+    """Write a number per second with three digits that count."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def _what(verdict: Mapping[str, Any]) -> str:
+    share = _percent(verdict["bound_share"])
+    if verdict["bound"] == "input":
+        cause = next(row for row in verdict["table"] if row["cause"] == verdict["cause"])
+        part = cause["share"] / verdict["bound_share"]
+        waits = sum(row["by_sync_seconds"] for row in verdict["table"] if row["cause"] in STAGES)
+        others = ", the wait for ranks that wait for data included" if waits > 0.05 * verdict["seconds"] else ""
+        return f"{share} of step time is waiting for data{others}, {_percent(part)} of it in `{verdict['cause']}`"
+    why = {
+        "straggler": "is lost to ranks that compute longer than others",
+        "all-reduce": "is the all-reduce",
+        "checkpoint": "is lost to checkpoints, waiting for a rank that saves one included",
+        "start-up": "is waiting for ranks that began later",
+        "overhead": "is rayio's own overhead",
+    }
+    return f"{share} of step time {why.get(verdict['bound'], 'is lost to ' + verdict['bound'])}"
+
+
+def _next(prediction: Mapping[str, Any]) -> str:
+    return f"`{prediction['then']}`" if prediction["then"] != "compute" else "compute"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+
+
+def worst_ranks(charged: Attribution, shape: RunShape, number: int = 8) -> list[dict[str, Any]]:
+    """Give the ranks that others waited for most: how often each was last, and how much slower it computes."""
+    steps, lives = charged.steps, charged.lives
+    if len(lives.rank) < 2 or not steps.number:
+        return []
+    mean = _by_rank(steps.parts["compute"], steps.life, len(lives.rank)) / np.maximum(
+        np.bincount(steps.life, minlength=len(lives.rank)), 1
+    )
+    typical = float(np.sort(mean)[(len(mean) - 1) // 2])
+    waited: NDArray[np.float64] = np.zeros(len(lives.rank))
+    np.add.at(waited, steps.life, steps.parts["sync"])
+    order = np.lexsort((-mean, waited))[:number]
+    return [
+        {
+            "rank": int(lives.rank[life]),
+            "compute_seconds": mean[life] / 1e9,
+            "of_typical": mean[life] / typical if typical else None,
+            "sync_seconds": waited[life] / 1e9,
+        }
+        for life in order
+    ]

@@ -1,0 +1,32 @@
+"""Commands that say why a run was as it was: explain."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def explain(
+    path: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the same numbers as JSON.")] = False,
+    simulate: Annotated[
+        bool, typer.Option(help="Live the run again on the virtual clock, to say what would change it.")
+    ] = True,
+) -> None:
+    """Say where a run's lost time went, which stage is to blame, and what to change.
+
+    Example:  rayio explain runs/four
+    """
+    from rayio.analyze.explanation import text
+    from rayio.predict.explain import explain as explained
+
+    found = explained(path, simulate=simulate)
+    print(json.dumps(found, indent=2, allow_nan=False) if as_json else text(found), end="\n" if as_json else "")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register these commands."""
+    app.command()(explain)

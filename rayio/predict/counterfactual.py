@@ -1,0 +1,230 @@
+"""What the run would have been without one of its causes: simulated with its own measured times, never guessed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayio.analyze.metrics import RunShape
+from rayio.analyze.stalls import Attribution, attribute
+from rayio.analyze.verdict import BINDS, judge
+from rayio.pipeline import local
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.plan import Plan
+from rayio.predict.replay import UNLIMITED, Measured, Recorded, addressed
+from rayio.scenario import derive
+from rayio.scenario.distribution import Constant
+from rayio.scenario.model import NoSync, Scenario, StorageParameters
+from rayio.trace.recorder import Recorder
+
+#: Predicted AU that a change must add to be worth naming.
+WORTH = 0.01
+#: Workers are doubled at most this often in search of enough of them.
+DOUBLINGS = 4
+
+_NOTHING = Constant(value=0.0)
+
+
+@dataclass(frozen=True)
+class Base:
+    """A run made ready to be lived again."""
+
+    scenario: Scenario
+    measured: Measured
+    #: Storage of the run where it was a model; None for real storage, which is replayed as it was.
+    modelled: StorageParameters | None
+    #: What ``loader.max_bytes_in_flight: auto`` came to.
+    bytes_in_flight: int | None
+    was_memory_bound: bool
+
+    def simulate(self, scenario: Scenario) -> dict[str, Any]:
+        """Live a scenario on the virtual engine and judge it."""
+        plan = Plan(scenario, True, self.bytes_in_flight)
+        recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
+        local.simulate(plan, recorder, tallies, lambda: None)
+        spans = recorder.drain()
+        assert spans is not None
+        return judge(attribute(spans), RunShape.of(scenario))
+
+
+#: Changes a scenario; the base says what the run measured.
+Change = Callable[[Scenario, Base], Scenario]
+
+
+def _with(scenario: Scenario, section: str, **keys: Any) -> Scenario:
+    return scenario.model_copy(update={section: getattr(scenario, section).model_copy(update=keys)})
+
+
+def _no_decode(scenario: Scenario, base: Base) -> Scenario:
+    return _with(scenario, "loader", decode=_NOTHING)
+
+
+def _unlimited(scenario: Scenario, base: Base) -> Scenario:
+    """Modelled storage without limits of bandwidth; its latencies stay."""
+    model = scenario.storage.model
+    assert isinstance(model, StorageParameters)
+    keys = {"connection_bandwidth": UNLIMITED, "bandwidth": UNLIMITED}
+    return _with(scenario, "storage", model=model.model_copy(update=keys))
+
+
+def _no_read(scenario: Scenario, base: Base) -> Scenario:
+    """Reads take no time; the latencies of writes stay as they were."""
+    unlimited = _unlimited(scenario, base)
+    model = unlimited.storage.model
+    assert isinstance(model, StorageParameters)
+    first_byte, nothing = model.first_byte, np.zeros(base.measured.read.shape)
+    if isinstance(first_byte, Recorded):
+        places, writes = first_byte.places, first_byte.otherwise
+    else:
+        places, writes = 1, first_byte.draw(scenario.seed, np.arange(4096, dtype=np.int64))
+    keys = {"first_byte": Recorded(addressed(scenario.seed, "first_byte", nothing), places, writes), "open": _NOTHING}
+    return _with(unlimited, "storage", model=model.model_copy(update=keys))
+
+
+def _no_stragglers(scenario: Scenario, base: Base) -> Scenario:
+    """Every rank's mean compute is at most that of the (lower) median rank; its jitter stays, in proportion."""
+    compute = base.measured.compute
+    known = ~np.isnan(compute)
+    mean = np.where(known, compute, 0).sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)
+    typical = np.sort(mean)[(len(mean) - 1) // 2]
+    factor = np.where(mean > typical, typical / np.where(mean > 0, mean, 1), 1.0)
+    faster = Measured(
+        compute * factor[:, None, None], base.measured.read, base.measured.decode, base.measured.write,
+        base.measured.costs, base.measured.has_work,
+    )  # fmt: skip
+    return _with(scenario, "train", compute=faster.replayed(base.scenario, modelled=base.modelled).train.compute)
+
+
+def _no_barrier(scenario: Scenario, base: Base) -> Scenario:
+    return _with(scenario, "train", sync=NoSync())
+
+
+def _no_checkpoints(scenario: Scenario, base: Base) -> Scenario:
+    return scenario.model_copy(update={"checkpoint": None})
+
+
+def _unbounded(scenario: Scenario, base: Base) -> Scenario:
+    return _with(scenario, "loader", max_bytes_in_flight=1 << 60)
+
+
+def _more_workers(times: int) -> Change:
+    def change(scenario: Scenario, base: Base) -> Scenario:
+        return _with(scenario, "loader", num_workers=max(1, scenario.loader.num_workers * times))
+
+    return change
+
+
+def changes(base: Base) -> dict[str, Change]:
+    """Give the counterfactuals that could matter to a run, by name."""
+    scenario, measured = base.scenario, base.measured
+    found: dict[str, Change] = {}
+    if measured.has_work:
+        if np.nansum(measured.decode) > 0:
+            found["decode = 0"] = _no_decode
+        found["read = 0"] = _no_read
+        if base.modelled is not None:
+            found["bandwidth = ∞"] = _unlimited
+        found["workers × 2" if scenario.loader.num_workers else "1 worker"] = _more_workers(2)
+        if base.was_memory_bound:
+            found["no bound on bytes"] = _unbounded
+    if derive.world_size(scenario) > 1:
+        found["no stragglers"] = _no_stragglers
+        if scenario.train.sync.kind != "none":
+            found["no barrier"] = _no_barrier
+    if derive.num_checkpoints(scenario):
+        found["no checkpoints"] = _no_checkpoints
+    return found
+
+
+def counterfactuals(base: Base) -> dict[str, Any]:
+    """Simulate the run as it was, and without each of its causes; say how much of the loss each takes away.
+
+    ``causal_share`` is the part of the simulated loss (1 − AU) that goes away with the change. The shares need not sum
+    to 1: two causes may hide each other.
+    """
+    replayed = base.measured.replayed(base.scenario, modelled=base.modelled)
+    as_it_was = base.simulate(replayed)
+    loss = as_it_was["loss"]
+    rows = []
+    for name, change in changes(base).items():
+        simulated = base.simulate(change(replayed, base))
+        gain = None if simulated["au"] is None or as_it_was["au"] is None else simulated["au"] - as_it_was["au"]
+        rows.append(
+            {
+                "change": name,
+                "au": simulated["au"],
+                "gain": gain,
+                "causal_share": gain / loss if gain is not None and loss else None,
+                "then": then(simulated),
+            }
+        )
+    return {
+        "au": as_it_was["au"],
+        "steps": as_it_was["steps"],
+        "is_whole_run": replayed.train.epochs == base.scenario.train.epochs
+        and derive.steps_per_epoch(replayed) == derive.steps_per_epoch(base.scenario),
+        "changes": rows,
+        "_replayed": replayed,
+    }
+
+
+def then(simulated: Mapping[str, Any]) -> str:
+    """Name what binds a simulated run: its largest cause of loss, or compute."""
+    return simulated["cause"] or "compute"
+
+
+def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Say what to change, and simulate that: enough workers for a run that waits for data, else what helps most.
+
+    None when nothing that can be simulated is worth it.
+    """
+    rows = {row["change"]: row for row in table["changes"]}
+    if verdict["bound"] == "input" and (found := _enough_workers(base, table)):
+        return found
+    wanted = {"straggler": "no stragglers", "checkpoint": "no checkpoints", "all-reduce": "no barrier"}
+    if verdict["bound"] == "input":
+        wanted["input"] = f"{verdict['cause']} = 0"
+    row = rows.get(wanted.get(verdict["bound"], ""))
+    if row is None or row["gain"] is None or row["gain"] < WORTH:
+        return None
+    return {"change": f"With {row['change']}", "au": row["au"], "then": row["then"]}
+
+
+def _enough_workers(base: Base, table: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Double the workers until data wait does not bind any more, or more of them stop helping."""
+    replayed, best, au = table["_replayed"], None, table["au"]
+    workers = base.scenario.loader.num_workers
+    for doubling in range(1, DOUBLINGS + 1):
+        number = max(1, workers * 2**doubling) if workers else 2 ** (doubling - 1)
+        simulated = base.simulate(_with(replayed, "loader", num_workers=number))
+        if simulated["au"] is None or simulated["au"] - au < WORTH:
+            break
+        au = simulated["au"]
+        more = f"With {number} worker{'s' * (number != 1)} per rank ({number * derive.world_size(replayed)} in all)"
+        best = {"change": more, "workers": number, "au": au, "then": then(simulated)}
+        if simulated["data_wait_share"] <= BINDS:
+            break
+    return best
+
+
+def ready(
+    scenario: Scenario, info: Mapping[str, Any], charged: Attribution, spans: Any, root: Path | None = None
+) -> Base:
+    """Make a run ready to be lived again, from its scenario, ``run.json`` and spans."""
+    is_virtual = info.get("engine") == "virtual"
+    measured = Measured.of(spans, charged, scenario, costs=scenario.costs if is_virtual else None)
+    is_modelled = bool(info.get("modelled_storage", is_virtual))
+    plan = Plan(scenario, modelled=True)
+    bound = info.get("max_bytes_in_flight")
+    names = spans.column("name").unique().to_pylist()
+    return Base(
+        scenario,
+        measured,
+        plan.storage if is_modelled or not measured.has_work else None,
+        bound if isinstance(bound, int) else None,
+        "memory_bound" in names,
+    )

@@ -1,0 +1,95 @@
+"""A run explained: why the accelerators waited, what each stage can do, what would change it, how it read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayio.analyze.access import access
+from rayio.analyze.metrics import RunShape
+from rayio.analyze.stalls import attribute
+from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
+from rayio.errors import RayioError, ScenarioError
+from rayio.predict.counterfactual import counterfactuals, prediction, ready
+from rayio.scenario import derive
+from rayio.scenario.load import build
+from rayio.scenario.model import Scenario
+from rayio.trace.store import RunDirectory
+
+
+def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
+    """Explain a run from its directory: plain numbers, ready for JSON; seconds, and fractions of step time.
+
+    ``simulate`` lets the virtual engine live the run again, for the counterfactuals and the prediction.
+
+    Raises:
+        StorageError: no run is there, or it cannot be read.
+        ScenarioError: the run has no scenario, or one that this version cannot read.
+    """
+    directory = RunDirectory.open(path)
+    scenario = _scenario(directory)
+    info, result = directory.info, directory.result
+    spans = directory.spans()
+    shape = RunShape.of(scenario)
+    charged = attribute(spans, payload=info.get("payload") == "real")
+    verdict = judge(charged, shape)
+    workers = derive.num_readers(scenario) or derive.world_size(scenario)
+    capacity = capacities(spans, charged, shape, workers)
+    notes = [*_trouble(directory, result), *verdict.pop("notes")]
+    if not len(spans):
+        notes.append("the run has no spans: nothing can be explained")
+    elif not charged.steps.number:
+        notes.append("no rank completed a step: nothing can be explained")
+    elif not any(row["stage"] == "worker" for row in capacity["stages"]):
+        notes.append("no spans of readers: waits cannot be taken apart; run with trace.level=batch")
+    simulated: dict[str, Any] | None = None
+    predicted: dict[str, Any] | None = None
+    if simulate and verdict["au"] is not None:
+        base = ready(scenario, info, charged, spans)
+        simulated = counterfactuals(base)
+        predicted = prediction(base, verdict, simulated)
+        del simulated["_replayed"]
+        if base.modelled is None:
+            notes.append("predictions take it that storage serves more readers as quickly as it served these")
+        if not simulated["is_whole_run"]:
+            notes.append(f"simulated are the first steps of the run: {simulated['steps']} rank-steps count")
+    return {
+        "version": 1,
+        "run": str(directory.path),
+        "scenario": scenario.name,
+        "engine": info.get("engine"),
+        "sentence": sentence(verdict, capacity, predicted),
+        "verdict": verdict,
+        "capacity": capacity,
+        "ranks": worst_ranks(charged, shape),
+        "simulated": simulated,
+        "prediction": predicted,
+        "access": access(spans, charged.lives),
+        "notes": notes,
+    }
+
+
+def _scenario(directory: RunDirectory) -> Scenario:
+    text = directory.scenario
+    if text is None:
+        raise ScenarioError(f"{directory.path} has no scenario.yaml: the run broke off before it began")
+    try:
+        return build(yaml.safe_load(text), f"{directory.path}/scenario.yaml")
+    except yaml.YAMLError:
+        raise ScenarioError(f"{directory.path}/scenario.yaml is not YAML: the file is damaged") from None
+    except RayioError as error:
+        raise ScenarioError(f"{error}; another version of rayio wrote it") from None
+
+
+def _trouble(directory: RunDirectory, result: dict[str, Any] | None) -> list[str]:
+    """Say how the run ended, and what of its spans is missing."""
+    said = []
+    if result is None:
+        said.append("the run has no result: it broke off, or is still under way; explained is what was recorded")
+    elif result.get("error"):
+        said.append(f"the run ended with exit code {result.get('exit_code')}: {result['error']}")
+    if lost := directory.lost_files:
+        said.append(f"span files that cannot be read: {', '.join(lost)}; their spans are missing here")
+    return said

@@ -1,0 +1,318 @@
+"""Every nanosecond of every wait has a cause: by hand, against a plain walk through time, and as a law on engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from handmade import Trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_engines import COSTS, FAST, scenarios
+
+from rayio.analyze.stages import STAGES, WORK
+from rayio.analyze.stalls import CAUSES, Attribution, attribute
+from rayio.scenario.model import Costs
+from rayio.trace.span import batch_id
+from scenarios import run_locally, simulated
+
+Row = dict[str, Any]
+
+
+def of_wait(charged: Attribution, at: int = 0) -> dict[str, int]:
+    """Give the stages of one wait that are not empty."""
+    return {name: int(ns) for name, ns in zip(STAGES, charged.waits[at], strict=True) if ns}
+
+
+def of_step(charged: Attribution, at: int) -> dict[str, int]:
+    """Give the causes of one step's loss that are not empty."""
+    return {name: int(ns) for name, ns in zip(CAUSES, charged.losses[at], strict=True) if ns}
+
+
+def story(*, until: int = 100, step: int = 0) -> Trace:
+    """One rank that asks at 0 and has its batch at ``until``; then it computes for 10."""
+    trace = Trace()
+    trace.rank(0, [("data_wait", until), ("compute", 10)], step=step)
+    return trace
+
+
+def work(trace: Trace, step: int, *spans: tuple[str, int, int]) -> None:
+    """What worker 0 of rank 0 did for a step."""
+    for name, start, end in spans:
+        trace.add("reader", name, start, end, rank=0, epoch=0, step=step)
+
+
+def lease(trace: Trace, step: int, start: int, end: int) -> None:
+    trace.add("queue", "lease", start, end, 1, rank=0, epoch=0, step=step)
+
+
+def test_a_wait_is_cut_at_its_batchs_stage_boundaries() -> None:
+    trace = story()
+    work(trace, 0, ("open", 5, 12), ("read", 12, 40), ("retry", 40, 44), ("decode", 44, 70), ("collate", 70, 73))
+    lease(trace, 0, 0, 90)
+    expected = {
+        "unleased": 5, "open": 7, "read": 28, "retry": 4, "decode": 26, "collate": 3, "put": 17, "handoff": 10,
+    }  # fmt: skip
+    assert of_wait(attribute(trace.spans)) == expected
+
+
+def test_only_what_lies_in_the_wait_counts() -> None:
+    trace = Trace()
+    trace.rank(0, [("data_wait", 30), ("compute", 10)], begin=50)
+    work(trace, 0, ("read", 20, 60), ("decode", 60, 75))
+    lease(trace, 0, 0, 75)
+    assert of_wait(attribute(trace.spans)) == {"read": 10, "decode": 15, "handoff": 5}
+
+
+def test_the_time_before_a_worker_takes_a_batch_is_charged_to_what_it_did_before_and_so_on_back() -> None:
+    trace = story(step=2)
+    work(trace, 0, ("read", -50, 10), ("decode", 10, 15))
+    work(trace, 1, ("read", 20, 30), ("decode", 30, 60))
+    work(trace, 2, ("read", 60, 95))
+    for step, ready in enumerate((18, 60, 95)):
+        lease(trace, step, 0, ready)
+    # 15-18: batch 0 goes into the store; 18-20: the worker is idle.
+    expected = {"read": 10 + 10 + 35, "decode": 5 + 30, "put": 3, "unleased": 2, "handoff": 5}
+    assert of_wait(attribute(trace.spans)) == expected
+
+
+def test_the_bound_on_bytes_counts_only_while_the_worker_is_idle() -> None:
+    trace = story(step=1)
+    work(trace, 0, ("read", 10, 30))
+    work(trace, 1, ("read", 70, 90))
+    for start, end in ((5, 20), (25, 50), (60, 65), (80, 200)):
+        trace.add("queue", "memory_bound", start, end, rank=0, epoch=0)
+    # Idle 0-10 and 30-70; bound meanwhile 5-10, 30-50 and 60-65.
+    assert of_wait(attribute(trace.spans)) == {"memory_bound": 30, "unleased": 20, "read": 40, "handoff": 10}
+
+
+def test_put_and_transfer_spans_say_where_these_end() -> None:
+    trace = story()
+    work(trace, 0, ("read", 0, 20), ("put", 20, 30))
+    trace.add("reader", "transfer", 30, 55, 1, rank=0, epoch=0, step=0)
+    lease(trace, 0, 0, 60)
+    assert of_wait(attribute(trace.spans)) == {"read": 20, "put": 10, "transfer": 25, "handoff": 45}
+
+
+def test_a_ready_batch_that_waits_for_an_earlier_one_is_being_reordered() -> None:
+    trace = Trace()
+    trace.rank(0, [("data_wait", 10), ("compute", 10), ("data_wait", 50), ("compute", 10)])
+    for step, (begin, end) in enumerate(((0, 45), (0, 30))):
+        work(trace, step, ("read", begin, 5 + step))
+        lease(trace, step, begin, end)
+    # The second wait is 20-70; its batch was ready at 30, the one before it at 45.
+    assert of_wait(attribute(trace.spans), 1) == {"put": 10, "reorder": 15, "handoff": 25}
+
+
+def test_a_batch_without_spans_of_work_is_unrecorded_until_it_is_ready() -> None:
+    trace = story()
+    assert of_wait(attribute(trace.spans)) == {"unrecorded": 100}
+    trace = story()
+    lease(trace, 0, 0, 80)
+    assert of_wait(attribute(trace.spans)) == {"unrecorded": 80, "handoff": 20}
+
+
+def test_what_a_killed_reader_took_along_is_unrecorded() -> None:
+    trace = story()
+    work(trace, 0, ("read", 0, 30))
+    trace.recorder.add(trace.recorder.register("reader", "0", 0), "lost", 30, 60, 1, status="lost")
+    work(trace, 0, ("read", 60, 90))
+    lease(trace, 0, 0, 90)
+    assert of_wait(attribute(trace.spans)) == {"read": 60, "unrecorded": 30, "handoff": 10}
+
+
+def test_a_late_wake_up_belongs_to_what_was_slept_and_a_gap_to_what_was_before_it() -> None:
+    trace = story()
+    work(trace, 0, ("read", 0, 20), ("decode", 25, 50), ("overshoot", 50, 53), ("collate", 53, 60))
+    lease(trace, 0, 0, 60)
+    assert of_wait(attribute(trace.spans)) == {"read": 25, "decode": 28, "collate": 7, "handoff": 40}
+
+
+def test_a_rank_that_reads_itself_is_its_own_worker() -> None:
+    trace = story()
+    for name, start, end in (("read", 0, 60), ("decode", 60, 100)):
+        trace.add("rank", name, start, end, 1, rank=0, epoch=0, step=0)
+    assert of_wait(attribute(trace.spans)) == {"read": 60, "decode": 40}
+
+
+def test_a_wait_out_of_order_is_that_of_the_batch_it_got() -> None:
+    trace = Trace()
+    trace.rank(0, [("data_wait", 10), ("compute", 10), ("data_wait", 20), ("compute", 10)])
+    work(trace, 0, ("read", 20, 40))
+    work(trace, 1, ("decode", 0, 10))
+    spans = trace.spans.to_pylist()
+    waits = [row for row in spans if row["name"] == "data_wait"]
+    waits[0]["link"], waits[1]["link"] = batch_id(0, 0, 1), batch_id(0, 0, 0)
+    import pyarrow as pa
+
+    from rayio.trace.span import schema
+
+    charged = attribute(pa.Table.from_pylist(spans, schema=schema()))
+    assert [of_wait(charged, 0), of_wait(charged, 1)] == [{"decode": 10}, {"read": 20}]
+
+
+def test_on_another_node_the_way_of_real_bytes_to_the_rank_is_transfer() -> None:
+    trace = story()
+    trace.recorder.add(trace.recorder.register("reader", "0-0", 1), "read", 0, 40, 0, 0, 0, 0)
+    trace.recorder.add(trace.recorder.register("queue", "0", 0), "lease", 0, 50, 1, 0, 0, 0)
+    spans = trace.spans
+    assert of_wait(attribute(spans)) == {"read": 40, "put": 10, "handoff": 50}
+    assert of_wait(attribute(spans, payload=True)) == {"read": 40, "put": 10, "transfer": 50}
+
+
+def two_ranks(slow: list[tuple[str, int]], fast: list[tuple[str, int]]) -> Attribution:
+    trace = Trace()
+    trace.rank(0, slow)
+    trace.rank(1, fast)
+    return attribute(trace.spans)
+
+
+def test_waiting_for_a_rank_that_computes_longer_is_charged_to_the_straggler() -> None:
+    charged = two_ranks(
+        [("data_wait", 5), ("compute", 50), ("sync", 3)], [("data_wait", 5), ("compute", 30), ("sync", 23)]
+    )
+    assert of_step(charged, 0) == {"unrecorded": 5, "allreduce": 3}
+    assert of_step(charged, 1) == {"unrecorded": 5, "straggler": 20, "allreduce": 3}
+
+
+def test_waiting_for_a_rank_that_waits_for_data_is_charged_to_the_stages_of_its_batch() -> None:
+    trace = Trace()
+    trace.rank(0, [("data_wait", 60), ("compute", 30)])
+    work(trace, 0, ("read", 0, 20), ("decode", 20, 60))
+    trace.rank(1, [("data_wait", 10), ("compute", 30), ("sync", 50)])
+    charged = attribute(trace.spans)
+    assert of_step(charged, 1) == {"unrecorded": 10, "read": 16, "decode": 34}  # a third and two thirds of 50
+    assert charged.by_sync[1].sum() == 50
+
+
+def test_waiting_for_a_rank_that_saved_a_checkpoint_is_charged_to_the_checkpoint() -> None:
+    charged = two_ranks(
+        [("data_wait", 0), ("compute", 30), ("checkpoint", 40), ("data_wait", 0), ("compute", 30)],
+        [("data_wait", 0), ("compute", 30), ("data_wait", 0), ("compute", 30), ("sync", 40)],
+    )
+    assert [of_step(charged, at) for at in range(4)] == [{"checkpoint": 40}, {}, {}, {"checkpoint": 40}]
+
+
+def test_waiting_for_a_rank_that_began_later_is_start_up() -> None:
+    trace = Trace()
+    trace.rank(0, [("startup", 70), ("data_wait", 0), ("compute", 30)])
+    trace.rank(1, [("startup", 10), ("data_wait", 0), ("compute", 30), ("sync", 60)])
+    assert of_step(attribute(trace.spans), 1) == {"startup": 60}
+
+
+def test_what_a_faster_rank_has_less_of_does_not_hide_what_the_slowest_has_more_of() -> None:
+    # The slowest computes 50 longer and waits 20 less: all of the 30 are its compute.
+    charged = two_ranks([("data_wait", 0), ("compute", 80)], [("data_wait", 20), ("compute", 30), ("sync", 30)])
+    assert of_step(charged, 1) == {"unrecorded": 20, "straggler": 30}
+
+
+def test_a_run_without_spans_has_nothing_to_charge() -> None:
+    charged = attribute(Trace().spans)
+    assert charged.losses.shape == (0, len(CAUSES))
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+
+def sums_are_exact(charged: Attribution) -> None:
+    steps = charged.steps
+    assert charged.waits.min(initial=0) >= 0
+    assert charged.waits.sum(axis=1).tolist() == steps.parts["data_wait"].tolist()
+    assert charged.by_sync.min(initial=0) >= 0
+    assert charged.by_sync.sum(axis=1).tolist() == steps.parts["sync"].tolist()
+    assert (charged.losses.sum(axis=1) + steps.parts["compute"]).tolist() == steps.duration.tolist()
+
+
+def walked(rows: list[Row], wait: Row) -> dict[str, int]:
+    """Walk through one wait, from one boundary to the next, and ask at each where its batch is."""
+    begin, end = wait["start_ns"], wait["start_ns"] + wait["duration_ns"]
+    mine = [r for r in rows if r["rank"] == wait["rank"] and r["attempt"] == wait["attempt"]]
+    stretches = [(r["start_ns"], r["start_ns"] + r["duration_ns"], r) for r in mine]
+    ours = [s for s in stretches if (s[2]["role"] == "reader") == (not s[2]["lane"])]
+    working = sorted((s for s in ours if s[2]["name"] in (*WORK, "overshoot")), key=lambda s: s[:2])
+    of_batch = [s for s in working if s[2]["batch"] == wait["link"]]
+    worker = of_batch[0][2]["index"]
+    timeline = [s for s in working if s[2]["index"] == worker]
+    ready = {s[2]["batch"]: s[1] for s in stretches if s[2]["name"] == "lease"}
+    has_put = {s[2]["batch"] for s in working if s[2]["name"] == "put"}
+    moves = [s for s in stretches if s[2]["name"] == "transfer" and s[2]["batch"] == wait["link"]]
+    bounds = [s for s in stretches if s[2]["name"] == "memory_bound"]
+    done = max(s[1] for s in of_batch)
+
+    def stage(now: int) -> str:
+        if now >= done:
+            if any(a <= now < b for a, b, _ in moves):
+                return "transfer"
+            is_ready = now >= ready.get(wait["link"], done)
+            return "handoff" if is_ready or wait["link"] in has_put else "put"
+        before = [s for s in timeline if s[0] <= now]
+        after = [s for s in timeline if s[0] > now]
+        if before:
+            last = before[-1]
+            is_on = now < last[1] or (after and after[0][2]["batch"] == last[2]["batch"])
+            if is_on:
+                return next(str(s[2]["name"]) for s in reversed(before) if s[2]["name"] != "overshoot")
+            batch = last[2]["batch"]
+            if batch not in has_put and now < ready.get(batch, 0):
+                return "put"
+        return "memory_bound" if any(a <= now < b for a, b, _ in bounds) else "unleased"
+
+    edges = {e for s in (*working, *moves, *bounds) for e in s[:2]} | {*ready.values(), begin, end}
+    spent: dict[str, int] = {}
+    for here, there in pairwise(sorted(e for e in edges if begin <= e <= end)):
+        spent[stage(here)] = spent.get(stage(here), 0) + there - here
+    return spent
+
+
+def waits(rows: list[Row], charged: Attribution) -> Iterator[tuple[int, Row]]:
+    rank = charged.lives.rank[charged.steps.life]
+    for at in range(charged.steps.number):
+        place = (rank[at], charged.steps.epoch[at], charged.steps.step[at])
+        yield at, next(r for r in rows if r["name"] == "data_wait" and (r["rank"], r["epoch"], r["step"]) == place)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    wanted=scenarios(),
+    costs=st.sampled_from([{}, COSTS, {"lease": "5 us", "put": "20 us", "take": "9 us"}]),
+    seed=st.integers(0, 99),
+)
+def test_on_the_virtual_clock_every_wait_is_what_a_walk_through_it_finds(
+    wanted: Any, costs: dict[str, str], seed: int
+) -> None:
+    run = simulated(wanted.model_copy(update={"costs": Costs.model_validate(costs)}))
+    shuffled = run.spans.take(np.random.default_rng(seed).permutation(run.spans.num_rows))
+    charged = attribute(shuffled)
+    sums_are_exact(charged)
+    rows = run.spans.to_pylist()
+    for at, wait in waits(rows, charged):
+        assert of_wait(charged, at) == walked(rows, wait)
+
+
+@settings(max_examples=10, deadline=None)
+@given(wanted=scenarios())
+def test_on_the_wall_clock_sums_are_exact_too(wanted: Any) -> None:
+    charged = attribute(run_locally(wanted, Path(), modelled=True).spans)
+    sums_are_exact(charged)
+    assert not charged.waits[:, list(STAGES).index("unrecorded")].any()
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 5])
+def test_the_slowest_rank_of_a_step_is_charged_nothing_but_the_all_reduce(ranks: int) -> None:
+    run = simulated(
+        cluster__ranks_per_node=ranks, storage__model=FAST,
+        train__compute={"kind": "uniform", "low": "5 ms", "high": "15 ms"},
+        train__sync={"kind": "allreduce", "bytes": "1 MB", "bandwidth": "1 GB/s"},
+    )  # fmt: skip
+    charged = attribute(run.spans)
+    sums_are_exact(charged)
+    steps = charged.steps
+    allreduce = run.plan.sync_seconds * 1e9
+    assert charged.by_sync[:, [*CAUSES].index("allreduce")] == pytest.approx(np.full(steps.number, allreduce), abs=1)
+    for place in {*zip(steps.epoch.tolist(), steps.step.tolist(), strict=True)}:
+        mine = (steps.epoch == place[0]) & (steps.step == place[1])
+        assert (charged.by_sync[mine].sum(axis=1) == round(allreduce)).sum() == 1
