@@ -235,7 +235,7 @@ def test_a_damaged_file_is_told_by_file_and_sample(
 @pytest.mark.slow
 @every_damage
 @every_case
-@settings(max_examples=2000)
+@settings(max_examples=500)
 @given(data=st.data())
 def test_thousands_of_damaged_files_are_told_by_file_and_sample(
     case: str, damage: Callable[[str, st.DataObject], None], data: st.DataObject
