@@ -68,7 +68,13 @@ def scenario(worker: str, size: str, batch: int, steps: int, decode: Any) -> Any
 def main() -> None:
     print_machine()
     print(f"{'work':<22}{'worker':<9}{'readers':>8}{'MiB PSS':>9}{'start s':>9}{'samples/s':>11}{'MiB/s':>8}")
-    ray.init(address="local", include_dashboard=False, log_to_driver=False, object_store_memory=1 << 30)
+    ray.init(
+        address="local",
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        object_store_memory=1 << 30,
+    )
     with tempfile.TemporaryDirectory(prefix="rayio-bench-", dir="/dev/shm") as root:
         for name, *work in WORK:
             rows: dict[str, list[tuple[float, ...]]] = {"process": [], "thread": []}
