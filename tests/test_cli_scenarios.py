@@ -47,6 +47,9 @@ def test_validate_says_in_one_line_that_all_is_well_and_what_is_left_out(command
         "36 samples per epoch not visited because of train.steps\n"
     )
     assert "per epoch" not in command("validate", "unet3d-small", *SIZES, "loader.batch_size=4")[1]
+    uneven = ("loader.batch_size=3", "loader.drop_last=false", "cluster.ranks_per_node=5")
+    said = command("validate", "unet3d-small", *SIZES, *uneven)[1]
+    assert said.startswith("unet3d-small: ok: 5 ranks × 12 to 15 steps, 64 samples"), "12 and 13 samples each"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 from datasets import on_disk
 from handmade import Trace
@@ -100,6 +101,17 @@ def test_the_time_of_an_evaluation_is_the_ranks_own_and_part_of_the_step_before(
         "au": 1.0, "au_min": 1.0, "au_max": 1.0, "data_wait_share": 0.0, "rounds": 2, "steps": 8, "mean_seconds": 0.006,
     }  # fmt: skip
     assert result["percentiles"]["evaluate"]["count"] == 4
+
+
+def test_rates_and_read_times_of_training_leave_evaluations_out() -> None:
+    run = simulated(evaluating({"steps": 5}, storage__model="s3", eval={"sample_bytes": "50 MB"}))
+    assert len(run.rows("read", epoch=2)) == 4
+    training = run.spans.filter(pc.less(run.spans["epoch"], 2))
+    shape = RunShape.of(run.plan.scenario)
+    whole, alone = measure(run.spans, shape), measure(training, shape)
+    assert whole["percentiles"]["read"] == alone["percentiles"]["read"]
+    assert whole["mib_per_second"] == alone["mib_per_second"] > 0
+    assert whole["samples_per_second"] == alone["samples_per_second"]
 
 
 def test_in_the_middle_of_an_epoch_the_window_of_training_stays_full() -> None:

@@ -71,7 +71,11 @@ def real(tmp_path: Path, **overrides: Any) -> Any:
         {"cluster__nodes": 2, "cluster__placement": "spread", "cluster__roles_per_actor": 8},
         {"loader__drop_last": False, "loader__batch_size": 5, "cluster__ranks_per_node": 3, "dataset__num_files": 47},
         {"train__evaluate": {"compute": "3 ms", "every": {"steps": 5}}, "dataset__eval": {"num_files": 13}},
-        {"loader__worker": "thread", "loader__num_workers": 3},
+        {
+            "loader__worker": "thread",
+            "loader__num_workers": 3,
+            "loader__decode": {"kind": "decompress", "ratio": 3, "rate": "50 MB/s"},
+        },
     ],
     ids=[
         "static",
@@ -116,6 +120,21 @@ def test_a_killed_process_is_started_again_and_the_books_are_even(tmp_path: Path
     assert [r["actor"] for r in done.directory.info["restarts"]] == [kind]
     assert any(text.startswith(f"{kind} died and was started again") for text in killer.said)
     assert "lost" in set(done.spans()["name"])
+
+
+@pytest.mark.parametrize("kind", ["reader-0-0..0-1", "queue-1"])
+def test_killed_threads_and_queues_do_no_harm_to_evaluations_and_last_batches(tmp_path: Path, kind: str) -> None:
+    done, killer = killed_run(
+        tmp_path, kind, loader__worker="thread", loader__drop_last=False, dataset__num_files=51,
+        train__evaluate={"compute": "30 ms", "every": {"steps": 4}}, dataset__eval={"num_files": 11},
+    )  # fmt: skip
+    assert killer.killed == kind
+    ledger = done.result["ledger"]
+    assert ledger["even"]
+    # 25 and 26 samples are 13 steps each; 9 evaluations of 5 and 6 samples, 3 steps each
+    assert (ledger["delivered_steps"], ledger["delivered_samples"]) == (3 * 26 + 9 * 6, 3 * 51 + 9 * 11)
+    assert done.result["evaluation"]["rounds"] == 9
+    assert [r["actor"] for r in done.directory.info["restarts"]] == [kind]
 
 
 def test_a_killed_checkpoint_writer_writes_its_shard_again(tmp_path: Path) -> None:

@@ -135,3 +135,13 @@ def test_an_unknown_metric_is_refused_with_the_nearest_names() -> None:
         check_names({"samples_per_secnd": Condition(">", 1)})
     with pytest.raises(ScenarioError, match="did you mean"):
         check_expectations({"zzz": Condition(">", 1)}, a_result())
+
+
+def test_an_evaluation_has_a_line_of_its_own_and_a_part_of_the_time() -> None:
+    trace = Trace()
+    trace.rank(0, [("data_wait", 0), ("compute", 90 * MS), ("evaluate", 10 * MS)] * 12)
+    trace.add("rank", "eval_compute", 0, 84 * MS, 1, rank=0, epoch=1, step=0)
+    text = summary(measure(trace.spans, RunShape(1, 1, 1, 1, 12)))
+    assert "evaluation            70.0 %  AU of evaluation, min 70.0 %, max 70.0 % over ranks; 12 of 10 ms each" in text
+    assert "  evaluate          120 ms    10.0 %  evaluating\n" in text
+    assert "evaluat" not in summary(a_result())

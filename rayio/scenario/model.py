@@ -44,7 +44,7 @@ class Cluster(Section):
 
     nodes: Positive = 1
     ranks_per_node: Positive = 1
-    #: Roles of one kind on one node that share one actor.
+    #: Roles of one kind on one node that share one actor; as threads, the readers of a rank are one of them.
     roles_per_actor: Annotated[int | Literal["auto"], whole(1, or_word="auto")] = "auto"
     placement: Annotated[
         Literal["colocated", "spread"], choice("colocated", "spread", later=("dedicated_readers",))
