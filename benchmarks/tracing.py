@@ -108,7 +108,7 @@ log.finalize()
 
 def requests(folder: Path) -> None:
     """Print what level ``io`` adds to reads of about 20 µs: 64 in one call, as a batch of a few files has."""
-    size, number = 192 << 10, 64
+    size, number = 640 << 10, 64
     (folder / "file").write_bytes(os.urandom(size))
     buffer = bytearray(size)
 
@@ -123,7 +123,7 @@ def requests(folder: Path) -> None:
 
     recorder = Recorder()
     writer = recorder.register("reader", "0-0", 0)
-    plain, itemised = PosixStorage(folder, now), PosixStorage(folder, now, time.perf_counter_ns)
+    plain, itemised = PosixStorage(folder, now), PosixStorage(folder, now, 0)
 
     def calls(storage: PosixStorage) -> Callable[[], None]:
         async def some() -> None:

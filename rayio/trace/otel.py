@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any
@@ -186,7 +187,8 @@ class Span(trace.Span):
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
         """Note that something happened, now or at ``timestamp`` (ns)."""
         if not self._is_over:
-            self._events.append(Event(name, self._target.now() if timestamp is None else timestamp, attributes))
+            when = self._target.now() if timestamp is None else timestamp
+            self._events.append(Event(name, when, dict(attributes) if attributes else None))
 
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
         """Link another span; one without valid ids is left out."""
@@ -234,8 +236,8 @@ class Span(trace.Span):
         target, here = self._target, self._here
         end = target.now() if end_time is None else end_time
         is_error = self._status is StatusCode.ERROR
-        attributes = describe(
-            trace=self._context.trace_id, span=self._context.span_id, kind=self.kind.name.lower(),
+        attributes = partial(
+            describe, trace=self._context.trace_id, span=self._context.span_id, kind=self.kind.name.lower(),
             scope=self._tracer.name, version=self._tracer.version, parent=self._parent, attributes=self._attributes,
             events=self._events, links=self._links, status=self._status.name.lower(), description=self._description,
         )  # fmt: skip
