@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.errors import DataError, RayioError, StorageError
+from rayio.replacing import replacing
 from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, WRITE, Issued, Opener, Requests, Served
 from rayio.units import format_bytes
 
@@ -284,22 +285,16 @@ def write_file(
     syncs = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with timed.call(OPEN, lambda: unfinished.open("xb", buffering=0)) as file:
-                buffer = _random_bytes(min(request_bytes, max(num_bytes, 1)))
-                written = 0
-                while written < num_bytes:
-                    part = buffer[: num_bytes - written]
-                    written += timed.call(WRITE, partial(file.write, part), written) or 0
-                    requests += 1
-                if fsync:
-                    timed.call(FSYNC, lambda: os.fsync(file.fileno()))
-                    syncs += 1
-            unfinished.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
+        with replacing(path, unfinished), timed.call(OPEN, lambda: unfinished.open("xb", buffering=0)) as file:
+            buffer = _random_bytes(min(request_bytes, max(num_bytes, 1)))
+            written = 0
+            while written < num_bytes:
+                part = buffer[: num_bytes - written]
+                written += timed.call(WRITE, partial(file.write, part), written) or 0
+                requests += 1
+            if fsync:
+                timed.call(FSYNC, lambda: os.fsync(file.fileno()))
+                syncs += 1
         if fsync:
             timed.call(FSYNC, lambda: sync_folder(path.parent))
             syncs += 1
