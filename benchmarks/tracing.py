@@ -1,9 +1,9 @@
 """What tracing costs: CPU per span, per request and per run; bytes per stored span; seconds to load and sum up.
 
-Spans are those of a simulated training (5 spans per rank and step); ten million are ten of it on
-other ranks. Goals: <= 1 µs CPU per span recorded; a run at level ``batch`` against
-``none`` <= 0.5 % more CPU, requests of 20 µs at level ``io`` <= 5 % more; <= 7 bytes per span at 1 ns, <= 5.5 at 1 us;
-load and sum up by name <= 0.3 s for a million spans, <= 1.5 s for ten, memory <= 2 GiB.
+Spans are those of a simulated training (5 spans per rank and step); ten million are ten of it on other ranks. Goals:
+<= 1 µs CPU per span recorded; a run at level ``batch`` against ``none`` <= 0.5 % more CPU, requests of 20 µs at level
+``io`` <= 5 % more; <= 7 bytes per span at 1 ns, <= 5.5 at 1 us; load and sum up by name <= 0.3 s for a million spans,
+<= 1.5 s for ten, memory <= 2 GiB.
 
 ``python benchmarks/tracing.py 100`` measures a hundred millions too. DFTracer is measured beside it where installed.
 """
@@ -111,12 +111,12 @@ def _dftracer(number: int) -> float | None:
 import os, time, tempfile
 os.environ["DFTRACER_ENABLE"] = "1"
 os.environ["DFTRACER_INC_METADATA"] = "1"
-from dftracer.logger import dftracer, dft_fn
+from dftracer.python import dftracer, dft_fn
 log = dftracer.initialize_log(tempfile.mkdtemp() + "/trace", "/", 0)
 began = time.process_time()
 for n in range({number}):
-    with dft_fn("bench", name="read") as event:
-        event.update(epoch=1, step=n, args={{"rank": "3", "n": "4096", "k": "3"}})
+    with dft_fn("bench", name="read", epoch=1, step=n) as event:
+        event.update(args={{"rank": "3", "n": "4096", "k": "3"}})
 print((time.process_time() - began) / {number} * 1e6)
 log.finalize()
 """

@@ -43,7 +43,6 @@ class Target:
     run: str
     actor: str
     _sequence: Iterator[int] = field(default_factory=count)
-    _roots: Iterator[int] = field(default_factory=count)
     _threads: dict[int, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -51,12 +50,12 @@ class Target:
         """Derive the next span's id."""
         return span_id(self.run, self.actor, next(self._sequence))
 
-    def new_trace_id(self, here: Here | None) -> int:
-        """Give the trace of the batch that is being read, else the next one of this process."""
+    def new_trace_id(self, here: Here | None, root: int) -> int:
+        """Give the trace of the batch that is being read, else one for this root: the process's, ending in its id."""
         if here is not None:
             rank, epoch, step, _ = here.place
             return trace_id(self.run, "batch", rank, epoch, step)
-        return trace_id(self.run, "process", self.actor, next(self._roots))
+        return trace_id(self.run, "process", self.actor) >> 64 << 64 | root
 
     def lane(self, thread: int) -> int:
         """Give the lane of a thread."""
@@ -155,8 +154,9 @@ class Span(trace.Span):
         self.name = name
         self.kind = kind
         self._parent = parent.span_id if parent.is_valid else 0
-        trace_ = parent.trace_id if parent.is_valid else target.new_trace_id(self._here)
-        self._context = SpanContext(trace_, target.new_span_id(), False, _SAMPLED)
+        own = target.new_span_id()
+        trace_ = parent.trace_id if parent.is_valid else target.new_trace_id(self._here, own)
+        self._context = SpanContext(trace_, own, False, _SAMPLED)
         self._attributes = dict(attributes) if attributes else {}
         self._events: list[Event] = []
         self._links: list[Link] = []
