@@ -48,8 +48,6 @@ class Live:
 def line(snapshot: dict[str, Any], planned_steps: int, seconds: float | None) -> str:
     """Say in one line how far a run is: steps, shares of the time so far (warm-up included), bytes per second."""
     time = snapshot["time"]
-    if not time and seconds is not None:
-        return f"{seconds:.0f} s"  # nothing heard yet, or nothing is recorded
     busy = (
         sum(time.get(name, 0) for name in ("data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot")) or 1
     )

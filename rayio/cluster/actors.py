@@ -126,8 +126,8 @@ class Host:
     def storage(self, path: str) -> Storage:
         """Give a role's connections to storage."""
         if not self.plan.modelled:
-            now = self.kernel.now if self.plan.scenario.trace.is_itemised else None
-            return PosixStorage(Path(self.birth.root) / path, self.kernel.threaded, now)
+            anchor = self.kernel.anchor if self.plan.scenario.trace.is_itemised else None
+            return PosixStorage(Path(self.birth.root) / path, self.kernel.threaded, anchor)
         if self._device is None:
             self._device = self.birth.find(f"storage-{self.plan.device_of_node(self.birth.node)}")
         scenario = self.plan.scenario

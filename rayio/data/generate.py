@@ -23,6 +23,7 @@ from rayio.data import manifest
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import FILES_PER_FOLDER, Layout
 from rayio.errors import DataError, StorageError
+from rayio.replacing import replacing
 from rayio.storage.posix import PARTIAL, Asked, counted_opener, refusal
 from rayio.units import format_bytes
 
@@ -134,14 +135,8 @@ def write_file(layout: Layout, form: Format, root: Path, number: int) -> None:
     )
     try:
         path.parent.mkdir(exist_ok=True)
-        try:
-            with partial.open("xb", buffering=1 << 20) as file:
-                form.write(file, layout, number)
-            partial.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                partial.unlink()
-            raise
+        with replacing(path, partial), partial.open("xb", buffering=1 << 20) as file:
+            form.write(file, layout, number)
     except OSError as error:
         raise refusal(error, path, "writing the dataset") from error
 

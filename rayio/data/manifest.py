@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from uuid import uuid4
 
 from rayio.data.layout import Layout
 from rayio.errors import DataError
+from rayio.replacing import replacing
 from rayio.storage.posix import PARTIAL, refusal
 
 NAME = "rayio-dataset.json"
@@ -54,16 +54,10 @@ class Manifest:
         path = root / NAME
         partial = root / f"{NAME}.{uuid4().hex}{PARTIAL}"
         try:
-            try:
-                with partial.open("x", encoding="utf-8") as file:
-                    file.write(text + "\n")
-                    file.flush()
-                    os.fsync(file.fileno())
-                partial.replace(path)
-            except BaseException:
-                with suppress(OSError):
-                    partial.unlink()
-                raise
+            with replacing(path, partial), partial.open("x", encoding="utf-8") as file:
+                file.write(text + "\n")
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
             raise refusal(error, path, "writing") from error
 

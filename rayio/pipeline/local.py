@@ -161,8 +161,9 @@ class House:
     def storage(self, node: int, path: str) -> Storage:
         """Give a role's connections to storage."""
         if not self.plan.modelled:
-            now = self.kernel.now if self.plan.scenario.trace.is_itemised else None
-            return PosixStorage(self.root / path, self.kernel.threaded, now)
+            kernel, is_itemised = self.kernel, self.plan.scenario.trace.is_itemised
+            anchor = kernel.anchor if is_itemised and isinstance(kernel, WallKernel) else None
+            return PosixStorage(self.root / path, self.kernel.threaded, anchor)
         return ModelStorage(
             LocalArbiter(self.devices[self.plan.device_of_node(node)]),
             self.plan.device,

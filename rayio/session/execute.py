@@ -258,6 +258,9 @@ class _Session:
 
     def _show(self, snapshot: Mapping[str, Any]) -> None:
         seconds = None if self.engine == "virtual" else time.monotonic() - self._began
+        if self.scenario.trace.level == "none":
+            self.reporter.live("running; trace.level is none, so nothing is known before the end")
+            return
         self.reporter.live(line(dict(snapshot), self.planned_steps, seconds))
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:

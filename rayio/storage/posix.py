@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from heapq import heappop, heappush
 from pathlib import Path
 from struct import Struct
+from time import perf_counter_ns
 from typing import Any, BinaryIO, Protocol, TypeVar, cast
 from uuid import uuid4
 
@@ -20,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.errors import DataError, RayioError, StorageError
+from rayio.replacing import replacing
 from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, WRITE, Issued, Opener, Requests, Served
 from rayio.units import format_bytes
 
@@ -68,26 +70,25 @@ def _free_bytes(path: Path) -> int:
 
 #: Packs a row of ``rayio.storage.base.ISSUED``.
 _pack = Struct("<qqqqiihh").pack
-#: Tells the time in ns.
-Now = Callable[[], int]
 
 
 class Asked:
-    """What one call to storage asked of the operating system so far; with a clock, request by request."""
+    """What one call to storage asked of the operating system so far; with an anchor, request by request.
 
-    __slots__ = ("files", "nbytes", "now", "opens", "requests", "rows")
+    ``anchor`` is what to add to ``perf_counter_ns`` to get the engine's time.
+    """
 
-    def __init__(self, now: Now | None = None) -> None:
+    __slots__ = ("anchor", "files", "is_itemised", "nbytes", "opens", "requests", "rows")
+
+    def __init__(self, anchor: int | None = None) -> None:
         self.opens = 0
         self.requests = 0
         self.nbytes = 0
-        self.now = now
+        self.anchor = anchor
+        self.is_itemised = anchor is not None
+        #: Rows of ``ISSUED`` in the order of their ends, on the clock of ``perf_counter_ns``; threads may add to it.
         self.rows = bytearray()
         self.files: dict[str, int] = {}
-
-    def note(self, kind: int, file: int, thread: int, offset: int, nbytes: int, start: int, end: int) -> None:
-        """Keep one request; threads may do so at the same time."""
-        self.rows += _pack(start, end, offset, nbytes, file, thread, kind, 0)
 
     def file(self, path: str) -> int:
         """Number a file; the same path gives the same number."""
@@ -95,10 +96,12 @@ class Asked:
 
     @property
     def issued(self) -> Issued | None:
-        """Every request, in the order of their ends; None without a clock."""
-        if self.now is None:
+        """Every request, in the order of their ends; None without an anchor."""
+        if self.anchor is None:
             return None
         rows = np.frombuffer(self.rows, ISSUED)
+        rows["start"] += self.anchor
+        rows["end"] += self.anchor
         if (rows["start"][1:] < rows["end"][:-1]).any():
             rows["slot"] = slots(rows["start"], rows["end"])
         return Issued(rows, list(self.files))
@@ -131,16 +134,17 @@ class CountedFile(io.RawIOBase):
     def __init__(self, path: Path, asked: Asked, name: str = "") -> None:
         self.path = path
         self.asked = asked
-        start = 0 if asked.now is None else asked.now()
+        start = perf_counter_ns()
         try:
             self._raw = io.FileIO(path, "r")
             self.size = os.fstat(self._raw.fileno()).st_size
         except OSError as error:
             raise refusal(error, path, "reading") from error
         asked.opens += 1
-        if asked.now is not None:
+        if asked.is_itemised:
+            end = perf_counter_ns()
             self._number, self._thread = asked.file(name), threading.get_native_id()
-            asked.note(OPEN, self._number, self._thread, -1, 0, start, asked.now())
+            asked.rows += _pack(start, end, -1, 0, self._number, self._thread, OPEN, 0)
         self._position = 0
         #: Start and bytes of what small reads fetched; a file has few headers, so this stays short.
         self._windows: list[tuple[int, bytes]] = []
@@ -168,14 +172,15 @@ class CountedFile(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         """Read straight into ``buffer``, in one request; the file's end makes it shorter."""
         asked = self.asked
-        start = 0 if asked.now is None else asked.now()
+        start = perf_counter_ns()
         try:
             self._raw.seek(self._position)
             length = self._raw.readinto(buffer) or 0
         except OSError as error:
             raise refusal(error, self.path, "reading") from error
-        if asked.now is not None:
-            asked.note(READ, self._number, self._thread, self._position, length, start, asked.now())
+        if asked.is_itemised:
+            end = perf_counter_ns()
+            asked.rows += _pack(start, end, self._position, length, self._number, self._thread, READ, 0)
         asked.requests += 1
         asked.nbytes += length
         self._position += length
@@ -235,17 +240,18 @@ def _random_bytes(num_bytes: int) -> memoryview:
 class PosixStorage:
     """A folder as storage. ``run`` is the engine's way to make a blocking call; relative paths are under ``root``.
 
-    With a clock, ``now``, every request is timed and given out (:attr:`Served.issued`).
+    With an anchor (what to add to ``perf_counter_ns`` to get the engine's time) every request is timed and given out
+    (:attr:`Served.issued`).
     """
 
-    def __init__(self, root: Path, run: Threaded, now: Now | None = None) -> None:
+    def __init__(self, root: Path, run: Threaded, anchor: int | None = None) -> None:
         self.root = root
         self.run = run
-        self.now = now
+        self.anchor = anchor
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Call ``load`` and count what it asks for; ``requests`` is what a model would have served."""
-        asked = Asked(self.now)
+        asked = Asked(self.anchor)
         try:
             value = await self.run(lambda: load(counted_opener(self.root, asked)))
         except DataError as error:
@@ -264,7 +270,7 @@ class PosixStorage:
         """
         if request_bytes < 1 or num_bytes < 0:
             raise ValueError(f"cannot write {num_bytes} bytes in requests of {request_bytes}")
-        asked = Asked(self.now)
+        asked = Asked(self.anchor)
         return await self.run(lambda: write_file(self.root / path, num_bytes, request_bytes, asked, path, fsync=fsync))
 
 
@@ -279,22 +285,16 @@ def write_file(
     syncs = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with timed.call(OPEN, lambda: unfinished.open("xb", buffering=0)) as file:
-                buffer = _random_bytes(min(request_bytes, max(num_bytes, 1)))
-                written = 0
-                while written < num_bytes:
-                    part = buffer[: num_bytes - written]
-                    written += timed.call(WRITE, partial(file.write, part), written) or 0
-                    requests += 1
-                if fsync:
-                    timed.call(FSYNC, lambda: os.fsync(file.fileno()))
-                    syncs += 1
-            unfinished.replace(path)
-        except BaseException:
-            with suppress(OSError):
-                unfinished.unlink()
-            raise
+        with replacing(path, unfinished), timed.call(OPEN, lambda: unfinished.open("xb", buffering=0)) as file:
+            buffer = _random_bytes(min(request_bytes, max(num_bytes, 1)))
+            written = 0
+            while written < num_bytes:
+                part = buffer[: num_bytes - written]
+                written += timed.call(WRITE, partial(file.write, part), written) or 0
+                requests += 1
+            if fsync:
+                timed.call(FSYNC, lambda: os.fsync(file.fileno()))
+                syncs += 1
         if fsync:
             timed.call(FSYNC, lambda: sync_folder(path.parent))
             syncs += 1
@@ -313,13 +313,12 @@ class _Timed:
 
     def call(self, kind: int, function: Callable[[], T], offset: int = -1) -> T:
         """Make the call; a write's result is its bytes."""
-        now = self.asked.now
-        if now is None:
-            return function()
-        start = now()
+        start = perf_counter_ns()
         result = function()
-        nbytes = result if kind == WRITE and isinstance(result, int) else 0
-        self.asked.note(kind, self.number, self.thread, offset, nbytes, start, now())
+        if self.asked.is_itemised:
+            end = perf_counter_ns()
+            nbytes = result if kind == WRITE and isinstance(result, int) else 0
+            self.asked.rows += _pack(start, end, offset, nbytes, self.number, self.thread, kind, 0)
         return result
 
 

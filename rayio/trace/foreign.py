@@ -19,6 +19,9 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=str).encode
+
+
 class Here(NamedTuple):
     """Which role does what, while another library's code runs on its behalf."""
 
@@ -79,9 +82,9 @@ def describe(
     if status != "unset":
         whole["status"] = {"code": status, **({"description": description} if description else {})}
     try:
-        return json.dumps(whole, separators=(",", ":"), allow_nan=False, default=str)
+        return _encode(whole)
     except ValueError:  # a number that is none
-        return json.dumps(_finite(whole), separators=(",", ":"), default=str)
+        return _encode(_finite(whole))
 
 
 def signed(identity: int) -> int:

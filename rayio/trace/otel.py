@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from types import TracebackType
 from typing import Any
@@ -42,7 +43,6 @@ class Target:
     run: str
     actor: str
     _sequence: Iterator[int] = field(default_factory=count)
-    _roots: Iterator[int] = field(default_factory=count)
     _threads: dict[int, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -50,12 +50,12 @@ class Target:
         """Derive the next span's id."""
         return span_id(self.run, self.actor, next(self._sequence))
 
-    def new_trace_id(self, here: Here | None) -> int:
-        """Give the trace of the batch that is being read, else the next one of this process."""
+    def new_trace_id(self, here: Here | None, root: int) -> int:
+        """Give the trace of the batch that is being read, else one for this root: the process's, ending in its id."""
         if here is not None:
             rank, epoch, step, _ = here.place
             return trace_id(self.run, "batch", rank, epoch, step)
-        return trace_id(self.run, "process", self.actor, next(self._roots))
+        return trace_id(self.run, "process", self.actor) >> 64 << 64 | root
 
     def lane(self, thread: int) -> int:
         """Give the lane of a thread."""
@@ -154,8 +154,9 @@ class Span(trace.Span):
         self.name = name
         self.kind = kind
         self._parent = parent.span_id if parent.is_valid else 0
-        trace_ = parent.trace_id if parent.is_valid else target.new_trace_id(self._here)
-        self._context = SpanContext(trace_, target.new_span_id(), False, _SAMPLED)
+        own = target.new_span_id()
+        trace_ = parent.trace_id if parent.is_valid else target.new_trace_id(self._here, own)
+        self._context = SpanContext(trace_, own, False, _SAMPLED)
         self._attributes = dict(attributes) if attributes else {}
         self._events: list[Event] = []
         self._links: list[Link] = []
@@ -186,7 +187,8 @@ class Span(trace.Span):
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
         """Note that something happened, now or at ``timestamp`` (ns)."""
         if not self._is_over:
-            self._events.append(Event(name, self._target.now() if timestamp is None else timestamp, attributes))
+            when = self._target.now() if timestamp is None else timestamp
+            self._events.append(Event(name, when, dict(attributes) if attributes else None))
 
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
         """Link another span; one without valid ids is left out."""
@@ -234,8 +236,8 @@ class Span(trace.Span):
         target, here = self._target, self._here
         end = target.now() if end_time is None else end_time
         is_error = self._status is StatusCode.ERROR
-        attributes = describe(
-            trace=self._context.trace_id, span=self._context.span_id, kind=self.kind.name.lower(),
+        attributes = partial(
+            describe, trace=self._context.trace_id, span=self._context.span_id, kind=self.kind.name.lower(),
             scope=self._tracer.name, version=self._tracer.version, parent=self._parent, attributes=self._attributes,
             events=self._events, links=self._links, status=self._status.name.lower(), description=self._description,
         )  # fmt: skip

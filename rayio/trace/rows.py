@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -49,7 +49,8 @@ class Wide(NamedTuple):
     parent: int
     status: str
     thread: int
-    attributes: str
+    #: The text, or what makes it when the recorder is emptied, off the path of whoever ends a span.
+    attributes: str | Callable[[], str]
 
 
 def table_of(number: int, columns: Mapping[str, Column | pa.Array]) -> pa.Table:
@@ -113,7 +114,7 @@ def wide_columns(spans: Sequence[Wide]) -> dict[str, Any]:
         "parent": np.array([one.parent for one in spans], np.int64),
         "status": [one.status for one in spans],
         "thread": np.array([one.thread for one in spans], np.int32),
-        "attributes": [one.attributes for one in spans],
+        "attributes": [one.attributes if isinstance(one.attributes, str) else one.attributes() for one in spans],
     }
 
 

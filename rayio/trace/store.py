@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rayio.errors import StorageError
+from rayio.replacing import replacing
 from rayio.trace import files
 from rayio.trace.span import schema
 
@@ -135,10 +136,9 @@ class RunDirectory:
             path = folder / f"{stem}-{taken}.parquet"
         partial = path.with_suffix(".tmp")
         try:
-            files.write(partial, table, replaces)
-            partial.replace(path)
+            with replacing(path, partial):
+                files.write(partial, table, replaces)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
         self._spans = None
         return path
@@ -240,10 +240,9 @@ class RunDirectory:
         path = self.path / name
         partial = self.path / f"{name}.tmp"
         try:
-            partial.write_bytes(content)
-            partial.replace(path)
+            with replacing(path, partial):
+                partial.write_bytes(content)
         except OSError as error:
-            partial.unlink(missing_ok=True)
             raise StorageError(f"cannot write {path}: {error.strerror}") from None
 
 
