@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def results(tmp_path: Path) -> Path:
     return folder
 
 
-def changed(folder: Path, name: str, change: Callable[[Any], None]) -> None:
+def changed(folder: Path, name: str, change: Callable[[Any], object]) -> None:
     value = json.loads((folder / name).read_text())
     change(value)
     write(folder, name, value)
@@ -177,13 +178,14 @@ def test_without_a_batch_size_there_are_no_samples_per_second(results: Path, tmp
     assert any("batch size" in note for note in run.result["notes"])
 
 
+def _ends(epoch: str, end: str, stats: Any) -> None:
+    stats[epoch]["block1"]["end"] = end
+
+
 def test_a_run_without_a_barrier_charges_none_to_it(results: Path, tmp_path: Path) -> None:
-    for epoch in ("1", "2"):  # the slowest ranks' steps take 8 s together, each rank's own 7.7 s at most
-        changed(
-            results,
-            "per_epoch_stats.json",
-            lambda v, e=epoch: v[e]["block1"].update(end=clock(10.8 if e == "1" else 22.8)),
-        )
+    # The slowest ranks' steps take 8 s together, each rank's own 7.7 s at most.
+    for epoch, end in (("1", clock(10.8)), ("2", clock(22.8))):
+        changed(results, "per_epoch_stats.json", partial(_ends, epoch, end))
     changed(results, "summary.json", lambda v: v.pop("metric"))
     for rank in range(2):
         changed(results, f"{rank}_output.json", lambda v: [v[e].pop("au") for e in "12"])
@@ -197,7 +199,7 @@ def test_a_run_without_a_barrier_charges_none_to_it(results: Path, tmp_path: Pat
 
 def test_blocks_of_an_epoch_count_by_their_steps(results: Path) -> None:
     for rank in range(2):
-        changed(results, f"{rank}_output.json", lambda v, r=rank: [v.update({e: entry(r, 2)}) for e in "12"])
+        write(results, f"{rank}_output.json", {epoch: entry(rank, 2) for epoch in "12"})
     second = {"start": clock(40), "end": clock(50)}
     changed(results, "per_epoch_stats.json", lambda v: [v[e].update(block2=second) for e in "12"])
     read_back = read(results)
