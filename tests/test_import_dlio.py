@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from rayio.analyze.dlio_losses import LOSSES, batch_size, losses
 from rayio.analyze.dlio_results import read
+from rayio.cli import main
 from rayio.errors import DataError, StorageError
 from rayio.scenario.load import load
 from rayio.session.imported import import_dlio_results
@@ -77,7 +79,7 @@ def results(tmp_path: Path) -> Path:
     return folder
 
 
-def changed(folder: Path, name: str, change: Callable[[Any], None]) -> None:
+def changed(folder: Path, name: str, change: Callable[[Any], object]) -> None:
     value = json.loads((folder / name).read_text())
     change(value)
     write(folder, name, value)
@@ -177,13 +179,14 @@ def test_without_a_batch_size_there_are_no_samples_per_second(results: Path, tmp
     assert any("batch size" in note for note in run.result["notes"])
 
 
+def _ends(epoch: str, end: str, stats: Any) -> None:
+    stats[epoch]["block1"]["end"] = end
+
+
 def test_a_run_without_a_barrier_charges_none_to_it(results: Path, tmp_path: Path) -> None:
-    for epoch in ("1", "2"):  # the slowest ranks' steps take 8 s together, each rank's own 7.7 s at most
-        changed(
-            results,
-            "per_epoch_stats.json",
-            lambda v, e=epoch: v[e]["block1"].update(end=clock(10.8 if e == "1" else 22.8)),
-        )
+    # The slowest ranks' steps take 8 s together, each rank's own 7.7 s at most.
+    for epoch, end in (("1", clock(10.8)), ("2", clock(22.8))):
+        changed(results, "per_epoch_stats.json", partial(_ends, epoch, end))
     changed(results, "summary.json", lambda v: v.pop("metric"))
     for rank in range(2):
         changed(results, f"{rank}_output.json", lambda v: [v[e].pop("au") for e in "12"])
@@ -197,7 +200,7 @@ def test_a_run_without_a_barrier_charges_none_to_it(results: Path, tmp_path: Pat
 
 def test_blocks_of_an_epoch_count_by_their_steps(results: Path) -> None:
     for rank in range(2):
-        changed(results, f"{rank}_output.json", lambda v, r=rank: [v.update({e: entry(r, 2)}) for e in "12"])
+        write(results, f"{rank}_output.json", {epoch: entry(rank, 2) for epoch in "12"})
     second = {"start": clock(40), "end": clock(50)}
     changed(results, "per_epoch_stats.json", lambda v: [v[e].update(block2=second) for e in "12"])
     read_back = read(results)
@@ -232,7 +235,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "world size is text": (
         lambda f: changed(f, "summary.json", lambda v: v.update(num_accelerators="2")),
-        "summary.json: num_accelerators is '2'; expected a whole number",
+        "summary.json: num_accelerators is 2; expected a whole number",
     ),
     "truncated": (lambda f: cut(f, "1_output.json"), "1_output.json (rank 1): is truncated: no JSON from line 1"),
     "not JSON": (lambda f: (f / "1_output.json").write_text("{]"), "1_output.json (rank 1): is "),
@@ -284,7 +287,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a time that is none": (
         lambda f: changed(f, "summary.json", lambda v: v.update(start="yesterday")),
-        "summary.json: start is 'yesterday'; expected a time like",
+        "summary.json: start is yesterday; expected a time like",
     ),
     "no block": (
         lambda f: changed(f, "per_epoch_stats.json", lambda v: v["1"].pop("block1")),
@@ -321,11 +324,72 @@ def test_damage_is_named_by_file_and_rank_and_nothing_is_written(results: Path, 
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("value", [None, "x", True, 10**400, float("nan"), -1, [], {}, "9" * 5000, 1e300, 5e-324])
+def test_whatever_an_entry_holds_it_is_imported_or_refused_in_one_line(
+    results: Path, tmp_path: Path, value: object
+) -> None:
+    """Each key of the summary and of one epoch's statistics and outputs in turn."""
+    imported, refused = 0, []
+    for name, *way in _entries(results):
+        before = (results / name).read_text()
+        changed(results, name, partial(_put, way, value))
+        try:
+            import_dlio_results(results, tmp_path / "run").summary()
+            imported += 1
+        except DataError as error:
+            refused.append(str(error))
+            assert not (tmp_path / "run").exists()
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        (results / name).write_text(before)
+    assert imported
+    assert refused
+    assert all(line.isprintable() and len(line) < 600 for line in refused)
+
+
+def _entries(results: Path) -> list[tuple[str, ...]]:
+    """Name files and the ways to entries in them, from the top."""
+    summary = json.loads((results / "summary.json").read_text())
+    ways: list[tuple[str, ...]] = [("summary.json", key) for key in summary]
+    ways += [("summary.json", "metric", key) for key in summary["metric"]]
+    ways += [
+        ("per_epoch_stats.json", *way) for way in (("1",), ("1", "block1"), ("1", "block1", "end"), ("2", "ckpt1"))
+    ]
+    lists = ("load", "proc", "compute", "au", "throughput")
+    ways += [("1_output.json", "2", *way) for key in lists for way in ((key,), (key, "block1"))]
+    return [("1_output.json", "2"), *ways]
+
+
+def _put(way: list[str], value: object, tree: Any) -> None:
+    for key in way[:-1]:
+        tree = tree[key]
+    tree[way[-1]] = value
+
+
 def test_a_folder_above_the_results_is_told_where_they_are(results: Path) -> None:
     with pytest.raises(DataError, match=r"there are results in .*results"):
         read(results.parent)
     with pytest.raises(DataError, match="is not a folder"):
         read(results / "nowhere")
+
+
+def test_the_commands_import_and_report_or_end_with_one_line(
+    results: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        said = capsys.readouterr()
+        return left.value.code, said.out, said.err
+
+    code, out, err = command("import", "dlio-results", str(results))
+    assert (code, err) == (0, "")
+    assert "where DLIO's AU lost its points" in out
+    assert (home / "runs" / "results" / "result.json").is_file()
+    assert command("report", "runs/results")[:2] == (0, out)
+    (results / "0_output.json").unlink()
+    code, out, err = command("import", "dlio-results", str(results), "--out", "runs/other")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert not (home / "runs" / "other").exists()
 
 
 def test_a_run_that_is_there_is_not_overwritten(results: Path, tmp_path: Path) -> None:

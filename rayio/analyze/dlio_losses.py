@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rayio.analyze.dlio import EXCLUDED
-from rayio.analyze.dlio_results import Block, Floats, Results
+from rayio.analyze.dlio_results import Block, Floats, Results, number
 
 #: The parts of 100 % - AU, in the order of a step; the meaning is for a reader.
 LOSSES = {
@@ -80,7 +80,7 @@ def batch_size(results: Results) -> int | None:
     """
     reader = results.config.get("reader", results.config.get("data_reader"))
     given = reader.get("batch_size") if isinstance(reader, Mapping) else None
-    if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+    if isinstance(given, int) and not isinstance(given, bool) and 0 < given < 1 << 31:
         return given
     block = max(results.blocks, key=lambda one: one.steps)
     rate = float(np.median(block.throughput))
@@ -97,12 +97,12 @@ def explained(results: Results) -> dict[str, Any]:
     table = losses(results)
     published = results.published.get("train_au_percentage")
     epochs: list[dict[str, Any]] = [
-        {"epoch": number + 1, **row, "published_au": float(published[number]) if isinstance(published, list) else None}
-        for number, row in enumerate(table)
+        {"epoch": place + 1, **row, "published_au": float(published[place]) if isinstance(published, list) else None}
+        for place, row in enumerate(table)
     ]
     return {
         "au": mean_of(table)["au"],
-        "published_au": results.published.get("train_au_mean_percentage"),
+        "published_au": number(results.published.get("train_au_mean_percentage")),
         "lost_points": {name: mean_of(table)[name] for name in LOSSES},
         "epochs": epochs,
     }

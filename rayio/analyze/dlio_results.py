@@ -22,6 +22,7 @@ import yaml
 from numpy.typing import NDArray
 
 from rayio.errors import DataError
+from rayio.scenario.fields import show
 
 Floats = NDArray[np.float64]
 
@@ -160,8 +161,8 @@ def _load(folder: Path, name: str, whose: str) -> dict[str, Any]:
 
 def _whole(summary: Mapping[str, Any], key: str) -> int:
     value = summary.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise DataError(f"{_SUMMARY}: {key} is {value!r}; expected a whole number of at least 1")
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
+        raise DataError(f"{_SUMMARY}: {key} is {show(value)}; expected a whole number of at least 1")
     return value
 
 
@@ -216,15 +217,21 @@ def _seconds(values: object, where: str) -> Floats:
         raise DataError(f"{where}: holds {type(values).__name__}, expected a list of seconds")
     for step, value in enumerate(values):
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
-            raise DataError(f"{where}: step {step} is {str(value)[:40]}; expected seconds")
+            raise DataError(f"{where}: step {step} is {show(value)}; expected seconds")
     return np.array(values, np.float64)
 
 
 def _optional(entry: Mapping[str, Any], key: str, block: str) -> float:
     column = entry.get(key)
-    value = column.get(block) if isinstance(column, dict) else None
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    return float(value) if is_number and value is not None else math.nan
+    value = number(column.get(block)) if isinstance(column, dict) else None
+    return math.nan if value is None else value
+
+
+def number(value: object) -> float | None:
+    """Give a finite number that is not absurd, or None for whatever else a file may hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
+        return None
+    return float(value)
 
 
 def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Block]:
@@ -267,7 +274,7 @@ def _interval(epoch: str, name: str, one: object) -> tuple[int, int]:
         raise DataError(f"{where}: holds {type(one).__name__}, expected start and end")
     start, end = _moment(one, "start", where), _moment(one, "end", where)
     if end <= start:
-        raise DataError(f"{where}: ends at {one['end']}, not after its start {one['start']}")
+        raise DataError(f"{where}: ends at {show(one['end'])}, not after its start {show(one['start'])}")
     return start, end
 
 
@@ -279,7 +286,7 @@ def _moment(entry: Mapping[str, Any], key: str, where: str) -> int:
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
-        raise DataError(f"{where}: {key} is {str(text)[:40]!r}; expected a time like 2024-09-02T13:34:44.2") from None
+        raise DataError(f"{where}: {key} is {show(text)}; expected a time like 2024-09-02T13:34:44.2") from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     since = moment - datetime(1970, 1, 1, tzinfo=UTC)
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
@@ -314,7 +321,7 @@ def _one_run(results: Results) -> None:
     published = results.published.get("train_au_percentage")
     if not isinstance(published, list):
         return
-    if len(published) != results.epochs or not all(isinstance(value, (int, float)) for value in published):
+    if len(published) != results.epochs or any(number(value) is None for value in published):
         raise DataError(f"{_SUMMARY}: train_au_percentage is not {results.epochs} numbers, one for each epoch")
     for block, seconds in zip(results.blocks, apart, strict=True):
         if len(results.of(block.epoch)) > 1 or np.isnan(block.au).any():
@@ -330,7 +337,7 @@ def _one_run(results: Results) -> None:
 
 def _apart(block: Block) -> Floats:
     """Give by how many seconds the block that each rank's own AU was computed from was longer than rank 0's record."""
-    known = np.isfinite(block.au) & (block.au > 0)
+    known = np.isfinite(block.au) & (block.au > 1e-6)
     own = 100 * block.compute[:, 1:].sum(axis=1) / np.where(known, block.au, 1) + block.proc[:, 0]
     return np.where(known, own - block.seconds, 0.0)
 

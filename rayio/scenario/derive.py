@@ -18,6 +18,8 @@ MIN_SAMPLE_BYTES = 16
 MAX_RANKS, MAX_EPOCHS, MAX_STEPS = 1 << 20, 1 << 12, 1 << 30
 MAX_SAMPLES = MAX_BYTES = 1 << 62
 RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
+#: What a clock of 64 bits in ns has room for, and half of it to spare; 146 years.
+MAX_SECONDS = (1 << 62) / 1e9
 
 
 def world_size(scenario: Scenario) -> int:
@@ -316,6 +318,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         )
     if dataset.is_modelled and isinstance(loader.decode, Work) and loader.decode.rate is None:
         yield f"loader.decode.kind={loader.decode.kind}: dataset.path={dataset.path} has no bytes; {RATE_IS_MISSING}"
+    if not ideal_seconds(scenario) <= MAX_SECONDS:
+        long = f"{total_steps(scenario)} steps take {ideal_seconds(scenario):.3g} s"
+        yield f"train.compute={train.compute.expected:.3g} s: {long}; at most {MAX_SECONDS:.3g} s are possible"
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     yield from evaluation.contradictions(scenario)
@@ -323,6 +328,10 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         writers, state = scenario.checkpoint.writers.dedicated, scenario.checkpoint.model.bytes
         if writers > state:
             yield f"checkpoint.writers.dedicated={writers}: more writers than the {state} B of checkpoint.model.bytes"
+    for name, value in table(scenario).items():
+        is_instant = name == "read_demand" and train.compute.expected == 0
+        if not is_instant and not math.isfinite(value):
+            yield f"{name} is {value}: a size, a rate or a time is too large or too small for a number"
 
 
 def idle(scenario: Scenario) -> list[str]:

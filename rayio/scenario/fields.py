@@ -17,6 +17,9 @@ from rayio.units import BYTES, RATE, SECONDS, Dimension
 
 JsonSchema = dict[str, Any]
 
+#: The largest whole number that a key may have: what 64 bits hold.
+MAX_WHOLE = (1 << 63) - 1
+
 
 class Section(BaseModel):
     """One mapping of a scenario: immutable, hashable, and closed to unknown keys."""
@@ -91,6 +94,8 @@ def whole(minimum: int, *, or_word: str | None = None, or_none: bool = False, ra
             raise NotYetError(show(value))
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise RefusedError(allowed)
+        if value > MAX_WHOLE:
+            raise RefusedError(f"must be at most {MAX_WHOLE}")
         return value
 
     number: JsonSchema = {"type": "integer", "minimum": minimum}
@@ -181,11 +186,13 @@ def show(value: Any) -> str:
         case bool():
             shown = str(value).lower()
         case Mapping():
-            shown = "{" + ", ".join(f"{k}: {show(v)}" for k, v in value.items()) + "}"
+            shown = "{" + ", ".join(f"{show(k)}: {show(v)}" for k, v in value.items()) + "}"
         case list() | tuple():
             shown = "[" + ", ".join(map(show, value)) + "]"
         case str():
             shown = value if value and value.isprintable() and value == value.strip() else repr(value)
+        case int() if value.bit_length() > 256:  # Python refuses to write very long ones
+            shown = f"<a number of {value.bit_length()} bits>"
         case _:
             shown = str(value)
     return shown if len(shown) <= 80 else shown[:77] + "..."

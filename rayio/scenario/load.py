@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from rayio.scenario import derive
 from rayio.scenario.explain import explain, more
 from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
-from rayio.scenario.source import KeyPath, Layer, find, packaged, read
+from rayio.scenario.source import UNREADABLE, KeyPath, Layer, find, packaged, read
 
 __all__ = ["build", "load", "packaged"]
 
@@ -64,7 +65,7 @@ def _build(layers: Sequence[Layer]) -> Scenario:
 
 def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[Layer]:
     """Read a file and, before it in the result, what it extends."""
-    here = path.resolve()
+    here = _real(path)
     if here in [file for file, _ in below]:
         circle = " -> ".join([name for _, name in below] + [label])
         raise ScenarioError(f"{below[-1][1]}: extends={label}: goes round in a circle: {circle}")
@@ -78,12 +79,20 @@ def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[
     own = {key: value for key, value in layer.data.items() if key != "extends"}
     try:
         base_path, base_label = find(base, beside=path.parent)
-        if not base_path.exists():
+        if not os.path.lexists(base_path):
             raise ScenarioError(f"{base_label}: no such file")
     except ScenarioError as error:
         raise ScenarioError(f"{where}: extends={show(base)}: {error}") from None
     below = (*below, (here, label))
     return [*_chain(base_path, base_label, below), Layer(own, label, layer.lines, path)]
+
+
+def _real(path: Path) -> Path:
+    """Follow links; a path that no file can have stays as it is, and reading it says so."""
+    try:
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError):
+        return path
 
 
 def merge(base: Any, over: Any, path: KeyPath = ()) -> Any:
@@ -114,7 +123,7 @@ def _value(text: str) -> Any:
     """Read a value as YAML; what YAML cannot read, such as ``>= 0.9``, is text."""
     try:
         return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+    except (yaml.YAMLError, RecursionError, *UNREADABLE):
         return text
 
 

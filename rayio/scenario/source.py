@@ -14,6 +14,7 @@ import yaml
 
 from rayio.errors import ScenarioError
 from rayio.scenario.fields import show
+from rayio.units import format_bytes
 
 #: The way to a value: the keys from the top.
 KeyPath = tuple[str, ...]
@@ -54,23 +55,43 @@ class Layer:
         return f"{self.label}:{lines[0]}" if lines else self.label
 
 
+#: Bytes that a file may have; reading more takes longer than anybody waits.
+MAX_BYTES = 256 << 10
+#: Values that a file may have, each alias counted as what it stands for: a few lines of aliases can stand for billions.
+MAX_VALUES = 10_000
+
+
+#: What PyYAML raises, besides its own errors, at values that cannot be: ``0x``, ``!!bool maybe``, ``!!timestamp soon``.
+UNREADABLE = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
+
+
 class _UnfitError(yaml.MarkedYAMLError):
     """YAML that no scenario may have: duplicate keys, keys that are not text, aliases that contain themselves."""
 
 
-def _lines(node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...], lines: dict[KeyPath, int]) -> None:
-    """Record the line of every key, refusing on the way what no scenario may have."""
+class _Lines(dict[KeyPath, int]):
+    """The line of every key; ``seen`` counts the values on the way to them."""
+
+    seen = 0
+
+
+def _lines(node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...], lines: _Lines, *, kept: bool = True) -> None:
+    """Record the line of every key where ``kept``, refusing on the way what no scenario may have."""
+    lines.seen += 1
+    if lines.seen > MAX_VALUES:
+        problem = f"more than {MAX_VALUES} values, aliases counted as what they stand for"
+        raise _UnfitError(problem=problem, problem_mark=node.start_mark)
     if any(outer is node for outer in inside):
         raise _UnfitError(problem="an alias that contains itself", problem_mark=node.start_mark)
     children = node.value if isinstance(node, yaml.SequenceNode) else []
     for child in children:
-        _lines(child, path, (*inside, node), {})
+        _lines(child, path, (*inside, node), lines, kept=False)
     if not isinstance(node, yaml.MappingNode):
         return
     seen: set[Hashable] = set()
     for key, value in node.value:
         if key.tag == "tag:yaml.org,2002:merge":
-            _lines(value, path, (*inside, node), {})
+            _lines(value, path, (*inside, node), lines, kept=False)
             continue
         if key.tag != "tag:yaml.org,2002:str":
             shown = show(key.value) if isinstance(key, yaml.ScalarNode) else "a list or mapping"
@@ -79,8 +100,9 @@ def _lines(node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...], lines:
             name = ".".join(map(show, (*path, key.value)))
             raise _UnfitError(problem=f"{name} is given twice", problem_mark=key.start_mark)
         seen.add(key.value)
-        lines[(*path, key.value)] = key.start_mark.line + 1
-        _lines(value, (*path, key.value), (*inside, node), lines)
+        if kept:
+            lines[(*path, key.value)] = key.start_mark.line + 1
+        _lines(value, (*path, key.value), (*inside, node), lines, kept=kept)
 
 
 def parse(text: str, label: str, path: Path | None = None) -> Layer:
@@ -89,7 +111,7 @@ def parse(text: str, label: str, path: Path | None = None) -> Layer:
     Raises:
         ScenarioError: one line with file, line and what is wrong.
     """
-    lines: dict[KeyPath, int] = {}
+    lines = _Lines()
     try:
         loader = yaml.SafeLoader(text)
         node = loader.get_single_node()
@@ -104,7 +126,7 @@ def parse(text: str, label: str, path: Path | None = None) -> Layer:
         raise ScenarioError(f"{label}: not YAML: {str(error).splitlines()[0]}") from None
     except RecursionError:
         raise ScenarioError(f"{label}: nested too deeply") from None
-    except ValueError:
+    except UNREADABLE:
         raise ScenarioError(f"{label}: not YAML: a number or date that cannot be") from None
     if data is None:
         raise ScenarioError(f"{label}: is empty; a scenario needs name, dataset and train, or extends")
@@ -131,7 +153,11 @@ def read(path: Path, label: str) -> Layer:
         ScenarioError: the file cannot be read, or is not a mapping in YAML.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        with path.open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+        if len(content) > MAX_BYTES:
+            raise ScenarioError(f"{label}: is larger than {format_bytes(MAX_BYTES)}, so it is no scenario")
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         near = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
         raise ScenarioError(f"{label}: no such file{_hint(path.name, near)}") from None
@@ -162,10 +188,24 @@ def packaged() -> dict[str, str]:
     return {path.stem: _description(path) for path in sorted(packaged_folder().glob("*.yaml"))}
 
 
+def _is_file(path: Path) -> bool:
+    """Say whether a path leads to a file; a name that no file can have does not."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def _description(path: Path) -> str:
     with path.open(encoding="utf-8") as lines:
         match = re.match(r"#\s*(.*\S)", lines.readline())
     return match[1] if match else ""
+
+
+def _label(path: Path) -> str:
+    """Name a path in messages, on one line whatever it holds."""
+    text = str(path) if str(path).isprintable() else repr(str(path))
+    return text if len(text) <= 300 else text[:297] + "..."
 
 
 def find(source: str | Path, beside: Path | None = None) -> tuple[Path, str]:
@@ -178,11 +218,13 @@ def find(source: str | Path, beside: Path | None = None) -> tuple[Path, str]:
     """
     text = str(source)
     is_name = isinstance(source, str) and re.fullmatch(r"[^/\\]+", text) and not text.endswith((".yaml", ".yml"))
-    if is_name and (path := packaged_folder() / f"{text}.yaml").is_file():
+    if is_name and _is_file(path := packaged_folder() / f"{text}.yaml"):
         return path, path.name
     path = beside / text if beside is not None else Path(text)
-    if is_name and not path.is_file():
+    label = _label(path)
+    if is_name and not _is_file(path):
         names = [*packaged()]
         hint = _hint(text, names) or f"; there are {', '.join(names)}"
-        raise ScenarioError(f"no scenario is named {text!r}{hint} (a path ends in .yaml)")
-    return path, str(path)
+        shown = repr(text if len(text) <= 80 else text[:77] + "...")
+        raise ScenarioError(f"no scenario is named {shown}{hint} (a path ends in .yaml)")
+    return path, label

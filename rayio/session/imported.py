@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 from collections.abc import Mapping
@@ -13,10 +12,11 @@ import numpy as np
 
 from rayio import __version__
 from rayio.analyze.dlio_losses import batch_size, explained, has_barrier
-from rayio.analyze.dlio_results import Block, Results, read
+from rayio.analyze.dlio_results import Block, Results, number, read
 from rayio.analyze.metrics import RunShape, measure
 from rayio.errors import ScenarioError
 from rayio.scenario import derive
+from rayio.scenario.fields import show
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
@@ -75,12 +75,12 @@ def _write(
             "imported": {
                 "from": "dlio-results",
                 "folder": str(results.folder.absolute()),
-                "host": results.summary.get("hostname"),
-                "num_hosts": results.summary.get("num_hosts"),
+                "host": show(results.summary.get("hostname")),
+                "num_hosts": number(results.summary.get("num_hosts")),
                 "barrier_each_step": all(map(has_barrier, results.blocks)),
                 "spans": _PLACED,
             },
-            "started": results.summary["start"],
+            "started": str(results.summary["start"]),
             "anchor": {"boot_id": "", "ns": 0},
         }
     )
@@ -110,11 +110,7 @@ def _published_rates(results: Results) -> dict[str, float | None]:
         "samples_per_second_dlio": "train_throughput_mean_samples_per_second",
         "samples_per_second_dlio_stdev": "train_throughput_stdev_samples_per_second",
     }
-    values = {name: results.published.get(key) for name, key in names.items()}
-    return {
-        name: float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
-        for name, value in values.items()
-    }
+    return {name: number(results.published.get(key)) for name, key in names.items()}
 
 
 def record(results: Results, recorder: Recorder) -> None:
@@ -143,8 +139,7 @@ def _record_block(block: Block, recorder: Recorder, writers: list[int]) -> None:
     starts = block.start_ns + before
     for rank, writer in enumerate(writers):
         rows = zip(*(column[rank].tolist() for column in (starts, load, proc, compute, whole)), strict=True)
-        for number, (start, waited, worked, computed, until) in enumerate(rows):
-            step = block.first_step + number
+        for step, (start, waited, worked, computed, until) in enumerate(rows, block.first_step):
             place = (0, rank, block.epoch, step)
             link = recorder.batch_id(rank, block.epoch, step)
             recorder.add(writer, "data_wait", start, start + waited, *place, link=link)
@@ -204,11 +199,12 @@ def _sample_bytes(results: Results) -> Any:
     stdev = dataset.get("record_length_bytes_stdev", dataset.get("record_length_stdev", 0))
     if isinstance(mean, (int, float)):
         return {"kind": "normal", "mean": mean, "stdev": stdev} if stdev else mean
-    try:
-        samples = summary["num_files_train"] * summary["num_samples_per_file"]
-        return round(summary["data_size_per_host_GB"] * 2**30 * summary["num_hosts"] / samples)
-    except (KeyError, TypeError, ZeroDivisionError, OverflowError, ValueError):
+    keys = ("num_files_train", "num_samples_per_file", "data_size_per_host_GB", "num_hosts")
+    known = [value for value in (number(summary.get(key)) for key in keys) if value and value > 1e-9]
+    if len(known) < len(keys):
         return None
+    files, samples, size, hosts = known
+    return round(size * 2**30 * hosts / (files * samples))
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
