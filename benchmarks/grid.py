@@ -2,7 +2,7 @@
 
 One run is calibrated, one whose ranks wait for data (1 worker, prefetch 2); its scenario is then simulated at every
 point and held against a run of that point. Goals: AU and samples/s within 3 % of the calibrated run, within 5 % of the
-others.
+others. Give a number to have the median of so many runs of each point.
 """
 
 from __future__ import annotations

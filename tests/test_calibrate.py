@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from rayio import session
 from rayio.cli import main
 from rayio.errors import RayioError, RunError, StorageError
+from rayio.predict import storage
 from rayio.predict.calibrate import calibrate, learn
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Costs, Scenario
@@ -137,6 +138,22 @@ def test_the_spread_of_a_requests_time_comes_back() -> None:
     assert model.first_byte.sigma == pytest.approx(0.5, rel=0.15)
 
 
+def test_what_a_run_cannot_know_is_said_at_the_top_of_the_file() -> None:
+    def said(**overrides: Any) -> str:
+        wanted = scenario(**BOUND | {"storage__model": STORAGE} | overrides)
+        return learn(simulated(wanted).spans, wanted, {"engine": "ray"}).to_yaml().partition("\nname:")[0]
+
+    plain = said()
+    assert "never saturated, so storage.model.bandwidth is a guess" in plain
+    assert "costs.barrier: hidden" in plain
+    assert "costs.put" not in plain
+    crowded = said(cluster__ranks_per_node=8, storage__model=STORAGE | {"bandwidth": "500 MB/s"})
+    assert "what all share is known; what one connection gives alone was not seen" in crowded
+    assert "costs.put: part of costs.take" in said(loader__prefetch_factor=1)
+    assert "costs.lease and .take: ranks waited for" in said(train__compute="200 ms")
+    assert "costs.barrier" not in said(train__sync="none")
+
+
 @pytest.mark.parametrize("workers", [2, 4])
 def test_what_saturated_storage_gives_to_all_comes_back(workers: int) -> None:
     narrow = STORAGE | {"bandwidth": "500 MB/s"}
@@ -145,13 +162,20 @@ def test_what_saturated_storage_gives_to_all_comes_back(workers: int) -> None:
     assert model.bandwidth == pytest.approx(500e6, rel=0.05)
 
 
+def test_what_a_hundred_readers_share_comes_back_from_a_part_of_their_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "MOST", 2000)
+    crowd = BOUND | {"cluster__ranks_per_node": 32, "loader__num_workers": 3, "dataset__num_files": 32 * 4 * 40}
+    model: Any = learned(scenario(**crowd | {"train__epochs": 2}, storage__model=STORAGE)).storage.model
+    assert model.bandwidth == pytest.approx(10e9, rel=0.05)
+
+
 @pytest.mark.parametrize(("workers", "prefetch"), [(1, 2), (2, 1), (4, 4), (6, 2)])
 def test_what_was_learned_from_one_run_predicts_others(workers: int, prefetch: int) -> None:
     costs = {"lease": "3 ms", "put": "2 ms", "take": "1500 us", "step": "300 us"}
-    storage = STORAGE | {
+    narrow = STORAGE | {
         "first_byte": {"kind": "lognormal", "median": "2 ms", "sigma": 0.5}, "bandwidth": "500 MB/s",
     }  # fmt: skip
-    wanted = scenario(**BOUND | {"loader__num_workers": 4}, costs=costs, storage__model=storage)
+    wanted = scenario(**BOUND | {"loader__num_workers": 4}, costs=costs, storage__model=narrow)
     changed = {"num_workers": workers, "prefetch_factor": prefetch}
 
     def wall(base: Scenario) -> int:

@@ -109,7 +109,7 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
         found = storage.fit(read, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
         storing["model"] = found.parameters
         loading |= _decode(read, warm, scenario, notes)
-        notes.append(f"storage.model: fitted to the reads of the run; {_SATURATED[found.is_saturated]}")
+        notes.append(f"storage.model: fitted to the reads of the run; {_said_of(found)}")
     learned = _costs(spans, steps, read, warm, plan, storing.get("model", plan.storage), notes)
     changed = {
         "storage": scenario.storage.model_copy(update=storing),
@@ -119,11 +119,11 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
     return Calibration(scenario.model_copy(update=changed), tuple(notes))
 
 
-#: What a run says of the bandwidth that all readers share.
-_SATURATED = {
-    True: "they had the storage saturated, so what all share is known",
-    False: "the storage was never saturated, so storage.model.bandwidth is a guess",
-}
+def _said_of(found: storage.Fit) -> str:
+    if not found.is_saturated:
+        return "the storage was never saturated, so storage.model.bandwidth is a guess"
+    alone = "" if found.is_free else "; what one connection gives alone was not seen and is a guess"
+    return f"they had the storage saturated, so what all share is known{alone}"
 
 
 def _whole(info: Mapping[str, Any], key: str) -> int | None:

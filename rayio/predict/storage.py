@@ -19,7 +19,7 @@ from rayio.scenario.model import StorageParameters
 
 Floats = NDArray[np.float64]
 
-#: So many reads are looked at; more tell no more.
+#: So many reads are looked at, the first in time: all that compete with each other have to be among them.
 MOST = 8192
 #: Reads after which the queue that is tried starts again from what really was.
 ROW = 32
@@ -42,10 +42,11 @@ ALIKE = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was found, and whether the run ever had the storage saturated."""
+    """What was found; whether reads had to wait for others in the run, and whether enough of them had not to."""
 
     parameters: StorageParameters
     is_saturated: bool
+    is_free: bool
 
 
 def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
@@ -55,7 +56,7 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
     Where the run never had storage saturated, ``processors`` connections a node, or as many as it had at a time, are
     taken to be served at full rate.
     """
-    read = read.of(np.arange(len(read.batch)) < MOST)
+    read = read.of(np.argsort(read.start, kind="stable")[:MOST])
     read = read.of(np.lexsort((read.end, read.start, read.node)))
     is_warm = read.start >= warm
     if not is_warm.any():
@@ -88,6 +89,7 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
             scope="node",
         ),
         is_saturated,
+        _are_enough(turns[is_warm] <= FREE * taken[is_warm]),
     )
 
 
@@ -151,11 +153,15 @@ def _expected(
     That is learned from the reads that were not held up by their turn, if there are too few from the fastest ones.
     """
     own = turns <= FREE * taken
-    if own.sum() >= max(ENOUGH, FREEST * len(own)):
+    if _are_enough(own):
         request, spread, byte = _alone(taken[own], requests[own], nbytes[own])
     else:
         request, spread, byte = float(np.quantile(taken / requests, FREEST)), 0.0, 0.0
     return np.maximum(requests * request + nbytes * byte, turns), (request, spread, byte)
+
+
+def _are_enough(own: NDArray[np.bool_]) -> bool:
+    return bool(own.sum() >= max(ENOUGH, FREEST * len(own)))
 
 
 def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, float, float]:
