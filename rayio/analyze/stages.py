@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 #: Where a batch may be, in the order in which it goes through, and what that means.
 STAGES: dict[str, str] = {
-    "unleased": "no worker had taken it, and its worker did nothing else: messages, a new epoch",
-    "memory_bound": "the bound on bytes in flight kept the window closed",
+    "unleased": "not yet taken, by a worker that did nothing else",
+    "memory_bound": "the bound on bytes kept the window closed",
     "open": "files being opened",
     "read": "requests in flight",
     "retry": "back-off after an error",
     "decode": "preprocessing",
     "collate": "batching",
-    "put": "into the object store, and the message about it",
+    "put": "into the object store, the message about it",
     "transfer": "between nodes",
     "reorder": "ready, waiting for an earlier batch",
     "handoff": "ready at the queue, not yet at the rank",
