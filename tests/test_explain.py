@@ -276,6 +276,7 @@ def test_a_run_without_spans_of_readers_says_which_level_has_them(tmp_path: Path
     found = explain(directory(tmp_path, wanted, Outcome(run.plan, run.tallies, ranks)))
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("input", "unrecorded")
     assert any("run with trace.level=batch" in note for note in found["notes"])
+    assert found["simulated"] is None
 
 
 def test_a_truncated_span_file_is_named(tmp_path: Path) -> None:
