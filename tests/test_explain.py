@@ -119,6 +119,17 @@ def test_straggler_bound(tmp_path: Path) -> None:
     assert changed(found, "workers × 2")["causal_share"] == pytest.approx(0, abs=POINTS)
 
 
+def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: Path) -> None:
+    # Of 8 uniform draws between 5 and 15 ms the largest is 5 + 10 · 8/9 in the mean; all ranks wait for it.
+    jitter = {"kind": "uniform", "low": "5 ms", "high": "15 ms"}
+    found = explained(planted(train__compute=jitter, cluster__ranks_per_node=8, dataset__num_files=1920), tmp_path)
+    assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("straggler", "straggler")
+    assert share(found, "straggler") == pytest.approx(1 - 10 / (5 + 10 * 8 / 9), abs=POINTS)
+    assert changed(found, "no stragglers")["causal_share"] < 0.2
+    assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
+    assert found["prediction"]["change"] == "With no barrier"
+
+
 def test_checkpoint_bound(tmp_path: Path) -> None:
     # Every 5 steps of 10 ms rank 0 writes 20 requests of 1 ms; rank 1 waits for it at the next barrier.
     found = explained(
@@ -276,6 +287,7 @@ def test_a_run_without_spans_of_readers_says_which_level_has_them(tmp_path: Path
     found = explain(directory(tmp_path, wanted, Outcome(run.plan, run.tallies, ranks)))
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("input", "unrecorded")
     assert any("run with trace.level=batch" in note for note in found["notes"])
+    assert found["simulated"] is None
 
 
 def test_a_truncated_span_file_is_named(tmp_path: Path) -> None:

@@ -139,6 +139,16 @@ def test_a_rank_that_reads_itself_is_its_own_worker() -> None:
     assert of_wait(attribute(trace.spans)) == {"read": 60, "decode": 40}
 
 
+def test_at_level_io_the_time_in_which_files_were_only_opened_is_taken_out_of_the_read() -> None:
+    trace = story()
+    work(trace, 0, ("read", 0, 60), ("decode", 60, 100))
+    writer = trace.recorder.register("reader", "0", 0)
+    # Opening alone: 0-10 and 30-35; from 35 to 40 a request is in flight beside it.
+    for name, start, end in (("io.open", 0, 10), ("io.read", 10, 30), ("io.open", 30, 40), ("io.read", 35, 60)):
+        trace.recorder.add(writer, name, start, end, 2, 0, 0, 0)
+    assert of_wait(attribute(trace.spans)) == {"open": 15, "read": 45, "decode": 40}
+
+
 def test_a_wait_out_of_order_is_that_of_the_batch_it_got() -> None:
     trace = Trace()
     trace.rank(0, [("data_wait", 10), ("compute", 10), ("data_wait", 20), ("compute", 10)])

@@ -62,14 +62,14 @@ def _capacities(capacity: Mapping[str, Any]) -> list[str]:
     needed = "" if demand is None else f"ranks need {rate(demand)} batches/s and "
     lines = [
         f"  what each stage can do ({needed}got {rate(capacity['delivered'])})",
-        f"  {'':<14}{'service':>12}{'at a time':>12}{'can do':>12}{'busy':>9}",
+        f"  {'':<14}{'service':>12}{'at a time':>12}{'can do':>14}{'busy':>9}",
     ]
     for row in capacity["stages"]:
-        unit = "files/s" if row["stage"] == "writer" else "/s"
+        unit = " files/s" if row["stage"] == "writer" else " /s"
         what = {"worker": "all stages, one after the other", "writer": "checkpoint files"}.get(row["stage"], "")
         lines.append(
             f"  {row['stage']:<14}{format_seconds(row['service_seconds']):>12}{row['parallelism']:>12}"
-            f"{rate(row['capacity']) + ' ' + unit:>12}{_percent(row['utilisation']):>9}  {what}".rstrip()
+            f"{rate(row['capacity']) + unit:>14}{_percent(row['utilisation']):>9}  {what}".rstrip()
         )
     return lines
 

@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 #: Where a batch may be, in the order in which it goes through, and what that means.
 STAGES: dict[str, str] = {
-    "unleased": "no worker had taken it, and its worker did nothing else: messages, a new epoch",
-    "memory_bound": "the bound on bytes in flight kept the window closed",
+    "unleased": "not yet taken, by a worker that did nothing else",
+    "memory_bound": "the bound on bytes kept the window closed",
     "open": "files being opened",
     "read": "requests in flight",
     "retry": "back-off after an error",
     "decode": "preprocessing",
     "collate": "batching",
-    "put": "into the object store, and the message about it",
+    "put": "into the object store, the message about it",
     "transfer": "between nodes",
     "reorder": "ready, waiting for an earlier batch",
     "handoff": "ready at the queue, not yet at the rank",
@@ -94,8 +94,7 @@ class Work:
         name = texts(spans, "name", (*WORK, "overshoot", "lost"))
         is_work = ((role == 0) & (lane == 0)) | ((role == 1) & (lane == 1))
         chosen = np.flatnonzero(((name >= 0) & (name < _LOST) & is_work) | ((name == _LOST) & (role == 0)))
-        codes = [chunk.indices.to_numpy() for chunk in spans.column("index").chunks]
-        group = (np.concatenate(codes) if codes else chosen).astype(np.int64)[chosen] * 2 + role[chosen]
+        group = _groups(spans, role, chosen)
         start = integers(spans, "start_ns")[chosen]
         end = start + integers(spans, "duration_ns")[chosen]
         order = np.lexsort((end, start, group))
@@ -157,6 +156,9 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
         waits[stage][mine] += spent[:, kind]
     waits["memory_bound"][mine] = bound
     waits["unleased"][mine] = done[mine] - asked[mine] - spent.sum(axis=1) - bound
+    opening = np.minimum(_opening(spans, begin, over, worker, asked[mine], done[mine]), waits["read"][mine])
+    waits["open"][mine] += opening
+    waits["read"][mine] -= opening
 
     # Nothing is known of the work: a killed worker, or a trace without its spans.
     lost = np.flatnonzero(last < 0)
@@ -210,6 +212,27 @@ def _until(
     is_busy = is_after & (pick(did.end, at, when) > when)
     idle = np.where(at >= 0, until_work[at], 0) + np.where(is_busy, 0, now - since)
     return spent, idle[len(begin) :] - idle[: len(begin)]
+
+
+def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:
+    """Give how long each worker only opened files between two times: requests have spans at trace.level io."""
+    name, role = texts(spans, "name", ("io.open", "io.read")), texts(spans, "role", ("reader", "rank"))
+    chosen = np.flatnonzero((name >= 0) & (role >= 0))
+    if not len(chosen):
+        return np.zeros(len(worker), np.int64)
+    group = _groups(spans, role, chosen)
+    reads = chosen[name[chosen] == 1]
+    both = Occupied.union(group, begin[chosen], over[chosen])
+    read = Occupied.union(group[name[chosen] == 1], begin[reads], over[reads])
+    who, when = np.tile(worker, 2), np.concatenate([since, until])
+    only = (both.before(who, when, 1) - read.before(who, when, 1))[:, 0]
+    return only[len(since) :] - only[: len(since)]
+
+
+def _groups(spans: pa.Table, role: NDArray[np.int32], chosen: Ints) -> Ints:
+    """Number the workers of some spans: readers, and ranks that read by themselves."""
+    codes = [chunk.indices.to_numpy() for chunk in spans.column("index").chunks]
+    return (np.concatenate(codes) if codes else chosen).astype(np.int64)[chosen] * 2 + role[chosen]
 
 
 def _nodes(spans: pa.Table, lives: Lives) -> Ints:

@@ -43,11 +43,13 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
     elif not charged.steps.number:
         notes.append("no rank completed a step: nothing can be explained")
     elif not any(row["stage"] == "worker" for row in capacity["stages"]):
-        notes.append("no spans of readers: waits cannot be taken apart; run with trace.level=batch")
+        notes.append(
+            "no spans of readers: waits cannot be taken apart, nor the run simulated; run with trace.level=batch"
+        )
     simulated: dict[str, Any] | None = None
     predicted: dict[str, Any] | None = None
-    if simulate and verdict["au"] is not None:
-        base = ready(scenario, info, charged, spans)
+    base = ready(scenario, info, charged, spans) if simulate and verdict["au"] is not None else None
+    if base is not None:
         simulated = counterfactuals(base)
         predicted = prediction(base, verdict, simulated)
         del simulated["_replayed"]

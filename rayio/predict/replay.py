@@ -19,7 +19,7 @@ from rayio.analyze.stages import KINDS, WORK, Places, Work
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.scenario import derive
-from rayio.scenario.model import Costs, Scenario, StorageParameters
+from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
 from rayio.scenario.phases import Every
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 #: Rank-steps that one simulation may have; of longer runs the beginning is simulated.
-MOST_RANK_STEPS = 20_000
+MOST_RANK_STEPS = 10_000
 #: Steps that are simulated at least.
 FEWEST_STEPS = 12
 
@@ -122,14 +122,16 @@ class Measured:
         real: dict[str, Any] = {"first_byte": first_byte, "connection_bandwidth": UNLIMITED, "bandwidth": UNLIMITED}
         storage = modelled or StorageParameters.model_construct(**real)
         train: dict[str, Any] = {"compute": compute, "stragglers": None}
-        loader: dict[str, Any] = {"decode": decode} if self.has_work else {}
-        sections: dict[str, Any] = {"storage": scenario.storage.model_copy(update={"model": storage})}
+        sections: dict[str, Any] = {
+            "storage": scenario.storage.model_copy(update={"model": storage}),
+            "loader": scenario.loader.model_copy(update={"decode": decode}),
+            "trace": Trace(),
+        }
         if scenario.checkpoint is not None:  # in steps, which a cut epoch does not change
             every = Every(steps=derive.checkpoint_period(scenario))
             sections["checkpoint"] = scenario.checkpoint.model_copy(update={"every": every})
         train |= _cut(scenario)
         sections["train"] = scenario.train.model_copy(update=train)
-        sections["loader"] = scenario.loader.model_copy(update=loader)
         return scenario.model_copy(update={**sections, "costs": self.costs})
 
 
@@ -158,7 +160,12 @@ def _of_batches(work: Work, places: Places, kinds: list[int], shape: tuple[int, 
 def addressed(seed: int, kind: str, times: Floats) -> dict[int, Floats]:
     """Give the times of each rank and epoch by the key of the address at which they are drawn."""
     ranks, epochs, _ = times.shape
-    return {seeds.key(seed, kind, r, e): times[r, e] for r in range(ranks) for e in range(epochs)}
+    nothing = np.empty(0)  # what is read beyond the epochs of training is drawn from all that was read
+    return {
+        seeds.key(seed, kind, rank, epoch): times[rank, epoch] if epoch < epochs else nothing
+        for rank in range(ranks)
+        for epoch in range(2 * epochs)
+    }
 
 
 def _writes(spans: pa.Table, length: Ints) -> Floats:
