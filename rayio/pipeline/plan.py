@@ -148,6 +148,7 @@ class Plan:
             seed=self.scenario.seed,
             decode=self.scenario.loader.decode,
             payload=self.payload,
+            modelled=self.modelled,
         )
 
     def queue(self, rank: int) -> QueueSpec:

@@ -32,6 +32,11 @@ DATE = (1980, 1, 1, 0, 0, 0)
 LOCAL, ENTRY, END, ZIP64_SIZES, ZIP64_END, NPY = 30, 46, 22, 20, 76, 128
 #: Where the rows of ``x.npy`` start in a file that we wrote.
 ROWS = LOCAL + len(SAMPLES) + ZIP64_SIZES + NPY
+#: Of a local header and of an entry: signature, flags, method, lengths of name and extra field; of the end: signature,
+#: size and place of the directory. An entry also says where its local header is.
+LOCAL_FIELDS, ENTRY_FIELDS, END_FIELDS = struct.Struct("<4s2xHH16xHH"), struct.Struct("<4s4xHH16xHH10xI"), "<4s8xII2x"
+#: Up to so many samples, a batch is cut into reads without numpy, which costs by the call.
+FEW = 64
 
 
 class Runs(NamedTuple):
@@ -116,7 +121,8 @@ class Npz:
             first = _place(layout, batch, runs[0][0])
             with _opened(opener, first) as stream:
                 row_bytes = int(batch.nbytes[runs[0][0]])
-                rows_at = _find_rows(stream, first, (layout.samples_per_file, row_bytes))
+                shape = (layout.samples_per_file, row_bytes)
+                rows_at = ROWS if _is_plain(stream, shape) else _find_rows(stream, first, shape)
                 for start, stop in runs:
                     index = int(batch.index[start])
                     span = view[offsets[start] : offsets[stop]]
@@ -134,7 +140,8 @@ class Npz:
 
 def _by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     """Give each file with its runs, as places in the batch: first and one past the last."""
-    if not len(batch.samples):
+    if len(batch.samples) <= FEW:
+        yield from _few_by_file(batch)
         return
     runs = Runs.of(batch)
     lengths = np.diff(runs.starts, append=len(runs.order)).tolist()
@@ -143,6 +150,24 @@ def _by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
     for begin, end in pairwise(edges):
         spans = [(places[run], places[run] + lengths[run]) for run in range(begin, end)]
         yield int(batch.files[places[begin]]), spans
+
+
+def _few_by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Do the same for a few samples, place by place."""
+    files, index = batch.files.tolist(), batch.index.tolist()
+    spans: list[tuple[int, int]] = []
+    before = -1
+    for place in sorted(range(len(files)), key=files.__getitem__):
+        if spans and files[place] != files[before]:
+            yield files[before], spans
+            spans = []
+        if spans and place == before + 1 and index[place] == index[before] + 1:
+            spans[-1] = (spans[-1][0], place + 1)
+        else:
+            spans.append((place, place + 1))
+        before = place
+    if spans:
+        yield files[before], spans
 
 
 def _place(layout: Layout, batch: Batch, place: int) -> Place:
@@ -156,6 +181,37 @@ def _opened(opener: Opener, place: Place) -> BinaryIO:
     except (DataError, OSError) as error:
         reason = "the file is missing" if isinstance(error, FileNotFoundError) else str(error)
         raise place.error(reason) from error
+
+
+def _is_plain(stream: BinaryIO, shape: tuple[int, int]) -> bool:
+    """Say whether a file is laid out as we write it: then its rows start at :data:`ROWS`.
+
+    It looks where zipfile and numpy would, at the directory at the end and at the headers at the start, but a tenth as
+    long. Whatever it does not know is left to them.
+    """
+    end_at = max(0, stream.seek(0, io.SEEK_END) - END)
+    stream.seek(end_at)
+    end = stream.read(END)
+    if len(end) < END:
+        return False
+    signature, size, directory_at = struct.unpack(END_FIELDS, end)
+    if signature != b"PK\5\6" or directory_at + size != end_at:
+        return False
+    stream.seek(directory_at)
+    entry = stream.read(ENTRY + len(SAMPLES))
+    stream.seek(0)
+    head = stream.read(ROWS)
+    if len(entry) < ENTRY + len(SAMPLES) or len(head) < ROWS:
+        return False
+    name = SAMPLES.encode()
+    return (
+        ENTRY_FIELDS.unpack_from(entry)[:4] == (b"PK\1\2", 0, 0, len(name))
+        and ENTRY_FIELDS.unpack_from(entry)[5] == 0
+        and entry[ENTRY:] == name
+        and LOCAL_FIELDS.unpack_from(head) == (b"PK\3\4", 0, 0, len(name), ZIP64_SIZES)
+        and head[LOCAL : LOCAL + len(name)] == name
+        and head[ROWS - NPY :] == _npy_header("|u1", shape)
+    )
 
 
 def _find_rows(stream: BinaryIO, place: Place, shape: tuple[int, int]) -> int:
