@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rayio.data.formats import FORMATS, Format
+from rayio.data.formats import FORMATS, Format, npz, runs
 from rayio.data.formats.npz import NPY, ROWS, _npy_header
+from rayio.data.formats.runs import by_file
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
@@ -368,3 +369,29 @@ def test_requests_of_a_step_with_one_sample_a_file(size: int, requests: list[int
     assert asked.address == (0, 2, 1)
     assert asked.num_opens == 4
     assert asked.nbytes.tolist() == requests
+
+
+@given(data=st.data(), per_file=st.integers(1, 4))
+def test_few_samples_are_cut_into_the_same_reads_as_many(data: st.DataObject, per_file: int) -> None:
+    layout = Layout(5, per_file, SMALL, 5)
+    batch = batch_of(layout, data.draw(st.lists(st.integers(0, layout.num_samples - 1), unique=True, max_size=20)))
+    few = list(by_file(batch))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runs, "FEW", 0)
+        assert list(by_file(batch)) == few
+
+
+@given(data=st.data())
+def test_the_short_look_at_an_npz_accepts_what_we_write_and_else_only_what_the_long_one_does(
+    data: st.DataObject,
+) -> None:
+    layout = Layout(1, 2, Constant(value=30), 5)
+    written = io.BytesIO()
+    FORMATS["npz"].write(written, layout, 0)
+    assert npz._is_plain(written, (2, 30))
+    assert not npz._is_plain(written, (2, 31))
+    changed = bytearray(written.getvalue())
+    changed[data.draw(st.integers(0, len(changed) - 1))] ^= data.draw(st.integers(1, 255))
+    stream = io.BytesIO(changed[: data.draw(st.integers(0, len(changed)))])
+    if npz._is_plain(stream, (2, 30)):
+        assert npz._find_rows(stream, Place("x", 0, 0), (2, 30)) == ROWS

@@ -247,6 +247,13 @@ def test_on_the_wall_clock_blocking_functions_run_side_by_side_and_off_the_loop(
     assert threading.get_ident() not in threads
 
 
+def test_on_the_wall_clock_without_threads_blocking_functions_run_in_place() -> None:
+    async def main() -> int:
+        return await WallKernel(threads=0).threaded(threading.get_ident)
+
+    assert asyncio.run(main()) == threading.get_ident()
+
+
 def test_cancelling_the_wall_clocks_kernel_ends_what_was_spawned_and_its_threads() -> None:
     async def main() -> list[str]:
         kernel, log = WallKernel(), []

@@ -43,6 +43,41 @@ def test_reading_and_delivering_do_not_move_the_window_only_consuming_does() -> 
     assert queue.leases() == []
 
 
+def test_with_a_lump_whole_lumps_are_handed_out_and_the_rest_of_an_epoch() -> None:
+    queue = state(workers=2, prefetch=4, steps=13)
+    granted: list[list[int]] = []
+    for consumed in range(14):
+        queue.heard(Take(epoch=0, consumed=consumed))
+        granted.append(steps(queue.leases(2)))
+        if consumed == 0:
+            for step in range(7):
+                queue.finished(Delivery(0, step, step % 2, 1, 100, 0))
+    assert [found for found in granted if found] == [[*range(8)], [8, 9, 10, 11], [12]]
+    assert granted.index([8, 9, 10, 11]) == 4, "as soon as there is room for two steps of each worker"
+
+
+def test_with_a_lump_what_little_the_window_permits_is_handed_out_when_nothing_is_being_read() -> None:
+    queue = state(workers=2, prefetch=4, steps=20)
+    queue.heard(Take(epoch=0, consumed=0))
+    for lease in queue.leases(2):
+        queue.finished(read(lease))
+    queue.heard(Take(epoch=0, consumed=1))
+    assert steps(queue.leases(2)) == [8]
+
+
+def test_in_order_what_is_read_behind_a_gap_comes_along_with_the_next_batch() -> None:
+    queue = state(workers=2, prefetch=2)
+    queue.heard(Take(epoch=0, consumed=0))
+    zero, one, two, _ = queue.leases()
+    queue.finished(read(two))
+    assert queue.deliverable(Take(epoch=0, consumed=0, want=9)) == []
+    queue.finished(read(zero))
+    assert queue.deliverable(Take(epoch=0, consumed=0, want=9)) == [read(zero), read(two)]
+    assert queue.deliverable(Take(epoch=0, consumed=1, want=9, holding=(2,))) == []
+    queue.finished(read(one))
+    assert queue.deliverable(Take(epoch=0, consumed=1, want=9, holding=(2,))) == [read(one)]
+
+
 def test_static_assignment_gives_worker_w_the_steps_w_plus_multiples_of_the_workers() -> None:
     queue = state(workers=3, prefetch=2)
     queue.heard(Take(epoch=0, consumed=0))

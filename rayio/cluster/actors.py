@@ -33,8 +33,11 @@ from rayio.trace.store import to_ipc
 
 #: Seconds between two deliveries of an actor's spans to the collector.
 FLUSH_SECONDS = 0.7
-#: Work that one call to a reader may hold when steps are shorter than that.
-LEASE_SECONDS = 2e-3
+#: Work and bytes that one call to a reader may hold when a step is less than that.
+LEASE_SECONDS = 5e-3
+LEASE_BYTES = 8 << 20
+#: How fast what a step usually takes may rise, from one call to the next: a late wake-up is not slow storage.
+RISE = 1.1
 #: Calls that an async actor takes at a time; beyond its limit Ray queues them without a word.
 MAX_CONCURRENCY = 100_000
 
@@ -71,6 +74,8 @@ class Host:
 
     #: Whether a role that is alone in its actor sleeps exactly, which stops the actor for up to 2 ms.
     is_exact = True
+    #: Whether a role that is alone in its actor and makes one request at a time makes it in the loop's own thread.
+    reads_in_place = False
 
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
@@ -78,11 +83,12 @@ class Host:
         self.collector = birth.find("collector")
         self.recorder = Recorder(resolution_ns=birth.plan.scenario.trace.resolution_ns)
         to_ipc(schema().empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
+        alone = len(birth.members) == 1
         threads = len(birth.members) * birth.plan.scenario.loader.io_depth
         self.kernel = WallKernel(
             agree(birth.anchor, birth.node, RemoteTimekeeper(self.collector)),
-            alone=self.is_exact and len(birth.members) == 1,
-            threads=threads,
+            alone=self.is_exact and alone,
+            threads=0 if self.reads_in_place and alone and threads == 1 else threads,
         )
         self.born = self.kernel.now()
         self._capture()
@@ -147,6 +153,8 @@ class Host:
 class Reader(Host):
     """Reader workers. A call reads one lease; repeating it, after this process was killed, gives the same batches."""
 
+    reads_in_place = True
+
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         self.loading = self.plan.loading(len({rank for rank, _ in birth.members}))
@@ -156,8 +164,8 @@ class Reader(Host):
         }
         self._busy = {who: asyncio.Lock() for who in birth.members}
 
-    async def read(self, lease: Lease) -> tuple[Any, ...]:
-        """Give the seconds of work and the headers, then each batch's bytes, as separate objects.
+    async def read(self, lease: Lease) -> Any:
+        """Give the seconds of work and the headers; where bytes travel, then as a second object those of every batch.
 
         Only the rank fetches bytes: the queue waits for the first object alone.
         """
@@ -167,7 +175,9 @@ class Reader(Host):
             began = self.kernel.now()
             batches = await roles.read_lease(self._envs[who], self.loading, lease)
             seconds = (self.kernel.now() - began) / 1e9
-        return (seconds, [replace(b, payload=None) for b in batches]), *(b.payload for b in batches)
+        if not self.plan.payload:
+            return seconds, batches
+        return (seconds, [replace(b, payload=None) for b in batches]), [b.payload for b in batches]
 
 
 class PrefetchQueue(Host):
@@ -178,8 +188,12 @@ class PrefetchQueue(Host):
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         workers = range(self.plan.scenario.loader.num_workers)
-        self.readers = birth.holders("reader", {(rank, worker) for (rank,) in birth.members for worker in workers})
+        readers = birth.holders("reader", {(rank, worker) for (rank,) in birth.members for worker in workers})
+        #: What to call for a lease of each worker.
+        self._read = {who: handle.read.options(num_returns=1 + self.plan.payload) for who, handle in readers.items()}
         self.samplers = self.plan.samplers(len(birth.members))
+        #: What a step takes a reader of late, by rank, and whether for evaluation.
+        self._step_seconds: dict[tuple[int, bool], float] = {}
         #: By rank, and whether it is the one for evaluation.
         self._queues = {(rank, False): self._queue(str(rank), self.plan.queue(rank)) for (rank,) in birth.members}
         if self.plan.evaluation is not None:
@@ -199,23 +213,32 @@ class PrefetchQueue(Host):
         return await self._queues[rank, self.plan.is_evaluation(take.epoch)].take(take, patience_ns)
 
     async def _submit(self, lease: Lease) -> list[Delivery]:
-        reader = self.readers[lease.rank, lease.worker]
-        headers, *payloads = reader.read.options(num_returns=1 + len(lease.steps)).remote(lease)
+        returned = self._read[lease.rank, lease.worker].remote(lease)
+        headers, parcel = returned if self.plan.payload else (returned, None)
         try:
             seconds, batches = await headers
         except Exception as error:
             raise plain(error) from None
-        queue = self._queues[lease.rank, self.plan.is_evaluation(lease.epoch)]
-        queue.lease_steps = lease_steps(seconds / len(batches), self.plan.queue(lease.rank))
-        return [replace(b, payload=p if self.plan.payload else None) for b, p in zip(batches, payloads, strict=True)]
+        which = lease.rank, self.plan.is_evaluation(lease.epoch)
+        queue = self._queues[which]
+        step_seconds = seconds / len(batches)
+        usual = min(step_seconds, RISE * self._step_seconds.get(which, step_seconds))
+        self._step_seconds[which] = usual
+        queue.lease_steps = lease_steps(usual, max(batch.nbytes for batch in batches), queue.state.spec)
+        if parcel is None:
+            return list(batches)
+        return [replace(batch, payload=(parcel, place)) for place, batch in enumerate(batches)]
 
 
-def lease_steps(seconds: float, spec: QueueSpec) -> int:
-    """Give how many steps to put into one call when a step takes a reader so many seconds.
+def lease_steps(seconds: float, nbytes: int, spec: QueueSpec) -> int:
+    """Give how many steps to put into one call when a step takes a reader so many seconds and has so many bytes.
 
-    A call costs about a millisecond on its way; leases of up to 2 ms of work hide that and delay no batch by more.
+    A call costs a millisecond or two on its way; leases of some milliseconds of work hide that. A worker is given half
+    of its window at most, so that it reads the one half while the rank consumes the other.
     """
-    return max(1, min(spec.prefetch_factor, int(LEASE_SECONDS / max(seconds, 1e-6))))
+    return max(
+        1, min(spec.prefetch_factor // 2, int(LEASE_SECONDS / max(seconds, 1e-6)), LEASE_BYTES // max(nbytes, 1))
+    )
 
 
 class TrainerRank(Host):

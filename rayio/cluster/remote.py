@@ -19,8 +19,8 @@ from rayio.trace.clocks import Offset
 
 #: A take that got nothing within this time is answered and asked again, so that no call is ever lost for good.
 PATIENCE_NS = 10_000_000_000
-#: A rank tells its queue of each batch it consumes, but not more often than this while an answer is due.
-TELL_NS = 1_000_000
+#: A rank that has a batch in hand tells its queue what it consumed when that is half of the window, or this late.
+TELL_NS = 5_000_000
 
 
 def plain(error: BaseException) -> BaseException:
@@ -96,35 +96,41 @@ class RemoteQueue:
         if self._asking and told == self._told:
             return
         now = self.kernel.now()
-        if self._asking and not waiting and now - self._asked_at < TELL_NS:
+        is_much = self._told[:2] != told[:2] or told[2] - self._told[2] >= self.spec.window // 2
+        has_time = self._asking or self._next() is not None
+        if has_time and not waiting and not is_much and now - self._asked_at < TELL_NS:
             if not self._telling:
                 self._telling = True
                 self.kernel.spawn(self._tell_soon(attempt), "tell")
             return
         self._told, self._asked_at = told, now
         self._asking += 1
-        self.kernel.spawn(self._take(attempt), "take")
+        holding = (*self.hand, *self._coming)
+        message = self.consumed.take(self.spec.window, attempt, tuple(sorted(holding)))
+        # Sent now: a rank that finds every batch in its hand does not let this loop run.
+        answer = self.handle.take.remote(self.spec.rank, message, PATIENCE_NS)
+        self.kernel.spawn(self._receive(answer, attempt, epoch), "take")
 
     async def _tell_soon(self, attempt: int) -> None:
         await asyncio.sleep(TELL_NS / 1e9)
         self._telling = False
         self._ask(attempt)
 
-    async def _take(self, attempt: int) -> None:
-        epoch = self.consumed.epoch
-        holding = (*self.hand, *self._coming)
-        message = self.consumed.take(self.spec.window, attempt, tuple(sorted(holding)))
+    async def _receive(self, answer: Any, attempt: int, epoch: int) -> None:
         try:
-            deliveries = await self.handle.take.remote(self.spec.rank, message, PATIENCE_NS)
+            deliveries = await answer
         except Exception as error:
             if epoch == self.consumed.epoch:  # one of an epoch that is over may be refused: nobody waits for it
                 self._failure = plain(error)
             deliveries = []
         self._asking -= 1
         fetching = [d for d in deliveries if epoch == self.consumed.epoch and self._is_new(d.step)]
-        self._coming.update(d.step for d in fetching)
-        for delivery in fetching:
-            self.kernel.spawn(self._fetch(delivery), "fetch")
+        for parcel in _parcels(fetching):
+            if parcel[0].payload is None:
+                self.hand.update((d.step, d) for d in parcel)
+            else:
+                self._coming.update(d.step for d in parcel)
+                self.kernel.spawn(self._fetch(parcel), "fetch")
         # Consumed since, or answered with nothing: say so. Otherwise the next batch in hand asks again.
         if not self._failure and epoch == self.consumed.epoch and not self._asking:
             behind = self._told[2] != self.consumed.number
@@ -136,33 +142,42 @@ class RemoteQueue:
     def _is_new(self, step: int) -> bool:
         return step not in self.hand and step not in self._coming and not self.consumed.has(step)
 
-    async def _fetch(self, delivery: Delivery) -> None:
-        epoch, payload = delivery.epoch, None
+    async def _fetch(self, parcel: list[Delivery]) -> None:
+        """Fetch the bytes of batches that one call to a reader returned together."""
+        epoch, payloads = parcel[0].epoch, []
         lost = False
-        if delivery.payload is not None:
-            try:
-                payload = await delivery.payload
-                if payload.nbytes != delivery.nbytes:
+        try:
+            payloads = await parcel[0].payload[0]
+            for delivery in parcel:
+                if (found := payloads[delivery.payload[1]].nbytes) != delivery.nbytes:
                     raise RunError(
                         f"rank {self.spec.rank}, epoch {epoch}, step {delivery.step}: "
-                        f"{payload.nbytes} bytes arrived of {delivery.nbytes}"
+                        f"{found} bytes arrived of {delivery.nbytes}"
                     )
-            except ObjectLostError:  # its owner, the queue, died: ask the new one for this step again
-                lost = True
-            except Exception as error:
-                self._failure = plain(error)
+        except ObjectLostError:  # its owner, the queue, died: ask the new one for these steps again
+            lost = True
+        except Exception as error:
+            self._failure = plain(error)
         if epoch != self.consumed.epoch:
             return
-        self._coming.discard(delivery.step)
+        self._coming.difference_update(delivery.step for delivery in parcel)
         if lost:
             self._told = (-1, -1, -1)
         elif self._failure is None:
-            self.hand[delivery.step] = replace(delivery, payload=payload)
+            self.hand.update((d.step, replace(d, payload=payloads[d.payload[1]])) for d in parcel)
         self._wake()
 
     def _wake(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
+
+
+def _parcels(deliveries: list[Delivery]) -> list[list[Delivery]]:
+    """Put together what one object holds."""
+    together: dict[Any, list[Delivery]] = {}
+    for delivery in deliveries:
+        together.setdefault(delivery.payload and delivery.payload[0], []).append(delivery)
+    return list(together.values())
 
 
 class RemoteBarrier:

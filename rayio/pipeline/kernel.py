@@ -64,11 +64,13 @@ class WallKernel:
 
     ``anchor`` is added to ``perf_counter_ns``; processes of one host that share an anchor share a clock. A role that
     is ``alone`` in its process sleeps exactly; roles that share one must not block each other and wake up to 1 ms late.
+    With no ``threads``, blocking calls stop the loop: for a role that has nothing else to do meanwhile.
     """
 
     def __init__(self, anchor: int | None = None, *, alone: bool = False, threads: int = 1) -> None:
         self.anchor = time.time_ns() - time.perf_counter_ns() if anchor is None else anchor
         self.alone = alone
+        self.threads = threads
         self.pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="rayio-io")
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -111,7 +113,9 @@ class WallKernel:
             raise
 
     async def threaded(self, function: Callable[[], T]) -> T:
-        """Run ``function`` in this kernel's own thread pool."""
+        """Run ``function`` in this kernel's own thread pool, or in place where there is none."""
+        if not self.threads:
+            return function()
         return await asyncio.get_running_loop().run_in_executor(self.pool, function)
 
     async def cancel(self) -> None:

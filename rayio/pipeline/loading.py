@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +25,42 @@ from rayio.storage.itemise import Samples
 Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
+#: Buffers kept for the batches to come: at most so many, and so many bytes.
+MAX_BUFFERS, MAX_BUFFER_BYTES = 32, 128 << 20
+#: What a remembered buffer that nobody else holds is referred to by: the list, a loop's variable, the count's argument.
+UNUSED = 3
+
+
+class Buffers:
+    """Memory to read batches into, given again once nobody holds what was read there before.
+
+    Fresh memory costs a page fault per 4 KiB, which takes longer than reading as much from the page cache.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        #: Oldest first.
+        self._kept: list[NDArray[np.uint8]] = []
+
+    def get(self, nbytes: int) -> NDArray[np.uint8]:
+        """Give a buffer of ``nbytes`` with anything in it."""
+        with self._lock:
+            for kept in self._kept:
+                if nbytes <= len(kept) <= 2 * nbytes and sys.getrefcount(kept) <= UNUSED:
+                    return kept[:nbytes]
+            fresh = np.empty(nbytes, np.uint8)
+            self._kept.append(fresh)
+            while len(self._kept) > MAX_BUFFERS or sum(map(len, self._kept)) > MAX_BUFFER_BYTES:
+                self._kept.pop(0)
+            return fresh[:]
+
+
+#: Real storage counts what it was asked for; a model is told what it would be asked for.
+NO_REQUESTS = Requests((-1, -1, -1), 0, np.empty(0, np.int64))
+
+
 class Loading:
-    """The batches of one rank, computed on demand and never stored."""
+    """The batches of one rank, computed on demand and never stored. ``modelled`` says that storage is a model."""
 
     def __init__(
         self,
@@ -34,6 +70,7 @@ class Loading:
         seed: int,
         decode: Distribution,
         payload: bool,
+        modelled: bool,
         rate: float | None = None,
         decoding: Decoding | None = None,
     ) -> None:
@@ -47,6 +84,8 @@ class Loading:
         self.decoding = decoding
         #: Whether the bytes that were read travel to the rank, or only their number.
         self.payload = payload
+        self.modelled = modelled
+        self.buffers = Buffers()
 
     def of(self, at: Where) -> Load:
         """Give all there is to know of one batch before it is read."""
@@ -75,7 +114,9 @@ class Load:
 
     @property
     def requests(self) -> Requests:
-        """The requests that the format's library will issue for this batch."""
+        """The requests that the format's library will issue for this batch; none where the library itself will."""
+        if not self.loading.modelled:
+            return NO_REQUESTS
         return self.loading.format.requests(self.sampler.layout, self.batch)
 
     def samples(self) -> Samples:
@@ -91,7 +132,7 @@ class Load:
 
     def from_files(self, opener: Opener) -> Loaded:
         """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
-        buffer = np.empty(self.batch.total_bytes, np.uint8)
+        buffer = self.loading.buffers.get(self.batch.total_bytes)
         ids = self.loading.format.read(opener, self.sampler.layout, self.batch, buffer)
         return buffer, ids
 

@@ -201,6 +201,7 @@ class Plan:
             seed=self.scenario.seed,
             decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
+            modelled=self.modelled,
             rate=decode.rate if isinstance(decode, Work) and self.modelled else None,
             decoding=Decoding(decode) if isinstance(decode, Work) and not self.modelled else None,
         )

@@ -75,7 +75,7 @@ class PrefetchQueue:
             self._news.set_result(None)
 
     def _grant(self) -> None:
-        for lease in _coalesce(self.state.leases(), self.lease_steps):
+        for lease in _coalesce(self.state.leases(self._lump), self.lease_steps):
             self.env.kernel.spawn(self._carry_out(lease, self.env.kernel.now()), f"reader-{lease.rank}-{lease.worker}")
         self._note_memory_bound()
 
@@ -90,6 +90,12 @@ class PrefetchQueue:
         except Exception as error:
             self._failure = (lease.attempt, error)
         self._wake()
+
+    @property
+    def _lump(self) -> int:
+        """Steps for each worker that are waited for: leases that only just fit the window would be single steps."""
+        spec = self.state.spec
+        return min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
 
     def _note_memory_bound(self) -> None:
         now = self.env.kernel.now()

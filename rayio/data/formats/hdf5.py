@@ -22,7 +22,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.runs import Runs, check_length, opened, place_of, read_into
+from rayio.data.formats.runs import Runs, by_file, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
@@ -95,7 +95,7 @@ class Hdf5:
         from h5py import h5s
 
         offsets = [0, *np.cumsum(batch.nbytes).tolist()]
-        for _, runs in Runs.of(batch).by_file(batch):
+        for _, runs in by_file(batch):
             place = place_of(layout, batch, runs[0][0])
             shape = layout.samples_per_file, int(batch.nbytes[runs[0][0]])
             with opened(opener, place) as file, _told(place, shape, stream := _Stream(file)), _opened(stream) as h5:

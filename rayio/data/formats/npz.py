@@ -17,7 +17,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.runs import Runs, check_length, opened, place_of, read_into
+from rayio.data.formats.runs import Runs, by_file, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
@@ -35,6 +35,9 @@ ROWS = LOCAL + len(SAMPLES) + ZIP64_SIZES + NPY
 #: NumPy parses headers that are not ours with Python's own parser, which in 3.11 fails now and then when threads do so
 #: together ("AST constructor recursion depth mismatch").
 _PARSING = threading.Lock()
+#: Of a local header and of an entry: signature, flags, method, lengths of name and extra field; of the end: signature,
+#: size and place of the directory. An entry also says where its local header is.
+LOCAL_FIELDS, ENTRY_FIELDS, END_FIELDS = struct.Struct("<4s2xHH16xHH"), struct.Struct("<4s4xHH16xHH10xI"), "<4s8xII2x"
 
 
 class Npz:
@@ -109,12 +112,13 @@ class Npz:
             return ids
         view = out.data
         offsets = [0, *np.cumsum(batch.nbytes).tolist()]
-        for file, runs in Runs.of(batch).by_file(batch):
+        for file, runs in by_file(batch):
             path = layout.path(file)
             first = place_of(layout, batch, runs[0][0])
             with opened(opener, first) as stream:
                 row_bytes = int(batch.nbytes[runs[0][0]])
-                rows_at = _find_rows(stream, first, (layout.samples_per_file, row_bytes))
+                shape = (layout.samples_per_file, row_bytes)
+                rows_at = ROWS if _is_plain(stream, shape) else _find_rows(stream, first, shape)
                 for start, stop in runs:
                     index = int(batch.index[start])
                     span = view[offsets[start] : offsets[stop]]
@@ -128,6 +132,37 @@ class Npz:
                             )
                         ids[place] = check(view[offsets[place] : offsets[place + 1]], layout.seed, sample)
         return ids
+
+
+def _is_plain(stream: BinaryIO, shape: tuple[int, int]) -> bool:
+    """Say whether a file is laid out as we write it: then its rows start at :data:`ROWS`.
+
+    It looks where zipfile and numpy would, at the directory at the end and at the headers at the start, but a tenth as
+    long. Whatever it does not know is left to them.
+    """
+    end_at = max(0, stream.seek(0, io.SEEK_END) - END)
+    stream.seek(end_at)
+    end = stream.read(END)
+    if len(end) < END:
+        return False
+    signature, size, directory_at = struct.unpack(END_FIELDS, end)
+    if signature != b"PK\5\6" or directory_at + size != end_at:
+        return False
+    stream.seek(directory_at)
+    entry = stream.read(ENTRY + len(SAMPLES))
+    stream.seek(0)
+    head = stream.read(ROWS)
+    if len(entry) < ENTRY + len(SAMPLES) or len(head) < ROWS:
+        return False
+    name = SAMPLES.encode()
+    return (
+        ENTRY_FIELDS.unpack_from(entry)[:4] == (b"PK\1\2", 0, 0, len(name))
+        and ENTRY_FIELDS.unpack_from(entry)[5] == 0
+        and entry[ENTRY:] == name
+        and LOCAL_FIELDS.unpack_from(head) == (b"PK\3\4", 0, 0, len(name), ZIP64_SIZES)
+        and head[LOCAL : LOCAL + len(name)] == name
+        and head[ROWS - NPY :] == _npy_header("|u1", shape)
+    )
 
 
 def _find_rows(stream: BinaryIO, place: Place, shape: tuple[int, int]) -> int:

@@ -14,6 +14,9 @@ from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError
 from rayio.storage.base import Opener
 
+#: Up to so many samples, a batch is cut into reads without numpy, which costs by the call.
+FEW = 64
+
 
 class Runs(NamedTuple):
     """A batch cut into reads: rows that follow each other both in a file and in the batch are one read."""
@@ -45,6 +48,29 @@ class Runs(NamedTuple):
         for begin, end in pairwise(edges):
             spans = [(places[run], places[run] + lengths[run]) for run in range(begin, end)]
             yield int(batch.files[places[begin]]), spans
+
+
+def by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Give each file with its runs, as places in the batch: first and one past the last."""
+    return _few_by_file(batch) if len(batch.samples) <= FEW else Runs.of(batch).by_file(batch)
+
+
+def _few_by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Do the same for a few samples, place by place."""
+    files, index = batch.files.tolist(), batch.index.tolist()
+    spans: list[tuple[int, int]] = []
+    before = -1
+    for place in sorted(range(len(files)), key=files.__getitem__):
+        if spans and files[place] != files[before]:
+            yield files[before], spans
+            spans = []
+        if spans and place == before + 1 and index[place] == index[before] + 1:
+            spans[-1] = (spans[-1][0], place + 1)
+        else:
+            spans.append((place, place + 1))
+        before = place
+    if spans:
+        yield files[before], spans
 
 
 def check_length(batch: Batch, out: NDArray[np.uint8]) -> None:
