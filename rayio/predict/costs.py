@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 #: Fewer samples than this give a median instead of a mean.
 FEW = 20
-#: Of more, these shares of the smallest and the largest are left out: a machine that stops for a moment is no cost.
-TRIMMED = 0.02
+#: Share of the slowest messages that say nothing of bytes per second.
+SLOWEST = 0.02
 #: A slope of time over bytes counts when it is so many times its own uncertainty.
 CERTAIN = 4.0
 #: The barrier's answer is hidden where the time for it is so many times what steps take on top.
@@ -29,13 +29,10 @@ HIDDEN = 3.0
 
 
 def typical(values: NDArray[np.int64] | NDArray[np.float64]) -> float:
-    """Give the trimmed mean, of few values the median, of none 0; never negative."""
+    """Give the mean, for it is what adds up to the run's time; of few values the median, of none 0; never negative."""
     if len(values) == 0:
         return 0.0
-    if len(values) < FEW:
-        return max(0.0, float(np.median(values)))
-    low, high = np.quantile(values, [TRIMMED, 1 - TRIMMED])
-    return max(0.0, float(values[(values >= low) & (values <= high)].mean()))
+    return max(0.0, float(np.median(values) if len(values) < FEW else values.mean()))
 
 
 def waited(batches: Batches) -> NDArray[np.bool_]:
@@ -94,7 +91,7 @@ def _slope(size: Ints, way: Ints) -> float:
     """Give nanoseconds per byte by least squares without the slowest; 0 when sizes or times do not tell."""
     if len(way) < FEW:
         return 0.0
-    kept = way <= np.quantile(way, 1 - TRIMMED)
+    kept = way <= np.quantile(way, 1 - SLOWEST)
     x, y = size[kept].astype(np.float64), way[kept].astype(np.float64)
     spread = x - x.mean()
     squares = float((spread**2).sum())

@@ -32,7 +32,7 @@ FREE = 0.8
 #: The least share of the reads, and number of them, that a connection's own times are taken from.
 FREEST = 0.05
 ENOUGH = 10
-#: Shares of the fastest and slowest reads that are cut off.
+#: Shares of the fastest and slowest reads that are cut off where a line is laid through the others.
 CUT = 0.01
 #: Largest spread of one request's time, as standard deviation over mean.
 WIDEST = 3.0
@@ -165,7 +165,11 @@ def _are_enough(own: NDArray[np.bool_]) -> bool:
 
 
 def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, float, float]:
-    """Give seconds per request, the deviation of one request's time, and seconds per byte, by least squares."""
+    """Give seconds per request, the deviation of one request's time, and seconds per byte, by least squares.
+
+    The rare slow reads, which would bend the line, add to the time of every request, so that the sum is theirs.
+    """
+    whole = (taken, requests, nbytes)
     low, high = np.quantile(taken, [CUT, 1 - CUT])
     kept = (taken >= low) & (taken <= high)
     taken, requests, nbytes = taken[kept], requests[kept], nbytes[kept]
@@ -182,7 +186,8 @@ def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, floa
     if spread > WIDEST * request and byte > 0:  # a rate does not vary: what varies is a latency
         request = min(spread / WIDEST, float(taken.sum() / requests.sum()))
         byte = max(0.0, float((taken.sum() - request * requests.sum()) / nbytes.sum()))
-    return request, spread, byte
+    tail = max(0.0, float((whole[0] - whole[1] * request - whole[2] * byte).sum() / whole[1].sum()))
+    return request + tail, spread, byte
 
 
 def skewed(mean: float, deviation: float) -> Constant | LogNormal:
