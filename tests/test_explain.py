@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
+from test_access import Requests
 from test_engines import scenarios
+from test_stalls import sums_are_exact
 
 from rayio.analyze.explanation import text
 from rayio.analyze.metrics import RunShape, measure
@@ -217,6 +219,27 @@ def test_the_text_and_the_json_say_the_same(tmp_path: Path, capsys: pytest.Captu
     assert "rank 1" in shown
 
 
+def test_the_text_shows_how_storage_was_used_as_far_as_the_spans_say(tmp_path: Path) -> None:
+    found = explain(run_of(planted(dataset__num_files=48), tmp_path), simulate=False)
+    level = "opens, files, offsets and the sizes of single requests need trace.level=io"
+    assert level in found["notes"]
+    assert f"  note: {level}\n" in text(found)
+    requests = Requests()
+    for number in range(4):
+        requests.add("open", 100, 101, file=f"f{number % 2}")
+        requests.add("read", 101, 110, file=f"f{number % 2}", offset=3000 * (number // 2), nbytes=3000)
+    shown = " ".join(text({**found, "access": requests.access}).split())
+    for line in (
+        "how storage was used (trace level io)",
+        "read 4 requests, 2.93 KiB each, 11.7 KiB in all",
+        "sequential (at or after the previous end) 100.0 %",
+        "opens per file 2.00",
+        "files touched once 0.0 %",
+        "sizes of read requests: 1K-10K 100.0 %",
+    ):
+        assert line in shown
+
+
 def test_without_simulation_there_are_no_predictions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = run_of(planted(loader__decode="30 ms"), tmp_path)
     found = json.loads(printed(capsys, str(path), "--json", "--no-simulate")[1])
@@ -252,7 +275,7 @@ def directory(root: Path, wanted: Scenario, run: Outcome | None, result: dict[st
 def test_an_empty_run_is_said_to_be_one(tmp_path: Path) -> None:
     found = explain(directory(tmp_path, planted(), None))
     assert found["sentence"] == "No verdict: no step was completed."
-    assert "the run has no spans: nothing can be explained" in found["notes"]
+    assert "the run has no spans: nothing can be explained; run with trace.level=batch" in found["notes"]
     assert any("broke off, or is still under way" in note for note in found["notes"])
     assert "No verdict" in text(found)
 
@@ -340,6 +363,7 @@ def test_a_decode_bound_run_on_ray_is_explained_within_three_points(tmp_path: Pa
     done = run(wanted, root=tmp_path)
     found = explain(done.path)
     sums_to_the_whole(found, done.au)
+    sums_are_exact(attribute(done.directory.spans()))
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("input", "decode")
     assert share(found, "decode") == pytest.approx(0.5, abs=POINTS)
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=POINTS)

@@ -17,13 +17,15 @@ def columns(rows: list[tuple[int, ...]], width: int) -> list[np.ndarray[tuple[in
 
 
 @given(st.lists(piece, max_size=10), moments)
-def test_of_intervals_that_overlap_the_earlier_ends_where_the_later_begins(
+def test_how_long_each_kind_was_on_before_a_moment_is_what_counting_nanoseconds_gives(
     pieces: list[tuple[int, int, int, int]], asked: list[tuple[int, int]]
 ) -> None:
-    group, start, length, kind = columns(list(pieces), 4)
-    occupied = Occupied.of(group, start, start + length, kind)
+    group, start, length, kind = columns(sorted(pieces, key=lambda p: p[:3]), 4)
+    end = start + length
+    # Made disjoint: of two of a group that overlap, the one that began first ends where the other begins.
+    end[:-1] = np.where(group[1:] == group[:-1], np.minimum(end[:-1], start[1:]), end[:-1])
+    occupied = Occupied(group, start, end, kind)
     who, when = columns(list(asked), 2)
-    # Nanosecond by nanosecond: who began last is on, if it is not over.
     on: dict[tuple[int, int], int] = {}
     for g, s, n, k in sorted(pieces, key=lambda p: (p[1], p[2])):
         for t in [t for (h, t) in on if h == g and t >= s]:

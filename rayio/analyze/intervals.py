@@ -26,18 +26,6 @@ class Occupied:
     end: Ints
     kind: Ints
 
-    @classmethod
-    def of(cls, group: Ints, start: Ints, end: Ints, kind: Ints) -> Occupied:
-        """Sort intervals; of two of a group that overlap, the one that began first ends where the other begins."""
-        order = np.lexsort((end, start, group))
-        return cls(group[order], start[order], end[order], kind[order]).cut()
-
-    def cut(self) -> Occupied:
-        """Have each interval end where the next of its group begins, if it does not end before."""
-        end = self.end.copy()
-        end[:-1] = np.where(self.group[1:] == self.group[:-1], np.minimum(end[:-1], self.start[1:]), end[:-1])
-        return Occupied(self.group, self.start, end, self.kind)
-
     def place(self, group: Ints, moment: Ints) -> Ints:
         """Give for each moment the position of the last interval that sorts before it or begins with it; -1 for none.
 
@@ -80,7 +68,7 @@ class Occupied:
         return answer
 
     def within(self, other: Occupied) -> NDArray[np.int64]:
-        """Give for each of these intervals how much of it ``other`` covers, of whatever kind it has 0 of."""
+        """Give for each of these intervals how much of it the intervals of kind 0 in ``other`` cover."""
         number = len(self.start)
         both = other.before(np.tile(self.group, 2), np.concatenate([self.start, self.end]), 1)[:, 0]
         covered: NDArray[np.int64] = both[number:] - both[:number]

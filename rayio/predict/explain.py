@@ -37,9 +37,10 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
     verdict = judge(charged, shape)
     workers = derive.num_readers(scenario) or derive.world_size(scenario)
     capacity = capacities(spans, charged, shape, workers)
+    used = access(spans, charged.lives)
     notes = [*_trouble(directory, result), *verdict.pop("notes")]
     if not len(spans):
-        notes.append("the run has no spans: nothing can be explained")
+        notes.append("the run has no spans: nothing can be explained; run with trace.level=batch")
     elif not charged.steps.number:
         notes.append("no rank completed a step: nothing can be explained")
     elif not any(row["stage"] == "worker" for row in capacity["stages"]):
@@ -57,6 +58,8 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
             notes.append("predictions take it that storage serves more readers as quickly as it served these")
         if not simulated["is_whole_run"]:
             notes.append(f"simulated are the first steps of the run: {simulated['steps']} rank-steps count")
+    if len(spans):
+        notes += used.pop("notes")
     return {
         "version": 1,
         "run": str(directory.path),
@@ -68,7 +71,7 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
         "ranks": worst_ranks(charged, shape),
         "simulated": simulated,
         "prediction": predicted,
-        "access": access(spans, charged.lives),
+        "access": used,
         "notes": notes,
     }
 
