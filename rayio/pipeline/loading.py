@@ -55,8 +55,8 @@ class Buffers:
             return fresh[:]
 
 
-#: Real storage counts what it was asked for; a model is told what it would be asked for.
-NO_REQUESTS = Requests((-1, -1, -1), 0, np.empty(0, np.int64))
+#: Real storage counts what it was asked for; only a model is told what it would be asked for.
+NOTHING = np.empty(0, np.int64)
 
 
 class Loading:
@@ -116,7 +116,7 @@ class Load:
     def requests(self) -> Requests:
         """The requests that the format's library will issue for this batch; none where the library itself will."""
         if not self.loading.modelled:
-            return NO_REQUESTS
+            return Requests(self.at[:3], 0, NOTHING)
         return self.loading.format.requests(self.sampler.layout, self.batch)
 
     def samples(self) -> Samples:
