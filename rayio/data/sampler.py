@@ -14,6 +14,7 @@ from rayio.data.partition import PARTITIONS
 from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.errors import DataError
 from rayio.scenario import derive
+from rayio.storage.base import RequestTable
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
@@ -46,10 +47,10 @@ class Planned(NamedTuple):
     digest: int
 
 
-class _Block:
+class Block:
     """Consecutive steps of one (epoch, rank), computed together because numpy costs per call, not per sample."""
 
-    __slots__ = ("digests", "files", "index", "nbytes", "samples", "step_bytes")
+    __slots__ = ("digests", "files", "index", "nbytes", "requests", "samples", "step_bytes")
 
     def __init__(self, samples: NDArray[np.int64], layout: Layout) -> None:
         self.samples = samples
@@ -58,6 +59,8 @@ class _Block:
         self.step_bytes: list[int] = self.nbytes.sum(axis=1).tolist()
         #: Filled when first asked for.
         self.digests: list[int] | None = None
+        #: What the format asks of storage for these steps, kept here by who works it out.
+        self.requests: RequestTable | None = None
 
 
 class Sampler:
@@ -125,7 +128,7 @@ class Sampler:
         self.block_steps = max(1, min(block_samples // self.batch_size, self.num_steps))
         self.max_blocks = max(1, max_blocks)
         #: Oldest first, and the oldest leaves first: hits change nothing, so threads may share a sampler.
-        self._blocks: dict[tuple[int, int, int], _Block] = {}
+        self._blocks: dict[tuple[int, int, int], Block] = {}
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> Sampler:
@@ -175,17 +178,22 @@ class Sampler:
         Raises:
             IndexError: there is no such rank or step.
         """
-        block, row = self._block(epoch, rank, step)
+        block, row = self.block(epoch, rank, step)
         return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
 
     def step_bytes(self, epoch: int, rank: int, step: int) -> int:
         """Give the bytes of a step's samples."""
-        block, row = self._block(epoch, rank, step)
+        block, row = self.block(epoch, rank, step)
         return block.step_bytes[row]
 
     def digest(self, epoch: int, rank: int, step: int) -> int:
         """Give the planned digest of a step: what :func:`sample_digest` says of the samples that should arrive."""
-        block, row = self._block(epoch, rank, step)
+        block, row = self.block(epoch, rank, step)
+        return self.digest_in(block, row, epoch, rank, step)
+
+    @staticmethod
+    def digest_in(block: Block, row: int, epoch: int, rank: int, step: int) -> int:
+        """Give what :meth:`digest` gives, for a step whose block is at hand."""
         if block.digests is None:
             steps = np.arange(step - row, step - row + len(block.samples), dtype=np.int64)
             block.digests = _digests(epoch, rank, steps, block.samples).tolist()
@@ -209,7 +217,7 @@ class Sampler:
         samples = SHUFFLES[self.shuffle](num_samples, key, positions, self.sizes)
         return samples.reshape(num_steps, self.batch_size)
 
-    def _block(self, epoch: int, rank: int, step: int) -> tuple[_Block, int]:
+    def block(self, epoch: int, rank: int, step: int) -> tuple[Block, int]:
         """Find the block of a step and the step's row in it, computing the block when it is not at hand."""
         number, row = divmod(step, self.block_steps)
         address = (epoch, rank, number)
@@ -221,7 +229,7 @@ class Sampler:
                 )
             first = step - row
             samples = self._samples(epoch, rank, first, min(self.block_steps, self.num_steps - first))
-            block = _Block(samples, self.layout)
+            block = Block(samples, self.layout)
             while len(self._blocks) >= self.max_blocks:
                 self._blocks.pop(next(iter(self._blocks), address), None)
             self._blocks[address] = block

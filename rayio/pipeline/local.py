@@ -66,13 +66,14 @@ class Workers:
         self.loading = loading
         self.costs = costs
         self._last: list[Future | None] = [None] * len(envs)
+        self._names = [f"{env.name} to be free" for env in envs]
 
     async def submit(self, lease: Lease) -> list[Delivery]:
         """Have a lease read once its worker has read those before."""
         env = self.envs[lease.worker]
         before = self._last[lease.worker]
-        mine = self._last[lease.worker] = env.kernel.future(f"reader {lease.rank}-{lease.worker} to be free")
-        if before is not None:
+        mine = self._last[lease.worker] = env.kernel.future(self._names[lease.worker])
+        if before is not None and not before.done():
             await before
         try:
             if self.costs.lease:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import BinaryIO, Generic, Protocol, TypeVar
+from typing import BinaryIO, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,8 +14,7 @@ T = TypeVar("T")
 Opener = Callable[[str], BinaryIO]
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
+class Requests(NamedTuple):
     """The requests that a format's library issues for one batch, as arrays: what a model of storage is asked to serve.
 
     ``nbytes`` has one entry per read request, in order. ``address`` (rank, epoch, step) is where its latencies are
@@ -26,10 +24,39 @@ class Requests:
     address: tuple[int, int, int]
     num_opens: int
     nbytes: NDArray[np.int64]
+    #: The sum of ``nbytes`` where it is known already.
+    known_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all requests together."""
+        return int(self.nbytes.sum()) if self.known_bytes is None else self.known_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Served(Generic[T]):
+class RequestTable(NamedTuple):
+    """The requests of consecutive steps, worked out together because numpy costs per call, not per number."""
+
+    #: Files that each step opens.
+    num_opens: list[int]
+    #: The requests of all steps; those of step ``i`` lie from ``edges[i]`` to ``edges[i + 1]``.
+    nbytes: NDArray[np.int64]
+    edges: list[int]
+    #: Bytes of each step's requests together.
+    totals: list[int]
+
+    @classmethod
+    def of(cls, num_opens: list[int], nbytes: NDArray[np.int64], edges: list[int]) -> RequestTable:
+        """Make a table, adding up what each step asks for."""
+        upto = np.concatenate([[0], np.cumsum(nbytes)])[edges]
+        return cls(num_opens, nbytes, edges, np.diff(upto).tolist())
+
+    def row(self, row: int, address: tuple[int, int, int]) -> Requests:
+        """Give the requests of one step."""
+        edges = self.edges
+        return Requests(address, self.num_opens[row], self.nbytes[edges[row] : edges[row + 1]], self.totals[row])
+
+
+class Served(NamedTuple, Generic[T]):
     """What a call to storage cost: files opened, requests, bytes, and fsync calls that were really made."""
 
     value: T

@@ -9,9 +9,9 @@ many readers share exactly the aggregate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,19 +85,24 @@ class Device:
 class Arbiter(Protocol):
     """A device that may live elsewhere."""
 
-    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """See :meth:`Device.reserve`."""
+    def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int | Awaitable[int]:
+        """See :meth:`Device.reserve`; a device of this process answers at once."""
 
 
 class LocalArbiter:
     """A device in this process."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.reserve = device.reserve
 
-    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """See :meth:`Device.reserve`."""
-        return self.device.reserve(arrival, num_requests, nbytes, alone)
+
+class _Drawn(NamedTuple):
+    """Latencies of consecutive steps, one row a step, and what each row sums up to."""
+
+    #: Files that each step opens, where opens cost something.
+    num_opens: int
+    latencies: NDArray[np.float64]
+    sums: list[float]
 
 
 class Latencies:
@@ -110,31 +115,50 @@ class Latencies:
     def __init__(self, draw: FirstByte, seed: int, num_ranks: int = 1) -> None:
         self.draw = draw
         self.seed = seed
-        self._most = 4 * num_ranks
-        self._drawn: dict[tuple[str, int, int, int], NDArray[np.float64]] = {}
+        self._most = 3 * num_ranks
+        self._drawn: dict[tuple[int, int, int], _Drawn] = {}
 
-    def of_reads(self, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
-        """Give the latencies in seconds of the first ``number`` requests of a step; equal wherever they are asked."""
-        return self._of("first_byte", self.draw, address, number)
+    def of_reads(
+        self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
+    ) -> NDArray[np.float64]:
+        """Give the seconds until the first byte of each of a step's ``number`` requests; equal wherever it is asked.
 
-    def of_opens(self, latency: Latency, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
-        """Give the latencies in seconds of the files that a step opens."""
-        return self._of("open", latency.draw, address, number)
+        Where opening a file takes its time (``latency``), those of the step's ``num_opens`` files are in them.
+        """
+        return self._of(address, number, latency, num_opens if latency is not None else 0)[0]
 
-    def _of(self, kind: str, draw: FirstByte, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
+    def sum_of_reads(
+        self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
+    ) -> float:
+        """Give the sum of what :meth:`of_reads` gives."""
+        return self._of(address, number, latency, num_opens if latency is not None else 0)[1]
+
+    def _of(
+        self, address: tuple[int, int, int], number: int, latency: Latency | None, num_opens: int
+    ) -> tuple[NDArray[np.float64], float]:
         rank, epoch, step = address
-        many = max(1, min(self.STEPS, self.REQUESTS // max(1, number)))
+        many = self.STEPS if number <= 128 else max(1, self.REQUESTS // number)
         block, row = divmod(step, many)
-        drawn = self._drawn.get((kind, rank, epoch, block))
-        if drawn is None or drawn.shape != (many, number):
-            steps = np.arange(block * many, (block + 1) * many, dtype=np.int64)
-            index = (steps[:, None] << REQUESTS_PER_STEP_BITS) + np.arange(number, dtype=np.int64)
-            drawn = draw(seeds.key(self.seed, kind, rank, epoch), index)
-            while len(self._drawn) >= self._most:
-                del self._drawn[next(iter(self._drawn))]
-            self._drawn[kind, rank, epoch, block] = drawn
-        latencies: NDArray[np.float64] = drawn[row]
-        return latencies
+        drawn = self._drawn.get((rank, epoch, block))
+        if drawn is not None and drawn.num_opens == num_opens and len(drawn.sums) == many:
+            width = drawn.latencies.shape[1]
+            if width == number:
+                return drawn.latencies[row], drawn.sums[row]
+            if width > number and latency is None:  # steps of many sizes: the widest one's latencies do for all
+                latencies = drawn.latencies[row, :number]
+                return latencies, float(latencies.sum())
+        steps = np.arange(block * many, (block + 1) * many, dtype=np.int64)[:, None] << REQUESTS_PER_STEP_BITS
+        index = steps + np.arange(number, dtype=np.int64)
+        latencies = self.draw(seeds.key(self.seed, "first_byte", rank, epoch), index)
+        if latency is not None:
+            index = steps + np.arange(num_opens, dtype=np.int64)
+            opens = latency.draw(seeds.key(self.seed, "open", rank, epoch), index)
+            latencies = _each_before_a_request(opens, latencies)
+        drawn = _Drawn(num_opens, latencies, latencies.sum(axis=1).tolist())
+        while len(self._drawn) >= self._most:
+            del self._drawn[next(iter(self._drawn))]
+        self._drawn[rank, epoch, block] = drawn
+        return drawn.latencies[row], drawn.sums[row]
 
     def of_writes(self, path: str, number: int) -> NDArray[np.float64]:
         """Give the latencies in seconds of a file's write requests."""
@@ -159,13 +183,16 @@ class ModelStorage:
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Let the time pass that these requests take; answer None, for a model has no bytes."""
-        nbytes = int(requests.nbytes.sum())
-        latencies = self.latencies.of_reads(requests.address, len(requests.nbytes))
-        if self.spec.open is not None:
-            opens = self.latencies.of_opens(self.spec.open, requests.address, requests.num_opens)
-            latencies = _each_before_a_request(opens, latencies)
-        await self._serve(latencies, requests.nbytes, nbytes, requests.num_opens)
-        return Served(None, requests.num_opens, len(requests.nbytes), nbytes)
+        address, num_opens, sizes, _ = requests
+        number, nbytes, spec = len(sizes), requests.total_bytes, self.spec
+        if self.io_depth == 1:
+            latency = self.latencies.sum_of_reads(address, number, spec.open, num_opens)
+            alone = latency + nbytes / spec.connection_bandwidth
+        else:
+            alone = self._alone(self.latencies.of_reads(address, number, spec.open, num_opens), sizes)
+        served = self.arbiter.reserve(self.clock.now(), spec.calls(num_opens, number), nbytes, round(alone * 1e9))
+        await self.clock.sleep_until(served if isinstance(served, int) else await served)
+        return Served(None, num_opens, number, nbytes)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Let the time pass that a file of ``num_bytes`` takes; latencies are drawn at the address of its path."""
@@ -174,29 +201,30 @@ class ModelStorage:
         latencies = self.latencies.of_writes(path, len(sizes))
         if self.spec.open is not None:
             latencies = _each_before_a_request(self.latencies.of_creation(self.spec.open, path), latencies)
-        await self._serve(latencies, sizes, num_bytes, 1)
+        alone = round(self._alone(latencies, sizes) * 1e9)
+        served = self.arbiter.reserve(self.clock.now(), self.spec.calls(1, len(sizes)), num_bytes, alone)
+        await self.clock.sleep_until(served if isinstance(served, int) else await served)
         return Served(None, 1, len(sizes), num_bytes, 2 if fsync else 0)
 
-    async def _serve(
-        self, latencies: NDArray[np.float64], sizes: NDArray[np.int64], nbytes: int, num_opens: int
-    ) -> None:
+    def _alone(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
+        """Give the seconds that requests take on an idle system."""
         depth = min(self.io_depth, len(sizes))
         if depth <= 1:
-            alone = float(latencies.sum()) + nbytes / self.spec.connection_bandwidth
-        else:
-            each = latencies + sizes / self.spec.connection_bandwidth
-            alone = max(float(each.sum()) / depth, float(each.max()))
-        arrival = self.clock.now()
-        calls = self.spec.calls(num_opens, len(sizes))
-        served = await self.arbiter.reserve(arrival, calls, nbytes, round(alone * 1e9))
-        await self.clock.sleep_until(served)
+            return float(latencies.sum()) + int(sizes.sum()) / self.spec.connection_bandwidth
+        each = latencies + sizes / self.spec.connection_bandwidth
+        return max(float(each.sum()) / depth, float(each.max()))
 
 
 def _each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add the times of opens to those of requests, one each as far as there are requests, and then round again."""
-    number = len(latencies)
+    """Add the times of opens to those of requests, one each as far as there are requests, and then round again.
+
+    Both may have rows, one a step.
+    """
+    number = latencies.shape[-1]
     if not number:
         return latencies
     added = latencies.copy()
-    np.add.at(added, np.arange(len(opens)) % number, opens)
+    for first in range(0, opens.shape[-1], number):
+        turn = opens[..., first : first + number]
+        added[..., : turn.shape[-1]] += turn
     return added

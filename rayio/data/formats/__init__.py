@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,7 +10,10 @@ from numpy.typing import NDArray
 from rayio.data.formats.npz import Npz
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
-from rayio.storage.base import Opener, Requests
+from rayio.storage.base import Opener, Requests, RequestTable
+
+if TYPE_CHECKING:
+    from rayio.data.sampler import Block
 
 
 class Format(Protocol):
@@ -38,6 +41,23 @@ class Format(Protocol):
             DataError: a file is missing, truncated, corrupted or another one; it names file, sample and expectation.
             StorageError: the storage system refuses.
         """
+
+
+def request_table(form: Format, layout: Layout, block: Block) -> RequestTable:
+    """Give what :meth:`Format.requests` gives for each step of a block.
+
+    A format may offer ``request_table(layout, files, index, nbytes)`` (arrays of one row a step), which does it for all
+    of them at once, or answers None where it cannot; the table has to be the same.
+    """
+    at_once = getattr(form, "request_table", None)
+    table: RequestTable | None = at_once and at_once(layout, block.files, block.index, block.nbytes)
+    if table is None:
+        rows = zip(block.samples, block.files, block.index, block.nbytes, strict=True)
+        steps = [form.requests(layout, Batch(-1, -1, -1, *row)) for row in rows]
+        edges = [0, *np.cumsum([len(step.nbytes) for step in steps]).tolist()]
+        nbytes = np.concatenate([step.nbytes for step in steps])
+        table = RequestTable.of([step.num_opens for step in steps], nbytes, edges)
+    return table
 
 
 FORMATS: Registry[Format] = Registry("format", {"npz": Npz()})
