@@ -50,17 +50,28 @@ class Planned(NamedTuple):
 class Block:
     """Consecutive steps of one (epoch, rank), computed together because numpy costs per call, not per sample."""
 
-    __slots__ = ("digests", "files", "index", "nbytes", "requests", "samples", "step_bytes")
+    __slots__ = ("batch_size", "digests", "files", "index", "nbytes", "requests", "samples", "step_bytes")
 
-    def __init__(self, samples: NDArray[np.int64], layout: Layout) -> None:
+    def __init__(self, samples: NDArray[np.int64], layout: Layout, within: Block | None = None, first: int = 0) -> None:
         self.samples = samples
-        self.files, self.index = layout.locate(samples)
-        self.nbytes = layout.sample_bytes_of(self.files)
-        self.step_bytes: list[int] = self.nbytes.sum(axis=1).tolist()
+        self.batch_size = samples.shape[1]
+        if within is None:
+            self.files, self.index = layout.locate(samples)
+            self.nbytes = layout.sample_bytes_of(self.files)
+            self.step_bytes: list[int] = self.nbytes.sum(axis=1).tolist()
+        else:
+            rows = slice(first, first + len(samples))
+            self.files, self.index, self.nbytes = within.files[rows], within.index[rows], within.nbytes[rows]
+            self.step_bytes = within.step_bytes[rows]
         #: Filled when first asked for.
         self.digests: list[int] | None = None
         #: What the format asks of storage for these steps, kept here by who works it out.
         self.requests: RequestTable | None = None
+
+    def split(self, num_steps: int, layout: Layout) -> list[Block]:
+        """Cut into blocks of ``num_steps`` rows each, which share its arrays."""
+        starts = range(0, len(self.samples), num_steps)
+        return [Block(self.samples[first : first + num_steps], layout, self, first) for first in starts]
 
 
 class Sampler:
@@ -127,6 +138,8 @@ class Sampler:
     def _cache(self, block_samples: int, max_blocks: int) -> None:
         self.block_steps = max(1, min(block_samples // self.batch_size, self.num_steps))
         self.max_blocks = max(1, max_blocks)
+        #: Ranks whose blocks are computed together, where all ranks advance side by side here.
+        self._together = 1
         #: Oldest first, and the oldest leaves first: hits change nothing, so threads may share a sampler.
         self._blocks: dict[tuple[int, int, int], Block] = {}
 
@@ -155,6 +168,8 @@ class Sampler:
         copy.__dict__.update(self.__dict__)
         bytes_per_sample = 8 * 4
         copy._cache(min(BLOCK_SAMPLES, memory_bytes // (2 * num_ranks * bytes_per_sample)), 2 * num_ranks)
+        if num_ranks == self.world_size:
+            copy._together = max(1, BLOCK_SAMPLES // (copy.block_steps * self.batch_size))
         return copy
 
     def __getstate__(self) -> dict[str, Any]:
@@ -210,12 +225,16 @@ class Sampler:
 
     def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
         """Compute the sample ids of consecutive steps, one row a step."""
-        num_samples = self.layout.num_samples
+        return self._shuffled(epoch, self._positions(rank, first_step, num_steps)).reshape(num_steps, self.batch_size)
+
+    def _positions(self, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
+        """Give the places of consecutive steps of a rank in the order of an epoch."""
         local = np.arange(first_step * self.batch_size, (first_step + num_steps) * self.batch_size, dtype=np.int64)
-        positions = PARTITIONS[self.partition].positions(num_samples, self.world_size, rank, local)
+        return PARTITIONS[self.partition].positions(self.layout.num_samples, self.world_size, rank, local)
+
+    def _shuffled(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         key = seeds.key(self.seed, "shuffle", epoch)
-        samples = SHUFFLES[self.shuffle](num_samples, key, positions, self.sizes)
-        return samples.reshape(num_steps, self.batch_size)
+        return SHUFFLES[self.shuffle](self.layout.num_samples, key, positions, self.sizes)
 
     def block(self, epoch: int, rank: int, step: int) -> tuple[Block, int]:
         """Find the block of a step and the step's row in it, computing the block when it is not at hand."""
@@ -228,9 +247,23 @@ class Sampler:
                     f"no step {step} for rank {rank} in epoch {epoch}: {self.world_size} ranks, {self.num_steps} steps"
                 )
             first = step - row
-            samples = self._samples(epoch, rank, first, min(self.block_steps, self.num_steps - first))
-            block = Block(samples, self.layout)
-            while len(self._blocks) >= self.max_blocks:
-                self._blocks.pop(next(iter(self._blocks), address), None)
-            self._blocks[address] = block
+            many = min(self.block_steps, self.num_steps - first)
+            ranks = self._side_by_side(epoch, rank, number, (first + many) * self.batch_size)
+            samples = np.concatenate([self._positions(one, first, many) for one in ranks])
+            whole = Block(self._shuffled(epoch, samples).reshape(-1, samples.size // (many * len(ranks))), self.layout)
+            for one, part in zip(ranks, whole.split(many, self.layout) if len(ranks) > 1 else [whole], strict=True):
+                while len(self._blocks) >= self.max_blocks:
+                    self._blocks.pop(next(iter(self._blocks), address), None)
+                self._blocks[epoch, one, number] = part
+            block = self._blocks[address]
         return block, row
+
+    def _side_by_side(self, epoch: int, rank: int, number: int, share: int) -> list[int]:
+        """Give a rank and those around it whose block of this number is missing too and lies within their share."""
+        if self._together == 1:
+            return [rank]
+        first = rank - rank % self._together
+        around = range(first, min(first + self._together, self.world_size))
+        missing = [one for one in around if one != rank and (epoch, one, number) not in self._blocks]
+        share_of = PARTITIONS[self.partition].share
+        return [rank, *(one for one in missing if share_of(self.layout.num_samples, self.world_size, one) >= share)]

@@ -72,7 +72,7 @@ class Load:
     @property
     def decode_seconds(self) -> float:
         """How long decoding takes, in seconds."""
-        return self.loading.decode_seconds(self.at, self.block.samples.shape[1])
+        return self.loading.decode_seconds(self.at, self.block.batch_size)
 
     def from_files(self, opener: Opener) -> Loaded:
         """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
@@ -91,4 +91,4 @@ class Load:
             payload = loaded[0] if self.loading.payload else None
             digest = sample_digest(epoch, rank, step, loaded[1])
         nbytes = block.step_bytes[self.row]
-        return Delivery(epoch, step, worker, block.samples.shape[1], nbytes, digest, payload, attempt)
+        return Delivery(epoch, step, worker, block.batch_size, nbytes, digest, payload, attempt)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
-from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueState
+from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueState, Take
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.scenario.model import Costs
 from rayio.storage.base import Served, Storage
@@ -36,13 +36,17 @@ class LocalQueue:
     def __init__(self, queue: PrefetchQueue) -> None:
         self.queue = queue
         self.consumed = Consumed()
+        #: What the queue was told last: it is the next request as well, as long as the epoch lasts.
+        self._told: Take | None = None
 
     async def get(self, at: Where) -> Delivery:
         """Take the next batch; the window moves at once."""
-        self.consumed.open(at.epoch)
-        (delivery,) = await self.queue.take(self.consumed.take(1, at.attempt))
+        if self.consumed.open(at.epoch) or self._told is None:
+            self._told = self.consumed.take(1, at.attempt)
+        (delivery,) = await self.queue.take(self._told)
         self.consumed.add(delivery.step)
-        self.queue.heard(self.consumed.take(0, at.attempt))
+        self._told = self.consumed.take(1, at.attempt)
+        self.queue.heard(self._told)
         return delivery
 
 
@@ -65,16 +69,20 @@ class Workers:
         self.envs = envs
         self.loading = loading
         self.costs = costs
-        self._last: list[Future | None] = [None] * len(envs)
         self._names = [f"{env.name} to be free" for env in envs]
+        #: By worker: None when it is free, else who waits for it, in order.
+        self._waiting: list[list[Future] | None] = [None] * len(envs)
 
     async def submit(self, lease: Lease) -> list[Delivery]:
         """Have a lease read once its worker has read those before."""
         env = self.envs[lease.worker]
-        before = self._last[lease.worker]
-        mine = self._last[lease.worker] = env.kernel.future(self._names[lease.worker])
-        if before is not None and not before.done():
-            await before
+        waiting = self._waiting[lease.worker]
+        if waiting is None:
+            self._waiting[lease.worker] = []
+        else:
+            turn = env.kernel.future(self._names[lease.worker])
+            waiting.append(turn)
+            await turn
         try:
             if self.costs.lease:
                 await self._pass(env, self.costs.lease)
@@ -82,12 +90,22 @@ class Workers:
             if self.costs.put:
                 await self._pass(env, self.costs.put)
         finally:
-            mine.set_result(None)
+            self._release(lease.worker)
         rate = self.costs.transfer_bandwidth
         moved = sum(b.nbytes for b in batches) / rate if rate and self.loading.payload else 0.0
         if late := self.costs.take + self.costs.transfer_latency + moved:
             await self._pass(env, late)
         return batches
+
+    def _release(self, worker: int) -> None:
+        """Let a worker take the next lease that waits for it and was not given up."""
+        waiting = self._waiting[worker]
+        while waiting:
+            turn = waiting.pop(0)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._waiting[worker] = None
 
     @staticmethod
     def _pass(env: Env, seconds: float) -> Awaitable[None]:
@@ -165,7 +183,8 @@ class House:
         writers = {number: self._writer(number) for number in range(self.plan.num_writers)}
         await self.kernel.gather(*(self._train(rank, writers) for rank in range(self.plan.world_size)))
 
-    async def _train(self, rank: int, writers: dict[int, LocalWriter]) -> None:
+    def _train(self, rank: int, writers: dict[int, LocalWriter]) -> Coroutine[Any, Any, None]:
+        """Make a rank and all that serves it; what is given back is its life, not yet begun."""
         plan, node = self.plan, self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         env.writers = writers
@@ -176,7 +195,7 @@ class House:
             env.queue = InlineQueue(env, self.loading)
         else:
             env.queue = LocalQueue(self._queue(rank))
-        await roles.train(env, plan.training(rank), self.tallies[rank])
+        return roles.train(env, plan.training(rank), self.tallies[rank])
 
     def _queue(self, rank: int) -> PrefetchQueue:
         plan = self.plan

@@ -170,6 +170,8 @@ class VirtualKernel:
             for left in self._alive:
                 left.work.close()
             self._alive.clear()
+            gc.freeze()  # all that was made meanwhile is old now: the first collection need not go through it
+            gc.unfreeze()
             if collecting:
                 gc.enable()
 

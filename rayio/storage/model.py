@@ -78,8 +78,9 @@ class Device:
         if self._calls_per_second is not None:
             work = max(work, num_requests / self._calls_per_second)
         whole, self._rest = divmod(work * 1e9 + self._rest, 1.0)
-        self.free_at = max(self.free_at, arrival) + int(whole)
-        return max(arrival + alone, self.free_at + round(self._rest))
+        free_at = self.free_at if self.free_at > arrival else arrival
+        self.free_at = free_at = free_at + int(whole)
+        return max(arrival + alone, free_at + round(self._rest))
 
 
 class Arbiter(Protocol):
@@ -99,7 +100,8 @@ class LocalArbiter:
 class _Drawn(NamedTuple):
     """Latencies of consecutive steps, one row a step, and what each row sums up to."""
 
-    #: Files that each step opens, where opens cost something.
+    #: Requests and opened files of each step.
+    width: int
     num_opens: int
     latencies: NDArray[np.float64]
     sums: list[float]
@@ -125,28 +127,32 @@ class Latencies:
 
         Where opening a file takes its time (``latency``), those of the step's ``num_opens`` files are in them.
         """
-        return self._of(address, number, latency, num_opens if latency is not None else 0)[0]
+        drawn, row = self._of(address, number, latency, num_opens)
+        latencies: NDArray[np.float64] = drawn.latencies[row, :number]
+        return latencies
 
     def sum_of_reads(
         self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
     ) -> float:
         """Give the sum of what :meth:`of_reads` gives."""
-        return self._of(address, number, latency, num_opens if latency is not None else 0)[1]
+        drawn, row = self._of(address, number, latency, num_opens)
+        return drawn.sums[row] if drawn.width == number else float(drawn.latencies[row, :number].sum())
 
     def _of(
         self, address: tuple[int, int, int], number: int, latency: Latency | None, num_opens: int
-    ) -> tuple[NDArray[np.float64], float]:
+    ) -> tuple[_Drawn, int]:
+        """Find the latencies of a step and its row in them, drawing them with its neighbours' when not at hand."""
         rank, epoch, step = address
         many = self.STEPS if number <= 128 else max(1, self.REQUESTS // number)
         block, row = divmod(step, many)
         drawn = self._drawn.get((rank, epoch, block))
-        if drawn is not None and drawn.num_opens == num_opens and len(drawn.sums) == many:
-            width = drawn.latencies.shape[1]
-            if width == number:
-                return drawn.latencies[row], drawn.sums[row]
-            if width > number and latency is None:  # steps of many sizes: the widest one's latencies do for all
-                latencies = drawn.latencies[row, :number]
-                return latencies, float(latencies.sum())
+        # Steps of many sizes: the latencies of the widest do for all, unless those of opens are among them.
+        if (
+            drawn is not None
+            and len(drawn.sums) == many
+            and (drawn.width >= number if latency is None else (drawn.width, drawn.num_opens) == (number, num_opens))
+        ):
+            return drawn, row
         steps = np.arange(block * many, (block + 1) * many, dtype=np.int64)[:, None] << REQUESTS_PER_STEP_BITS
         index = steps + np.arange(number, dtype=np.int64)
         latencies = self.draw(seeds.key(self.seed, "first_byte", rank, epoch), index)
@@ -154,11 +160,11 @@ class Latencies:
             index = steps + np.arange(num_opens, dtype=np.int64)
             opens = latency.draw(seeds.key(self.seed, "open", rank, epoch), index)
             latencies = _each_before_a_request(opens, latencies)
-        drawn = _Drawn(num_opens, latencies, latencies.sum(axis=1).tolist())
+        drawn = _Drawn(number, num_opens, latencies, latencies.sum(axis=1).tolist())
         while len(self._drawn) >= self._most:
             del self._drawn[next(iter(self._drawn))]
         self._drawn[rank, epoch, block] = drawn
-        return drawn.latencies[row], drawn.sums[row]
+        return drawn, row
 
     def of_writes(self, path: str, number: int) -> NDArray[np.float64]:
         """Give the latencies in seconds of a file's write requests."""
