@@ -50,8 +50,13 @@ def line(snapshot: dict[str, Any], planned_steps: int, seconds: float | None) ->
     time = snapshot["time"]
     busy = sum(time.get(name, 0) for name in ("data_wait", "compute", "sync", "checkpoint", "overshoot")) or 1
     share = {name: 100 * time.get(name, 0) / busy for name in ("compute", "data_wait", "sync", "checkpoint")}
-    rate = "" if seconds is None else f" · {snapshot['bytes'] / max(seconds, 1e-9) / 2**20:.0f} MiB/s"
+    # Without a clock there is no rate; spans come from the first moment on, long before the first step ends.
+    rate = (
+        f"{snapshot['spans']} spans"
+        if seconds is None
+        else f"{snapshot['bytes'] / max(seconds, 1e-9) / 2**20:.0f} MiB/s"
+    )
     return (
         f"{snapshot['steps']}/{planned_steps} rank-steps · compute {share['compute']:.1f} % · data wait "
-        f"{share['data_wait']:.1f} % · sync {share['sync']:.1f} % · checkpoint {share['checkpoint']:.1f} %{rate}"
+        f"{share['data_wait']:.1f} % · sync {share['sync']:.1f} % · checkpoint {share['checkpoint']:.1f} % · {rate}"
     )

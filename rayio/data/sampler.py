@@ -251,11 +251,12 @@ class Sampler:
             ranks = self._side_by_side(epoch, rank, number, (first + many) * self.batch_size)
             samples = np.concatenate([self._positions(one, first, many) for one in ranks])
             whole = Block(self._shuffled(epoch, samples).reshape(-1, samples.size // (many * len(ranks))), self.layout)
-            for one, part in zip(ranks, whole.split(many, self.layout) if len(ranks) > 1 else [whole], strict=True):
+            parts = whole.split(many, self.layout) if len(ranks) > 1 else [whole]
+            for one, part in zip(ranks, parts, strict=True):
                 while len(self._blocks) >= self.max_blocks:
                     self._blocks.pop(next(iter(self._blocks), address), None)
                 self._blocks[epoch, one, number] = part
-            block = self._blocks[address]
+            block = parts[0]
         return block, row
 
     def _side_by_side(self, epoch: int, rank: int, number: int, share: int) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -183,8 +183,7 @@ class House:
         writers = {number: self._writer(number) for number in range(self.plan.num_writers)}
         await self.kernel.gather(*(self._train(rank, writers) for rank in range(self.plan.world_size)))
 
-    def _train(self, rank: int, writers: dict[int, LocalWriter]) -> Coroutine[Any, Any, None]:
-        """Make a rank and all that serves it; what is given back is its life, not yet begun."""
+    async def _train(self, rank: int, writers: dict[int, LocalWriter]) -> None:
         plan, node = self.plan, self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         env.writers = writers
@@ -195,7 +194,7 @@ class House:
             env.queue = InlineQueue(env, self.loading)
         else:
             env.queue = LocalQueue(self._queue(rank))
-        return roles.train(env, plan.training(rank), self.tallies[rank])
+        await roles.train(env, plan.training(rank), self.tallies[rank])
 
     def _queue(self, rank: int) -> PrefetchQueue:
         plan = self.plan
