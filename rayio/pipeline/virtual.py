@@ -170,9 +170,10 @@ class VirtualKernel:
             for left in self._alive:
                 left.work.close()
             self._alive.clear()
-            gc.freeze()  # all that was made meanwhile is old now: the first collection need not go through it
-            gc.unfreeze()
             if collecting:
+                if not gc.get_freeze_count():  # make all that is here old: the next collection need not go through it
+                    gc.freeze()
+                    gc.unfreeze()
                 gc.enable()
 
     def _live(self, main: VirtualTask) -> None:
