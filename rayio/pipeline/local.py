@@ -24,7 +24,7 @@ from rayio.pipeline.loading import Loading
 from rayio.pipeline.phases import PhasedQueue
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
-from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, QueueState
+from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.scenario.model import Costs
 from rayio.storage.base import Served, Storage
@@ -39,13 +39,17 @@ class LocalQueue:
     def __init__(self, queue: PrefetchQueue) -> None:
         self.queue = queue
         self.consumed = Consumed()
+        #: What the queue was told last: it is the next request as well, as long as the epoch lasts.
+        self._told: Take | None = None
 
     async def get(self, at: Where) -> Delivery:
         """Take the next batch; the window moves at once."""
-        self.consumed.open(at.epoch)
-        (delivery,) = await self.queue.take(self.consumed.take(1, at.attempt))
+        if self.consumed.open(at.epoch) or self._told is None:
+            self._told = self.consumed.take(1, at.attempt)
+        (delivery,) = await self.queue.take(self._told)
         self.consumed.add(delivery.step)
-        self.queue.heard(self.consumed.take(0, at.attempt))
+        self._told = self.consumed.take(1, at.attempt)
+        self.queue.heard(self._told)
         return delivery
 
 
@@ -68,16 +72,21 @@ class Workers:
         self.envs = envs
         self.loading = loading
         self.costs = costs
-        self._last: list[Future | None] = [None] * len(envs)
+        self._names = [f"{env.name} to be free" for env in envs]
+        #: By worker: None when it is free, else who waits for it, in order.
+        self._waiting: list[list[Future] | None] = [None] * len(envs)
 
     async def submit(self, lease: Lease) -> list[Delivery]:
         """Have a lease read once its worker has read those before."""
         env = self.envs[lease.worker]
         arrives = env.kernel.now() + round(self.costs.lease * 1e9)
-        before = self._last[lease.worker]
-        mine = self._last[lease.worker] = env.kernel.future(f"reader {lease.rank}-{lease.worker} to be free")
-        if before is not None:
-            await before
+        waiting = self._waiting[lease.worker]
+        if waiting is None:
+            self._waiting[lease.worker] = []
+        else:
+            turn = env.kernel.future(self._names[lease.worker])
+            waiting.append(turn)
+            await turn
         try:
             if self.costs.lease:
                 await env.kernel.sleep_until(arrives)
@@ -86,7 +95,7 @@ class Workers:
             if self.costs.put or self.costs.take:
                 await env.sleep("put", self.costs.put, at)
         finally:
-            mine.set_result(None)
+            self._release(lease.worker)
         rate = self.costs.transfer_bandwidth
         moved = sum(b.nbytes for b in batches) / rate if rate and self.loading.payload else 0.0
         if moving := self.costs.transfer_latency + moved:
@@ -94,6 +103,16 @@ class Workers:
         if self.costs.take:
             await self._pass(env, self.costs.take)
         return batches
+
+    def _release(self, worker: int) -> None:
+        """Let a worker take the next lease that waits for it and was not given up."""
+        waiting = self._waiting[worker]
+        while waiting:
+            turn = waiting.pop(0)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._waiting[worker] = None
 
     @staticmethod
     def _pass(env: Env, seconds: float) -> Awaitable[None]:

@@ -202,6 +202,7 @@ class Plan:
             decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
             modelled=self.modelled,
+            itemised=self.scenario.trace.is_itemised,
             rate=decode.rate if isinstance(decode, Work) and self.modelled else None,
             decoding=Decoding(decode) if isinstance(decode, Work) and not self.modelled else None,
         )

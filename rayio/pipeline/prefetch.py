@@ -29,6 +29,7 @@ class PrefetchQueue:
         self._patience_ends = 0
         self._sweeping = False
         self._bound_since: int | None = None
+        self._readers = [f"reader-{state.spec.rank}-{worker}" for worker in range(state.spec.num_workers)]
 
     async def take(self, take: Take, patience_ns: int | None = None) -> list[Delivery]:
         """Learn what was consumed, then give batches as soon as there are any; none when ``patience_ns`` ran out.
@@ -59,8 +60,8 @@ class PrefetchQueue:
 
     def heard(self, take: Take) -> None:
         """Learn what the rank consumed, and let workers start what the window now permits."""
-        self.state.heard(take)
-        self._grant()
+        if self.state.heard(take):
+            self._grant()
 
     async def _sweep(self) -> None:
         """End the newest take's wait when its patience does; one task does it for all of them."""
@@ -76,7 +77,7 @@ class PrefetchQueue:
 
     def _grant(self) -> None:
         for lease in _coalesce(self.state.leases(self._lump), self.lease_steps):
-            self.env.kernel.spawn(self._carry_out(lease, self.env.kernel.now()), f"reader-{lease.rank}-{lease.worker}")
+            self.env.kernel.spawn(self._carry_out(lease, self.env.kernel.now()), self._readers[lease.worker])
         self._note_memory_bound()
 
     async def _carry_out(self, lease: Lease, granted: int) -> None:
@@ -98,13 +99,14 @@ class PrefetchQueue:
         return min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
 
     def _note_memory_bound(self) -> None:
+        since = self._bound_since
+        if self.state.memory_bound == (since is not None):
+            return
         now = self.env.kernel.now()
-        if self.state.memory_bound and self._bound_since is None:
+        if since is None:
             self._bound_since = now
-        elif not self.state.memory_bound and self._bound_since is not None:
-            self.env.span(
-                "memory_bound", self._bound_since, now, self.env.where(self.state.spec.rank, self.state.epoch)
-            )
+        else:
+            self.env.span("memory_bound", since, now, self.env.where(self.state.spec.rank, self.state.epoch))
             self._bound_since = None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from rayio.errors import RunError
 
@@ -35,8 +35,7 @@ class QueueSpec:
         return self.num_workers * self.prefetch_factor
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """Steps of one epoch that one worker is to read, in this order."""
 
     rank: int
@@ -46,8 +45,7 @@ class Lease:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(NamedTuple):
     """A rank's request, repeated safely: all it has consumed, what it holds unconsumed, and how many it wants.
 
     ``consumed`` steps of ``epoch`` are every step below it; ``extra`` are further ones, consumed out of order.
@@ -61,9 +59,12 @@ class Take:
     attempt: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Delivery:
-    """One batch as it travels: what was read, the digest of the sample ids found in it, and the bytes (or none)."""
+    """One batch as it travels: what was read, the digest of the sample ids found in it, and the bytes (or none).
+
+    Nobody changes one; it is not frozen because a frozen one takes eight times as long to make, for every batch.
+    """
 
     epoch: int
     step: int
@@ -109,6 +110,9 @@ class Consumed:
 
     def add(self, step: int) -> None:
         """Note a step as consumed."""
+        if step == self.low and not self.extra:
+            self.low += 1
+            return
         self.extra.add(step)
         while self.low in self.extra:
             self.extra.remove(self.low)
@@ -116,7 +120,7 @@ class Consumed:
 
     def take(self, want: int, attempt: int, holding: tuple[int, ...] = ()) -> Take:
         """Make the message that tells the queue."""
-        return Take(self.epoch, self.low, want, tuple(sorted(self.extra)), holding, attempt)
+        return Take(self.epoch, self.low, want, tuple(sorted(self.extra)) if self.extra else (), holding, attempt)
 
 
 class StaleAttemptError(RunError):
@@ -153,19 +157,23 @@ class QueueState:
         """Steps of the open epoch."""
         return self.spec.steps[self.epoch] if 0 <= self.epoch < len(self.spec.steps) else 0
 
-    def heard(self, take: Take) -> None:
-        """Learn what the rank has consumed. The first word of a new epoch or attempt opens that one's window.
+    def heard(self, take: Take) -> bool:
+        """Learn what the rank has consumed; say whether that was news, so that there may be leases to hand out.
+
+        The first word of a new epoch or attempt opens that one's window.
 
         Raises:
             StaleAttemptError: the message is of an older attempt or a finished epoch.
         """
-        if take.attempt < self.attempt or (take.attempt == self.attempt and take.epoch < self.epoch):
-            raise StaleAttemptError(
-                f"queue-{self.spec.rank} is at attempt {self.attempt}, epoch {self.epoch}; "
-                f"refused a message of attempt {take.attempt}, epoch {take.epoch}"
-            )
-        if (take.attempt, take.epoch) != (self.attempt, self.epoch):
+        if take.attempt != self.attempt or take.epoch != self.epoch:
+            if (take.attempt, take.epoch) < (self.attempt, self.epoch):
+                raise StaleAttemptError(
+                    f"queue-{self.spec.rank} is at attempt {self.attempt}, epoch {self.epoch}; "
+                    f"refused a message of attempt {take.attempt}, epoch {take.epoch}"
+                )
             self._open(take)
+        elif take.consumed <= self.consumed and not take.extra:
+            return False
         if take.consumed > self.consumed:
             for step in range(self.consumed, take.consumed):
                 self._forget(step)
@@ -173,7 +181,9 @@ class QueueState:
         for step in take.extra:
             self._forget(step)
             self.extra.add(step)
-        self.extra = {step for step in self.extra if step >= self.consumed}
+        if self.extra:
+            self.extra = {step for step in self.extra if step >= self.consumed}
+        return True
 
     def _open(self, take: Take) -> None:
         self.attempt, self.epoch = take.attempt, take.epoch
@@ -188,7 +198,8 @@ class QueueState:
     def _forget(self, step: int) -> None:
         self.ready.pop(step, None)
         self.leased.pop(step, None)
-        self.bytes_in_flight -= self._sizes.pop(step, 0)
+        if self._sizes:
+            self.bytes_in_flight -= self._sizes.pop(step, 0)
 
     def leases(self, lump: int = 1) -> list[Lease]:
         """Hand out every step that the window and the bound on bytes permit, one step a lease, in step order.
@@ -196,13 +207,13 @@ class QueueState:
         With a ``lump``, only as many as make whole lumps for every worker (or all that is left of the epoch), unless
         nothing is being read: single steps that only just fit the window would cost a call each.
         """
-        most = room = self._room()
-        if lump > 1 and self.leased and room < self._left():
-            most = room - room % (lump * self.spec.num_workers)
+        spec, num_steps = self.spec, self.num_steps
+        most = room = spec.num_workers * spec.prefetch_factor - len(self.leased) - len(self.ready)
+        if lump > 1 and self.leased and room < num_steps - self.next_step:
+            most = room - room % (lump * spec.num_workers)
         granted: list[Lease] = []
         self.memory_bound = False
-        while len(granted) < most and self._left() > 0:
-            step = self.next_step
+        while most > 0 and (step := self.next_step) < num_steps:
             if step in self.extra:  # consumed out of order before this queue was restarted
                 self.next_step += 1
                 continue
@@ -215,16 +226,9 @@ class QueueState:
             self._free.discard(worker)
             self.leased[step] = worker
             self.next_step += 1
-            granted.append(Lease(self.spec.rank, worker, self.epoch, (step,), self.attempt))
+            most -= 1
+            granted.append(Lease(spec.rank, worker, self.epoch, (step,), self.attempt))
         return granted
-
-    def _room(self) -> int:
-        """Count the steps that may be started before another one is consumed."""
-        return self.spec.window - len(self.leased) - len(self.ready)
-
-    def _left(self) -> int:
-        """Count the steps of the epoch that no worker has been given."""
-        return self.num_steps - self.next_step
 
     def _worker_for(self, step: int) -> int | None:
         if self.spec.assignment == "static":
@@ -245,10 +249,11 @@ class QueueState:
     def finished(self, delivery: Delivery) -> None:
         """Learn that a batch was read. One that nobody waits for any more (consumed, older attempt) is dropped."""
         self._free.add(delivery.worker)
-        if (delivery.attempt, delivery.epoch) != (self.attempt, self.epoch) or delivery.step not in self.leased:
+        step = delivery.step
+        if delivery.attempt != self.attempt or delivery.epoch != self.epoch or step not in self.leased:
             return
-        del self.leased[delivery.step]
-        self.ready[delivery.step] = delivery
+        del self.leased[step]
+        self.ready[step] = delivery
 
     def deliverable(self, take: Take) -> list[Delivery]:
         """Give up to ``want`` batches that the rank neither consumed nor holds: in step order, or as they became ready.
@@ -256,6 +261,9 @@ class QueueState:
         In order there is nothing to give before the first of them is ready; what is ready behind a gap comes along.
         They stay in ``ready`` until consumed, so that a lost answer can be repeated.
         """
+        if take.want == 1 and self.spec.in_order and not take.holding and not self.extra:
+            next_one = self.ready.get(take.consumed)
+            return [] if next_one is None else [next_one]
         held = set(take.holding)
         found = [self.ready[s] for s in self.ready if s not in held]
         if not self.spec.in_order:
