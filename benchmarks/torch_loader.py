@@ -2,8 +2,8 @@
 
 The Dataset is what a user would write: ``numpy.load`` of one npz file per sample, as a tensor; the default collation.
 zipfile checks the CRC-32 of every member that numpy reads. Called as ``torch_loader.py FOLDER BATCH WORKERS PREFETCH
-EPOCHS STEPS``, where 0 steps are all; prints one line of JSON: the seconds between the first batch and the last,
-and how many batches and bytes followed the first.
+EPOCHS STEPS``, where 0 steps are all, it prints one line of JSON: the seconds between the first batch and the last, and
+how many batches and bytes followed the first. By itself it does nothing.
 """
 
 from __future__ import annotations
@@ -52,5 +52,5 @@ def main() -> None:
     sys.stdout.write(json.dumps({"batches": batches - 1, "bytes": nbytes, "seconds": seconds}) + "\n")
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and sys.argv[1:]:
     main()
