@@ -94,6 +94,7 @@ class Env:
         #: How late this rank's steps end (ns): what a real engine's do by themselves.
         self.late_ns = 0
         self._writer = recorder.register(role, index, node)
+        self._add = self.recorder.add
 
     def span(
         self,
@@ -110,9 +111,7 @@ class Env:
     ) -> None:
         """Record what happened between two times (ns). Spans are recorded here and nowhere else."""
         rank, epoch, step, attempt = at
-        self.recorder.add(
-            self._writer, name, start, end, lane, rank, epoch, step, attempt, nbytes, requests, 0, link, status
-        )
+        self._add(self._writer, name, start, end, lane, rank, epoch, step, attempt, nbytes, requests, 0, link, status)
 
     @staticmethod
     def where(rank: int = -1, epoch: int = -1, step: int = -1, attempt: int = 0) -> Where:

@@ -42,6 +42,10 @@ class Buffers:
         #: Oldest first.
         self._kept: list[NDArray[np.uint8]] = []
 
+    def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
+        """Pickle as new: memory stays where it is."""
+        return Buffers, ()
+
     def get(self, nbytes: int) -> NDArray[np.uint8]:
         """Give a buffer of ``nbytes`` with anything in it."""
         with self._lock:
@@ -82,7 +86,8 @@ class Loading:
         self.format = form
         self.seed = seed
         self.decode = decode
-        self._decode_each = decode.value if isinstance(decode, Constant) else None
+        #: Seconds of decoding for each sample, where they are all the same.
+        self.decode_each: float | None = decode.value if isinstance(decode, Constant) and rate is None else None
         #: Bytes per second that decoding takes in place of ``decode``, where it is work and there are no bytes.
         self.rate = rate
         #: What is really done to the bytes, in place of sleeping.
@@ -103,8 +108,6 @@ class Loading:
         """Sum the decoding times of a batch's samples, each drawn at the address of its place in the epoch."""
         if self.rate is not None:
             return nbytes / self.rate
-        if self._decode_each is not None:
-            return self._decode_each * size
         index = at.step * self.samplers.of(at.epoch).batch_size + np.arange(size, dtype=np.int64)
         return float(self.decode.draw(seeds.key(self.seed, "decode", at.rank, at.epoch), index).sum())
 
@@ -150,7 +153,10 @@ class Load:
     @property
     def decode_seconds(self) -> float:
         """How long decoding takes, in seconds."""
-        return self.loading.decode_seconds(self.at, self.block.batch_size, self.block.step_bytes[self.row])
+        each, block = self.loading.decode_each, self.block
+        if each is not None:
+            return each * block.batch_size
+        return self.loading.decode_seconds(self.at, block.batch_size, block.step_bytes[self.row])
 
     def from_files(self, opener: Opener) -> Loaded:
         """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""

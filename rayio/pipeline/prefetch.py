@@ -58,6 +58,11 @@ class PrefetchQueue:
             await self._news
         return []
 
+    def at_hand(self, take: Take) -> list[Delivery]:
+        """Learn what was consumed, then give the batches that are there; none where :meth:`take` has to wait."""
+        self.heard(take)
+        return self.state.deliverable(take) if self._failure is None else []
+
     def heard(self, take: Take) -> None:
         """Learn what the rank consumed, and let workers start what the window now permits."""
         if self.state.heard(take):
@@ -76,37 +81,39 @@ class PrefetchQueue:
             self._news.set_result(None)
 
     def _grant(self) -> None:
-        for lease in _coalesce(self.state.leases(self._lump), self.lease_steps):
-            self.env.kernel.spawn(self._carry_out(lease, self.env.kernel.now()), self._readers[lease.worker])
-        self._note_memory_bound()
+        kernel = self.env.kernel
+        for lease in self.state.leases() if self.lease_steps == 1 else self._joined():
+            kernel.spawn(self._carry_out(lease, kernel.now()), self._readers[lease.worker])
+        if self.state.memory_bound != (self._bound_since is not None):
+            self._note_memory_bound()
 
     async def _carry_out(self, lease: Lease, granted: int) -> None:
+        env = self.env
         try:
             for delivery in await self.submit(lease):
                 self.state.finished(delivery)
-                at = self.env.where(lease.rank, delivery.epoch, delivery.step, delivery.attempt)
-                self.env.span("lease", granted, self.env.kernel.now(), at, lane=1, nbytes=delivery.nbytes)
+                at = env.where(lease.rank, delivery.epoch, delivery.step, delivery.attempt)
+                env.span("lease", granted, env.kernel.now(), at, lane=1, nbytes=delivery.nbytes)
             if self.state.spec.assignment == "dynamic":
                 self._grant()
         except Exception as error:
             self._failure = (lease.attempt, error)
         self._wake()
 
-    @property
-    def _lump(self) -> int:
-        """Steps for each worker that are waited for: leases that only just fit the window would be single steps."""
+    def _joined(self) -> list[Lease]:
+        """Hand out leases of several steps; what only just fits the window is waited for, it would be single steps."""
         spec = self.state.spec
-        return min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
+        lump = min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
+        return _coalesce(self.state.leases(lump), self.lease_steps)
 
     def _note_memory_bound(self) -> None:
-        since = self._bound_since
-        if self.state.memory_bound == (since is not None):
-            return
+        """Note that the bound on bytes begins to keep the window closed, or record that it did."""
         now = self.env.kernel.now()
-        if since is None:
+        if self._bound_since is None:
             self._bound_since = now
         else:
-            self.env.span("memory_bound", since, now, self.env.where(self.state.spec.rank, self.state.epoch))
+            at = self.env.where(self.state.spec.rank, self.state.epoch)
+            self.env.span("memory_bound", self._bound_since, now, at)
             self._bound_since = None
 
 

@@ -135,6 +135,8 @@ class QueueState:
         self.step_bytes = step_bytes
         self.epoch = -1
         self.attempt = 0
+        #: Steps of the open epoch.
+        self.num_steps = 0
         #: Every step below it is consumed.
         self.consumed = 0
         #: Steps at or above ``consumed`` that are consumed too; empty when in order.
@@ -151,11 +153,6 @@ class QueueState:
         self.memory_bound = False
         self._free = set(range(spec.num_workers))
         self._sizes: dict[int, int] = {}
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of the open epoch."""
-        return self.spec.steps[self.epoch] if 0 <= self.epoch < len(self.spec.steps) else 0
 
     def heard(self, take: Take) -> bool:
         """Learn what the rank has consumed; say whether that was news, so that there may be leases to hand out.
@@ -187,6 +184,7 @@ class QueueState:
 
     def _open(self, take: Take) -> None:
         self.attempt, self.epoch = take.attempt, take.epoch
+        self.num_steps = self.spec.steps[self.epoch] if 0 <= self.epoch < len(self.spec.steps) else 0
         self.consumed = self.next_step = take.consumed
         self.extra = set(take.extra)
         self.leased.clear()
@@ -217,10 +215,10 @@ class QueueState:
             if step in self.extra:  # consumed out of order before this queue was restarted
                 self.next_step += 1
                 continue
-            worker = self._worker_for(step)
+            worker = step % spec.num_workers if spec.assignment == "static" else min(self._free, default=None)
             if worker is None:
                 break
-            if not self._bytes_permit(step):
+            if spec.max_bytes is not None and not self._bytes_permit(step, spec.max_bytes):
                 self.memory_bound = True
                 break
             self._free.discard(worker)
@@ -230,17 +228,10 @@ class QueueState:
             granted.append(Lease(spec.rank, worker, self.epoch, (step,), self.attempt))
         return granted
 
-    def _worker_for(self, step: int) -> int | None:
-        if self.spec.assignment == "static":
-            return step % self.spec.num_workers
-        return min(self._free, default=None)
-
-    def _bytes_permit(self, step: int) -> bool:
-        if self.spec.max_bytes is None:
-            return True
+    def _bytes_permit(self, step: int, most: int) -> bool:
         size = self.step_bytes(self.epoch, step)
         # With nothing in flight this is the next step the rank can get: refusing it would stop the run for good.
-        if self.bytes_in_flight and self.bytes_in_flight + size > self.spec.max_bytes:
+        if self.bytes_in_flight and self.bytes_in_flight + size > most:
             return False
         self._sizes[step] = size
         self.bytes_in_flight += size

@@ -15,6 +15,9 @@ from rayio.scenario.distribution import Constant, Distribution
 #: Compute times are drawn this many steps at a time.
 BLOCK = 1024
 
+#: No evaluation is due.
+NEVER = range(0)
+
 
 class Training:
     """One rank's training, as parameters."""
@@ -70,7 +73,7 @@ class Training:
     def evaluations(self, at: Where) -> range:
         """Give the evaluations that follow a step, by their epoch numbers, which go on from those of training."""
         if self.evaluating is None:
-            return range(0)
+            return NEVER
         due = self.evaluating.due(at.epoch, at.step, self.steps(at.epoch))
         return range(self.epochs + due.start, self.epochs + due.stop)
 
