@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ray
@@ -64,11 +65,15 @@ class RemoteQueue:
         self._asking = 0
         self._telling = False
         self._told = (-1, -1, -1)
+        #: A take that waits to be sent, and the answers due to takes that nobody waits for yet, oldest first.
+        self._unsent: Callable[[], Any] | None = None
+        self._answers: list[Any] = []
         self._news: Future | None = None
         self._failure: BaseException | None = None
 
     async def get(self, at: Where) -> Delivery:
         """Take the next batch; asking for the one after it begins at once."""
+        self._send()  # a rank that finds every batch in its hand does not let this loop run
         if self.consumed.open(at.epoch):
             self.hand.clear()
             self._coming.clear()
@@ -107,16 +112,24 @@ class RemoteQueue:
         self._asking += 1
         holding = (*self.hand, *self._coming)
         message = self.consumed.take(self.spec.window, attempt, tuple(sorted(holding)))
-        # Sent now: a rank that finds every batch in its hand does not let this loop run.
-        answer = self.handle.take.remote(self.spec.rank, message, PATIENCE_NS)
-        self.kernel.spawn(self._receive(answer, attempt, epoch), "take")
+        # Sent when the rank next waits, so that sending does not delay its compute.
+        self._send()
+        self._unsent = partial(self.handle.take.remote, self.spec.rank, message, PATIENCE_NS)
+        self.kernel.spawn(self._receive(attempt, epoch), "take")
 
     async def _tell_soon(self, attempt: int) -> None:
         await asyncio.sleep(TELL_NS / 1e9)
         self._telling = False
         self._ask(attempt)
 
-    async def _receive(self, answer: Any, attempt: int, epoch: int) -> None:
+    def _send(self) -> None:
+        if self._unsent is not None:
+            self._answers.append(self._unsent())
+            self._unsent = None
+
+    async def _receive(self, attempt: int, epoch: int) -> None:
+        self._send()
+        answer = self._answers.pop(0)
         try:
             deliveries = await answer
         except Exception as error:
