@@ -55,7 +55,7 @@ class Block:
 
     def __init__(self, samples: NDArray[np.int64], layout: Layout, within: Block | None = None, first: int = 0) -> None:
         self.samples = samples
-        self.batch_size = samples.shape[1]
+        self.batch_size: int = samples.shape[1]
         if within is None:
             self.files, self.index = layout.locate(samples)
             self.nbytes = layout.sample_bytes_of(self.files)

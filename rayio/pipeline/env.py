@@ -61,6 +61,22 @@ class WriterPort(Protocol):
 class Env:
     """One role's world: its clock, its name in the trace, and the ports that its engine gave it."""
 
+    __slots__ = (
+        "_add",
+        "_writer",
+        "barrier",
+        "born",
+        "is_capturing",
+        "kernel",
+        "late_ns",
+        "level",
+        "name",
+        "queue",
+        "recorder",
+        "storage",
+        "writers",
+    )
+
     def __init__(
         self,
         kernel: Kernel,

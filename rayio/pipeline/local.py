@@ -36,6 +36,8 @@ from rayio.trace.recorder import Recorder
 class LocalQueue:
     """A rank's end of a queue in the same process."""
 
+    __slots__ = ("_told", "consumed", "queue")
+
     def __init__(self, queue: PrefetchQueue) -> None:
         self.queue = queue
         self.consumed = Consumed()
@@ -67,6 +69,8 @@ class InlineQueue:
 
 class Workers:
     """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
+
+    __slots__ = ("_names", "_waiting", "costs", "envs", "loading")
 
     def __init__(self, envs: list[Env], loading: Loading, costs: Costs) -> None:
         self.envs = envs
@@ -122,6 +126,8 @@ class Workers:
 class LocalBarrier:
     """A rank's end of a barrier in the same process; its answer takes ``delay_ns``."""
 
+    __slots__ = ("barrier", "delay_ns")
+
     def __init__(self, barrier: Barrier, delay_ns: int) -> None:
         self.barrier = barrier
         self.delay_ns = delay_ns
@@ -176,6 +182,8 @@ class House:
         self.barrier = Barrier(kernel, plan.parties, plan.meets)
         self.loading = plan.loading(plan.world_size)
         self.latencies = Latencies(plan.first_byte.draw, plan.scenario.seed, plan.world_size)
+        #: Connections hold no state: all roles that use one modelled device share them.
+        self._modelled = [self._connections(device) for device in self.devices]
 
     def storage(self, node: int, path: str) -> Storage:
         """Give a role's connections to storage."""
@@ -183,8 +191,11 @@ class House:
             kernel, is_itemised = self.kernel, self.plan.scenario.trace.is_itemised
             anchor = kernel.anchor if is_itemised and isinstance(kernel, WallKernel) else None
             return PosixStorage(self.root / path, self.kernel.threaded, anchor)
+        return self._modelled[self.plan.device_of_node(node)]
+
+    def _connections(self, device: Device) -> ModelStorage:
         return ModelStorage(
-            LocalArbiter(self.devices[self.plan.device_of_node(node)]),
+            LocalArbiter(device),
             self.plan.device,
             self.latencies,
             self.kernel,

@@ -15,6 +15,20 @@ Submit = Callable[[Lease], Awaitable[Sequence[Delivery]]]
 class PrefetchQueue:
     """The queue of one rank: it submits the workers' reads, owns what they return, and answers the rank's takes."""
 
+    __slots__ = (
+        "_bound_since",
+        "_failure",
+        "_news",
+        "_patience_ends",
+        "_readers",
+        "_sweeping",
+        "_ticket",
+        "env",
+        "lease_steps",
+        "state",
+        "submit",
+    )
+
     def __init__(self, env: Env, state: QueueState, submit: Submit) -> None:
         self.env = env
         self.state = state

@@ -130,6 +130,23 @@ class StaleAttemptError(RunError):
 class QueueState:
     """All that a queue knows. ``step_bytes(epoch, step)`` says how large a batch will be."""
 
+    __slots__ = (
+        "_free",
+        "_sizes",
+        "attempt",
+        "bytes_in_flight",
+        "consumed",
+        "epoch",
+        "extra",
+        "leased",
+        "memory_bound",
+        "next_step",
+        "num_steps",
+        "ready",
+        "spec",
+        "step_bytes",
+    )
+
     def __init__(self, spec: QueueSpec, step_bytes: Callable[[int, int], int]) -> None:
         self.spec = spec
         self.step_bytes = step_bytes
