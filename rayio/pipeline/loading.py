@@ -100,8 +100,9 @@ class Loading:
 
     def of(self, at: Where) -> Load:
         """Give all there is to know of one batch before it is read."""
-        sampler = self.samplers.of(at.epoch)
-        block, row = sampler.block(at.epoch, at.rank, at.step)
+        rank, epoch, step, _ = at
+        sampler = self.samplers.of(epoch)
+        block, row = sampler.block(epoch, rank, step)
         return Load(self, at, sampler, block, row)
 
     def decode_seconds(self, at: Where, size: int, nbytes: int) -> float:

@@ -70,28 +70,33 @@ class InlineQueue:
 class Workers:
     """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
 
-    __slots__ = ("_names", "_waiting", "costs", "envs", "loading")
+    __slots__ = ("_names", "_waiting", "costs", "envs", "is_free", "loading")
 
     def __init__(self, envs: list[Env], loading: Loading, costs: Costs) -> None:
         self.envs = envs
         self.loading = loading
         self.costs = costs
+        #: Whether a lease costs nothing but the read.
+        self.is_free = not any((costs.lease, costs.put, costs.take, costs.transfer_latency, costs.transfer_bandwidth))
         self._names = [f"{env.name} to be free" for env in envs]
         #: By worker: None when it is free, else who waits for it, in order.
         self._waiting: list[list[Future] | None] = [None] * len(envs)
 
     async def submit(self, lease: Lease) -> list[Delivery]:
         """Have a lease read once its worker has read those before."""
-        env = self.envs[lease.worker]
-        arrives = env.kernel.now() + round(self.costs.lease * 1e9)
-        waiting = self._waiting[lease.worker]
+        worker = lease.worker
+        env = self.envs[worker]
+        arrives = 0 if self.is_free else env.kernel.now() + round(self.costs.lease * 1e9)
+        waiting = self._waiting[worker]
         if waiting is None:
-            self._waiting[lease.worker] = []
+            self._waiting[worker] = []
         else:
-            turn = env.kernel.future(self._names[lease.worker])
+            turn = env.kernel.future(self._names[worker])
             waiting.append(turn)
             await turn
         try:
+            if self.is_free:
+                return await roles.read_lease(env, self.loading, lease)
             if self.costs.lease:
                 await env.kernel.sleep_until(arrives)
             batches = await roles.read_lease(env, self.loading, lease)
@@ -99,7 +104,7 @@ class Workers:
             if self.costs.put or self.costs.take:
                 await env.sleep("put", self.costs.put, at)
         finally:
-            self._release(lease.worker)
+            self._release(worker)
         rate = self.costs.transfer_bandwidth
         moved = sum(b.nbytes for b in batches) / rate if rate and self.loading.payload else 0.0
         if moving := self.costs.transfer_latency + moved:
@@ -134,10 +139,11 @@ class LocalBarrier:
 
     def announce(self, at: Where, deadline: int) -> Awaitable[int]:
         """Announce this rank's deadline."""
-        answer = self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline)
+        rank, epoch, step, attempt = at
+        answer = self.barrier.announce(rank, epoch, step, attempt, deadline)
         if not self.delay_ns:
             return answer
-        return self.barrier.kernel.spawn(self._delayed(answer), f"barrier answers rank-{at.rank}")
+        return self.barrier.kernel.spawn(self._delayed(answer), f"barrier answers rank-{rank}")
 
     async def _delayed(self, answer: Future) -> int:
         latest = int(await answer)

@@ -179,20 +179,21 @@ class QueueState:
         Raises:
             StaleAttemptError: the message is of an older attempt or a finished epoch.
         """
-        if take.attempt != self.attempt or take.epoch != self.epoch:
-            if (take.attempt, take.epoch) < (self.attempt, self.epoch):
+        epoch, consumed, _, extra, _, attempt = take
+        if attempt != self.attempt or epoch != self.epoch:
+            if (attempt, epoch) < (self.attempt, self.epoch):
                 raise StaleAttemptError(
                     f"queue-{self.spec.rank} is at attempt {self.attempt}, epoch {self.epoch}; "
-                    f"refused a message of attempt {take.attempt}, epoch {take.epoch}"
+                    f"refused a message of attempt {attempt}, epoch {epoch}"
                 )
             self._open(take)
-        elif take.consumed <= self.consumed and not take.extra:
+        elif consumed <= self.consumed and not extra:
             return False
-        if take.consumed > self.consumed:
-            for step in range(self.consumed, take.consumed):
+        if consumed > self.consumed:
+            for step in range(self.consumed, consumed):
                 self._forget(step)
-            self.consumed = take.consumed
-        for step in take.extra:
+            self.consumed = consumed
+        for step in extra:
             self._forget(step)
             self.extra.add(step)
         if self.extra:
@@ -269,16 +270,17 @@ class QueueState:
         In order there is nothing to give before the first of them is ready; what is ready behind a gap comes along.
         They stay in ``ready`` until consumed, so that a lost answer can be repeated.
         """
-        if take.want == 1 and self.spec.in_order and not take.holding and not self.extra:
-            next_one = self.ready.get(take.consumed)
+        _, consumed, want, _, holding, _ = take
+        if want == 1 and self.spec.in_order and not holding and not self.extra:
+            next_one = self.ready.get(consumed)
             return [] if next_one is None else [next_one]
-        held = set(take.holding)
+        held = set(holding)
         found = [self.ready[s] for s in self.ready if s not in held]
         if not self.spec.in_order:
-            return found[: take.want]
-        first = take.consumed
+            return found[:want]
+        first = consumed
         while first in held or first in self.extra:
             first += 1
         if first not in self.ready:
             return []
-        return sorted((d for d in found if d.step >= first), key=lambda delivery: delivery.step)[: take.want]
+        return sorted((d for d in found if d.step >= first), key=lambda delivery: delivery.step)[:want]

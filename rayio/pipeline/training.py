@@ -77,11 +77,12 @@ class Training:
         """Give a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
         if isinstance(self.compute, Constant):
             return self.compute.value * self.factor
-        number, row = divmod(at.step, BLOCK)
-        if (at.epoch, number) != self._block:
-            index = np.arange(number * BLOCK, min((number + 1) * BLOCK, self.steps(at.epoch)), dtype=np.int64)
-            self._drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, at.epoch), index).tolist()
-            self._block = (at.epoch, number)
+        _, epoch, step, _ = at
+        number, row = divmod(step, BLOCK)
+        if (epoch, number) != self._block:
+            index = np.arange(number * BLOCK, min((number + 1) * BLOCK, self.steps(epoch)), dtype=np.int64)
+            self._drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, epoch), index).tolist()
+            self._block = (epoch, number)
         return self._drawn[row] * self.factor
 
     def evaluations(self, at: Where) -> range:
