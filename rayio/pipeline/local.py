@@ -18,7 +18,7 @@ from typing import Any
 from rayio.pipeline import roles
 from rayio.pipeline.barrier import Barrier
 from rayio.pipeline.env import Env, QueuePort, Shard, Where
-from rayio.pipeline.kernel import Future, Kernel, WallKernel
+from rayio.pipeline.kernel import Future, Kernel, WallKernel, Work
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.phases import PhasedQueue
@@ -214,7 +214,8 @@ class House:
         writers = {number: self._writer(number) for number in range(self.plan.num_writers)}
         await self.kernel.gather(*(self._train(rank, writers) for rank in range(self.plan.world_size)))
 
-    async def _train(self, rank: int, writers: dict[int, LocalWriter]) -> None:
+    def _train(self, rank: int, writers: dict[int, LocalWriter]) -> Work[None]:
+        """Give a rank its world, and its life as a coroutine."""
         plan, node = self.plan, self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         env.writers = writers
@@ -226,7 +227,7 @@ class House:
             env.queue = InlineQueue(env, self.loading)
         else:
             env.queue = self._queue(rank)
-        await roles.train(env, plan.training(rank), self.tallies[rank])
+        return roles.train(env, plan.training(rank), self.tallies[rank])
 
     def _queue(self, rank: int) -> QueuePort:
         """Make a rank's readers and its queue, or two queues that share the readers when it evaluates."""

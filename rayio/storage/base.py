@@ -53,8 +53,8 @@ class RequestTable(NamedTuple):
 
     def row(self, row: int, address: tuple[int, int, int]) -> Requests:
         """Give the requests of one step."""
-        edges = self.edges
-        return Requests(address, self.num_opens[row], self.nbytes[edges[row] : edges[row + 1]], None, self.totals[row])
+        num_opens, nbytes, edges, totals = self
+        return Requests(address, num_opens[row], nbytes[edges[row] : edges[row + 1]], None, totals[row])
 
 
 #: What kinds of requests there are, by their code in :data:`ISSUED`.

@@ -136,8 +136,8 @@ class Latencies:
         self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
     ) -> float:
         """Give the sum of what :meth:`of_reads` gives."""
-        drawn, row = self._of(address, number, latency, num_opens)
-        return drawn.sums[row] if drawn.width == number else float(drawn.latencies[row, :number].sum())
+        (width, _, latencies, sums), row = self._of(address, number, latency, num_opens)
+        return sums[row] if width == number else float(latencies[row, :number].sum())
 
     def apart(
         self, address: tuple[int, int, int], number: int, latency: Latency | None, num_opens: int
@@ -160,12 +160,10 @@ class Latencies:
         block, row = divmod(step, many)
         drawn = self._drawn.get((rank, epoch, block))
         # Steps of many sizes: the latencies of the widest do for all, unless those of opens are among them.
-        if (
-            drawn is not None
-            and len(drawn.sums) == many
-            and (drawn.width >= number if latency is None else (drawn.width, drawn.num_opens) == (number, num_opens))
-        ):
-            return drawn, row
+        if drawn is not None:
+            width, opened, _, sums = drawn
+            if len(sums) == many and (width >= number if latency is None else width == number and opened == num_opens):
+                return drawn, row
         steps = np.arange(block * many, (block + 1) * many, dtype=np.int64)[:, None] << REQUESTS_PER_STEP_BITS
         index = steps + np.arange(number, dtype=np.int64)
         latencies = self.draw(seeds.key(self.seed, "first_byte", rank, epoch), index)
@@ -211,8 +209,9 @@ class ModelStorage:
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Let the time pass that these requests take; answer None, for a model has no bytes."""
-        address, num_opens, sizes, places, _ = requests
-        number, nbytes, spec = len(sizes), requests.total_bytes, self.spec
+        address, num_opens, sizes, places, known_bytes = requests
+        number, spec = len(sizes), self.spec
+        nbytes = requests.total_bytes if known_bytes is None else known_bytes
         if self.io_depth == 1:
             latency = self.latencies.sum_of_reads(address, number, spec.open, num_opens)
             alone = latency + nbytes / spec.connection_bandwidth
