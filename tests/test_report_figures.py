@@ -94,8 +94,7 @@ def test_figures_sum_to_the_numbers_of_the_result(overrides: dict[str, Any]) -> 
     window = find_window(lives, steps, wanted)[0]
     distribution = figures.histogram(figures.step_times(steps, window))
     assert distribution is not None
-    assert distribution.counts.sum() == result["percentiles"]["step_time"]["count"]
-    assert distribution.edges[-1] == pytest.approx(result["percentiles"]["step_time"]["max"])
+    assert distribution.counts.sum() + distribution.beyond == result["percentiles"]["step_time"]["count"]
 
 
 def test_a_batch_is_being_read_then_ready_then_taken() -> None:
@@ -157,6 +156,13 @@ def test_a_bin_without_a_step_of_a_rank_is_empty() -> None:
     assert found.pace[0, 1:].tolist() == [1, 1]
 
 
+def test_of_two_ranks_the_quicker_one_is_the_measure() -> None:
+    _, lives, steps = traced(STORY, SLOW)
+    found = figures.heat_map(lives, steps, Bins(5100, 300, 3))
+    assert found is not None
+    assert np.allclose(found.pace, [[1], [2]])
+
+
 def test_one_rank_is_compared_with_nobody() -> None:
     _, lives, steps = traced(STORY)
     assert figures.heat_map(lives, steps, Bins(5000, 250, 4)) is None
@@ -172,6 +178,15 @@ def test_a_histogram_counts_everything(durations: list[int], is_log: bool) -> No
     assert found.is_log == is_log
     assert (np.diff(found.edges) > 0).all()
     assert len(found.edges) == len(found.counts) + 1
+    assert found.beyond == 0
+
+
+def test_a_few_very_long_times_do_not_squeeze_the_others() -> None:
+    found = figures.histogram(np.array([*range(1000, 1100), 50_000]))
+    assert found is not None
+    assert found.beyond == 1
+    assert found.counts.sum() == 100
+    assert (found.counts > 0).sum() > 10
 
 
 def test_there_is_no_histogram_of_nothing() -> None:

@@ -44,6 +44,9 @@ def explained(
     info, result = directory.info, directory.result
     shape = RunShape.of(scenario)
     verdict = judge(charged, shape)
+    if info.get("imported"):  # what no span covers is not rayio's
+        others = {"meaning": "in no record of the results"}
+        verdict["table"] = [row | (others if row["cause"] == "other" else {}) for row in verdict["table"]]
     workers = derive.num_readers(scenario) or derive.world_size(scenario)
     capacity = capacities(spans, charged, shape, workers)
     notes = [*_trouble(directory, result), *verdict.pop("notes")]
@@ -51,6 +54,8 @@ def explained(
         notes.append("the run has no spans: nothing can be explained")
     elif not charged.steps.number:
         notes.append("no rank completed a step: nothing can be explained")
+    elif info.get("imported"):
+        notes.append("the results have no readers: waits cannot be taken apart, nor the run simulated")
     elif not any(row["stage"] == "worker" for row in capacity["stages"]):
         notes.append(
             "no spans of readers: waits cannot be taken apart, nor the run simulated; run with trace.level=batch"

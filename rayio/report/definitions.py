@@ -64,7 +64,7 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "pace": (
         "pace",
-        "Time that a rank needs for a step without the wait for other ranks, over the same of the median rank in "
+        "Time that a rank needs for a step without the wait for other ranks, over that of the (lower) median rank in "
         "the same bin of time: 1.5 × is a rank that needs half as long again.",
     ),
     "percentile": ("percentiles", "Nearest rank: each is a time that occurred."),

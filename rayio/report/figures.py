@@ -118,11 +118,15 @@ def queues(spans: pa.Table, lives: Lives, bins: Bins) -> Queues | None:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts between edges (seconds, one more than counts); a length on an edge counts above it, the last one below."""
+    """Counts between edges (seconds, one more than counts); a length on an edge counts above it, the last one below.
+
+    ``beyond`` are longer than the last edge: few, and so long that the others would be one bar beside them.
+    """
 
     edges: Floats
     counts: Ints
     is_log: bool
+    beyond: int
 
 
 def histogram(durations: Ints, bars: int = BARS) -> Histogram | None:
@@ -130,14 +134,18 @@ def histogram(durations: Ints, bars: int = BARS) -> Histogram | None:
     if not len(durations):
         return None
     low = max(int(durations.min()), 1)
-    high = max(int(durations.max()), low)
+    middle, rare = np.percentile(durations, [50, 99])
+    far = int(middle + max(4 * (rare - middle), 0.1 * middle))
+    longest = max(int(durations.max()), low)
+    high = longest if longest <= 1.5 * far else max(far, low)
     is_log = high > 8 * low
     if high == low:
         low, high, bars = int(low * 0.9), int(low * 1.1) + 1, 9
     edges = np.geomspace(low, high, bars + 1) if is_log else np.linspace(low, high, bars + 1)
     edges[0], edges[-1] = low, high
-    at = np.clip(np.searchsorted(edges, durations, side="right") - 1, 0, bars - 1)
-    return Histogram(edges / 1e9, np.bincount(at, minlength=bars), is_log)
+    near = durations[durations <= edges[-1]]
+    at = np.clip(np.searchsorted(edges, near, side="right") - 1, 0, bars - 1)
+    return Histogram(edges / 1e9, np.bincount(at, minlength=bars), is_log, len(durations) - len(near))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +154,7 @@ class HeatMap:
 
     bins: Bins
     ranks: list[tuple[int, int]]
-    #: Time of a step without the wait for other ranks, over that of the median rank in the same bin.
+    #: Time of a step without the wait for other ranks, over that of the (lower) median rank in the same bin.
     pace: Floats
     #: Shares of the rank's time.
     data_wait: Floats
@@ -164,8 +172,9 @@ def heat_map(lives: Lives, steps: Steps, bins: Bins, rows: int = ROWS) -> HeatMa
     number = _weighted(bins, steps, ranks, np.ones(steps.number, np.int64))
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.where(number > 0, own / number, np.nan)
-        typical = np.array([np.median(column[~np.isnan(column)]) if (~np.isnan(column)).any() else np.nan
-                            for column in each.T])  # fmt: skip
+        held = np.sort(each, axis=0)  # NaN last
+        middle = (np.maximum((~np.isnan(each)).sum(axis=0), 1) - 1) // 2
+        typical = held[middle, np.arange(bins.number)]
         pace = np.where(typical > 0, each / typical, np.nan)
         shares = [
             np.where(lasted > 0, _weighted(bins, steps, ranks, steps.parts[name]) / lasted, np.nan)

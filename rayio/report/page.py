@@ -65,12 +65,8 @@ def _facts(content: Content) -> str:
     engine = (
         "imported from results of DLIO" if content.result.get("imported") else f"{content.info.get('engine')} engine"
     )
-    facts = [
-        engine,
-        f"{ranks} rank{'s' * (ranks != 1)}",
-        format_seconds(wall) if wall else "",
-        content.info.get("started"),
-    ]
+    started = str(content.info.get("started") or "").replace("T", " ").replace("+00:00", " UTC").partition(".")[0]
+    facts = [engine, f"{ranks} rank{'s' * (ranks != 1)}", format_seconds(wall) if wall else "", started]
     return '<p class="facts">' + " · ".join(escape(str(fact)) for fact in facts if fact) + "</p>"
 
 

@@ -133,7 +133,8 @@ def step_times(content: Content) -> str:
     statistics = (content.result.get("percentiles") or {}).get("step_time")
     marks = []
     if statistics and statistics["count"] > 2:
-        marks = [(place(statistics[n]), f"{n} {tables.seconds(statistics[n])}") for n in ("p50", "p90", "p99")]
+        known = [(n, statistics[n]) for n in ("p50", "p90", "p99") if statistics[n] <= high]
+        marks = [(place(value), f"{n} {tables.seconds(value)}") for n, value in known]
     top = axes.roof(float(found.counts.max()))
     said = [
         f"{axes.seconds_label(a, high)} – {axes.seconds_label(b, high)}\n{count:,} steps"
@@ -145,7 +146,10 @@ def step_times(content: Content) -> str:
         y=[(at, text) for at, text in axes.linear(top) if "." not in text], tips=said, marks=marks,
     )  # fmt: skip
     scale = ", logarithmic axis" if found.is_log else ""
-    head = f"number of steps{scale}, {int(found.counts.sum()):,} in all"
+    head = f"number of steps{scale}, {int(found.counts.sum()) + found.beyond:,} in all"
+    if found.beyond:
+        head += f"; {found.beyond:,} longer than {tables.seconds(high)} are not drawn"
+        head += f" (up to {tables.seconds(statistics['max'])})" if statistics else ""
     return f"<h3>{term('step', 'step times')} <small>{head}</small></h3>{drawn}"
 
 
@@ -206,7 +210,7 @@ def timeline(content: Content) -> str:
     )  # fmt: skip
     data = json.dumps(packed(found), separators=(",", ":")).replace("</", "<\\/")
     return (
-        f'<p class="lead">{few}{coarse}Drag to look closer, double-click to step back.</p>'
+        f'<p class="lead">{few}{coarse}<span class="screen">Drag to look closer, double-click to step back.</span></p>'
         '<div id="timeline"><p class="choice" id="windows"></p><p class="choice"><button type="button" data-move="-1">◀'
         '</button><button type="button" data-move="1">▶</button><button type="button" data-zoom="0.5">closer</button>'
         '<button type="button" data-zoom="2">wider</button><button type="button" data-zoom="0">whole run</button>'

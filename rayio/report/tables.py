@@ -40,6 +40,10 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") ->
     return f'<div class="scroll"><table class="{name}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
+
+
 def tiles(result: Mapping[str, Any]) -> str:
     """Write the headline numbers; ``data-key`` names the key of result.json that each shows."""
     low, high = percent(result.get("au_min")), percent(result.get("au_max"))
@@ -53,7 +57,7 @@ def tiles(result: Mapping[str, Any]) -> str:
         ("sync_share", "share", "sync", percent(result.get("sync_share")), "of step time"),
         ("other_share", "overhead", "overhead", percent(result.get("other_share"), 2), f"of step time, {others}"),
         ("goodput", "goodput", "goodput", percent(result.get("goodput")), "of wall time"),
-        ("wall_seconds", "wall", "wall time", seconds(result.get("wall_seconds")), f"{result.get('steps', 0):,} steps"),
+        ("wall_seconds", "wall", "wall time", seconds(result.get("wall_seconds")), _steps(result.get("steps", 0))),
     ]
     if result.get("au_dlio") is not None:
         rate_dlio = decimal(result.get("samples_per_second_dlio"))
@@ -89,7 +93,7 @@ def waterfall(verdict: Mapping[str, Any]) -> str:
     return (
         '<div class="waterfall">' + "".join(lines) + total
         + f'<span class="n">{percent(begin)}</span><span class="n">{format_seconds(verdict["seconds"])}</span>'
-        f'<span class="what">{verdict["steps"]:,} steps of all ranks</span></div></div>'
+        f'<span class="what">{_steps(verdict["steps"])} of all ranks</span></div></div>'
     )  # fmt: skip
 
 
@@ -207,4 +211,5 @@ def lost_points(result: Mapping[str, Any]) -> str:
         [term("au-dlio", name), f"{points[name]:.2f}", escape(what)]
         for name, what in ({"au": "Σ compute / T"} | LOSSES).items()
     ]
-    return f"<p>The parts sum to 100.{said}</p>" + table(["by DLIO's formula", "points", ""], rows, "worded")
+    head = f"<h3>{term('au-dlio', 'as DLIO counts')} <small>the parts sum to 100.{said}</small></h3>"
+    return head + table(["", "points", ""], rows, "worded")
