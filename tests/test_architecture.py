@@ -22,7 +22,8 @@ LEVEL = {
     "cluster": 4,
     "session": 5,
     "predict": 5,
-    "cli": 6,
+    "report": 6,
+    "cli": 7,
 }  # fmt: skip
 
 #: The package's own front doors, which stand above all.

@@ -134,11 +134,16 @@ def _headline(result: Mapping[str, Any]) -> list[str]:
 def _split(result: Mapping[str, Any]) -> list[str]:
     time, share = result.get("time", {}), result.get("share", {})
     names = [name for name in SPLIT if name not in ("evaluate", "restart") or time.get(name)]
-    what = _WHAT | ({"other": "in no record of the results"} if result.get("imported") else {})
+    what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
         f"  {name:<12}{_seconds(time.get(name)):>12}{_percent(share.get(name)):>10}  {what[name]}" for name in names
     ]
+
+
+def meaning_of(result: Mapping[str, Any]) -> dict[str, str]:
+    """Say what each part of the ranks' time is."""
+    return _WHAT | ({"other": "in no record of the results"} if result.get("imported") else {})
 
 
 def _percentiles(result: Mapping[str, Any]) -> list[str]:
