@@ -12,9 +12,10 @@ from exports import foreign, training
 from handmade import Trace
 
 from rayio.errors import ExportError
+from rayio.export.kinds import of_steps
 from rayio.export.select import chosen, parse, step_keys
 from rayio.export.spans import KINDS, Spans
-from rayio.export.traces import epoch_ns, of_steps, run_key, spans_of
+from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.trace.ids import trace_id
 from rayio.trace.span import batch_id, schema
 

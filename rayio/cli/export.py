@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from rayio.export.transport import Sender
     from rayio.trace.store import RunDirectory
 
 #: Options whose value may be left out: then the standard variables say where.
@@ -104,6 +105,17 @@ def _send(directory: RunDirectory, path: Path, url: str, select: str | None, *, 
         return
     again = f"rayio export {path} --{'grpc' if by_grpc else 'otlp'} {shown(url)}".rstrip()
     raise ExportError(f"{sent.told(sender.target)}; the run still has all: {again}")
+
+
+def collector(otlp: str | None, grpc: str | None) -> Sender | None:
+    """Give the way to the collector that a run's spans are sent to as it goes, if there is one."""
+    from rayio.export.transport import connect
+
+    if otlp is not None and grpc is not None:
+        raise typer.BadParameter("--otlp and --grpc exclude each other for a run; give one")
+    if otlp is None and grpc is None:
+        return None
+    return connect(otlp or grpc or "", grpc=grpc is not None)
 
 
 def view(

@@ -12,8 +12,9 @@ from typing import IO, TYPE_CHECKING
 
 from rayio.errors import ExportError
 from rayio.export import select
+from rayio.export.kinds import of_steps
 from rayio.export.spans import MANY_SPANS, Spans
-from rayio.export.traces import epoch_ns, of_steps, run_key, spans_of
+from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.replacing import replacing
 from rayio.trace.store import RunDirectory
 

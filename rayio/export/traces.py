@@ -10,7 +10,6 @@ libraries keep their own ids, parents and links.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.errors import StorageError
+from rayio.export.kinds import BATCH, CHECKPOINT, FOREIGN, LIFE, STEP, WAITS, WITHIN, codes_of, trace_kinds
 from rayio.export.select import step_keys
 from rayio.export.spans import KINDS, Ints, Resource, Said, Spans, Words, halves, joined, numbered
 from rayio.trace.ids import span_ids, trace_id
@@ -27,16 +27,6 @@ from rayio.trace.span import COLUMNS
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Spans of ranks that make a step; what else a rank records of a batch is its production, done by the rank itself.
-_PHASES = (
-    "data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot", "eval_data_wait", "eval_compute",
-)  # fmt: skip
-_WAITS = ("data_wait", "eval_data_wait")
-_WITHIN = ("sample", "io.open", "io.read", "io.write", "io.fsync")
-
-#: Kinds of traces, as they are named in ids, and the number of the kind here.
-_LIFE, _STEP, _BATCH, _CHECKPOINT, _FOREIGN = range(5)
 
 
 def run_key(info: dict[str, Any]) -> str:
@@ -55,22 +45,6 @@ def epoch_ns(info: dict[str, Any]) -> int:
         return 0
 
 
-def of_steps(table: pa.Table, steps: Ints | None) -> pa.Table:
-    """Keep the spans of these steps, the production of the batches that they took, and all that is of no step."""
-    if steps is None:
-        return table
-    keys = step_keys(table)
-    kept = (keys < 0) | np.isin(keys, steps)
-    waits = kept & np.isin(_codes(table, "name")[1], _places(table, "name", _WAITS))
-    taken = np.unique(table["link"].to_numpy()[waits])
-    return table.filter(kept | np.isin(table["batch"].to_numpy(), taken) & (_trace_kinds(table) == _BATCH))
-
-
-def batches_made(table: pa.Table) -> bool:
-    """Say whether the production of any batch was recorded; without it there is nothing to link to."""
-    return bool((_trace_kinds(table) == _BATCH).any())
-
-
 def spans_of(table: pa.Table, run: str, shift_ns: int = 0, *, has_batches: bool | None = None) -> Spans:
     """Put a table of spans into traces; it must hold every span of the traces that it touches.
 
@@ -78,38 +52,12 @@ def spans_of(table: pa.Table, run: str, shift_ns: int = 0, *, has_batches: bool 
         table: spans, in any order (columns: ``rayio.trace.span``).
         run: what the ids are derived from, see :func:`run_key`.
         shift_ns: added to every time.
-        has_batches: whether waits link to the production of their batch; None: if the table has any.
+        has_batches: whether waits and checkpoints link to what others did for them; None: to what is in the table.
 
     Raises:
         StorageError: what another library's span says of itself is damaged.
     """
     return _Traces(table, run, shift_ns, has_batches).spans()
-
-
-def _codes(table: pa.Table, column: str) -> tuple[list[str], NDArray[np.int32]]:
-    values = table[column].unify_dictionaries().combine_chunks()
-    chunk = values.chunk(0) if hasattr(values, "chunk") and values.num_chunks else values
-    if not len(table):
-        return [], np.zeros(0, np.int32)
-    return chunk.dictionary.to_pylist(), chunk.indices.to_numpy(zero_copy_only=False).astype(np.int32)
-
-
-def _places(table: pa.Table, column: str, texts: Iterable[str]) -> list[int]:
-    wanted = {*texts}
-    return [code for code, text in enumerate(_codes(table, column)[0]) if text in wanted]
-
-
-def _trace_kinds(table: pa.Table) -> NDArray[np.int8]:
-    """Say of what kind the trace of each span is."""
-    role, name = _codes(table, "role")[1], _codes(table, "name")[1]
-    is_rank = np.isin(role, _places(table, "role", ["rank"]))
-    is_phase = is_rank & np.isin(name, _places(table, "name", _PHASES))
-    is_writer = np.isin(role, _places(table, "role", ["checkpoint_writer"]))
-    kinds = np.where(is_phase, _STEP, np.where(is_writer, _CHECKPOINT, _BATCH))
-    kinds[table["batch"].to_numpy() < 0] = _LIFE
-    own = [code for code, text in enumerate(_codes(table, "attributes")[0]) if text]
-    kinds[np.isin(_codes(table, "attributes")[1], own)] = _FOREIGN
-    return kinds.astype(np.int8)
 
 
 class _Traces:
@@ -118,10 +66,11 @@ class _Traces:
     def __init__(self, table: pa.Table, run: str, shift_ns: int, has_batches: bool | None) -> None:
         self.run = run
         self.column = {name: table[name].to_numpy() for name, kind in COLUMNS.items() if kind != "text"}
-        self.text = {name: Said(*_codes(table, name)) for name, kind in COLUMNS.items() if kind == "text"}
+        self.text = {name: Said(*codes_of(table, name)) for name, kind in COLUMNS.items() if kind == "text"}
         self.number = len(table)
-        self.trace_kind = _trace_kinds(table)
-        self.has_batches = bool((self.trace_kind == _BATCH).any()) if has_batches is None else has_batches
+        self.trace_kind = trace_kinds(table)
+        self.links_all = bool(has_batches)
+        self.has_batches = bool((self.trace_kind == BATCH).any()) if has_batches is None else has_batches
         self.start = self.column["start_ns"].astype(np.int64) + shift_ns
         self.end = self.start + self.column["duration_ns"]
         self.batch = self.column["batch"].astype(np.int64)
@@ -172,7 +121,7 @@ class _Traces:
         return span_ids(self.run, "spans", word.view(np.int64))
 
     def _steps(self) -> None:
-        rows = np.flatnonzero(self.trace_kind == _STEP)
+        rows = np.flatnonzero(self.trace_kind == STEP)
         if not len(rows):
             return
         roots, _ = self._made_for(rows, self.step[rows], "step", self._rank_of(rows), name="step", rank=False)
@@ -187,7 +136,7 @@ class _Traces:
         return ranks
 
     def _batches(self) -> None:
-        rows = np.flatnonzero(self.trace_kind == _BATCH)
+        rows = np.flatnonzero(self.trace_kind == BATCH)
         if not len(rows):
             return
         queues = [code for code, one in enumerate(self.resources) if one.role == "queue"]
@@ -206,7 +155,7 @@ class _Traces:
         self._under(rows, ("read",))
 
     def _checkpoints(self) -> None:
-        rows = np.flatnonzero(self.trace_kind == _CHECKPOINT)
+        rows = np.flatnonzero(self.trace_kind == CHECKPOINT)
         if not len(rows):
             return
         roots, root_ids = self._made_for(
@@ -218,7 +167,7 @@ class _Traces:
 
     def _lives(self) -> None:
         """Put what belongs to no step under the life of its role that had begun."""
-        rows = np.flatnonzero(self.trace_kind == _LIFE)
+        rows = np.flatnonzero(self.trace_kind == LIFE)
         if not len(rows):
             return
         role, index = self.text["role"], self.text["index"]
@@ -237,7 +186,7 @@ class _Traces:
         _, actor = np.unique(self.resource[rows], return_inverse=True)
         _, group = np.unique(np.stack([key[rows], actor], axis=1), axis=0, return_inverse=True)
         group = group.reshape(-1)
-        outer, inner = self._is(*parents)[rows], self._is(*_WITHIN)[rows]
+        outer, inner = self._is(*parents)[rows], self._is(*WITHIN)[rows]
         found = _before(group[inner], self.start[rows[inner]], group[outer], self.start[rows[outer]])
         above = rows[outer][found] if outer.any() else found
         self.parent[rows[inner]] = np.where(
@@ -285,7 +234,7 @@ class _Traces:
 
     def _recorded(self) -> Spans:
         """Give the spans of the table, once their traces and parents are known."""
-        is_wait = self._is(*_WAITS) & (self.trace_kind == _STEP)
+        is_wait = self._is(*WAITS) & (self.trace_kind == STEP)
         spans = Spans(
             **self._plain(self.number, self._numbers())
             | {
@@ -307,7 +256,7 @@ class _Traces:
         if is_wait.any():
             spans = self._received(spans, is_wait)
         self._link_checkpoints(spans)
-        told = np.flatnonzero(self.trace_kind == _FOREIGN)
+        told = np.flatnonzero(self.trace_kind == FOREIGN)
         if len(told):
             spans = replace(spans, told=self._tell(spans, told))
         return spans
@@ -335,18 +284,32 @@ class _Traces:
         if self.has_batches:
             links = self.column["link"][is_wait].astype(np.int64)
             batches, which = np.unique(links, return_inverse=True)
-            ids = [trace_id(self.run, "batch", b >> 42, b >> 30 & 0xFFF, b & 0x3FFFFFFF) for b in batches.tolist()]
-            spans.link_trace[is_wait] = halves(ids)[which]
+            spans.link_trace[is_wait] = self._batch_traces(batches)[which]
             spans.link[is_wait] = span_ids(self.run, "batch", batches)[which]
         texts = self.named.texts + [f"receive {queue}" for queue in queues.texts]
         spans = spans.messages("receive", Said(queues.texts, codes))
         was = Said(self.named.texts, np.where(is_wait, self.named.codes, -1).astype(np.int32))
         return replace(spans, name=Said(texts, names), texts=spans.texts | {"rayio.span": was})
 
+    def _batch_traces(self, batches: Ints) -> Words:
+        """Give the ids of the traces of batches; of those that are in the table they are known already."""
+        traces = np.zeros((len(batches), 2), np.uint64)
+        rows = np.flatnonzero(self.trace_kind == BATCH)
+        own, first = np.unique(self.batch[rows], return_index=True)
+        place = np.minimum(np.searchsorted(own, batches), max(len(own) - 1, 0))
+        known = own[place] == batches if len(own) else np.zeros(len(batches), bool)
+        traces[known] = self.trace[rows[first[place[known]]]]
+        unknown = batches[~known].tolist()
+        traces[~known] = halves(
+            [trace_id(self.run, "batch", one >> 42, one >> 30 & 0xFFF, one & 0x3FFFFFFF) for one in unknown]
+        )
+        return traces
+
     def _link_checkpoints(self, spans: Spans) -> None:
         """Link each rank's checkpoint to the trace of what its writers did, where that was recorded."""
-        saved = np.unique(self.step[self.trace_kind == _CHECKPOINT])
-        rows = np.flatnonzero(self._is("checkpoint") & (self.trace_kind == _STEP) & np.isin(self.step, saved))
+        saved = np.unique(self.step[self.trace_kind == CHECKPOINT])
+        linked = self.links_all | np.isin(self.step, saved)
+        rows = np.flatnonzero(self._is("checkpoint") & (self.trace_kind == STEP) & linked)
         keys = self.step[rows]
         ids = [trace_id(self.run, "checkpoint", one >> 30, one & 0x3FFFFFFF) for one in keys.tolist()]
         spans.link_trace[rows] = halves(ids)
