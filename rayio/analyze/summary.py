@@ -180,7 +180,8 @@ def _books(result: Mapping[str, Any], dropped_samples: int, capped_samples: int)
     if trace := result.get("trace"):
         recorded, stored = trace["recorded"], trace["stored"]
         how = "all stored" if recorded == stored else f"{stored} STORED"
-        lines.append(f"  trace level {trace['level']}: {recorded} spans recorded, {how}")
+        sent = f", {trace['exported']} exported" if "exported" in trace else ""
+        lines.append(f"  trace level {trace['level']}: {recorded} spans recorded, {how}{sent}")
     if dropped_samples:
         lines.append(f"  drop_last dropped {dropped_samples} samples per epoch: they fill no whole batch on every rank")
     if capped_samples:

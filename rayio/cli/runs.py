@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from rayio.cli.export import Grpc, Otlp, collector
 from rayio.reporter import Reporter
 from rayio.units import format_bytes
 
@@ -100,6 +101,8 @@ def run(
     repeat: Annotated[
         int, typer.Option(min=1, help="Run it so many times, each into a run directory of its own (--out OUT-1, ...).")
     ] = 1,
+    otlp: Otlp = None,
+    grpc: Grpc = None,
 ) -> None:
     """Run a scenario: generate its dataset if need be, emulate the training, print the numbers, write the report.
 
@@ -120,8 +123,11 @@ def run(
     places = [out] if repeat == 1 else _places(out, root, repeat)
     runs = []
     for place in places:
+        to = collector(otlp, grpc)
         runs.append(
-            session.run(source, wanted, engine=picked, address=address, out=place, root=root, reporter=Terminal())
+            session.run(
+                source, wanted, engine=picked, address=address, out=place, root=root, reporter=Terminal(), collector=to
+            )
         )
         print(runs[-1].summary(), end="\n\n" if repeat > 1 else "\n", flush=True)
         attempt(runs[-1].path, Terminal().say)
