@@ -6,6 +6,7 @@ at 256 ranks no more than 60 s from the command, with the start of Ray, to the f
 
 from __future__ import annotations
 
+import sys
 import tempfile
 import threading
 import time
@@ -47,7 +48,7 @@ def watch_memory(peak: list[float], over: threading.Event) -> None:
 def main() -> None:
     print_machine()
     print(f"{'ranks':>5}{'AU':>8}{'other':>8}{'sync':>8}{'memory (GiB)':>14}{'start (s)':>11}{'actors':>8}")
-    for ranks in (16, 64, 256):
+    for ranks in map(int, sys.argv[1:] or ("16", "64", "256")):
         peak, over = [0.0], threading.Event()
         watcher = threading.Thread(target=watch_memory, args=(peak, over))
         watcher.start()
@@ -55,13 +56,12 @@ def main() -> None:
         try:
             with tempfile.TemporaryDirectory(prefix="rayio-bench-") as root:
                 run = rayio.run(build(scenario(ranks)), root=root)
-                spans = run.spans()
+                spans, result = run.spans(), run.result
                 actors = len(run.directory.info["actors"])
         finally:
             over.set()
             watcher.join()
         start = (spans[spans["name"] == "compute"]["start_ns"].min() - began) / 1e9
-        result = run.result
         print(
             f"{ranks:>5}{result['au']:>8.4f}{100 * result['other_share']:>6.2f} %{100 * result['sync_share']:>6.2f} %"
             f"{peak[0]:>14.2f}{start:>11.1f}{actors:>8}",

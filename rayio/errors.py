@@ -29,6 +29,10 @@ class QueryError(RayioError):
     """A query that is not one, or asks for more than reading spans."""
 
 
+class ExportError(RayioError):
+    """Spans that did not reach another tool: a collector that is not there or refuses, a file, a viewer."""
+
+
 class ClusterError(RayioError):
     """A machine or cluster that cannot run this: not reachable, too small, other versions."""
 

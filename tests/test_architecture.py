@@ -18,11 +18,12 @@ LEVEL = {
     "errors": 0, "units": 0, "seeds": 0, "registry": 0, "replacing": 0, "reporter": 0,
     "scenario": 1, "storage": 1, "trace": 1,
     "data": 2,
-    "pipeline": 3, "analyze": 3,
+    "pipeline": 3, "analyze": 3, "export": 3,
     "cluster": 4,
     "session": 5,
     "predict": 5,
-    "cli": 6,
+    "report": 6,
+    "cli": 7,
 }  # fmt: skip
 
 #: The package's own front doors, which stand above all.

@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import check
 
 from rayio.analyze.dlio_losses import LOSSES, batch_size, losses
 from rayio.analyze.dlio_results import read
 from rayio.cli import main
 from rayio.errors import DataError, StorageError
+from rayio.report import report
 from rayio.scenario.load import load
 from rayio.session.imported import import_dlio_results
 from rayio.session.result import Run
@@ -118,6 +120,18 @@ def test_an_import_is_a_run_that_can_be_opened_and_read(results: Path, tmp_path:
     assert "imported from results of DLIO: 16 steps of 2 ranks" in text
     assert "in no record of the results" in text
     assert all(f"\n  {name} " in text for name in LOSSES)
+
+
+def test_the_report_of_an_import_charges_nothing_to_rayio(results: Path, tmp_path: Path) -> None:
+    run = import_dlio_results(results, tmp_path / "r")
+    page = check(report(run.path).read_text(encoding="utf-8"))
+    assert "imported from results of DLIO" in page.words
+    assert "barrier_skew" in page.words
+    assert {"slices", "heat-pace", "loss"} <= {*page.ids}
+    assert "access" not in page.ids
+    before, _ = page.words.split("How each number is defined")
+    assert "rayio's own" not in before
+    assert "in no record of the results" in before
 
 
 def test_the_phases_of_a_rank_do_not_overlap_and_lie_in_their_block(results: Path, tmp_path: Path) -> None:

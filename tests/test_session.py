@@ -47,7 +47,13 @@ def test_a_run_leaves_its_scenario_its_spans_and_its_numbers(
     small: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert command("run", small, "loader.num_workers=1", "--engine", "local", "--out", "r1") == 0
-    assert sorted(p.name for p in (home / "r1").iterdir()) == ["result.json", "run.json", "scenario.yaml", "spans"]
+    assert sorted(p.name for p in (home / "r1").iterdir()) == [
+        "report.html",
+        "result.json",
+        "run.json",
+        "scenario.yaml",
+        "spans",
+    ]
     result = json.loads((home / "r1/result.json").read_text())
     assert result["ledger"]["even"] is True
     assert result["ledger"]["delivered_samples"] == 48

@@ -83,9 +83,24 @@ def test_the_requests_of_a_checkpoint_are_all_there_and_its_fsyncs(engine: Engin
         assert {row["file"] for row in mine} == {f"epoch-{write['epoch']:04d}-step-{write['step']:08d}/shard-00000.bin"}
 
 
+@pytest.mark.parametrize("shuffle", ["none", "global"])
 @pytest.mark.parametrize("samples_per_file", [1, 4])
-def test_the_model_issues_the_requests_that_the_library_does(samples_per_file: int, tmp_path: Path) -> None:
-    wanted = at_level("io", dataset__samples_per_file=samples_per_file, dataset__sample_bytes="5000 B")
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"format": "npz"},
+        {"format": "tfrecord"},
+        {"format": "hdf5"},
+        {"format": "hdf5", "chunk": "1500 B"},
+        {"format": "hdf5", "chunk": "11 kB"},
+    ],
+    ids=lambda kind: "-".join(kind.values()),
+)
+def test_the_model_issues_the_requests_that_the_library_does(
+    kind: dict[str, str], samples_per_file: int, shuffle: str, tmp_path: Path
+) -> None:
+    dataset = {"path": "data", "num_files": 12, "samples_per_file": samples_per_file, "sample_bytes": "5000 B", **kind}
+    wanted = at_level("io", dataset=dataset, loader__shuffle=shuffle)
 
     def places(run: Outcome) -> list[tuple[Any, ...]]:
         keys = ("batch", "file", "offset", "bytes")

@@ -27,7 +27,7 @@ STAGES: dict[str, str] = {
     "transfer": "between nodes",
     "reorder": "ready, waiting for an earlier batch",
     "handoff": "ready at the queue, not yet at the rank",
-    "unrecorded": "no span says",
+    "unrecorded": "waiting for a batch, no span says why",
 }
 
 #: Spans of a worker that are a stage of their batch by the same name.

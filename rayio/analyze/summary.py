@@ -134,11 +134,16 @@ def _headline(result: Mapping[str, Any]) -> list[str]:
 def _split(result: Mapping[str, Any]) -> list[str]:
     time, share = result.get("time", {}), result.get("share", {})
     names = [name for name in SPLIT if name not in ("evaluate", "restart") or time.get(name)]
-    what = _WHAT | ({"other": "in no record of the results"} if result.get("imported") else {})
+    what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
         f"  {name:<12}{_seconds(time.get(name)):>12}{_percent(share.get(name)):>10}  {what[name]}" for name in names
     ]
+
+
+def meaning_of(result: Mapping[str, Any]) -> dict[str, str]:
+    """Say what each part of the ranks' time is."""
+    return _WHAT | ({"other": "in no record of the results"} if result.get("imported") else {})
 
 
 def _percentiles(result: Mapping[str, Any]) -> list[str]:
@@ -175,7 +180,8 @@ def _books(result: Mapping[str, Any], dropped_samples: int, capped_samples: int)
     if trace := result.get("trace"):
         recorded, stored = trace["recorded"], trace["stored"]
         how = "all stored" if recorded == stored else f"{stored} STORED"
-        lines.append(f"  trace level {trace['level']}: {recorded} spans recorded, {how}")
+        sent = f", {trace['exported']} exported" if "exported" in trace else ""
+        lines.append(f"  trace level {trace['level']}: {recorded} spans recorded, {how}{sent}")
     if dropped_samples:
         lines.append(f"  drop_last dropped {dropped_samples} samples per epoch: they fill no whole batch on every rank")
     if capped_samples:

@@ -167,7 +167,9 @@ def sentence(verdict: Mapping[str, Any], capacity: Mapping[str, Any], prediction
             f"Compute-bound: AU {verdict['au']:.2f}; all losses together are {_percent(verdict['loss'])} of step time."
         )
     else:
-        said = f"{verdict['bound'].capitalize()}-bound: {_what(verdict)}."
+        is_known = verdict["bound"] != "overhead" or _other(verdict) == CAUSES["other"]
+        said = f"{verdict['bound'].capitalize()}-bound: " if is_known else "Unexplained: "
+        said += f"{_what(verdict)}."
     worker = next((row for row in capacity["stages"] if row["stage"] == "worker"), None)
     if worker is not None and capacity["demand"] is not None and verdict["bound"] in ("input", "compute"):
         number = worker["parallelism"]
@@ -200,9 +202,14 @@ def _what(verdict: Mapping[str, Any]) -> str:
         "all-reduce": "is the all-reduce",
         "checkpoint": "is lost to checkpoints, waiting for a rank that saves one included",
         "start-up": "is waiting for ranks that began later",
-        "overhead": "is rayio's own overhead",
+        "overhead": f"is {_other(verdict)}",
     }
     return f"{share} of step time {why.get(verdict['bound'], 'is lost to ' + verdict['bound'])}"
+
+
+def _other(verdict: Mapping[str, Any]) -> str:
+    """Say what no name covers: of imported results it is not rayio's own."""
+    return next(str(row["meaning"]) for row in verdict["table"] if row["cause"] == "other")
 
 
 def _next(prediction: Mapping[str, Any]) -> str:

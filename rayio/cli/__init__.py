@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from rayio import __version__
-from rayio.cli import explain, predictions, results, runs, scenarios
+from rayio.cli import explain, export, predictions, results, runs, scenarios
 from rayio.errors import RayioError
 
 #: What typer raises for a command line it cannot read; the class itself is not public.
@@ -56,6 +56,7 @@ def application() -> typer.Typer:
     results.add_to(app)
     predictions.add_to(app)
     explain.add_to(app)
+    export.add_to(app)
     scenarios.add_to(app)
     return app
 
@@ -74,7 +75,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a sign gets another, not a traceback
             stream.reconfigure(errors="replace")
     try:
-        code = application()(args=arguments, prog_name="rayio", standalone_mode=False)
+        code = application()(
+            args=_filled(sys.argv[1:] if arguments is None else arguments), prog_name="rayio", standalone_mode=False
+        )
         if sys.stdout is not None:
             sys.stdout.flush()
         if code == _INTERRUPTED:
@@ -102,6 +105,15 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return RayioError.exit_code
     except Exception as error:
         return _our_fault(error)
+
+
+def _filled(arguments: Sequence[str]) -> list[str]:
+    """Let the value of some options be left out, which typer cannot: it is then empty."""
+    following = [*arguments[1:], "-"]
+    return [
+        f"{argument}=" if argument in export.OPTIONAL and after.startswith("-") else argument
+        for argument, after in zip(arguments, following, strict=True)
+    ]
 
 
 def _our_fault(error: Exception) -> int:

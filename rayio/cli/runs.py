@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from rayio.cli.export import Grpc, Otlp, collector
 from rayio.reporter import Reporter
 from rayio.units import format_bytes
 
@@ -100,13 +101,16 @@ def run(
     repeat: Annotated[
         int, typer.Option(min=1, help="Run it so many times, each into a run directory of its own (--out OUT-1, ...).")
     ] = 1,
+    otlp: Otlp = None,
+    grpc: Grpc = None,
 ) -> None:
-    """Run a scenario: generate its dataset if need be, emulate the training, print the numbers.
+    """Run a scenario: generate its dataset if need be, emulate the training, print the numbers, write the report.
 
     Example:  rayio run unet3d-small loader.num_workers=4 --out runs/four
     """
     from rayio import session
     from rayio.analyze.compare import repeats, repeats_text
+    from rayio.report.build import attempt
 
     _interruptible()
     chosen: Any = engine
@@ -119,13 +123,16 @@ def run(
     places = [out] if repeat == 1 else _places(out, root, repeat)
     runs = []
     for place in places:
+        to = collector(otlp, grpc)
         runs.append(
-            session.run(source, wanted, engine=picked, address=address, out=place, root=root, reporter=Terminal())
+            session.run(
+                source, wanted, engine=picked, address=address, out=place, root=root, reporter=Terminal(), collector=to
+            )
         )
-        if repeat > 1:
-            print(runs[-1].summary(), end="\n\n")
+        print(runs[-1].summary(), end="\n\n" if repeat > 1 else "\n", flush=True)
+        attempt(runs[-1].path, Terminal().say)
     if repeat == 1:
-        _verdict(runs[0])
+        _judge(runs[0])
         return
     print("\n".join(repeats_text(repeats([done.result for done in runs]))))
     for done in runs:
@@ -174,17 +181,38 @@ def generate(
     session.generate(source, overrides or (), root=root, threads=threads, reporter=Terminal())
 
 
-def report(path: Annotated[Path, typer.Argument(help="A run directory.")]) -> None:
-    """Print the numbers of a run that is over.
+def report(
+    path: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    html: Annotated[bool, typer.Option(help="Write report.html, the same numbers with figures.")] = True,
+    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/report.html")] = None,
+    window: Annotated[
+        str | None, typer.Option(help="Stretch since the run's begin that the timeline shows exactly: 12s..15s.")
+    ] = None,
+    simulate: Annotated[
+        bool | None,
+        typer.Option(help="Live the run again, to say what would change it.", show_default="of up to 1000 steps"),
+    ] = None,
+) -> None:
+    """Print the numbers of a run that is over, and write its report: one HTML file that opens without a network.
 
     Example:  rayio report runs/four
     """
     from rayio import session
+    from rayio.report import build
 
+    try:
+        chosen = build.stretch(window) if window is not None else None
+    except ValueError as error:
+        raise typer.BadParameter(f"--window {error}") from None
     done = session.Run.open(path)
-    print(done.summary())
-    if error := done.result.get("error"):
-        print(f"\n  the run ended with exit code {done.exit_code}: {error}")
+    if done.directory.result is not None:
+        print(done.summary())
+        if (why := done.result.get("error")) is not None:
+            print(f"\n  the run ended with exit code {done.exit_code}: {why}")
+        sys.stdout.flush()
+    if html:
+        build.attempt(path, Terminal().say, out, window=chosen, simulate=simulate)
+    _ = done.result  # of a run that broke off before it had one, this says so
 
 
 def add_to(app: typer.Typer) -> None:

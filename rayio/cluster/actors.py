@@ -249,6 +249,7 @@ class TrainerRank(Host):
         self.tallies = {rank: Tally(rank) for (rank,) in birth.members}
         self.queues = birth.holders("queue", set(birth.members))
         self.barrier = birth.find("barrier") if self.plan.has_barrier else None
+        self.announcing = None if self.barrier is None else RemoteBarrier(self.barrier, self.kernel)
         ranks = [rank for (rank,) in birth.members]
         writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
         self.writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
@@ -265,8 +266,8 @@ class TrainerRank(Host):
 
     async def _train(self, rank: int, attempt: int) -> None:
         env = self.env("rank", str(rank), writers=self.writers)
-        if self.barrier is not None:
-            env.barrier = RemoteBarrier(self.barrier, self.kernel)
+        if self.announcing is not None:
+            env.barrier = self.announcing
         if self.plan.scenario.loader.num_workers == 0:
             env.storage = self.plan.data_storage(self.storage)
             env.queue = InlineQueue(env, self.plan.loading())
@@ -278,7 +279,7 @@ class TrainerRank(Host):
                 env.queue = PhasedQueue(env.queue, evaluation, len(self.plan.steps))
         await roles.train(env, self.plan.training(rank), self.tallies[rank], attempt)
         if self.barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
-            self.barrier.announce.remote(Where(rank, len(self.plan.steps), 0, attempt), 0)
+            self.barrier.announce.remote([(Where(rank, len(self.plan.steps), 0, attempt), 0)])
 
 
 class CheckpointWriter(Host):
@@ -311,9 +312,10 @@ class Barrier:
         """Answer when the actor has started."""
         return {"name": "barrier", "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
 
-    async def announce(self, at: Where, deadline: int) -> int:
-        """Answer with the latest deadline once every party has announced its own."""
-        return int(await self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline))
+    async def announce(self, arrivals: list[tuple[Where, int]]) -> int:
+        """Note the deadlines of ranks at one step; answer with the latest once every party has announced its own."""
+        latest = [self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline) for at, deadline in arrivals]
+        return max([int(await one) for one in latest])
 
 
 class StorageServer:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import ray
 from ray.exceptions import ObjectLostError, RayTaskError
@@ -194,19 +194,37 @@ def _parcels(deliveries: list[Delivery]) -> list[list[Delivery]]:
 
 
 class RemoteBarrier:
-    """A rank's end of the barrier actor."""
+    """The end of the barrier actor that the ranks of one actor share: who arrives together is one message."""
 
     def __init__(self, handle: Any, kernel: WallKernel) -> None:
         self.handle = handle
         self.kernel = kernel
+        #: What is not sent yet: by attempt, epoch and step, who will be done when, and who waits for the answer.
+        self._due: dict[tuple[int, int, int], list[tuple[Where, int, Future]]] = {}
 
     def announce(self, at: Where, deadline: int) -> Awaitable[int]:
-        """Send this rank's deadline now; the answer comes while it computes."""
-        return self.kernel.spawn(self._answer(self.handle.announce.remote(at, deadline)), "barrier")
+        """Have this rank's deadline sent as soon as the loop is free; the answer comes while it computes."""
+        answer = self.kernel.future("the barrier")
+        if not self._due:
+            self.kernel.spawn(self._send(), "barrier")
+        self._due.setdefault((at.attempt, at.epoch, at.step), []).append((at, deadline, answer))
+        return cast("Awaitable[int]", answer)
 
-    @staticmethod
-    async def _answer(reference: ray.ObjectRef) -> int:
-        return int(await reference)
+    async def _send(self) -> None:
+        due, self._due = self._due, {}
+        await asyncio.gather(*(self._announce(together) for together in due.values()))
+
+    async def _announce(self, together: list[tuple[Where, int, Future]]) -> None:
+        try:
+            latest = int(await self.handle.announce.remote([(at, deadline) for at, deadline, _ in together]))
+        except Exception as error:
+            for *_, answer in together:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for *_, answer in together:
+            if not answer.done():  # a rank that was cancelled waits no more
+                answer.set_result(latest)
 
 
 class RemoteWriter:

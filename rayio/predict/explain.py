@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
 from rayio.analyze.access import access
 from rayio.analyze.metrics import RunShape
-from rayio.analyze.stalls import attribute
+from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
 from rayio.errors import RayioError, ScenarioError
 from rayio.predict.counterfactual import counterfactuals, prediction, ready
@@ -17,6 +17,9 @@ from rayio.scenario import derive
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.trace.store import RunDirectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
@@ -29,12 +32,21 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
         ScenarioError: the run has no scenario, or one that this version cannot read.
     """
     directory = RunDirectory.open(path)
-    scenario = _scenario(directory)
+    scenario, spans = scenario_of(directory), directory.spans()
+    charged = attribute(spans, payload=directory.info.get("payload") == "real")
+    return explained(directory, scenario, spans, charged, simulate=simulate)
+
+
+def explained(
+    directory: RunDirectory, scenario: Scenario, spans: pa.Table, charged: Attribution, *, simulate: bool = True
+) -> dict[str, Any]:
+    """Explain a run whose spans are at hand, with their losses already charged. See :func:`explain`."""
     info, result = directory.info, directory.result
-    spans = directory.spans()
     shape = RunShape.of(scenario)
-    charged = attribute(spans, payload=info.get("payload") == "real")
     verdict = judge(charged, shape)
+    if info.get("imported"):  # what no span covers is not rayio's
+        others = {"meaning": "in no record of the results"}
+        verdict["table"] = [row | (others if row["cause"] == "other" else {}) for row in verdict["table"]]
     workers = derive.num_readers(scenario) or derive.world_size(scenario)
     capacity = capacities(spans, charged, shape, workers)
     used = access(spans, charged.lives)
@@ -43,6 +55,8 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
         notes.append("the run has no spans: nothing can be explained; run with trace.level=batch")
     elif not charged.steps.number:
         notes.append("no rank completed a step: nothing can be explained")
+    elif info.get("imported"):
+        notes.append("the results have no readers: waits cannot be taken apart, nor the run simulated")
     elif not any(row["stage"] == "worker" for row in capacity["stages"]):
         notes.append(
             "no spans of readers: waits cannot be taken apart, nor the run simulated; run with trace.level=batch"
@@ -76,7 +90,12 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
     }
 
 
-def _scenario(directory: RunDirectory) -> Scenario:
+def scenario_of(directory: RunDirectory) -> Scenario:
+    """Give the scenario of a run.
+
+    Raises:
+        ScenarioError: the run has none, or one that this version cannot read.
+    """
     text = directory.scenario
     if text is None:
         raise ScenarioError(f"{directory.path} has no scenario.yaml: the run broke off before it began")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
@@ -36,6 +36,10 @@ from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
 from rayio.trace.store import RunDirectory, to_ipc
+
+if TYPE_CHECKING:
+    from rayio.export.live import LiveExport
+    from rayio.export.transport import Sender
 
 Engine = Literal["ray", "local", "virtual"]
 
@@ -61,6 +65,7 @@ def run(
     out: str | Path | None = None,
     root: str | Path | None = None,
     reporter: Reporter = SILENT,
+    collector: Sender | None = None,
 ) -> Run:
     """Run a scenario and give its numbers. A dataset that is not there is generated first.
 
@@ -72,6 +77,7 @@ def run(
         out: run directory to make; None picks ``runs/<name>-<time>`` below ``root``.
         root: folder from which relative paths start; None is the working directory.
         reporter: who is told how it goes.
+        collector: where spans are sent while the run goes (``rayio.export.transport.connect``); closed at the end.
 
     Raises:
         RayioError: bad input, a cluster that cannot run this, or a role that failed. Once the roles have started, the
@@ -83,7 +89,12 @@ def run(
         raise ScenarioError(f"no engine named {engine!r}; there are ray, local and virtual")
     check_names(scenario.expect)
     base = base_folder(scenario, root)
-    return _Session(scenario, engine, address, base, _out(scenario, base, out), reporter).run()
+    session = _Session(scenario, engine, address, base, _out(scenario, base, out), reporter)
+    if collector is not None:
+        from rayio.export.live import LiveExport
+
+        session.live_export = LiveExport(session.directory, session.run_id, collector)
+    return session.run()
 
 
 def _out(scenario: Scenario, base: Path, out: str | Path | None) -> Path:
@@ -118,6 +129,7 @@ class _Session:
         self.parts = Parts(self.directory)
         #: Spans that the roles recorded, as far as they could be asked.
         self.recorded = 0
+        self.live_export: LiveExport | None = None
         #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
         self.run_id = f"rayio-{self.directory.path.name}-{token_hex(4)}"
         self.info: dict[str, Any] = {
@@ -145,6 +157,8 @@ class _Session:
             with self._engine() as go:
                 started = True
                 self._began = time.monotonic()
+                if self.live_export is not None:
+                    self.live_export.start()
                 tallies, error = go(tallies)
         except BaseException as problem:
             if not started:
@@ -295,6 +309,7 @@ class _Session:
 
     def _numbers(self, tallies: list[Tally]) -> dict[str, Any]:
         """Compact the spans, count them, and measure."""
+        exported = self._exported()
         try:
             self.directory.compact()
         except RayioError as error:
@@ -310,7 +325,17 @@ class _Session:
             if trace.level == "step":
                 self.notes.append("trace.level is step: no reader was recorded, so what was read (MiB/s) is unknown")
         counts = {"level": trace.level, "resolution": trace.resolution, "recorded": self.recorded, "stored": stored}
+        counts |= exported
         return numbers | {"trace": counts}
+
+    def _exported(self) -> dict[str, Any]:
+        """End the live export, while the files that it reads are there."""
+        if self.live_export is None:
+            return {}
+        told = self.live_export.finish(self.directory.stored)
+        self.reporter.say(told)
+        self.notes.append(told)
+        return {"exported": self.live_export.sent.spans}
 
     def _verdict(
         self, error: BaseException | None, books: Mapping[str, Any], result: Mapping[str, Any]

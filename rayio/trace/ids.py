@@ -16,11 +16,9 @@ from rayio import seeds
 
 def _hashed(num_bytes: int, *parts: str | int) -> int:
     """Hash texts and numbers; each with its type and its length, so that no two lists of parts run together."""
-    digest = blake2b(digest_size=num_bytes)
-    for part in parts:
-        text = str(part).encode()
-        digest.update(b"%c%d:%s" % (b"i" if isinstance(part, int) else b"s", len(text), text))
-    return int.from_bytes(digest.digest(), "big")
+    texts = [(b"i" if isinstance(part, int) else b"s", str(part).encode()) for part in parts]
+    whole = b"".join([b"%c%d:%s" % (kind, len(text), text) for kind, text in texts])
+    return int.from_bytes(blake2b(whole, digest_size=num_bytes).digest(), "big")
 
 
 @lru_cache(maxsize=1 << 16)

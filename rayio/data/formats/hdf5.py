@@ -16,8 +16,8 @@ import io
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from typing import Any, BinaryIO
+from functools import lru_cache, partial
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,8 @@ from rayio.storage.posix import WINDOW_BYTES
 #: Bytes of a file that are no data: superblock, groups, descriptions of both datasets. All that is needed to read ``x``
 #: is at the start.
 METADATA_BYTES = 715
+#: Those of them before ``x``.
+HEAD_BYTES = 447
 #: Requests for the description of a file, its checks included, that are still no sign of damage: ours takes 10.
 METADATA_READS = 1000
 
@@ -71,20 +73,21 @@ class Hdf5:
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
-        runs = Runs.of(batch)
-        if layout.chunk is None:
-            read_bytes = np.add.reduceat(batch.nbytes[runs.order], runs.starts)
-            files, is_first, num_reads = batch.files[runs.order[runs.starts]], runs.is_first, np.ones_like(read_bytes)
-        else:
-            files, nbytes = batch.files[runs.order], batch.nbytes[runs.order]
-            rows, columns = chunk_shape(layout, nbytes)
-            chunk, parts = batch.index[runs.order] // rows, -(-nbytes // columns)
-            is_first = np.concatenate([[True], files[1:] != files[:-1]])
-            is_other = is_first | np.concatenate([[True], chunk[1:] != chunk[:-1]])
-            read_bytes, num_reads = rows * columns, np.where(parts > 1, parts, is_other)
-        heads = np.minimum(self.file_bytes(layout, files), WINDOW_BYTES)
-        table, times = np.stack([heads, read_bytes], axis=1), np.stack([is_first, num_reads], axis=1)
-        return Requests(address, int(is_first.sum()), np.repeat(table.ravel(), times.ravel()))
+        reads = _Reads.of(layout, batch)
+        heads = np.minimum(self.file_bytes(layout, reads.files), WINDOW_BYTES)
+        nbytes = reads.repeated(heads, reads.nbytes)
+        return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
+
+    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+        """Give the files of the requests, in order, and where in them each reads."""
+        reads = _Reads.of(layout, batch)
+        files, file = np.unique(reads.files, return_inverse=True)
+        offsets = reads.repeated(np.zeros_like(reads.starts), HEAD_BYTES + reads.starts)
+        # Requests of one entry follow each other in the file: its head stands before them, if it is a file's first.
+        times = reads.is_first + reads.times
+        number = np.arange(len(offsets)) - np.repeat(np.cumsum(times) - times, times) - np.repeat(reads.is_first, times)
+        offsets += np.maximum(number, 0) * np.repeat(reads.nbytes, times)
+        return [layout.path(one) for one in files.tolist()], np.repeat(file, times), offsets
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Let HDF5 read the wanted rows straight into ``out``, or through its chunk cache, and verify each."""
@@ -123,6 +126,42 @@ def chunk_shape(layout: Layout, nbytes: NDArray[np.int64]) -> tuple[NDArray[np.i
         return np.ones_like(nbytes), nbytes
     rows = np.clip(layout.chunk // nbytes, 1, layout.samples_per_file)
     return rows, -(-nbytes // -(-nbytes // layout.chunk))
+
+
+class _Reads(NamedTuple):
+    """What is read of ``x`` for a batch: an entry for each run of samples, or where there are chunks for each sample."""
+
+    files: NDArray[np.int64]
+    #: Which entries are the first of their file.
+    is_first: NDArray[np.bool_]
+    #: Requests of an entry: those of a sample in several chunks follow each other in the file, one in the chunk that was
+    #: just read has none. Then where in ``x`` the first of them starts, and the bytes of each.
+    times: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, layout: Layout, batch: Batch) -> _Reads:
+        """Work them out for a batch that is not empty."""
+        runs = Runs.of(batch)
+        if layout.chunk is None:
+            first = runs.order[runs.starts]
+            length = np.add.reduceat(batch.nbytes[runs.order], runs.starts)
+            starts = batch.index[first] * batch.nbytes[first]
+            return cls(batch.files[first], runs.is_first, np.ones_like(length), starts, length)
+        files, nbytes = batch.files[runs.order], batch.nbytes[runs.order]
+        rows, columns = chunk_shape(layout, nbytes)
+        chunk, parts = batch.index[runs.order] // rows, -(-nbytes // columns)
+        is_first = np.concatenate([[True], files[1:] != files[:-1]])
+        is_other = is_first | np.concatenate([[True], chunk[1:] != chunk[:-1]])
+        length = rows * columns
+        return cls(files, is_first, np.where(parts > 1, parts, is_other), chunk * parts * length, length)
+
+    def repeated(self, of_heads: NDArray[np.int64], of_entries: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give a value for each request: that of the head before a file's first entry, and then those of entries."""
+        values, times = np.stack([of_heads, of_entries], axis=1), np.stack([self.is_first, self.times], axis=1)
+        repeated: NDArray[np.int64] = np.repeat(values.ravel(), times.ravel())
+        return repeated
 
 
 class _Stream:

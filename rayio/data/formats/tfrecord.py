@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from functools import partial
 from typing import BinaryIO
 
 import numpy as np
@@ -69,7 +70,15 @@ class TfRecord:
         runs = Runs.of(batch, _records_per_read(layout, batch))
         starts, stops = _spans(layout, batch)
         last = np.append(runs.starts[1:], len(runs.order)) - 1
-        return Requests(address, int(runs.is_first.sum()), stops[runs.order[last]] - starts[runs.order[runs.starts]])
+        nbytes = stops[runs.order[last]] - starts[runs.order[runs.starts]]
+        return Requests(address, int(runs.is_first.sum()), nbytes, partial(self._places, layout, batch))
+
+    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+        """Give the files of the requests, in order, and where in them each reads."""
+        runs = Runs.of(batch, _records_per_read(layout, batch))
+        first = runs.order[runs.starts]
+        files, file = np.unique(batch.files[first], return_inverse=True)
+        return [layout.path(one) for one in files.tolist()], file, _spans(layout, batch)[0][first]
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read runs of records, verify both checksums of each, unpack it and verify the sample in it."""

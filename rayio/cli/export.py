@@ -1,0 +1,169 @@
+"""Commands that hand a run to other tools: export, view."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rayio.export.transport import Sender
+    from rayio.trace.store import RunDirectory
+
+#: Options whose value may be left out: then the standard variables say where.
+OPTIONAL = ("--otlp", "--grpc")
+
+Otlp = Annotated[
+    str | None,
+    typer.Option(
+        help="Send to a collector by HTTP, such as http://localhost:4318; no value: OTEL_EXPORTER_OTLP_ENDPOINT.",
+        metavar="[URL]",
+    ),
+]
+Grpc = Annotated[
+    str | None, typer.Option(help="Send to a collector by gRPC, such as localhost:4317.", metavar="[HOST:PORT]")
+]
+
+
+def export(
+    path: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    otlp: Otlp = None,
+    grpc: Grpc = None,
+    perfetto: Annotated[
+        Path | None, typer.Option(help="Perfetto trace to write, such as trace.pftrace.gz.", metavar="FILE")
+    ] = None,
+    otlp_json: Annotated[
+        Path | None, typer.Option(help="OTLP JSON to write, a request per line.", metavar="FILE")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option(help="CSV to write, a span per line.", metavar="FILE")] = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            help="Steps to export: all, or of first, last, slowest:N, every:N those that are wanted.",
+            show_default="first,last,slowest:20,every:50 to a collector, all into files",
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+) -> None:
+    """Hand a run's spans to Jaeger or any OTLP collector, to Perfetto, or to files.
+
+    Example:  rayio export runs/four --otlp http://localhost:4318
+    """
+    from rayio.export import run as exporting
+    from rayio.trace.store import RunDirectory
+
+    files = [
+        (file, write, what)
+        for file, write, what in (
+            (perfetto, exporting.write_perfetto, "slices"),
+            (otlp_json, exporting.write_json, "spans"),
+            (csv, exporting.write_csv, "spans"),
+        )
+        if file is not None
+    ]
+    if not files and otlp is None and grpc is None:
+        raise typer.BadParameter("say where to: --otlp URL, --grpc HOST:PORT, --perfetto, --otlp-json or --csv FILE")
+    directory = RunDirectory.open(path)
+    if files:
+        chosen = exporting.Chosen.of(directory, select or "all")
+        _warn(chosen.warnings())
+        print(chosen.counts())
+        for file, write, what in files:
+            began = time.perf_counter()
+            number = write(chosen, file, force=force)
+            print(f"{file}: {number} {what} written{_pace(number, began)}")
+    for url, by_grpc in ((otlp, False), (grpc, True)):
+        if url is not None:
+            _send(directory, path, url, select, by_grpc=by_grpc)
+
+
+def _send(directory: RunDirectory, path: Path, url: str, select: str | None, *, by_grpc: bool) -> None:
+    from rayio.errors import ExportError
+    from rayio.export import run as exporting
+    from rayio.export.select import DEFAULT
+    from rayio.export.settings import shown
+    from rayio.export.transport import connect
+
+    sender = connect(url, grpc=by_grpc)
+    chosen = exporting.Chosen.of(directory, select or DEFAULT)
+    _warn([*chosen.warnings(), *chosen.big_traces()])
+    began = time.perf_counter()
+    try:
+        sent = exporting.send(chosen, sender)
+    finally:
+        sender.close()
+    print(chosen.counts())
+    if sent.is_whole:
+        print(
+            f"{sent.spans} spans exported to {sender.target}, and {sent.made} roots made for them: "
+            f"{len(chosen.spans.trace_sizes)} traces, {sent.requests} requests{_pace(sent.spans, began)}"
+        )
+        return
+    again = f"rayio export {path} --{'grpc' if by_grpc else 'otlp'} {shown(url)}".rstrip()
+    raise ExportError(f"{sent.told(sender.target)}; the run still has all: {again}")
+
+
+def collector(otlp: str | None, grpc: str | None) -> Sender | None:
+    """Give the way to the collector that a run's spans are sent to as it goes, if there is one."""
+    from rayio.export.transport import connect
+
+    if otlp is not None and grpc is not None:
+        raise typer.BadParameter("--otlp and --grpc exclude each other for a run; give one")
+    if otlp is None and grpc is None:
+        return None
+    return connect(otlp or grpc or "", grpc=grpc is not None)
+
+
+def view(
+    path: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 0,
+    select: Annotated[str, typer.Option(help="Steps to show, see rayio export.")] = "all",
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+) -> None:
+    """Show a run in Perfetto's UI, served on this machine alone, until Ctrl-C.
+
+    Example:  rayio view runs/four
+    """
+    import tempfile
+    import webbrowser
+
+    from rayio.export import run as exporting
+    from rayio.export import viewer
+    from rayio.trace.store import RunDirectory
+
+    viewer.pages()
+    chosen = exporting.Chosen.of(RunDirectory.open(path), select)
+    _warn(chosen.warnings())
+    with tempfile.TemporaryDirectory(prefix="rayio-view-") as folder:
+        trace = Path(folder) / "rayio.pftrace.gz"
+        number = exporting.write_perfetto(chosen, trace)
+        serving, address = viewer.server(trace, port)
+        print(f"{number} slices at {address}  (Ctrl-C ends)", flush=True)
+        if browser:
+            webbrowser.open(address)
+        try:
+            serving.serve_forever()
+        except KeyboardInterrupt:
+            pass
+        finally:
+            serving.server_close()
+
+
+def _warn(texts: Iterable[str]) -> None:
+    for text in texts:
+        print(f"rayio: {text}", file=sys.stderr)
+
+
+def _pace(number: int, began: float) -> str:
+    seconds = max(time.perf_counter() - began, 1e-9)
+    return f" in {seconds:.2f} s ({number / seconds:,.0f} per second)"
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register these commands."""
+    app.command()(export)
+    app.command()(view)

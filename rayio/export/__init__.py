@@ -1,0 +1,1 @@
+"""What happened, for other tools: OpenTelemetry's wire format, Perfetto's, plain text."""

@@ -1,0 +1,81 @@
+"""Which trace a span is in: a step's, a batch's, a checkpoint's, that of a role's life, or another library's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.export.select import step_keys
+from rayio.export.spans import Ints, Words
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Spans of ranks that make a step; what else a rank records of a batch is its production, done by the rank itself.
+_PHASES = (
+    "data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot", "eval_data_wait", "eval_compute",
+)  # fmt: skip
+#: Spans in which a rank waits for a batch.
+WAITS = ("data_wait", "eval_data_wait")
+#: Spans that lie within a read or a write.
+WITHIN = ("sample", "io.open", "io.read", "io.write", "io.fsync")
+
+#: Kinds of traces, as they are named in ids, and the number of the kind here.
+LIFE, STEP, BATCH, CHECKPOINT, FOREIGN = range(5)
+
+
+def of_steps(table: pa.Table, steps: Ints | None) -> pa.Table:
+    """Keep the spans of these steps, the production of the batches that they took, and all that is of no step."""
+    if steps is None:
+        return table
+    keys = step_keys(table)
+    kept = (keys < 0) | np.isin(keys, steps)
+    waits = kept & np.isin(codes_of(table, "name")[1], _places(table, "name", WAITS))
+    taken = np.unique(table["link"].to_numpy()[waits])
+    return table.filter(kept | np.isin(table["batch"].to_numpy(), taken) & (trace_kinds(table) == BATCH))
+
+
+def batches_made(table: pa.Table) -> bool:
+    """Say whether the production of any batch was recorded; without it there is nothing to link to."""
+    return bool((trace_kinds(table) == BATCH).any())
+
+
+def trace_keys(table: pa.Table) -> Words:
+    """Number the traces that are made for spans, so that those of one trace can be kept together.
+
+    0 stands for the lives of roles, which are over when the run is, 1 for what is complete as it is.
+    """
+    kinds, step, batch = trace_kinds(table), step_keys(table), table["batch"].to_numpy()
+    number = np.where(kinds == BATCH, batch, np.where((kinds == STEP) | (kinds == CHECKPOINT), step, 0))
+    keys: Words = number.astype(np.uint64) | kinds.astype(np.uint64) << np.uint64(62)
+    return np.where(kinds == FOREIGN, np.uint64(1), keys)
+
+
+def codes_of(table: pa.Table, column: str) -> tuple[list[str], NDArray[np.int32]]:
+    """Give the texts of a column, and the number of each row's."""
+    values = table[column].unify_dictionaries().combine_chunks()
+    chunk = values.chunk(0) if hasattr(values, "chunk") and values.num_chunks else values
+    if not len(table):
+        return [], np.zeros(0, np.int32)
+    return chunk.dictionary.to_pylist(), chunk.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+
+
+def _places(table: pa.Table, column: str, texts: Iterable[str]) -> list[int]:
+    wanted = {*texts}
+    return [code for code, text in enumerate(codes_of(table, column)[0]) if text in wanted]
+
+
+def trace_kinds(table: pa.Table) -> NDArray[np.int8]:
+    """Say of what kind the trace of each span is."""
+    role, name = codes_of(table, "role")[1], codes_of(table, "name")[1]
+    is_rank = np.isin(role, _places(table, "role", ["rank"]))
+    is_phase = is_rank & np.isin(name, _places(table, "name", _PHASES))
+    is_writer = np.isin(role, _places(table, "role", ["checkpoint_writer"]))
+    kinds = np.where(is_phase, STEP, np.where(is_writer, CHECKPOINT, BATCH))
+    kinds[table["batch"].to_numpy() < 0] = LIFE
+    own = [code for code, text in enumerate(codes_of(table, "attributes")[0]) if text]
+    kinds[np.isin(codes_of(table, "attributes")[1], own)] = FOREIGN
+    return kinds.astype(np.int8)

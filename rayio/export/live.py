@@ -1,0 +1,126 @@
+"""A run's spans on their way to a collector while it goes: read from its span files, so that nobody waits for them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rayio.export import otlp
+from rayio.export.kinds import batches_made, trace_keys
+from rayio.export.traces import spans_of
+from rayio.export.transport import Patience, Sender, Sent, send_all
+from rayio.trace.files import DamagedError, SpanFile
+from rayio.trace.span import schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rayio.trace.store import RunDirectory
+
+#: Seconds between two looks for new files.
+LOOK_SECONDS = 1.0
+#: Spans that are held until their trace is complete; beyond, they are left to a later export.
+HELD_SPANS = 1 << 20
+#: Seconds that are given to what is left when the run is over.
+FINISH_SECONDS = 10.0
+#: Seconds for which nothing is sent after a collector did not take something.
+QUIET_SECONDS = 30.0
+
+
+class LiveExport:
+    """Sends the spans of a run from its files, in a thread of its own; what is not taken is counted, never raised.
+
+    A trace is sent when a file came that had nothing more of it, so about two files late; the rest at the end.
+    """
+
+    def __init__(self, directory: RunDirectory, run_id: str, sender: Sender, patience: Patience | None = None) -> None:
+        self._directory = directory
+        self._run_id = run_id
+        self._sender = sender
+        self._patience = patience or Patience(tries=3)
+        #: What became of the spans that were tried; those never tried are missing in it.
+        self.sent = Sent()
+        self._seen: set[Path] = set()
+        self._held: pa.Table = schema().empty_table()
+        self._has_batches = False
+        #: Ids of the roots and ranks that were sent: what comes late of their trace goes without them.
+        self._made = np.zeros(0, np.uint64)
+        self._quiet_until = 0.0
+        self._over, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._follow, name="rayio-live-export", daemon=True)
+
+    def start(self) -> None:
+        """Begin to follow the run."""
+        self._thread.start()
+
+    def finish(self, stored: int, seconds: float = FINISH_SECONDS) -> str:
+        """Send what is left, for so many seconds at most, and say what became of all; ``stored`` spans there are.
+
+        To be called when every span is in a file, and before the files are compacted.
+        """
+        self._over.set()
+        self._thread.join(seconds)
+        self._stop.set()
+        self._thread.join(seconds)
+        target, sent = self._sender.target, self.sent
+        if sent.spans == stored and not sent.rejected:
+            return f"{sent.spans} spans were exported to {target} while the run went"
+        why = f" ({sent.why})" if sent.why else ""
+        lacking = f"{stored - sent.spans} of {stored} spans were not exported to {target}{why}"
+        return f"{lacking}; the run has all: rayio export {self._directory.path}"
+
+    def _follow(self) -> None:
+        try:
+            while not self._over.wait(LOOK_SECONDS):
+                self._look()
+            self._look()
+            self._send(self._held)
+        except Exception as error:  # a run does not fail because of who watches it
+            self.sent.why = self.sent.why or f"{type(error).__name__}: {error}"
+        finally:
+            self._sender.close()
+
+    def _look(self) -> None:
+        """Take in new files; send the traces that the newest has nothing of."""
+        import pyarrow as pa
+
+        for path in sorted((self._directory.path / "spans").glob("*.parquet")):
+            if path in self._seen or self._stop.is_set():
+                continue
+            self._seen.add(path)
+            try:
+                table = SpanFile(path).read()
+            except DamagedError:
+                continue
+            self._has_batches = self._has_batches or batches_made(table)
+            before, self._held = self._held, pa.concat_tables([self._held, table]).unify_dictionaries()
+            keys = trace_keys(self._held)
+            is_complete = ~np.isin(keys, np.unique(keys[len(before) :])) & (keys != 0) | (keys == 1)
+            complete = self._held.filter(is_complete)
+            self._held = self._held.filter(~is_complete)
+            if len(self._held) > HELD_SPANS:
+                self.sent.why = self.sent.why or f"more than {HELD_SPANS} spans were of traces under way"
+                self._held = schema().empty_table()
+            self._send(complete)
+
+    def _send(self, table: pa.Table) -> None:
+        if not len(table) or time.monotonic() < self._quiet_until:
+            return
+        spans = spans_of(table, self._run_id, has_batches=self._has_batches)
+        spans = spans.take(~(spans.is_made & np.isin(spans.span, self._made)))
+        self._made = np.concatenate([self._made, spans.span[spans.is_made]])
+        requests = otlp.requests(spans, self._directory.path.absolute().name)
+        sent = send_all(self._sender, requests, self._patience, self._stop)
+        if sent.unsent:
+            self._quiet_until = time.monotonic() + QUIET_SECONDS
+            if not self._over.is_set():
+                self._stop.clear()
+        self.sent = Sent(
+            self.sent.spans + sent.spans, self.sent.made + sent.made, self.sent.rejected + sent.rejected,
+            self.sent.unsent + sent.unsent, self.sent.why or sent.why, self.sent.requests + sent.requests,
+            self.sent.retries + sent.retries,
+        )  # fmt: skip

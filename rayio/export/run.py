@@ -1,0 +1,157 @@
+"""A run on its way out: what is chosen of it, where it goes, and how many spans were recorded, stored and exported."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from rayio.errors import ExportError
+from rayio.export import select
+from rayio.export.kinds import of_steps
+from rayio.export.spans import MANY_SPANS, Spans
+from rayio.export.traces import epoch_ns, run_key, spans_of
+from rayio.replacing import replacing
+from rayio.trace.store import RunDirectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rayio.export.transport import Patience, Sender, Sent
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The spans of a run that a selection takes."""
+
+    directory: RunDirectory
+    table: pa.Table
+    selection: str
+    #: Spans recorded (None: not known, the run broke off or is another tool's), stored in files that can be read, and
+    #: the steps taken (None: all).
+    recorded: int | None
+    stored: int
+    steps: int | None
+
+    @classmethod
+    def of(cls, directory: RunDirectory, selection: str) -> Chosen:
+        """Read a run and choose.
+
+        Raises:
+            ExportError: the selection cannot be.
+            StorageError: the run cannot be read.
+        """
+        words = select.parse(selection)
+        table = directory.spans()
+        steps = select.chosen(table, words)
+        recorded = ((directory.result or {}).get("trace") or {}).get("recorded")
+        kept = of_steps(table, steps)
+        return cls(directory, kept, selection, recorded, len(table), None if steps is None else len(steps))
+
+    @cached_property
+    def run(self) -> str:
+        """What the ids are derived from."""
+        return run_key(self.directory.info)
+
+    @cached_property
+    def name(self) -> str:
+        """Name the run for whoever looks at its spans."""
+        return self.directory.path.absolute().name
+
+    @cached_property
+    def spans(self) -> Spans:
+        """Give the spans in their traces."""
+        return spans_of(self.table, self.run, epoch_ns(self.directory.info))
+
+    def counts(self) -> str:
+        """Say how many spans were recorded, are stored, and are chosen."""
+        known = "an unknown number of spans was" if self.recorded is None else f"{self.recorded} spans were"
+        chosen = "all" if self.steps is None else f"{len(self.table)} of {self.steps} steps ({self.selection})"
+        return f"{known} recorded, {self.stored} are stored, {chosen} are chosen"
+
+    def warnings(self) -> Iterator[str]:
+        """Say what is missing, and what viewers will not like."""
+        for name in self.directory.lost_files:
+            yield f"{self.directory.path}/spans/{name} is damaged; its spans are left out"
+        if not self.directory.lost_files and self.recorded not in (None, self.stored):
+            yield f"{self.recorded} spans were recorded and {self.stored} are stored: the others are lost"
+        if not self.stored:
+            yield "the run has no spans"
+
+    def big_traces(self) -> Iterator[str]:
+        """Warn of traces that are too large to be looked at."""
+        sizes = self.spans.trace_sizes
+        if number := int((sizes > MANY_SPANS).sum()):
+            yield (
+                f"{number} traces have more than {MANY_SPANS} spans (the largest {sizes.max()}): viewers show them "
+                "slowly; a coarser trace.level makes them smaller"
+            )
+
+
+def send(chosen: Chosen, sender: Sender, patience: Patience | None = None) -> Sent:
+    """Send what is chosen to a collector; what became of it is counted, not raised."""
+    from rayio.export import otlp
+    from rayio.export.transport import send_all
+
+    return send_all(sender, otlp.requests(chosen.spans, chosen.name), patience)
+
+
+def write_perfetto(chosen: Chosen, path: Path, *, force: bool = False) -> int:
+    """Write a Perfetto trace; give the number of slices."""
+    from rayio.export import perfetto
+
+    _write(path, perfetto.trace(chosen.table), force)
+    return len(chosen.table)
+
+
+def write_json(chosen: Chosen, path: Path, *, force: bool = False) -> int:
+    """Write OTLP JSON lines; give the number of the run's spans in them."""
+    from rayio.export.text import json_lines
+
+    _write(path, json_lines(chosen.spans, chosen.name), force)
+    return len(chosen.table)
+
+
+def write_csv(chosen: Chosen, path: Path, *, force: bool = False) -> int:
+    """Write CSV; give the number of rows."""
+    from rayio.export.text import csv
+
+    _write(path, csv(chosen.table, chosen.spans), force)
+    return len(chosen.table)
+
+
+#: What writes each kind of file.
+Writer = Callable[..., int]
+
+
+def _write(path: Path, parts: Iterator[bytes], force: bool) -> None:
+    """Write a file whole or not at all; one whose name ends in ``.gz`` is compressed.
+
+    Raises:
+        ExportError: it exists and ``force`` is not set, or cannot be written.
+    """
+    if path.is_dir():
+        raise ExportError(f"{path} is a folder; give the name of a file")
+    if path.exists() and not force:
+        raise ExportError(f"{path} exists; --force replaces it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path, path.with_name(f"{path.name}.tmp")) as partial, _opened(partial, path) as file:
+            for part in parts:
+                file.write(part)
+    except OSError as error:
+        raise ExportError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+@contextlib.contextmanager
+def _opened(partial: Path, path: Path) -> Iterator[IO[bytes]]:
+    with partial.open("wb") as file:
+        if path.suffix != ".gz":
+            yield file
+            return
+        with gzip.GzipFile("", "wb", 3, file, 0) as packed:
+            yield packed  # type: ignore[misc]

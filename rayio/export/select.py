@@ -1,0 +1,78 @@
+"""Which steps of a run to export: the first, the last, the slowest, every so many, all."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.errors import ExportError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: What is sent to a collector unless something else is asked for.
+DEFAULT = "first,last,slowest:20,every:50"
+
+#: Words of a selection, and whether a number follows.
+_WORDS = {"first": False, "last": False, "all": False, "slowest": True, "every": True}
+
+
+def parse(text: str) -> dict[str, int]:
+    """Turn ``slowest:20,every:50,first,last`` or ``all`` into words and numbers.
+
+    Raises:
+        ExportError: an unknown word, or a number that is missing or is none.
+    """
+    words = {}
+    for part in text.split(","):
+        word, colon, number = part.strip().partition(":")
+        if word not in _WORDS:
+            near = get_close_matches(word, _WORDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_WORDS)}"
+            raise ExportError(f"--select {text}: no selection named {word!r}; {hint}")
+        if _WORDS[word] != bool(colon) or (colon and not (number.isascii() and number.isdigit() and int(number) > 0)):
+            form = f"{word}:20, a whole number of at least 1" if _WORDS[word] else f"{word} alone"
+            raise ExportError(f"--select {text}: {part.strip()!r} cannot be; write {form}")
+        words[word] = int(number or 1)
+    return words
+
+
+def step_keys(table: pa.Table) -> NDArray[np.int64]:
+    """Number the training step that each span is of, ``epoch << 30 | step``; -1 for spans of none."""
+    epoch, step = (table[name].to_numpy().astype(np.int64) for name in ("epoch", "step"))
+    return np.where((epoch < 0) | (step < 0), -1, epoch << 30 | step)
+
+
+def chosen(table: pa.Table, words: dict[str, int]) -> NDArray[np.int64] | None:
+    """Give the numbers of the chosen steps, in order of time; None for all. Only spans of ranks make steps."""
+    import pyarrow.compute as pc
+
+    if "all" in words:
+        return None
+    ranks = table.filter(pc.and_(pc.equal(table["role"].cast("string"), "rank"), pc.equal(table["lane"], 0)))
+    keys = step_keys(ranks)
+    start = ranks["start_ns"].to_numpy()
+    placed = keys >= 0
+    end = (start + ranks["duration_ns"].to_numpy())[placed]
+    steps, of = np.unique(keys[placed], return_inverse=True)
+    if not len(steps):
+        return steps
+    first, last = np.full(len(steps), np.iinfo(np.int64).max), np.full(len(steps), np.iinfo(np.int64).min)
+    np.minimum.at(first, of, start[placed])
+    np.maximum.at(last, of, end)
+    order = np.lexsort((steps, first))
+    picked = np.zeros(len(steps), bool)
+    if "first" in words:
+        picked[order[0]] = True
+    if "last" in words:
+        picked[order[-1]] = True
+    if "every" in words:
+        picked[order[:: words["every"]]] = True
+    if "slowest" in words:
+        by_length = np.argsort(first - last, kind="stable")
+        picked[by_length[: words["slowest"]]] = True
+    kept: NDArray[np.int64] = steps[order[picked[order]]]
+    return kept

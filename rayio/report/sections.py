@@ -1,0 +1,272 @@
+"""The sections of a report: each gives its HTML, or nothing where the run has nothing to show in it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from rayio.report import axes, charts, figures, tables
+from rayio.report.bins import Bins
+from rayio.report.content import Content
+from rayio.report.definitions import term
+from rayio.report.figures import Floats
+from rayio.report.tracks import packed
+
+#: Phases of ranks in the order in which a figure stacks them.
+STACK = ("compute", "sync", "data_wait", "checkpoint", "evaluate", "startup", "other")
+
+#: Lower ends of the classes of colour of the heat map.
+PACES = (0.95, 1.05, 1.15, 1.3, 1.5, 2.0)
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.4, 0.6)
+
+#: Of the run's environment: what a reader may want to know, none of it secret.
+ENVIRONMENT = {
+    "run_id": "run", "started": "started", "engine": "engine", "rayio": "rayio", "ray": "Ray", "python": "Python",
+    "platform": "platform", "cpus": "CPUs of the driver's machine", "payload": "payload",
+    "modelled_storage": "modelled storage",
+}  # fmt: skip
+
+
+def section(anchor: str, title: str, body: str, lead: str = "") -> str:
+    """Wrap a section; nothing of an empty body."""
+    said = f'<p class="lead">{lead}</p>' if lead else ""
+    return f'<section id="{anchor}"><h2>{title}</h2>{said}{body}</section>' if body else ""
+
+
+def _time_axis(bins: Bins) -> list[axes.Tick]:
+    return axes.time(bins.seconds)
+
+
+def _tips(bins: Bins, lines: Sequence[str]) -> list[str]:
+    """Put the time of each bin before what is said of it."""
+    width, whole = bins.width / 1e9, bins.seconds
+    return [
+        f"{axes.seconds_label(at * width, whole)} – {axes.seconds_label((at + 1) * width, whole)}\n{line}"
+        for at, line in enumerate(lines)
+    ]
+
+
+def _window_marks(content: Content, bins: Bins) -> list[tuple[float, str]]:
+    if content.window is None:
+        return []
+    span = bins.number * bins.width
+    marks = [((content.window.begin - bins.begin) / span, "window begins")]
+    return [*marks, (min((content.window.end - bins.begin) / span, 1.0), "ends")]
+
+
+def over_time(content: Content) -> str:
+    """Draw AU with the split of the ranks' time, and throughput."""
+    found = content.over_time
+    if found is None:
+        return ""
+    alive = np.maximum(found.alive, 1)
+    shares: list[tuple[str, Floats]] = [(name, np.maximum(found.split[name], 0) / alive) for name in STACK]
+    shares = [(name, values) for name, values in shares if values.max(initial=0.0) > 1e-4]
+    said = _tips(
+        found.bins,
+        ["\n".join(f"{n}: {100 * v[at]:.1f} %" for n, v in shares if v[at] > 5e-4) for at in range(found.bins.number)],
+    )
+    marks = _window_marks(content, found.bins)
+    split = charts.plot(
+        charts.stacked(shares, 1.0), label="share of the ranks' time by phase, over time", x=_time_axis(found.bins),
+        y=[(at, f"{100 * at:.0f} %") for at in (0.0, 0.25, 0.5, 0.75, 1.0)], tips=said, marks=marks, height=190,
+    )  # fmt: skip
+    unit = "samples/s" if content.result.get("samples_per_second") is not None or content.scenario else "steps/s"
+    high = axes.roof(float(found.rate.max()))
+    tips = _tips(found.bins, [f"{axes.number(round(rate, 1))} {unit}" for rate in found.rate])
+    rate = charts.plot(
+        charts.steps(found.rate, high, "rate"), label=f"throughput in {unit} over time", x=_time_axis(found.bins),
+        y=axes.linear(high), tips=tips, height=130,
+    )  # fmt: skip
+    au = term("au-over-time", "AU") + " is the lowest band"
+    names = [(name, term(f"span-{name}", name)) for name, _ in shares]
+    return (
+        f"<h3>share of the ranks' time, by phase <small>{au}</small></h3>{charts.legend(names)}{split}"
+        f"<h3>{term('rate', 'throughput')} <small>{unit}</small></h3>{rate}"
+    )
+
+
+def queue_depth(content: Content) -> str:
+    """Draw how many batches were being read and ready, per queue."""
+    found = content.queues
+    if found is None:
+        return ""
+    series = [("ready", found.depth(found.ready)), ("reading", found.depth(found.reading))]
+    loader = content.scenario.loader if content.scenario else None
+    limit = loader.num_workers * loader.prefetch_factor if loader else 0
+    high = axes.roof(max(float((series[0][1] + series[1][1]).max()), limit) * 1.02)
+    said = _tips(
+        found.bins, [f"ready: {a:.2f}\nbeing read: {b:.2f}" for a, b in zip(*(v for _, v in series), strict=True)]
+    )
+    shapes = charts.stacked(series, high) + (charts.line_at(limit, high, "limit") if limit else "")
+    names = [("ready", "ready"), ("reading", "being read or waiting for a worker")]
+    drawn = charts.plot(
+        shapes,
+        label="batches per queue over time",
+        x=_time_axis(found.bins),
+        y=axes.linear(high),
+        tips=said,
+        height=150,
+    )
+    if limit:
+        names.append(("limit", f"window: {limit}"))
+    mean = f"mean over {found.queues} queues" if found.queues > 1 else "of the only queue"
+    return f"<h3>{term('queue', 'batches per queue')} <small>{mean}</small></h3>{charts.legend(names)}{drawn}"
+
+
+def step_times(content: Content) -> str:
+    """Draw the distribution of step times, with its percentiles."""
+    found = content.step_times
+    if found is None:
+        return ""
+    low, high = float(found.edges[0]), float(found.edges[-1])
+
+    def place(value: float) -> float:
+        part = np.log(value / low) / np.log(high / low) if found.is_log else (value - low) / (high - low)
+        return float(np.clip(part, 0, 1))
+
+    statistics = (content.result.get("percentiles") or {}).get("step_time")
+    marks = []
+    if statistics and statistics["count"] > 2:
+        known = [(n, statistics[n]) for n in ("p50", "p90", "p99") if statistics[n] <= high]
+        marks = [(place(value), f"{n} {tables.seconds(value)}") for n, value in known]
+    top = axes.roof(float(found.counts.max()))
+    said = [
+        f"{axes.seconds_label(a, high)} – {axes.seconds_label(b, high)}\n{count:,} steps"
+        for a, b, count in zip(found.edges, found.edges[1:], found.counts, strict=False)
+    ]
+    ticks = axes.logarithmic(low, high) if found.is_log else axes.between(low, high)
+    drawn = charts.plot(
+        charts.columns([("step", found.counts.astype(float))], top), label="distribution of step times", x=ticks,
+        y=[(at, text) for at, text in axes.linear(top) if "." not in text], tips=said, marks=marks,
+    )  # fmt: skip
+    scale = ", logarithmic axis" if found.is_log else ""
+    head = f"number of steps{scale}, {int(found.counts.sum()) + found.beyond:,} in all"
+    if found.beyond:
+        head += f"; {found.beyond:,} longer than {tables.seconds(high)} are not drawn"
+        head += f" (up to {tables.seconds(statistics['max'])})" if statistics else ""
+    return f"<h3>{term('step', 'step times')} <small>{head}</small></h3>{drawn}"
+
+
+def heat_map(content: Content) -> str:
+    """Draw the ranks side by side: their pace, and what they waited for."""
+    found = content.heat_map
+    if found is None:
+        return ""
+    views = {
+        "pace": ("pace", _heat_view(found, found.pace, PACES, "× the median rank", " ×", 1)),
+        "data_wait": ("waiting for data", _heat_view(found, found.data_wait, SHARES, "% of its time", " %", 100)),
+        "sync": ("waiting for other ranks", _heat_view(found, found.sync, SHARES, "% of its time", " %", 100)),
+    }
+    chosen = "".join(
+        f'<button type="button" data-show="heat-{key}" aria-pressed="{str(key == "pace").lower()}">{title}</button>'
+        for key, (title, _) in views.items()
+    )
+    drawn = "".join(
+        f'<div id="heat-{key}"{"" if key == "pace" else " hidden"}>{view}</div>' for key, (_, view) in views.items()
+    )
+    few = " A row shows the highest of its ranks." if any(low < high for low, high in found.ranks) else ""
+    lead = f"{term('pace', 'Pace')}: the time of a step without the wait for others, over the median rank's.{few}"
+    return f'<p class="lead">{lead}</p><p class="choice">{chosen}</p>{drawn}'
+
+
+def _heat_view(found: figures.HeatMap, values: Floats, edges: Sequence[float], unit: str, sign: str, times: int) -> str:
+    """Draw one number of every rank and bin; ``times`` is what it is shown in."""
+    number = len(found.ranks)
+    names = [f"rank {low}" if low == high else f"ranks {low}–{high}" for low, high in found.ranks]
+    every = -(-number // 16)
+    rows = "".join(
+        f'<span style="top:{100 * (at + 0.5) / number:.2f}%">{names[at].partition(" ")[2]}</span>'
+        for at in range(0, number, every)
+    )
+    digits = 2 if times == 1 else 0
+    known = [[None if np.isnan(v) else round(float(v) * times, digits) for v in row] for row in values]
+    grid = {"rows": names, "values": known, "unit": unit, "width": found.bins.width / 1e9}
+    written = [f"{edge * times:g}{sign}" for edge in edges]
+    scale = [(f"heat{at}", text) for at, text in enumerate([f"< {written[0]}", *(f"≥ {text}" for text in written)])]
+    return (
+        f'{charts.legend(scale)}<div class="plot heat" style="--h:{min(max(16 * number, 48), 420)}px">'
+        f'<div class="y">{rows}</div><div class="area" data-grid="{charts.attribute(grid)}">'
+        f"{charts.cells(values, edges, 'heat')}</div>"
+        f'<div class="x">{charts.labels(_time_axis(found.bins), "left")}</div></div>'
+    )
+
+
+def timeline(content: Content) -> str:
+    """Give the data and the controls of the timeline; a script in the page draws it."""
+    found = content.timeline
+    if found is None:
+        return ""
+    few = f"Shown are {len(found.ranks)} of {found.num_ranks} ranks, the slowest among them. " if len(
+        found.ranks) < found.num_ranks else ""  # fmt: skip
+    coarse = (
+        "The whole run is drawn coarsely, by what took most of each moment; the suggested windows are exact. "
+        "<code>rayio report RUN --window 12s..15s</code> adds one. " if found.is_coarse else ""
+    )  # fmt: skip
+    data = json.dumps(packed(found), separators=(",", ":")).replace("</", "<\\/")
+    return (
+        f'<p class="lead">{few}{coarse}<span class="screen">Drag to look closer, double-click to step back.</span></p>'
+        '<div id="timeline"><p class="choice" id="windows"></p><p class="choice"><button type="button" data-move="-1">◀'
+        '</button><button type="button" data-move="1">▶</button><button type="button" data-zoom="0.5">closer</button>'
+        '<button type="button" data-zoom="2">wider</button><button type="button" data-zoom="0">whole run</button>'
+        '<span id="range"></span></p><p class="legend" id="kinds"></p><div class="tracks" id="tracks"></div></div>'
+        "<noscript><p>The timeline is drawn by a script in this page.</p></noscript>"
+        f'<script type="application/json" id="slices">{data}</script>'
+    )
+
+
+def access(content: Content) -> str:
+    """Show how storage was used: sizes of requests, operations, order."""
+    found = content.explanation and content.explanation["access"]
+    if not found or not found["operations"]:
+        return ""
+    drawn = ""
+    if sizes := {name: counts for name, counts in found["sizes"].items() if sum(counts.values())}:
+        names = [*next(iter(sizes.values()))]
+        held = [n for n in range(len(names)) if any([*counts.values()][n] for counts in sizes.values())]
+        low, high = max(held[0] - 1, 0), min(held[-1] + 2, len(names))
+        groups = [(name, np.array([*counts.values()][low:high], float)) for name, counts in sizes.items()]
+        top = axes.roof(max(float(values.max()) for _, values in groups))
+        x = [((n + 0.5) / (high - low), text) for n, text in enumerate(names[low:high])]
+        said = [
+            f"{names[low + n]} bytes\n" + "\n".join(f"{name}: {int(values[n]):,}" for name, values in groups)
+            for n in range(high - low)
+        ]
+        plot = charts.plot(charts.columns(groups, top), label="requests by size", x=x, y=axes.linear(top), tips=said)
+        named = [(name, term("requests", f"{name} requests")) for name, _ in groups]
+        drawn = f"<h3>requests by size <small>bytes</small></h3>{charts.legend(named)}{plot}"
+    elif found["notes"]:
+        drawn = f'<p class="lead">From whole batches: {escape("; ".join(found["notes"]))}.</p>'
+    return drawn + f'<div class="pair">{tables.operations(found)}{tables.access_figures(found)}</div>'
+
+
+def configuration(content: Content) -> str:
+    """Show what was run, and on what; passwords in addresses are left out, should there be any."""
+    rows = [
+        [text, escape(_safe(content.info[key]))]
+        for key, text in ENVIRONMENT.items()
+        if content.info.get(key) is not None
+    ]
+    nodes = content.info.get("nodes") or []
+    if nodes:
+        rows.append(
+            ["Ray nodes", escape(f"{len(nodes)}: {', '.join(_safe(node.get('host', '?')) for node in nodes[:8])}")]
+        )
+    if restarts := content.info.get("restarts"):
+        rows.append(["actors restarted", str(len(restarts))])
+    text = content.directory.scenario
+    shown = (
+        f"<details><summary>scenario.yaml, every key</summary><pre>{escape(_safe(text))}</pre></details>"
+        if text
+        else ""
+    )
+    return tables.table(["", ""], rows, "plain") + shown
+
+
+def _safe(value: Any) -> str:
+    return re.sub(r"(://)[^/@\s]+@", r"\1…@", str(value))

@@ -1,0 +1,215 @@
+"""The tables of a report: numbers with their names, each name a link to its definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from rayio.analyze.summary import meaning_of
+from rayio.analyze.timeline import SPLIT
+from rayio.analyze.verdict import rate
+from rayio.report.axes import number
+from rayio.report.charts import bar
+from rayio.report.definitions import term
+from rayio.units import format_bytes, format_seconds
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Write a fraction in percent."""
+    return "unknown" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def seconds(value: float | None) -> str:
+    """Write a time; "unknown" of None."""
+    return "unknown" if value is None else format_seconds(value)
+
+
+def decimal(value: float | None) -> str:
+    """Write a number with one decimal."""
+    return "unknown" if value is None else f"{value:,.1f}" if value < 1e5 else f"{value:,.0f}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") -> str:
+    """Write a table of HTML cells; the first column is of names. ``name`` is a class of its own."""
+    top = "".join(f"<th>{cell}</th>" for cell in head)
+    body = "".join(
+        "<tr>" + "".join(f"<th>{c}</th>" if not n else f"<td>{c}</td>" for n, c in enumerate(row)) + "</tr>"
+        for row in rows
+    )
+    return f'<div class="scroll"><table class="{name}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
+
+
+def tiles(result: Mapping[str, Any]) -> str:
+    """Write the headline numbers; ``data-key`` names the key of result.json that each shows."""
+    low, high = percent(result.get("au_min")), percent(result.get("au_max"))
+    of_all = f"{low} to {high} over ranks" if result.get("world_size", 0) > 1 and result.get("au") is not None else ""
+    others = "in no record" if result.get("imported") else "rayio's own"
+    rows = [
+        ("au", "au", "AU", percent(result.get("au")), of_all or "of step time"),
+        ("samples_per_second", "rate", "throughput", decimal(result.get("samples_per_second")), "samples/s"),
+        ("mib_per_second", "read-rate", "read", decimal(result.get("mib_per_second")), "MiB/s"),
+        ("data_wait_share", "share", "data wait", percent(result.get("data_wait_share")), "of step time"),
+        ("sync_share", "share", "sync", percent(result.get("sync_share")), "of step time"),
+        ("other_share", "overhead", "overhead", percent(result.get("other_share"), 2), f"of step time, {others}"),
+        ("goodput", "goodput", "goodput", percent(result.get("goodput")), "of wall time"),
+        ("wall_seconds", "wall", "wall time", seconds(result.get("wall_seconds")), _steps(result.get("steps", 0))),
+    ]
+    if result.get("au_dlio") is not None:
+        rate_dlio = decimal(result.get("samples_per_second_dlio"))
+        rows.append(("au_dlio", "au-dlio", "as DLIO", f"{result['au_dlio']:.1f} %", f"{rate_dlio} samples/s"))
+    if found := result.get("evaluation"):
+        rows.append(("evaluation.au", "eval-au", "evaluation", percent(found["au"]), f"{found['rounds']} evaluations"))
+    return '<div class="tiles">' + "".join(
+        f'<div class="tile"><span class="name">{term(what, name)}</span><b data-key="{key}">{value}</b>'
+        f'<span class="unit">{escape(unit)}</span></div>'
+        for key, what, name, value, unit in rows
+    ) + "</div>"  # fmt: skip
+
+
+def waterfall(verdict: Mapping[str, Any]) -> str:
+    """Write where the step time went: compute, then every cause that took some, each from where the last one ended."""
+    rows: list[tuple[str, str, float, float, str]] = [
+        ("compute", term("au", "compute"), verdict["au"], verdict["compute_seconds"], "AU: the work itself")
+    ]
+    rows += [
+        (row["cause"], term(f"cause-{row['cause']}", row["cause"]), row["share"], row["seconds"], row["meaning"])
+        for row in sorted(verdict["table"], key=lambda row: -(row["share"] or 0))
+        if row["seconds"]
+    ]
+    begin, lines = 0.0, []
+    for colour, name, share, spent, meaning in rows:
+        lines.append(
+            f'<div class="fall" data-cause="{colour}"><span class="name">{name}</span>{bar(begin, share, colour)}'
+            f'<span class="n">{percent(share)}</span><span class="n">{format_seconds(spent)}</span>'
+            f'<span class="what">{escape(meaning)}</span></div>'
+        )
+        begin += share
+    total = f'<div class="fall sum"><span class="name">{term("loss", "sum")}</span>{bar(0, 0, "other")}'
+    return (
+        '<div class="waterfall">' + "".join(lines) + total
+        + f'<span class="n">{percent(begin)}</span><span class="n">{format_seconds(verdict["seconds"])}</span>'
+        f'<span class="what">{_steps(verdict["steps"])} of all ranks</span></div></div>'
+    )  # fmt: skip
+
+
+def time_split(result: Mapping[str, Any]) -> str:
+    """Write the ranks' wall time by phase."""
+    time, share = result.get("time") or {}, result.get("share") or {}
+    what = meaning_of(result)
+    rows = [
+        [term(f"span-{name}", name), bar(0, share.get(name) or 0.0, name), percent(share.get(name)),
+         seconds(time.get(name)), escape(what[name])]
+        for name in SPLIT
+        if time.get(name) or name not in ("evaluate", "restart", "checkpoint")
+    ]  # fmt: skip
+    return table(["phase", "", "share", "time", "meaning"], rows, "bars worded")
+
+
+def percentiles(result: Mapping[str, Any]) -> str:
+    """Write how long single things took."""
+    columns = ("mean", "p50", "p90", "p99", "max")
+    rows = [
+        [term("step" if name == "step_time" else f"span-{name}", name), f"{row['count']:,}"]
+        + [format_seconds(row[column]) for column in columns]
+        for name, row in (result.get("percentiles") or {}).items()
+        if row and row["max"] > 0
+    ]
+    return table(["time of one", "number", *columns], rows) if rows else ""
+
+
+def capacities(capacity: Mapping[str, Any]) -> str:
+    """Write what each stage of the workers can do beside what the ranks need."""
+    if not capacity["stages"]:
+        return ""
+    what = {"worker": "all stages, one after the other", "writer": "checkpoint files"}
+    rows = [
+        [term("capacity", row["stage"]), format_seconds(row["service_seconds"]), f"{row['parallelism']:,}",
+         f"{rate(row['capacity'])} {'files' if row['stage'] == 'writer' else 'batches'}/s",
+         percent(row["utilisation"]), what.get(row["stage"], "")]
+        for row in capacity["stages"]
+    ]  # fmt: skip
+    demand = capacity["demand"]
+    needed = "" if demand is None else f"Ranks need {rate(demand)} batches/s and got {rate(capacity['delivered'])}."
+    return f"<p>{needed}</p>" + table(["stage", "time of one", "at a time", "can do", "busy", ""], rows, "worded")
+
+
+def changes(simulated: Mapping[str, Any]) -> str:
+    """Write what the run would have been with one thing changed."""
+    rows = [[term("counterfactual", "as it was"), percent(simulated["au"]), "", ""]]
+    rows += [
+        [escape(row["change"]), percent(row["au"]),
+         "" if row["causal_share"] is None else percent(row["causal_share"]), f"<code>{escape(row['then'])}</code>"]
+        for row in simulated["changes"]
+        if row["au"] is not None
+    ]  # fmt: skip
+    return table(["change", "AU", "takes away of the loss", "then binds"], rows, "worded")
+
+
+def ranks(result: Mapping[str, Any]) -> str:
+    """Write the split of every rank that result.json lists."""
+    listed = result.get("ranks") or []
+    names = [name for name in SPLIT if any(row.get(name) for row in listed)]
+    rows = [
+        [
+            str(row["rank"]),
+            percent(row["au"]),
+            f"{row['steps']:,}",
+            seconds(row["wall"]),
+            *(seconds(row[n]) for n in names),
+        ]
+        for row in listed
+    ]
+    return table(["rank", term("au", "AU"), "steps", "life", *(term(f"span-{n}", n) for n in names)], rows)
+
+
+def operations(access: Mapping[str, Any]) -> str:
+    """Write what storage was asked for, by operation."""
+    rows = []
+    for name, row in access["operations"].items():
+        width = row["bytes_per_second"]
+        size = format_bytes(round(row["bytes"] / row["requests"])) if row["bytes"] and row["requests"] else ""
+        speed = f"{format_bytes(width['p50'])}/s" if width else ""
+        rows.append([term("requests", name), f"{row['requests']:,}", size, format_bytes(row["bytes"]), speed])
+    return table(["operation", "requests", "mean size", "in all", "median bandwidth"], rows)
+
+
+def access_figures(access: Mapping[str, Any]) -> str:
+    """Write the shares and ratios of the access pattern that are known."""
+    shares = [
+        ("time_share", "io-time", "time with a request in flight"),
+        ("exposed_share", "io-time", "of it not hidden by compute"),
+        ("sequential_share", "sequential", "sequential"),
+        ("consecutive_share", "consecutive", "consecutive"),
+        ("once_share", "requests", "files opened once"),
+    ]
+    rows = [[term(what, text), percent(access[key])] for key, what, text in shares if access.get(key) is not None]
+    numbers = [
+        ("read_amplification", "amplification", "bytes read per byte used"),
+        ("num_files", "requests", "files"),
+        ("opens_per_file", "requests", "opens per file"),
+    ]
+    rows += [[term(what, text), number(access[key])] for key, what, text in numbers if access.get(key) is not None]
+    return table(["access pattern", ""], rows) if rows else ""
+
+
+def lost_points(result: Mapping[str, Any]) -> str:
+    """Write where the AU of imported results lost its points, by DLIO's own formula."""
+    from rayio.analyze.dlio_losses import LOSSES
+
+    told = result.get("imported")
+    if not told:
+        return ""
+    points = {"au": told["au"], **told["lost_points"]}
+    published = told.get("published_au")
+    said = "" if published is None else f" Published: {published:.2f} %."
+    rows = [
+        [term("au-dlio", name), f"{points[name]:.2f}", escape(what)]
+        for name, what in ({"au": "Σ compute / T"} | LOSSES).items()
+    ]
+    head = f"<h3>{term('au-dlio', 'as DLIO counts')} <small>the parts sum to 100.{said}</small></h3>"
+    return head + table(["", "points", ""], rows, "worded")

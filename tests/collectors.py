@@ -1,0 +1,177 @@
+"""Collectors on loopback that take OTLP over HTTP and gRPC, and can be told to behave badly; runs to send to them."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+
+from rayio.trace.store import RunDirectory
+
+
+@dataclass
+class Collector:
+    """What came in; ``answers`` say how the next requests are answered, then all are taken."""
+
+    url: str = ""
+    requests: list[ExportTraceServiceRequest] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    #: Of HTTP: (status, headers, body), "close" to hang up. Of gRPC: a code. Of both: a partial success, None to take.
+    answers: list[Any] = field(default_factory=list)
+    tries: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def next_answer(self) -> Any:
+        with self.lock:
+            self.tries += 1
+            return self.answers.pop(0) if self.answers else None
+
+    def take(self, body: bytes, headers: dict[str, str]) -> None:
+        with self.lock:
+            self.requests.append(ExportTraceServiceRequest.FromString(body))
+            self.headers.append(headers)
+            self.sizes.append(len(body))
+
+    @property
+    def spans(self) -> list[dict[str, Any]]:
+        return [span for request in self.requests for span in plain(request)]
+
+
+def partial(rejected: int, why: str = "") -> ExportTraceServiceResponse:
+    """Give the answer of a collector that takes a request but for some spans."""
+    return ExportTraceServiceResponse(
+        partial_success=ExportTracePartialSuccess(rejected_spans=rejected, error_message=why)
+    )
+
+
+@contextmanager
+def http(answers: Sequence[Any] = ()) -> Iterator[Collector]:
+    """Serve OTLP over HTTP on a free port."""
+    collector = Collector(answers=[*answers])
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            collector.paths.append(self.path)
+            answer = collector.next_answer()
+            if answer == "close":
+                self.close_connection = True
+                return
+            if isinstance(answer, tuple):
+                status, headers, text = answer
+                self.reply(status, text, headers)
+                return
+            if self.headers.get("Content-Encoding") == "gzip":
+                body = gzip.decompress(body)
+            collector.take(body, {name.lower(): value for name, value in self.headers.items()})
+            self.reply(200, (answer or ExportTraceServiceResponse()).SerializeToString(), {})
+
+        def reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    collector.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield collector
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def grpc_(answers: Sequence[Any] = ()) -> Iterator[Collector]:
+    """Serve OTLP over gRPC on a free port."""
+    import grpc
+
+    collector = Collector(answers=[*answers])
+
+    def export(body: bytes, context: Any) -> bytes:
+        answer = collector.next_answer()
+        if isinstance(answer, grpc.StatusCode):
+            context.abort(answer, "as told")
+        collector.take(body, dict(context.invocation_metadata()))
+        return bytes((answer or ExportTraceServiceResponse()).SerializeToString())
+
+    handlers = {"Export": grpc.unary_unary_rpc_method_handler(export)}
+    server = grpc.server(ThreadPoolExecutor(4))
+    server.add_generic_rpc_handlers(
+        [grpc.method_handlers_generic_handler("opentelemetry.proto.collector.trace.v1.TraceService", handlers)]
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    collector.url = f"127.0.0.1:{port}"
+    try:
+        yield collector
+    finally:
+        server.stop(0).wait()
+
+
+def value(one: AnyValue) -> Any:
+    """Give a value of OTLP as Python has it."""
+    kind = one.WhichOneof("value")
+    if kind == "array_value":
+        return [value(inner) for inner in one.array_value.values]
+    if kind == "kvlist_value":
+        return attributes(one.kvlist_value.values)
+    return getattr(one, kind) if kind else None
+
+
+def attributes(said: Sequence[KeyValue]) -> dict[str, Any]:
+    """Give attributes as a dict."""
+    return {one.key: value(one.value) for one in said}
+
+
+def plain(request: ExportTraceServiceRequest) -> list[dict[str, Any]]:
+    """Give the spans of a request with everything that they say, as values that compare."""
+    return [
+        {
+            "resource": attributes(of_resource.resource.attributes), "scope": of_scope.scope.name,
+            "trace": span.trace_id.hex(), "span": span.span_id.hex(), "parent": span.parent_span_id.hex(),
+            "name": span.name, "kind": span.kind, "start": span.start_time_unix_nano, "end": span.end_time_unix_nano,
+            "attributes": attributes(span.attributes),
+            "events": [(e.name, e.time_unix_nano, attributes(e.attributes)) for e in span.events],
+            "links": [(link.trace_id.hex(), link.span_id.hex(), attributes(link.attributes)) for link in span.links],
+            "status": (span.status.code, span.status.message),
+        }
+        for of_resource in request.resource_spans
+        for of_scope in of_resource.scope_spans
+        for span in of_scope.spans
+    ]  # fmt: skip
+
+
+def stored(path: Path, table: pa.Table, **info: Any) -> RunDirectory:
+    """Make a run directory that holds these spans."""
+    directory = RunDirectory.create(path, {"run_id": "rayio-test", "engine": "local"} | info)
+    if len(table):
+        directory.write_spans(table, "part-00000")
+    return directory

@@ -1,0 +1,109 @@
+"""OTLP JSON and CSV say what the protobuf and the rows say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from collectors import plain, stored
+from exports import foreign, told, training
+from google.protobuf import json_format
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from pyarrow import csv
+
+from rayio.export import otlp
+from rayio.export.spans import Spans
+from rayio.export.traces import spans_of
+
+
+@pytest.fixture
+def table() -> pa.Table:
+    return pa.concat_tables([training(trace__level="io"), foreign()])
+
+
+def by_protobuf(spans: Spans) -> list[dict[str, Any]]:
+    return [
+        span
+        for request in otlp.requests(spans, "run")
+        for span in plain(ExportTraceServiceRequest.FromString(request.body))
+    ]
+
+
+def with_ids(value: Any) -> Any:
+    """Turn ids from hex, which is OTLP's JSON, into base64, which is protobuf's."""
+    if isinstance(value, list):
+        return [with_ids(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    import base64
+
+    ids = ("traceId", "spanId", "parentSpanId")
+    return {
+        key: base64.b64encode(bytes.fromhex(one)).decode() if key in ids else with_ids(one)
+        for key, one in value.items()
+    }
+
+
+def test_json_lines_say_what_the_protobuf_says(
+    table: pa.Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored(tmp_path / "run", table)
+    file = tmp_path / "spans.jsonl"
+    code, out, _ = told(capsys, "export", tmp_path / "run", "--otlp-json", file)
+    assert code == 0
+    assert f"{len(table)} spans written" in out
+    spans = []
+    for line in file.read_text(encoding="utf-8").splitlines():
+        message = json_format.ParseDict(with_ids(json.loads(line)), ExportTraceServiceRequest())
+        spans += plain(message)
+    key = lambda span: (span["trace"], span["span"])  # noqa: E731
+    assert sorted(spans, key=key) == sorted(by_protobuf(spans_of(table, "rayio-test")), key=key)
+
+
+def test_csv_has_the_rows_and_their_ids(table: pa.Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = stored(tmp_path / "run", table)
+    file = tmp_path / "spans.csv"
+    assert told(capsys, "export", tmp_path / "run", "--csv", file)[0] == 0
+    strings = {name: pa.string() for name in ("index", "file", "attributes", "trace_id", "span_id", "parent_id")}
+    options = csv.ConvertOptions(column_types=strings)
+    found = csv.read_csv(file, convert_options=options, parse_options=csv.ParseOptions(newlines_in_values=True))
+    rows = directory.spans()
+    for name in rows.column_names:
+        column = rows[name].cast(pa.string()) if pa.types.is_dictionary(rows.schema.field(name).type) else rows[name]
+        assert found[name].to_pylist() == column.to_pylist(), name
+    ids = {
+        (span["trace"], span["span"], span["parent"] or "0" * 16) for span in by_protobuf(spans_of(rows, "rayio-test"))
+    }
+    assert {*zip(*(found[name].to_pylist() for name in ("trace_id", "span_id", "parent_id")), strict=True)} <= ids
+    assert pc.count_distinct(found["span_id"]).as_py() == len(table)
+
+
+def test_a_run_without_spans_gives_files_without_any(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tmp_path / "run", training().slice(0, 0))
+    code, _, err = told(
+        capsys, "export", tmp_path / "run", "--csv", tmp_path / "a.csv", "--otlp-json", tmp_path / "a.jsonl"
+    )  # fmt: skip
+    assert (code, err) == (0, "rayio: the run has no spans\n")
+    assert (tmp_path / "a.csv").read_text().count("\n") == 1
+    assert (tmp_path / "a.jsonl").read_text() == ""
+
+
+def test_files_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tmp_path / "run", training())
+    (tmp_path / "file").write_text("")
+    for path, why in [(tmp_path, "is a folder"), (tmp_path / "file" / "x.csv", "cannot write")]:
+        code, _, err = told(capsys, "export", tmp_path / "run", "--csv", path)
+        assert code == 2
+        assert why in err
+        assert err.count("\n") == 1
+
+
+def test_nowhere_to_export_to_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tmp_path / "run", training())
+    code, _, err = told(capsys, "export", tmp_path / "run")
+    assert code == 2
+    assert "--perfetto" in err

@@ -1,0 +1,163 @@
+"""The page in a real browser: no error on its console, nothing loaded, readable on a phone, right numbers.
+
+A page around it looks at it in frames of several widths; what it finds is in the text that the browser prints.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayio
+from rayio.report import report
+from scenarios import scenario
+
+pytestmark = pytest.mark.browser
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+
+#: Looks at report.html in a frame of each width, and uses its buttons and its timeline.
+AROUND = """<!doctype html><meta charset="utf-8"><pre id="found"></pre><script>
+const found = {};
+const next = (widths) => {
+  if (!widths.length) { document.getElementById("found").textContent = JSON.stringify(found); return; }
+  const frame = document.body.appendChild(document.createElement("iframe"));
+  frame.style = `width:${widths[0]}px;height:900px;border:0`;
+  frame.onload = () => {
+    const page = frame.contentDocument, inside = frame.contentWindow;
+    const all = (what) => [...page.querySelectorAll(what)];
+    const drawn = () => (page.querySelector("#tracks svg") || {}).innerHTML;
+    const first = drawn();
+    const windows = all("#windows button").map((b) => { b.click(); return drawn().length > 100; });
+    all("[data-zoom='0']").forEach((b) => b.click());
+    const whole = drawn();
+    all("[data-zoom='0.5']").forEach((b) => b.click());
+    const closer = drawn();
+    const area = page.querySelector("#tracks .area");
+    const at = (type, x, y) => {
+      const box = area.getBoundingClientRect();
+      area.dispatchEvent(new inside.PointerEvent(type, {bubbles: true, button: 0, clientX: box.left + x * box.width,
+                                                        clientY: box.top + y}));
+    };
+    if (area) at("pointermove", 0.5, 5);
+    const tip = page.getElementById("tip").textContent;
+    if (area) { at("pointerdown", 0.2, 5); at("pointermove", 0.6, 5); at("pointerup", 0.6, 5); }
+    const dragged = drawn();
+    const tipped = all("[data-tips]").map((one) => {
+      const box = one.getBoundingClientRect();
+      one.dispatchEvent(new inside.PointerEvent("pointermove", {bubbles: true, clientX: box.left + box.width / 2,
+                                                                clientY: box.top + 5}));
+      return page.getElementById("tip").textContent;
+    });
+    const heats = all("[data-show]").map((b) => {
+      b.click(); return all("[id^=heat-]").filter((view) => !view.hidden).map((view) => view.id).join();
+    });
+    // Labels that stick out of the page, or lie on each other along one axis.
+    const out = all("body *").filter((one) => !one.closest(".scroll, nav, #tip, [hidden], svg") &&
+      one.getBoundingClientRect().right > inside.innerWidth + 0.5).map((one) => one.outerHTML.slice(0, 90));
+    const overlaps = all(".plot .x, .tracks .x").filter((axis) => axis.offsetParent).flatMap((axis) => {
+      const boxes = [...axis.children].map((one) => one.getBoundingClientRect()).filter((box) => box.width);
+      return boxes.slice(1).filter((box, n) => box.left < boxes[n].right).map(() => axis.textContent);
+    });
+    found[widths[0]] = {
+      wide: page.documentElement.scrollWidth, tip, tipped, heats, windows, out, overlaps,
+      closer: closer !== whole, dragged: dragged !== closer, first: !!first,
+      loaded: inside.performance.getEntriesByType("resource").map((one) => one.name),
+      numbers: Object.fromEntries(all("[data-key]").map((one) => [one.dataset.key, one.textContent])),
+      tall: all(".area").filter((one) => one.offsetParent).map((one) => one.getBoundingClientRect().height),
+    };
+    frame.remove();
+    next(widths.slice(1));
+  };
+  frame.src = "report.html";
+};
+window.onload = () => next([390, 1400]);
+</script>"""
+
+Seen = dict[str, Any]
+
+
+@pytest.fixture
+def look(tmp_path: Path) -> Callable[[rayio.Run], Seen]:
+    """Open a run's report in the browser, at two widths, and say what was seen."""
+    if BROWSER is None:
+        pytest.skip("no Chromium here")
+
+    def looked(run: rayio.Run) -> Seen:
+        report(run.path)
+        (run.path / "around.html").write_text(AROUND, encoding="utf-8")
+        done = subprocess.run(
+            [BROWSER or "", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+             "--disable-component-update", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}",
+             "--allow-file-access-from-files", "--enable-logging=stderr", "--window-size=1500,1000",
+             "--virtual-time-budget=20000", "--dump-dom", (run.path / "around.html").absolute().as_uri()],
+            capture_output=True, text=True, timeout=180, check=True,
+        )  # fmt: skip
+        assert "CONSOLE" not in done.stderr, done.stderr
+        text = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)
+        assert text, done.stdout[:2000] + done.stderr
+        assert text[0], "the page was never looked at to the end: " + done.stderr
+        found: Seen = json.loads(unescape(text[0]))
+        return found
+
+    return looked
+
+
+def holds(seen: Seen) -> None:
+    """Hold what was seen to what every page promises."""
+    assert {*seen} == {"390", "1400"}
+    for width, one in seen.items():
+        assert one["wide"] <= int(width), "the page scrolls sideways"
+        assert one["out"] == [], "something sticks out"
+        assert one["overlaps"] == [], "labels of an axis lie on each other"
+        assert one["loaded"] == [], "something was loaded"
+        assert all(height > 20 for height in one["tall"]), "an empty box"
+
+
+def test_the_page_works_and_says_the_numbers_of_the_run(look: Callable[[rayio.Run], Seen], tmp_path: Path) -> None:
+    run = rayio.simulate(scenario(loader__decode="20 ms", trace__level="io"), out="r", root=tmp_path)
+    seen = look(run)
+    holds(seen)
+    for one in seen.values():
+        assert one["numbers"]["au"] == f"{100 * (run.au or 0):.1f} %"
+        assert one["numbers"]["goodput"] == f"{100 * run.result['goodput']:.1f} %"
+        assert one["first"]
+        assert all(one["windows"])
+        assert one["closer"]
+        assert one["dragged"]
+        assert one["tip"].startswith("rank 0")
+        assert all(one["tipped"])
+        assert one["heats"] == ["heat-pace", "heat-data_wait", "heat-sync"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"cluster__ranks_per_node": 1, "dataset__num_files": 2, "train__epochs": 1, "train__warmup_steps": 0},
+        {"trace__level": "none"},
+        {"loader__num_workers": 0},
+        {"cluster__ranks_per_node": 70, "dataset__num_files": 1400, "train__epochs": 1},
+        {"train__compute": "20 min"},
+        {"train__compute": "3 us"},
+    ],
+    ids=str,
+)
+def test_odd_runs_are_well_shown(overrides: dict[str, Any], look: Callable[[rayio.Run], Seen], tmp_path: Path) -> None:
+    holds(look(rayio.simulate(scenario(**overrides), out="r", root=tmp_path)))
+
+
+def test_a_mistake_in_the_script_would_be_seen(
+    look: Callable[[rayio.Run], Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = rayio.simulate(scenario(), out="r", root=tmp_path)
+    monkeypatch.setattr("rayio.report.page._NOTHING_OUTSIDE", "default-src 'none'")  # the browser refuses the script
+    with pytest.raises(AssertionError, match="Security Policy"):
+        look(run)
