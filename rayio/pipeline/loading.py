@@ -42,6 +42,9 @@ class Buffers:
         #: Oldest first.
         self._kept: list[NDArray[np.uint8]] = []
 
+    def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
+        return Buffers, ()  # what is kept stays in its process
+
     def get(self, nbytes: int) -> NDArray[np.uint8]:
         """Give a buffer of ``nbytes`` with anything in it."""
         with self._lock:
