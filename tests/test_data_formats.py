@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rayio.data.formats import FORMATS, Format, npz, runs
+from rayio.data.formats import FORMATS, Format, npz, request_table, runs
 from rayio.data.formats.npz import NPY, ROWS, _npy_header
 from rayio.data.formats.runs import by_file
 from rayio.data.formats.sample import Place, check, fill
@@ -102,6 +102,30 @@ def test_what_is_written_is_read_in_any_order_with_the_planned_requests(  # type
         (root / layout.path(file)).stat().st_size for file in batch.files.tolist()
     ]
     assert (asked.opens, asked.requests, asked.nbytes) == (planned.num_opens, len(planned.nbytes), planned.nbytes.sum())
+
+
+@given(
+    per_file=st.integers(1, 2), low=st.sampled_from([16, 4096]), batch_size=st.integers(1, 6),
+    shuffle=st.sampled_from(["none", "file", "global"]), steps=st.integers(1, 5),
+)  # fmt: skip
+def test_the_requests_of_many_steps_at_once_are_those_of_each_step(  # type: ignore[no-untyped-def]
+    per_file, low, batch_size, shuffle, steps
+) -> None:
+    layout = Layout(60, per_file, Uniform(low=low, high=20000), 5)
+    sampler = Sampler(layout, batch_size=batch_size, world_size=2, shuffle=shuffle, seed=1, max_steps=steps)
+    block, row = sampler.block(0, 1, 0)
+    assert row == 0
+    found = {name: request_table(form, layout, block) for name, form in FORMATS.items()}
+    at_once = {name: table for name, table in found.items() if table is not None}
+    if low == 4096:
+        assert list(at_once) == (["npz"] if per_file == 1 else [])
+    for name, table in at_once.items():
+        for step in range(steps):
+            alone = FORMATS[name].requests(layout, sampler.batch(0, 1, step))
+            together = table.row(step, (1, 0, step))
+            assert (together.address, together.num_opens) == (alone.address, alone.num_opens)
+            assert together.nbytes.tolist() == alone.nbytes.tolist()
+            assert together.total_bytes == alone.total_bytes == sum(alone.nbytes.tolist())
 
 
 @every_case

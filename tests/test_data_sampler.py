@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.data.layout import MIN_SAMPLE_BYTES, Layout
@@ -122,6 +123,39 @@ def test_a_batch_depends_on_its_address_alone(sampler: Sampler, epoch: int, data
         assert ours.nbytes.tolist() == sampler.layout.sample_bytes_of(ours.files).tolist()
         assert ours.total_bytes == sampler.step_bytes(epoch, rank, step) == other.step_bytes(epoch, rank, step)
         assert other.digest(epoch, rank, step) == sample_digest(epoch, rank, step, ours.samples)
+
+
+@given(samplers(), st.integers(0, 2), st.data())
+def test_blocks_of_ranks_that_advance_side_by_side_are_those_of_each_alone(
+    sampler: Sampler, epoch: int, data: st.DataObject
+) -> None:
+    together = sampler.cached_for(sampler.world_size)
+    ranks = range(sampler.world_size)
+    addresses = [(epoch, rank, step) for rank in ranks for step in range(sampler.steps(epoch, rank))]
+    for address in data.draw(st.permutations(addresses)):
+        ours, alone = together.batch(*address), sampler.batch(*address)
+        for name in ("samples", "files", "index", "nbytes"):
+            assert getattr(ours, name).tolist() == getattr(alone, name).tolist()
+        assert together.step_bytes(*address) == sampler.step_bytes(*address)
+        assert together.digest(*address) == sampler.digest(*address)
+
+
+def test_ranks_that_advance_side_by_side_are_computed_together() -> None:
+    computed: list[int] = []
+
+    class Counted(Sampler):
+        def _shuffled(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+            computed.append(positions.size)
+            return super()._shuffled(epoch, positions)
+
+    alone = Counted(layout_of(4096), batch_size=4, world_size=64, seed=1)
+    for sampler, calls in ((alone.cached_for(64), [4096]), (alone.cached_for(8), [64] * 64)):
+        computed.clear()
+        together = Counted.__new__(Counted)
+        together.__dict__.update(sampler.__dict__)
+        for rank in range(64):
+            together.batch(0, rank, 0)
+        assert computed == calls
 
 
 @given(samplers(), st.data())

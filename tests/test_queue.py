@@ -197,3 +197,14 @@ def test_whatever_happens_each_step_is_delivered_once_and_the_window_holds(data:
             queue.finished(read(reading.pop(data.draw(st.integers(0, len(reading) - 1)))))
     assert sorted(got) == list(range(number))
     assert not in_order or got == sorted(got)
+
+
+def test_what_was_told_before_is_no_news() -> None:
+    queue = QueueState(QueueSpec(0, 2, 2, (9, 9)), lambda epoch, step: 100)
+    assert queue.heard(Take(epoch=0, consumed=0)), "the first word opens the epoch"
+    queue.leases()
+    assert not queue.heard(Take(epoch=0, consumed=0))
+    assert queue.heard(Take(epoch=0, consumed=1))
+    assert not queue.heard(Take(epoch=0, consumed=1))
+    assert queue.heard(Take(epoch=0, consumed=1, extra=(2,)))
+    assert queue.heard(Take(epoch=1, consumed=0))

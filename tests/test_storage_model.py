@@ -128,6 +128,28 @@ def test_opens_are_drawn_at_their_address_apart_from_first_bytes() -> None:
     assert first_byte != one, "the distributions are equal, the draws are not the same"
 
 
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 70), st.integers(0, 9), st.integers(0, 3)), max_size=20),
+    st.booleans(),
+    st.sampled_from([1, 4]),
+)
+def test_latencies_depend_on_the_step_alone_whatever_was_drawn_with_it(
+    steps: list[tuple[int, int, int, int]], opens: bool, io_depth: int
+) -> None:
+    spec = DeviceSpec(1e12, 1e12, open=LogNormal(median=0.001, sigma=0.5) if opens else None)
+
+    def took(latencies: Latencies, requests: Requests) -> int:
+        kernel = VirtualKernel()
+        mine = ModelStorage(LocalArbiter(Device(spec)), spec, latencies, kernel, io_depth=io_depth)
+        kernel.run(mine.read(requests, no_files))
+        return kernel.now()
+
+    shared = Latencies(LATE, 10)
+    for rank, step, number, num_opens in steps:
+        requests = opening(num_opens, *[1] * number, address=(rank, 0, step))
+        assert took(shared, requests) == took(Latencies(LATE, 10), requests)
+
+
 def test_opens_per_second_are_capped_in_place_of_requests() -> None:
     spec = DeviceSpec(1e12, 1e12, opens_per_second=1000)
     assert read_for(4, 5, opening(2, *[1] * 50), spec) == 4 * 5 * 2 * 1_000_000

@@ -26,6 +26,43 @@ def test_whoever_is_due_first_runs_first_and_ties_keep_their_order() -> None:
     assert log == [("a", 5), ("b", 5), ("late", 9)]
 
 
+def test_those_who_wake_at_one_time_wake_in_the_order_of_their_asking_each_with_what_follows_from_it() -> None:
+    kernel, log = VirtualKernel(), []
+
+    async def follower(name: str) -> None:
+        log.append((f"after {name}", kernel.now()))
+
+    async def sleeper(name: str, first: int, last: int) -> None:
+        await kernel.sleep_until(first)
+        await kernel.sleep_until(last)
+        log.append((name, kernel.now()))
+        kernel.spawn(follower(name), name)
+        await kernel.sleep_until(last)
+
+    kernel.run(kernel.gather(sleeper("c", 3, 9), sleeper("a", 1, 9), sleeper("b", 2, 9), sleeper("late", 1, 10)))
+    assert log == [
+        ("a", 9), ("after a", 9), ("b", 9), ("after b", 9), ("c", 9), ("after c", 9), ("late", 10), ("after late", 10),
+    ]  # fmt: skip
+
+
+def test_an_interrupt_closes_everybody_and_is_raised() -> None:
+    kernel, closed = VirtualKernel(), []
+
+    async def sleeper(name: str) -> None:
+        try:
+            await kernel.sleep_until(100)
+        finally:
+            closed.append(name)
+
+    async def interrupts() -> None:
+        await kernel.sleep_until(5)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kernel.run(kernel.gather(sleeper("a"), sleeper("b"), interrupts()))
+    assert sorted(closed) == ["a", "b"]
+
+
 def test_a_future_wakes_every_waiter_in_order() -> None:
     kernel, log = VirtualKernel(), []
     future = kernel.future("news")

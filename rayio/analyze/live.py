@@ -56,8 +56,13 @@ def line(snapshot: dict[str, Any], planned_steps: int, seconds: float | None) ->
     pauses = f"checkpoint {share['checkpoint']:.1f} %"
     if time.get("evaluate"):
         pauses += f" · evaluation {share['evaluate']:.1f} %"
-    rate = "" if seconds is None else f" · {snapshot['bytes'] / max(seconds, 1e-9) / 2**20:.0f} MiB/s"
+    # Without a clock there is no rate; spans come from the first moment on, long before the first step ends.
+    rate = (
+        f"{snapshot['spans']} spans"
+        if seconds is None
+        else f"{snapshot['bytes'] / max(seconds, 1e-9) / 2**20:.0f} MiB/s"
+    )
     return (
         f"{snapshot['steps']}/{planned_steps} rank-steps · compute {share['compute']:.1f} % · data wait "
-        f"{share['data_wait']:.1f} % · sync {share['sync']:.1f} % · {pauses}{rate}"
+        f"{share['data_wait']:.1f} % · sync {share['sync']:.1f} % · {pauses} · {rate}"
     )

@@ -15,6 +15,7 @@ from rayio.data.partition import PARTITIONS
 from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.errors import DataError
 from rayio.scenario import derive
+from rayio.storage.base import RequestTable
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
@@ -47,18 +48,31 @@ class Planned(NamedTuple):
     digest: int
 
 
-class _Block:
+class Block:
     """Consecutive steps of one (epoch, rank), computed together because numpy costs per call, not per sample."""
 
-    __slots__ = ("digests", "files", "index", "nbytes", "samples", "step_bytes")
+    __slots__ = ("batch_size", "digests", "files", "index", "nbytes", "requests", "samples", "step_bytes")
 
-    def __init__(self, samples: NDArray[np.int64], layout: Layout) -> None:
+    def __init__(self, samples: NDArray[np.int64], layout: Layout, within: Block | None = None, first: int = 0) -> None:
         self.samples = samples
-        self.files, self.index = layout.locate(samples)
-        self.nbytes = layout.sample_bytes_of(self.files)
-        self.step_bytes: list[int] = self.nbytes.sum(axis=1).tolist()
+        self.batch_size: int = samples.shape[1]
+        if within is None:
+            self.files, self.index = layout.locate(samples)
+            self.nbytes = layout.sample_bytes_of(self.files)
+            self.step_bytes: list[int] = self.nbytes.sum(axis=1).tolist()
+        else:
+            rows = slice(first, first + len(samples))
+            self.files, self.index, self.nbytes = within.files[rows], within.index[rows], within.nbytes[rows]
+            self.step_bytes = within.step_bytes[rows]
         #: Filled when first asked for.
         self.digests: list[int] | None = None
+        #: What the format asks of storage for these steps, kept here by who works it out.
+        self.requests: RequestTable | None = None
+
+    def split(self, num_steps: int, layout: Layout) -> list[Block]:
+        """Cut into blocks of ``num_steps`` rows each, which share its arrays."""
+        starts = range(0, len(self.samples), num_steps)
+        return [Block(self.samples[first : first + num_steps], layout, self, first) for first in starts]
 
 
 class Sampler:
@@ -131,8 +145,10 @@ class Sampler:
     def _cache(self, block_samples: int, max_blocks: int) -> None:
         self.block_steps = max(1, min(block_samples // self.batch_size, self.num_steps))
         self.max_blocks = max(1, max_blocks)
+        #: Ranks whose blocks are computed together, where all ranks advance side by side here.
+        self._together = 1
         #: Oldest first, and the oldest leaves first: hits change nothing, so threads may share a sampler.
-        self._blocks: dict[tuple[int, int, int], _Block] = {}
+        self._blocks: dict[tuple[int, int, int], Block] = {}
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> Sampler:
@@ -161,6 +177,8 @@ class Sampler:
         bytes_per_sample = 8 * 4
         blocks = (2 if self.drop_last else 3) * num_ranks  # a smaller last step is a block of its own
         copy._cache(min(BLOCK_SAMPLES, memory_bytes // (2 * num_ranks * bytes_per_sample)), blocks)
+        if num_ranks == self.world_size:
+            copy._together = max(1, BLOCK_SAMPLES // (copy.block_steps * self.batch_size))
         return copy
 
     def _capped(self, steps: int) -> int:
@@ -197,17 +215,22 @@ class Sampler:
         Raises:
             IndexError: there is no such rank or step.
         """
-        block, row = self._block(epoch, rank, step)
+        block, row = self.block(epoch, rank, step)
         return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
 
     def step_bytes(self, epoch: int, rank: int, step: int) -> int:
         """Give the bytes of a step's samples."""
-        block, row = self._block(epoch, rank, step)
+        block, row = self.block(epoch, rank, step)
         return block.step_bytes[row]
 
     def digest(self, epoch: int, rank: int, step: int) -> int:
         """Give the planned digest of a step: what :func:`sample_digest` says of the samples that should arrive."""
-        block, row = self._block(epoch, rank, step)
+        block, row = self.block(epoch, rank, step)
+        return self.digest_in(block, row, epoch, rank, step)
+
+    @staticmethod
+    def digest_in(block: Block, row: int, epoch: int, rank: int, step: int) -> int:
+        """Give what :meth:`digest` gives, for a step whose block is at hand."""
         if block.digests is None:
             steps = np.arange(step - row, step - row + len(block.samples), dtype=np.int64)
             block.digests = _digests(epoch, rank, steps, block.samples).tolist()
@@ -227,15 +250,19 @@ class Sampler:
 
     def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
         """Compute the sample ids of consecutive steps of one size, one row a step."""
-        num_samples, first = self.layout.num_samples, first_step * self.batch_size
-        last = min(first + num_steps * self.batch_size, self._share(rank))
-        local = np.arange(first, last, dtype=np.int64)
-        positions = PARTITIONS[self.partition].positions(num_samples, self.world_size, rank, local)
-        key = seeds.key(self.seed, "shuffle", epoch)
-        samples = SHUFFLES[self.shuffle](num_samples, key, positions, self.sizes)
-        return samples.reshape(num_steps, -1)
+        return self._shuffled(epoch, self._positions(rank, first_step, num_steps)).reshape(num_steps, -1)
 
-    def _block(self, epoch: int, rank: int, step: int) -> tuple[_Block, int]:
+    def _positions(self, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
+        """Give the places of consecutive steps of a rank in the order of an epoch."""
+        last = min((first_step + num_steps) * self.batch_size, self._share(rank))
+        local = np.arange(first_step * self.batch_size, last, dtype=np.int64)
+        return PARTITIONS[self.partition].positions(self.layout.num_samples, self.world_size, rank, local)
+
+    def _shuffled(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        key = seeds.key(self.seed, "shuffle", epoch)
+        return SHUFFLES[self.shuffle](self.layout.num_samples, key, positions, self.sizes)
+
+    def block(self, epoch: int, rank: int, step: int) -> tuple[Block, int]:
         """Find the block of a step and the step's row in it, computing the block when it is not at hand."""
         number, row = divmod(step, self.block_steps)
         address = (epoch, rank, number)
@@ -245,14 +272,41 @@ class Sampler:
                 raise IndexError(
                     f"no step {step} for rank {rank} in epoch {epoch}: {self.world_size} ranks, {self.num_steps} steps"
                 )
-            first, whole = step - row, self.samples(epoch, rank) // self.batch_size
-            if step == whole:  # smaller than the others, so a block of its own
-                address, first, row, whole = (epoch, rank, -1), step, 0, step + 1
-                if (block := self._blocks.get(address)) is not None:
-                    return block, row
-            samples = self._samples(epoch, rank, first, min(self.block_steps, whole - first))
-            block = _Block(samples, self.layout)
-            while len(self._blocks) >= self.max_blocks:
-                self._blocks.pop(next(iter(self._blocks), address), None)
-            self._blocks[address] = block
+            first, many = step - row, self._whole_steps(epoch, rank, number)
+            if row >= many:  # smaller than the others, so a block of its own
+                return self._last(epoch, rank, step), 0
+            ranks = self._side_by_side(epoch, rank, number, many)
+            samples = np.concatenate([self._positions(one, first, many) for one in ranks])
+            whole = Block(self._shuffled(epoch, samples).reshape(-1, self.batch_size), self.layout)
+            parts = whole.split(many, self.layout) if len(ranks) > 1 else [whole]
+            for one, part in zip(ranks, parts, strict=True):
+                self._keep((epoch, one, number), part)
+            block = parts[0]
         return block, row
+
+    def _whole_steps(self, epoch: int, rank: int, number: int) -> int:
+        """Count the steps of a block that are not smaller than the others; 0 where there are none."""
+        first = number * self.block_steps
+        return min(self.block_steps, self.samples(epoch, rank) // self.batch_size - first)
+
+    def _last(self, epoch: int, rank: int, step: int) -> Block:
+        """Find or compute the smaller last step of a rank."""
+        address = (epoch, rank, -1)
+        if (block := self._blocks.get(address)) is None:
+            block = Block(self._samples(epoch, rank, step, 1), self.layout)
+            self._keep(address, block)
+        return block
+
+    def _keep(self, address: tuple[int, int, int], block: Block) -> None:
+        while len(self._blocks) >= self.max_blocks:
+            self._blocks.pop(next(iter(self._blocks), address), None)
+        self._blocks[address] = block
+
+    def _side_by_side(self, epoch: int, rank: int, number: int, many: int) -> list[int]:
+        """Give a rank and those around it whose block of this number is missing too and has as many whole steps."""
+        if self._together == 1:
+            return [rank]
+        first = rank - rank % self._together
+        around = range(first, min(first + self._together, self.world_size))
+        missing = [one for one in around if one != rank and (epoch, one, number) not in self._blocks]
+        return [rank, *(one for one in missing if self._whole_steps(epoch, one, number) == many)]

@@ -56,9 +56,13 @@ class BarrierState:
             return {here: self.released[here]}
         arrived = self.deadlines.setdefault(here, {})
         arrived[rank] = deadline
-        done = [s for s in self.deadlines if s < here and self.meets(rank, *s)]
+        done: list[Step] = []
+        if len(self.deadlines) > 1:
+            done = [s for s in self.deadlines if s < here and self.meets(rank, *s)]
         if len(arrived) >= self.parties(epoch, step):
             done.append(here)
+        if not done:
+            return {}
         out = {s: max(self.deadlines.pop(s).values()) for s in done}
         self.released.update(out)
         while len(self.released) > 4:

@@ -61,6 +61,22 @@ class WriterPort(Protocol):
 class Env:
     """One role's world: its clock, its name in the trace, and the ports that its engine gave it."""
 
+    __slots__ = (
+        "_add",
+        "_writer",
+        "barrier",
+        "born",
+        "is_capturing",
+        "kernel",
+        "late_ns",
+        "level",
+        "name",
+        "queue",
+        "recorder",
+        "storage",
+        "writers",
+    )
+
     def __init__(
         self,
         kernel: Kernel,
@@ -94,6 +110,7 @@ class Env:
         #: How late this rank's steps end (ns): what a real engine's do by themselves.
         self.late_ns = 0
         self._writer = recorder.register(role, index, node)
+        self._add = self.recorder.add
 
     def span(
         self,
@@ -109,10 +126,9 @@ class Env:
         status: str = "ok",
     ) -> None:
         """Record what happened between two times (ns). Spans are recorded here and nowhere else."""
+        add = self._add  # what is in a variable is called faster than what is in a slot
         rank, epoch, step, attempt = at
-        self.recorder.add(
-            self._writer, name, start, end, lane, rank, epoch, step, attempt, nbytes, requests, 0, link, status
-        )
+        add(self._writer, name, start, end, lane, rank, epoch, step, attempt, nbytes, requests, 0, link, status)
 
     @staticmethod
     def where(rank: int = -1, epoch: int = -1, step: int = -1, attempt: int = 0) -> Where:
@@ -163,12 +179,13 @@ class Env:
         except Exception:
             self.span("read", start, self.kernel.now(), at, lane=lane, status="error")
             raise
-        self.span("read", start, self.kernel.now(), at, lane=lane, nbytes=served.nbytes, requests=served.requests)
-        if served.issued is not None:
+        _, _, number, nbytes, _, issued = served
+        self.span("read", start, self.kernel.now(), at, lane=lane, nbytes=nbytes, requests=number)
+        if issued is not None:
             if self.level == "io":
-                self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
+                self.recorder.add_many(Many(self._writer, at, issued.rows, issued.files))
             elif samples is not None:
-                rows, files = sample_rows(served.issued, samples())
+                rows, files = sample_rows(issued, samples())
                 self.recorder.add_many(Many(self._writer, at, rows, files, ("sample",), SPANS["sample"].lanes["rank"]))
         return served
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.data.decode import Decoding
-from rayio.data.formats import Format
+from rayio.data.formats import Format, request_table
 from rayio.data.layout import Batch
-from rayio.data.sampler import Sampler, sample_digest
+from rayio.data.sampler import Block, Sampler, sample_digest
 from rayio.pipeline.env import Where
 from rayio.pipeline.phases import Phased
 from rayio.pipeline.queue import Delivery
@@ -43,7 +43,8 @@ class Buffers:
         self._kept: list[NDArray[np.uint8]] = []
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
-        return Buffers, ()  # what is kept stays in its process
+        """Pickle as new: memory stays where it is."""
+        return Buffers, ()
 
     def get(self, nbytes: int) -> NDArray[np.uint8]:
         """Give a buffer of ``nbytes`` with anything in it."""
@@ -63,7 +64,10 @@ NOTHING = np.empty(0, np.int64)
 
 
 class Loading:
-    """The batches of one rank, computed on demand and never stored. ``modelled`` says that storage is a model."""
+    """The batches of one rank, computed on demand and never stored. ``modelled`` says that storage is a model.
+
+    ``itemised`` says that each request is recorded, and so has to say where it goes.
+    """
 
     def __init__(
         self,
@@ -74,6 +78,7 @@ class Loading:
         decode: Distribution,
         payload: bool,
         modelled: bool,
+        itemised: bool = False,
         rate: float | None = None,
         decoding: Decoding | None = None,
     ) -> None:
@@ -81,6 +86,8 @@ class Loading:
         self.format = form
         self.seed = seed
         self.decode = decode
+        #: Seconds of decoding for each sample, where they are all the same.
+        self.decode_each: float | None = decode.value if isinstance(decode, Constant) and rate is None else None
         #: Bytes per second that decoding takes in place of ``decode``, where it is work and there are no bytes.
         self.rate = rate
         #: What is really done to the bytes, in place of sleeping.
@@ -88,69 +95,89 @@ class Loading:
         #: Whether the bytes that were read travel to the rank, or only their number.
         self.payload = payload
         self.modelled = modelled
+        self.itemised = itemised
         self.buffers = Buffers()
 
     def of(self, at: Where) -> Load:
         """Give all there is to know of one batch before it is read."""
-        sampler = self.samplers.of(at.epoch)
-        return Load(self, at, sampler, sampler.batch(at.epoch, at.rank, at.step))
+        rank, epoch, step, _ = at
+        sampler = self.samplers.of(epoch)
+        block, row = sampler.block(epoch, rank, step)
+        return Load(self, at, sampler, block, row)
 
-    def decode_seconds(self, batch: Batch) -> float:
-        """Sum the decoding times of the batch's samples, each drawn at the address of its place in the epoch."""
+    def decode_seconds(self, at: Where, size: int, nbytes: int) -> float:
+        """Sum the decoding times of a batch's samples, each drawn at the address of its place in the epoch."""
         if self.rate is not None:
-            return batch.total_bytes / self.rate
-        size = len(batch.samples)
-        if isinstance(self.decode, Constant):
-            return self.decode.value * size
-        index = batch.step * self.samplers.of(batch.epoch).batch_size + np.arange(size, dtype=np.int64)
-        return float(self.decode.draw(seeds.key(self.seed, "decode", batch.rank, batch.epoch), index).sum())
+            return nbytes / self.rate
+        index = at.step * self.samplers.of(at.epoch).batch_size + np.arange(size, dtype=np.int64)
+        return float(self.decode.draw(seeds.key(self.seed, "decode", at.rank, at.epoch), index).sum())
 
 
 @dataclass(slots=True)
 class Load:
-    """One batch to be read."""
+    """One batch to be read: a row of the block in which the sampler worked it out."""
 
     loading: Loading
     at: Where
     sampler: Sampler
-    batch: Batch
+    block: Block
+    row: int
+
+    @property
+    def batch(self) -> Batch:
+        """The samples."""
+        rank, epoch, step, _ = self.at
+        block, row = self.block, self.row
+        return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
 
     @property
     def requests(self) -> Requests:
         """The requests that the format's library will issue for this batch; none where the library itself will."""
-        if not self.loading.modelled:
-            return Requests(self.at[:3], 0, NOTHING)
-        return self.loading.format.requests(self.sampler.layout, self.batch)
+        loading, (rank, epoch, step, _) = self.loading, self.at
+        if not loading.modelled:
+            return Requests((rank, epoch, step), 0, NOTHING)
+        table = self.block.requests
+        if table is None:
+            if not loading.itemised:
+                table = self.block.requests = request_table(loading.format, self.sampler.layout, self.block)
+            if table is None:
+                return loading.format.requests(self.sampler.layout, self.batch)
+        return table.row(self.row, (rank, epoch, step))
 
     def samples(self) -> Samples:
         """Give the samples by their files, for the trace."""
-        files, place = np.unique(self.batch.files, return_inverse=True)
+        batch = self.batch
+        files, place = np.unique(batch.files, return_inverse=True)
         path = self.sampler.layout.path
-        return Samples([path(file) for file in files.tolist()], place, self.batch.nbytes)
+        return Samples([path(file) for file in files.tolist()], place, batch.nbytes)
 
     @property
     def decode_seconds(self) -> float:
         """How long decoding takes, in seconds."""
-        return self.loading.decode_seconds(self.batch)
+        each, block = self.loading.decode_each, self.block
+        if each is not None:
+            return each * block.batch_size
+        return self.loading.decode_seconds(self.at, block.batch_size, block.step_bytes[self.row])
 
     def from_files(self, opener: Opener) -> Loaded:
         """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
-        buffer = self.loading.buffers.get(self.batch.total_bytes)
+        buffer = self.loading.buffers.get(self.block.step_bytes[self.row])
         ids = self.loading.format.read(opener, self.sampler.layout, self.batch, buffer)
         return buffer, ids
 
     def decode(self, loaded: Loaded) -> int:
         """Do what decoding asks for to what was read, however long it takes; give the bytes that came out of it."""
         assert self.loading.decoding is not None
-        return self.loading.decoding(loaded[0], self.batch.nbytes)
+        return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
 
     def delivery(self, loaded: Loaded | None, worker: int) -> Delivery:
         """Wrap up what was read. A model has no bytes: there the plan's own digest stands in."""
         rank, epoch, step, attempt = self.at
+        block = self.block
         if loaded is None:
-            payload, digest = None, self.sampler.digest(epoch, rank, step)
+            payload, digest = None, self.sampler.digest_in(block, self.row, epoch, rank, step)
         else:
             payload = loaded[0] if self.loading.payload else None
             digest = sample_digest(epoch, rank, step, loaded[1])
-        size = len(self.batch.samples)
-        return Delivery(epoch, step, worker, size, self.batch.total_bytes, digest, payload, attempt)
+        nbytes = block.step_bytes[self.row]
+        return Delivery(epoch, step, worker, block.batch_size, nbytes, digest, payload, attempt)

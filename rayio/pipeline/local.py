@@ -18,13 +18,13 @@ from typing import Any
 from rayio.pipeline import roles
 from rayio.pipeline.barrier import Barrier
 from rayio.pipeline.env import Env, QueuePort, Shard, Where
-from rayio.pipeline.kernel import Future, Kernel, WallKernel
+from rayio.pipeline.kernel import Future, Kernel, WallKernel, Work
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.phases import PhasedQueue
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
-from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, QueueState
+from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.scenario.model import Costs
 from rayio.storage.base import Served, Storage
@@ -36,16 +36,22 @@ from rayio.trace.recorder import Recorder
 class LocalQueue:
     """A rank's end of a queue in the same process."""
 
+    __slots__ = ("_told", "consumed", "queue")
+
     def __init__(self, queue: PrefetchQueue) -> None:
         self.queue = queue
         self.consumed = Consumed()
+        #: What the queue was told last: it is the next request as well, as long as the epoch lasts.
+        self._told: Take | None = None
 
     async def get(self, at: Where) -> Delivery:
         """Take the next batch; the window moves at once."""
-        self.consumed.open(at.epoch)
-        (delivery,) = await self.queue.take(self.consumed.take(1, at.attempt))
+        if self.consumed.open(at.epoch) or self._told is None:
+            self._told = self.consumed.take(1, at.attempt)
+        (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
         self.consumed.add(delivery.step)
-        self.queue.heard(self.consumed.take(0, at.attempt))
+        self._told = self.consumed.take(1, at.attempt)
+        self.queue.heard(self._told)
         return delivery
 
 
@@ -64,21 +70,33 @@ class InlineQueue:
 class Workers:
     """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
 
+    __slots__ = ("_names", "_waiting", "costs", "envs", "is_free", "loading")
+
     def __init__(self, envs: list[Env], loading: Loading, costs: Costs) -> None:
         self.envs = envs
         self.loading = loading
         self.costs = costs
-        self._last: list[Future | None] = [None] * len(envs)
+        #: Whether a lease costs nothing but the read.
+        self.is_free = not any((costs.lease, costs.put, costs.take, costs.transfer_latency, costs.transfer_bandwidth))
+        self._names = [f"{env.name} to be free" for env in envs]
+        #: By worker: None when it is free, else who waits for it, in order.
+        self._waiting: list[list[Future] | None] = [None] * len(envs)
 
     async def submit(self, lease: Lease) -> list[Delivery]:
         """Have a lease read once its worker has read those before."""
-        env = self.envs[lease.worker]
-        arrives = env.kernel.now() + round(self.costs.lease * 1e9)
-        before = self._last[lease.worker]
-        mine = self._last[lease.worker] = env.kernel.future(f"reader {lease.rank}-{lease.worker} to be free")
-        if before is not None:
-            await before
+        worker = lease.worker
+        env = self.envs[worker]
+        arrives = 0 if self.is_free else env.kernel.now() + round(self.costs.lease * 1e9)
+        waiting = self._waiting[worker]
+        if waiting is None:
+            self._waiting[worker] = []
+        else:
+            turn = env.kernel.future(self._names[worker])
+            waiting.append(turn)
+            await turn
         try:
+            if self.is_free:
+                return await roles.read_lease(env, self.loading, lease)
             if self.costs.lease:
                 await env.kernel.sleep_until(arrives)
             batches = await roles.read_lease(env, self.loading, lease)
@@ -86,7 +104,7 @@ class Workers:
             if self.costs.put or self.costs.take:
                 await env.sleep("put", self.costs.put, at)
         finally:
-            mine.set_result(None)
+            self._release(worker)
         rate = self.costs.transfer_bandwidth
         moved = sum(b.nbytes for b in batches) / rate if rate and self.loading.payload else 0.0
         if moving := self.costs.transfer_latency + moved:
@@ -94,6 +112,16 @@ class Workers:
         if self.costs.take:
             await self._pass(env, self.costs.take)
         return batches
+
+    def _release(self, worker: int) -> None:
+        """Let a worker take the next lease that waits for it and was not given up."""
+        waiting = self._waiting[worker]
+        while waiting:
+            turn = waiting.pop(0)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._waiting[worker] = None
 
     @staticmethod
     def _pass(env: Env, seconds: float) -> Awaitable[None]:
@@ -103,16 +131,19 @@ class Workers:
 class LocalBarrier:
     """A rank's end of a barrier in the same process; its answer takes ``delay_ns``."""
 
+    __slots__ = ("barrier", "delay_ns")
+
     def __init__(self, barrier: Barrier, delay_ns: int) -> None:
         self.barrier = barrier
         self.delay_ns = delay_ns
 
     def announce(self, at: Where, deadline: int) -> Awaitable[int]:
         """Announce this rank's deadline."""
-        answer = self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline)
+        rank, epoch, step, attempt = at
+        answer = self.barrier.announce(rank, epoch, step, attempt, deadline)
         if not self.delay_ns:
             return answer
-        return self.barrier.kernel.spawn(self._delayed(answer), f"barrier answers rank-{at.rank}")
+        return self.barrier.kernel.spawn(self._delayed(answer), f"barrier answers rank-{rank}")
 
     async def _delayed(self, answer: Future) -> int:
         latest = int(await answer)
@@ -157,6 +188,8 @@ class House:
         self.barrier = Barrier(kernel, plan.parties, plan.meets)
         self.loading = plan.loading(plan.world_size)
         self.latencies = Latencies(plan.first_byte.draw, plan.scenario.seed, plan.world_size)
+        #: Connections hold no state: all roles that use one modelled device share them.
+        self._modelled = [self._connections(device) for device in self.devices]
 
     def storage(self, node: int, path: str) -> Storage:
         """Give a role's connections to storage."""
@@ -164,8 +197,11 @@ class House:
             kernel, is_itemised = self.kernel, self.plan.scenario.trace.is_itemised
             anchor = kernel.anchor if is_itemised and isinstance(kernel, WallKernel) else None
             return PosixStorage(self.root / path, self.kernel.threaded, anchor)
+        return self._modelled[self.plan.device_of_node(node)]
+
+    def _connections(self, device: Device) -> ModelStorage:
         return ModelStorage(
-            LocalArbiter(self.devices[self.plan.device_of_node(node)]),
+            LocalArbiter(device),
             self.plan.device,
             self.latencies,
             self.kernel,
@@ -178,7 +214,8 @@ class House:
         writers = {number: self._writer(number) for number in range(self.plan.num_writers)}
         await self.kernel.gather(*(self._train(rank, writers) for rank in range(self.plan.world_size)))
 
-    async def _train(self, rank: int, writers: dict[int, LocalWriter]) -> None:
+    def _train(self, rank: int, writers: dict[int, LocalWriter]) -> Work[None]:
+        """Give a rank its world, and its life as a coroutine."""
         plan, node = self.plan, self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         env.writers = writers
@@ -190,7 +227,7 @@ class House:
             env.queue = InlineQueue(env, self.loading)
         else:
             env.queue = self._queue(rank)
-        await roles.train(env, plan.training(rank), self.tallies[rank])
+        return roles.train(env, plan.training(rank), self.tallies[rank])
 
     def _queue(self, rank: int) -> QueuePort:
         """Make a rank's readers and its queue, or two queues that share the readers when it evaluates."""

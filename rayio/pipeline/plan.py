@@ -134,7 +134,14 @@ class Plan:
 
     def parties(self, epoch: int, step: int) -> int:
         """Give the number of ranks that meet at a step: those that have not run out of steps."""
-        return derive.ranks_at(self.scenario, step) if epoch < len(self.steps) else 0
+        if epoch >= len(self.steps):
+            return 0
+        return self.world_size if step < self._fewest_steps else derive.ranks_at(self.scenario, step)
+
+    @cached_property
+    def _fewest_steps(self) -> int:
+        """Steps that every rank has: each arrival at the barrier asks."""
+        return derive.rank_steps(self.scenario)[0]
 
     def meets(self, rank: int, epoch: int, step: int) -> bool:
         """Say whether a rank is one of those that meet at a step."""
@@ -202,6 +209,7 @@ class Plan:
             decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
             modelled=self.modelled,
+            itemised=self.scenario.trace.is_itemised,
             rate=decode.rate if isinstance(decode, Work) and self.modelled else None,
             decoding=Decoding(decode) if isinstance(decode, Work) and not self.modelled else None,
         )

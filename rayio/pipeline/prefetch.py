@@ -15,6 +15,20 @@ Submit = Callable[[Lease], Awaitable[Sequence[Delivery]]]
 class PrefetchQueue:
     """The queue of one rank: it submits the workers' reads, owns what they return, and answers the rank's takes."""
 
+    __slots__ = (
+        "_bound_since",
+        "_failure",
+        "_news",
+        "_patience_ends",
+        "_readers",
+        "_sweeping",
+        "_ticket",
+        "env",
+        "lease_steps",
+        "state",
+        "submit",
+    )
+
     def __init__(self, env: Env, state: QueueState, submit: Submit) -> None:
         self.env = env
         self.state = state
@@ -29,6 +43,7 @@ class PrefetchQueue:
         self._patience_ends = 0
         self._sweeping = False
         self._bound_since: int | None = None
+        self._readers = [f"reader-{state.spec.rank}-{worker}" for worker in range(state.spec.num_workers)]
 
     async def take(self, take: Take, patience_ns: int | None = None) -> list[Delivery]:
         """Learn what was consumed, then give batches as soon as there are any; none when ``patience_ns`` ran out.
@@ -57,10 +72,15 @@ class PrefetchQueue:
             await self._news
         return []
 
+    def at_hand(self, take: Take) -> list[Delivery]:
+        """Learn what was consumed, then give the batches that are there; none where :meth:`take` has to wait."""
+        self.heard(take)
+        return self.state.deliverable(take) if self._failure is None else []
+
     def heard(self, take: Take) -> None:
         """Learn what the rank consumed, and let workers start what the window now permits."""
-        self.state.heard(take)
-        self._grant()
+        if self.state.heard(take):
+            self._grant()
 
     async def _sweep(self) -> None:
         """End the newest take's wait when its patience does; one task does it for all of them."""
@@ -75,36 +95,39 @@ class PrefetchQueue:
             self._news.set_result(None)
 
     def _grant(self) -> None:
-        for lease in _coalesce(self.state.leases(self._lump), self.lease_steps):
-            self.env.kernel.spawn(self._carry_out(lease, self.env.kernel.now()), f"reader-{lease.rank}-{lease.worker}")
-        self._note_memory_bound()
+        kernel = self.env.kernel
+        for lease in self.state.leases() if self.lease_steps == 1 else self._joined():
+            kernel.spawn(self._carry_out(lease, kernel.now()), self._readers[lease.worker])
+        if self.state.memory_bound != (self._bound_since is not None):
+            self._note_memory_bound()
 
     async def _carry_out(self, lease: Lease, granted: int) -> None:
+        env = self.env
         try:
             for delivery in await self.submit(lease):
                 self.state.finished(delivery)
-                at = self.env.where(lease.rank, delivery.epoch, delivery.step, delivery.attempt)
-                self.env.span("lease", granted, self.env.kernel.now(), at, lane=1, nbytes=delivery.nbytes)
+                at = env.where(lease.rank, delivery.epoch, delivery.step, delivery.attempt)
+                env.span("lease", granted, env.kernel.now(), at, lane=1, nbytes=delivery.nbytes)
             if self.state.spec.assignment == "dynamic":
                 self._grant()
         except Exception as error:
             self._failure = (lease.attempt, error)
         self._wake()
 
-    @property
-    def _lump(self) -> int:
-        """Steps for each worker that are waited for: leases that only just fit the window would be single steps."""
+    def _joined(self) -> list[Lease]:
+        """Hand out leases of several steps; what only just fits the window is waited for, it would be single steps."""
         spec = self.state.spec
-        return min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
+        lump = min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
+        return _coalesce(self.state.leases(lump), self.lease_steps)
 
     def _note_memory_bound(self) -> None:
+        """Note that the bound on bytes begins to keep the window closed, or record that it did."""
         now = self.env.kernel.now()
-        if self.state.memory_bound and self._bound_since is None:
+        if self._bound_since is None:
             self._bound_since = now
-        elif not self.state.memory_bound and self._bound_since is not None:
-            self.env.span(
-                "memory_bound", self._bound_since, now, self.env.where(self.state.spec.rank, self.state.epoch)
-            )
+        else:
+            at = self.env.where(self.state.spec.rank, self.state.epoch)
+            self.env.span("memory_bound", self._bound_since, now, at)
             self._bound_since = None
 
 

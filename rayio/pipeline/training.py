@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.pipeline.checkpoint import Checkpointing
@@ -16,9 +15,26 @@ from rayio.scenario.distribution import Constant, Distribution
 #: Compute times are drawn this many steps at a time.
 BLOCK = 1024
 
+#: No evaluation is due.
+NEVER = range(0)
+
 
 class Training:
     """One rank's training, as parameters."""
+
+    __slots__ = (
+        "_block",
+        "_drawn",
+        "_steps",
+        "checkpointing",
+        "compute",
+        "evaluating",
+        "evaluation",
+        "factor",
+        "rank",
+        "seed",
+        "sync_seconds",
+    )
 
     def __init__(
         self,
@@ -46,7 +62,7 @@ class Training:
         #: What each compute time is multiplied by: that of a straggler.
         self.factor = factor
         self._block: tuple[int, int] = (-1, -1)
-        self._drawn: NDArray[np.float64] = np.empty(0)
+        self._drawn: list[float] = []
 
     @property
     def epochs(self) -> int:
@@ -61,17 +77,18 @@ class Training:
         """Give a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
         if isinstance(self.compute, Constant):
             return self.compute.value * self.factor
-        block = (at.epoch, at.step // BLOCK)
-        if block != self._block:
-            index = np.arange(block[1] * BLOCK, min((block[1] + 1) * BLOCK, self.steps(at.epoch)), dtype=np.int64)
-            self._drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, at.epoch), index)
-            self._block = block
-        return float(self._drawn[at.step % BLOCK]) * self.factor
+        _, epoch, step, _ = at
+        number, row = divmod(step, BLOCK)
+        if (epoch, number) != self._block:
+            index = np.arange(number * BLOCK, min((number + 1) * BLOCK, self.steps(epoch)), dtype=np.int64)
+            self._drawn = self.compute.draw(seeds.key(self.seed, "compute", self.rank, epoch), index).tolist()
+            self._block = (epoch, number)
+        return self._drawn[row] * self.factor
 
     def evaluations(self, at: Where) -> range:
         """Give the evaluations that follow a step, by their epoch numbers, which go on from those of training."""
         if self.evaluating is None:
-            return range(0)
+            return NEVER
         due = self.evaluating.due(at.epoch, at.step, self.steps(at.epoch))
         return range(self.epochs + due.start, self.epochs + due.stop)
 

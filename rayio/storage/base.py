@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import BinaryIO, Generic, Protocol, TypeVar
+from typing import BinaryIO, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,12 @@ T = TypeVar("T")
 #: Opens a file for reading and counts what is asked of it. ``path`` is relative to the storage's root.
 Opener = Callable[[str], BinaryIO]
 
-
 #: Works out where the requests of a batch go: paths as the opener gets them, and for each request its place in them
 #: and its offset.
 Places = Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Requests:
+class Requests(NamedTuple):
     """The requests that a format's library issues for one batch, as arrays: what a model of storage is asked to serve.
 
     ``nbytes`` has one entry per read request, in order. ``address`` (rank, epoch, step) is where its latencies are
@@ -33,6 +31,30 @@ class Requests:
     num_opens: int
     nbytes: NDArray[np.int64]
     places: Places | None = None
+    #: The sum of ``nbytes`` where it is known already.
+    known_bytes: int | None = None
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all requests together."""
+        return int(self.nbytes.sum()) if self.known_bytes is None else self.known_bytes
+
+
+class RequestTable(NamedTuple):
+    """The requests of consecutive steps, worked out together because numpy costs per call, not per number."""
+
+    #: Files that each step opens.
+    num_opens: list[int]
+    #: The requests of all steps; those of step ``i`` lie from ``edges[i]`` to ``edges[i + 1]``.
+    nbytes: NDArray[np.int64]
+    edges: list[int]
+    #: Bytes of each step's requests together.
+    totals: list[int]
+
+    def row(self, row: int, address: tuple[int, int, int]) -> Requests:
+        """Give the requests of one step."""
+        num_opens, nbytes, edges, totals = self
+        return Requests(address, num_opens[row], nbytes[edges[row] : edges[row + 1]], None, totals[row])
 
 
 #: What kinds of requests there are, by their code in :data:`ISSUED`.
@@ -64,8 +86,7 @@ class Issued:
     files: list[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Served(Generic[T]):
+class Served(NamedTuple, Generic[T]):
     """What a call to storage cost: files opened, requests, bytes, and fsync calls that were really made.
 
     ``issued`` has each of them where the storage was asked to keep them: its reads (or writes) number ``requests``.

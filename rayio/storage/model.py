@@ -9,9 +9,9 @@ many readers share exactly the aggregate.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,26 +79,33 @@ class Device:
         if self._calls_per_second is not None:
             work = max(work, num_requests / self._calls_per_second)
         whole, self._rest = divmod(work * 1e9 + self._rest, 1.0)
-        self.free_at = max(self.free_at, arrival) + int(whole)
-        return max(arrival + alone, self.free_at + round(self._rest))
+        free_at = self.free_at if self.free_at > arrival else arrival
+        self.free_at = free_at = free_at + int(whole)
+        return max(arrival + alone, free_at + round(self._rest))
 
 
 class Arbiter(Protocol):
     """A device that may live elsewhere."""
 
-    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """See :meth:`Device.reserve`."""
+    def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int | Awaitable[int]:
+        """See :meth:`Device.reserve`; a device of this process answers at once."""
 
 
 class LocalArbiter:
     """A device in this process."""
 
     def __init__(self, device: Device) -> None:
-        self.device = device
+        self.reserve = device.reserve
 
-    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """See :meth:`Device.reserve`."""
-        return self.device.reserve(arrival, num_requests, nbytes, alone)
+
+class _Drawn(NamedTuple):
+    """Latencies of consecutive steps, one row a step, and what each row sums up to."""
+
+    #: Requests and opened files of each step.
+    width: int
+    num_opens: int
+    latencies: NDArray[np.float64]
+    sums: list[float]
 
 
 class Latencies:
@@ -111,31 +118,64 @@ class Latencies:
     def __init__(self, draw: FirstByte, seed: int, num_ranks: int = 1) -> None:
         self.draw = draw
         self.seed = seed
-        self._most = 4 * num_ranks
-        self._drawn: dict[tuple[str, int, int, int], NDArray[np.float64]] = {}
+        self._most = 3 * num_ranks
+        self._drawn: dict[tuple[int, int, int], _Drawn] = {}
 
-    def of_reads(self, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
-        """Give the latencies in seconds of the first ``number`` requests of a step; equal wherever they are asked."""
-        return self._of("first_byte", self.draw, address, number)
+    def of_reads(
+        self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
+    ) -> NDArray[np.float64]:
+        """Give the seconds until the first byte of each of a step's ``number`` requests; equal wherever it is asked.
 
-    def of_opens(self, latency: Latency, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
-        """Give the latencies in seconds of the files that a step opens."""
-        return self._of("open", latency.draw, address, number)
-
-    def _of(self, kind: str, draw: FirstByte, address: tuple[int, int, int], number: int) -> NDArray[np.float64]:
-        rank, epoch, step = address
-        many = max(1, min(self.STEPS, self.REQUESTS // max(1, number)))
-        block, row = divmod(step, many)
-        drawn = self._drawn.get((kind, rank, epoch, block))
-        if drawn is None or drawn.shape != (many, number):
-            steps = np.arange(block * many, (block + 1) * many, dtype=np.int64)
-            index = (steps[:, None] << REQUESTS_PER_STEP_BITS) + np.arange(number, dtype=np.int64)
-            drawn = draw(seeds.key(self.seed, kind, rank, epoch), index)
-            while len(self._drawn) >= self._most:
-                del self._drawn[next(iter(self._drawn))]
-            self._drawn[kind, rank, epoch, block] = drawn
-        latencies: NDArray[np.float64] = drawn[row]
+        Where opening a file takes its time (``latency``), those of the step's ``num_opens`` files are in them.
+        """
+        drawn, row = self._of(address, number, latency, num_opens)
+        latencies: NDArray[np.float64] = drawn.latencies[row, :number]
         return latencies
+
+    def sum_of_reads(
+        self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
+    ) -> float:
+        """Give the sum of what :meth:`of_reads` gives."""
+        (width, _, latencies, sums), row = self._of(address, number, latency, num_opens)
+        return sums[row] if width == number else float(latencies[row, :number].sum())
+
+    def apart(
+        self, address: tuple[int, int, int], number: int, latency: Latency | None, num_opens: int
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Give the seconds of each request and of each open apart, which :meth:`of_reads` adds up."""
+        rank, epoch, step = address
+        first = step << REQUESTS_PER_STEP_BITS
+        requests = self.draw(seeds.key(self.seed, "first_byte", rank, epoch), first + np.arange(number, dtype=np.int64))
+        if latency is None:
+            return requests, np.zeros(num_opens)
+        index = first + np.arange(num_opens, dtype=np.int64)
+        return requests, latency.draw(seeds.key(self.seed, "open", rank, epoch), index)
+
+    def _of(
+        self, address: tuple[int, int, int], number: int, latency: Latency | None, num_opens: int
+    ) -> tuple[_Drawn, int]:
+        """Find the latencies of a step and its row in them, drawing them with its neighbours' when not at hand."""
+        rank, epoch, step = address
+        many = self.STEPS if number <= 128 else max(1, self.REQUESTS // number)
+        block, row = divmod(step, many)
+        drawn = self._drawn.get((rank, epoch, block))
+        # Steps of many sizes: the latencies of the widest do for all, unless those of opens are among them.
+        if drawn is not None:
+            width, opened, _, sums = drawn
+            if len(sums) == many and (width >= number if latency is None else width == number and opened == num_opens):
+                return drawn, row
+        steps = np.arange(block * many, (block + 1) * many, dtype=np.int64)[:, None] << REQUESTS_PER_STEP_BITS
+        index = steps + np.arange(number, dtype=np.int64)
+        latencies = self.draw(seeds.key(self.seed, "first_byte", rank, epoch), index)
+        if latency is not None:
+            index = steps + np.arange(num_opens, dtype=np.int64)
+            opens = latency.draw(seeds.key(self.seed, "open", rank, epoch), index)
+            latencies = _each_before_a_request(opens, latencies)
+        drawn = _Drawn(number, num_opens, latencies, latencies.sum(axis=1).tolist())
+        while len(self._drawn) >= self._most:
+            del self._drawn[next(iter(self._drawn))]
+        self._drawn[rank, epoch, block] = drawn
+        return drawn, row
 
     def of_writes(self, path: str, number: int) -> NDArray[np.float64]:
         """Give the latencies in seconds of a file's write requests."""
@@ -169,50 +209,40 @@ class ModelStorage:
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Let the time pass that these requests take; answer None, for a model has no bytes."""
-        nbytes = int(requests.nbytes.sum())
-        latencies = alone = self.latencies.of_reads(requests.address, len(requests.nbytes))
-        opens = None
-        if self.spec.open is not None:
-            opens = self.latencies.of_opens(self.spec.open, requests.address, requests.num_opens)
-            latencies = _each_before_a_request(opens, latencies)
-        arrival = await self._serve(latencies, requests.nbytes, nbytes, requests.num_opens)
-        issued = None
-        if self.is_itemised:
-            opens = np.zeros(requests.num_opens) if opens is None else opens
-            issued = self._itemised(READ, arrival, alone, requests.nbytes, opens, requests.places)
-        return Served(None, requests.num_opens, len(requests.nbytes), nbytes, 0, issued)
+        address, num_opens, sizes, places, known_bytes = requests
+        number, spec = len(sizes), self.spec
+        nbytes = requests.total_bytes if known_bytes is None else known_bytes
+        if self.io_depth == 1:
+            latency = self.latencies.sum_of_reads(address, number, spec.open, num_opens)
+            alone = latency + nbytes / spec.connection_bandwidth
+        else:
+            alone = self._alone(self.latencies.of_reads(address, number, spec.open, num_opens), sizes)
+        arrival = self.clock.now()
+        served = self.arbiter.reserve(arrival, spec.calls(num_opens, number), nbytes, round(alone * 1e9))
+        await self.clock.sleep_until(served if isinstance(served, int) else await served)
+        if not self.is_itemised:
+            return Served(None, num_opens, number, nbytes)
+        each, opens = self.latencies.apart(address, number, spec.open, num_opens)
+        return Served(None, num_opens, number, nbytes, 0, self._itemised(READ, arrival, each, sizes, opens, places))
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Let the time pass that a file of ``num_bytes`` takes; latencies are drawn at the address of its path."""
         sizes = np.full(max(1, -(-num_bytes // request_bytes)), request_bytes, np.int64)
         sizes[-1] = num_bytes - request_bytes * (len(sizes) - 1)
-        latencies = alone = self.latencies.of_writes(path, len(sizes))
+        latencies = each = self.latencies.of_writes(path, len(sizes))
         opens = np.zeros(1)
         if self.spec.open is not None:
             opens = self.latencies.of_creation(self.spec.open, path)
             latencies = _each_before_a_request(opens, latencies)
-        arrival = await self._serve(latencies, sizes, num_bytes, 1)
+        alone = round(self._alone(latencies, sizes) * 1e9)
+        arrival = self.clock.now()
+        served = self.arbiter.reserve(arrival, self.spec.calls(1, len(sizes)), num_bytes, alone)
+        await self.clock.sleep_until(served if isinstance(served, int) else await served)
         syncs = 2 if fsync else 0
         if not self.is_itemised:
             return Served(None, 1, len(sizes), num_bytes, syncs)
-        issued = self._itemised(WRITE, arrival, alone, sizes, opens, None)
+        issued = self._itemised(WRITE, arrival, each, sizes, opens, None)
         return Served(None, 1, len(sizes), num_bytes, syncs, synced(Issued(issued.rows, [path]), syncs))
-
-    async def _serve(
-        self, latencies: NDArray[np.float64], sizes: NDArray[np.int64], nbytes: int, num_opens: int
-    ) -> int:
-        """Sleep until the lease is served; give when it arrived."""
-        depth = min(self.io_depth, len(sizes))
-        if depth <= 1:
-            alone = float(latencies.sum()) + nbytes / self.spec.connection_bandwidth
-        else:
-            each = latencies + sizes / self.spec.connection_bandwidth
-            alone = max(float(each.sum()) / depth, float(each.max()))
-        arrival = self.clock.now()
-        calls = self.spec.calls(num_opens, len(sizes))
-        served = await self.arbiter.reserve(arrival, calls, nbytes, round(alone * 1e9))
-        await self.clock.sleep_until(served)
-        return arrival
 
     def _itemised(
         self, kind: int, arrival: int, latencies: NDArray[np.float64], sizes: NDArray[np.int64],
@@ -221,12 +251,25 @@ class ModelStorage:
         seconds = latencies + sizes / self.spec.connection_bandwidth
         return itemise(kind, arrival, self.clock.now(), seconds, sizes, opens, depth=self.io_depth, places=places)
 
+    def _alone(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
+        """Give the seconds that requests take on an idle system."""
+        depth = min(self.io_depth, len(sizes))
+        if depth <= 1:
+            return float(latencies.sum()) + int(sizes.sum()) / self.spec.connection_bandwidth
+        each = latencies + sizes / self.spec.connection_bandwidth
+        return max(float(each.sum()) / depth, float(each.max()))
+
 
 def _each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add the times of opens to those of requests, one each as far as there are requests, and then round again."""
-    number = len(latencies)
+    """Add the times of opens to those of requests, one each as far as there are requests, and then round again.
+
+    Both may have rows, one a step.
+    """
+    number = latencies.shape[-1]
     if not number:
         return latencies
     added = latencies.copy()
-    np.add.at(added, np.arange(len(opens)) % number, opens)
+    for first in range(0, opens.shape[-1], number):
+        turn = opens[..., first : first + number]
+        added[..., : turn.shape[-1]] += turn
     return added

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,10 @@ from rayio.data.formats.npz import Npz
 from rayio.data.formats.tfrecord import TfRecord
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
-from rayio.storage.base import Opener, Requests
+from rayio.storage.base import Opener, Requests, RequestTable
+
+if TYPE_CHECKING:
+    from rayio.data.sampler import Block
 
 
 class Format(Protocol):
@@ -40,6 +43,17 @@ class Format(Protocol):
             DataError: a file is missing, truncated, corrupted or another one; it names file, sample and expectation.
             StorageError: the storage system refuses.
         """
+
+
+def request_table(form: Format, layout: Layout, block: Block) -> RequestTable | None:
+    """Give what :meth:`Format.requests` gives for each step of a block (but for its places), or None.
+
+    A format may offer ``request_table(layout, files, index, nbytes)`` (arrays of one row a step), which does it for all
+    of them at once, or answers None where that is no faster than step by step.
+    """
+    at_once = getattr(form, "request_table", None)
+    table: RequestTable | None = at_once and at_once(layout, block.files, block.index, block.nbytes)
+    return table
 
 
 FORMATS: Registry[Format] = Registry("format", {"npz": Npz(), "hdf5": Hdf5(), "tfrecord": TfRecord()})

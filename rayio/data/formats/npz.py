@@ -21,7 +21,7 @@ from rayio.data.formats.runs import Runs, by_file, check_length, opened, place_o
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
-from rayio.storage.base import Opener, Requests
+from rayio.storage.base import Opener, Requests, RequestTable
 from rayio.storage.posix import WINDOW_BYTES
 
 SAMPLES, LABELS = "x.npy", "y.npy"
@@ -103,6 +103,19 @@ class Npz:
         offsets[:, 2] = ROWS + batch.index[first] * batch.nbytes[first]
         issued = offsets >= 0
         return [layout.path(one) for one in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
+
+    def request_table(
+        self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
+    ) -> RequestTable | None:
+        """Give the requests of many steps at once where every file holds one sample larger than a window."""
+        if layout.samples_per_file != 1 or not nbytes.size or nbytes.min() < WINDOW_BYTES:
+            return None
+        steps, size = nbytes.shape
+        table = np.full((steps, size, 3), WINDOW_BYTES, np.int64)
+        table[:, :, 2] = nbytes
+        totals = (nbytes.sum(axis=1) + 2 * size * WINDOW_BYTES).tolist()
+        edges = [*range(0, 3 * size * steps + 1, 3 * size)]
+        return RequestTable([size] * steps, table.ravel(), edges, totals)
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Find the rows with zipfile and numpy, read the wanted ones straight into ``out``, verify each."""
