@@ -170,6 +170,7 @@ def test_a_run_that_broke_off_has_a_page_of_what_there_is(tmp_path: Path, capsys
     (run.path / "result.json").unlink()
     page = written(run)
     assert "has no result.json: it broke off, or is still under way" in page.words
+    assert page.words.count("broke off") == 1, "said once"
     assert "au" in page.numbers, "worked out from the spans"
     assert "timeline" in page.ids
     capsys.readouterr()
