@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from handmade import with_foreign
 from hypothesis import HealthCheck, given, settings
 from test_access import Requests
 from test_engines import scenarios
@@ -184,6 +185,14 @@ def test_the_run_simulated_as_it_was_is_the_run(tmp_path: Path, overrides: dict[
     found = explained(planted(**overrides), tmp_path)
     assert found["simulated"]["is_whole_run"]
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=1e-6)
+
+
+def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
+    wanted = planted(loader__decode="8 ms", dataset__num_files=96)
+    run = simulated(wanted)
+    alone = explain(directory(tmp_path / "alone", wanted, run))
+    beside = explain(directory(tmp_path / "beside", wanted, Outcome(run.plan, run.tallies, with_foreign(run.spans))))
+    assert {**beside, "run": ""} == {**alone, "run": ""}
 
 
 def test_a_real_run_is_simulated_with_what_its_engine_added(tmp_path: Path) -> None:

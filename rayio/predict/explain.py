@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from rayio.analyze.access import access
-from rayio.analyze.metrics import RunShape
+from rayio.analyze.metrics import RunShape, own
 from rayio.analyze.stalls import attribute
 from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
 from rayio.errors import RayioError, ScenarioError
@@ -31,7 +31,7 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
     directory = RunDirectory.open(path)
     scenario = _scenario(directory)
     info, result = directory.info, directory.result
-    spans = directory.spans()
+    spans = own(directory.spans())
     shape = RunShape.of(scenario)
     charged = attribute(spans, payload=info.get("payload") == "real")
     verdict = judge(charged, shape)
