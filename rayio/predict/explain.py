@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rayio.analyze.access import access
-from rayio.analyze.metrics import RunShape
+from rayio.analyze.metrics import RunShape, own
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
 from rayio.errors import RayioError, ScenarioError
@@ -32,7 +32,7 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
         ScenarioError: the run has no scenario, or one that this version cannot read.
     """
     directory = RunDirectory.open(path)
-    scenario, spans = scenario_of(directory), directory.spans()
+    scenario, spans = scenario_of(directory), own(directory.spans())
     charged = attribute(spans, payload=directory.info.get("payload") == "real")
     found = explained(directory, scenario, spans, charged, simulate=simulate)
     return found | {"notes": [*_trouble(directory, directory.result), *found["notes"]]}
