@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 
 .PHONY: quickstart test slow check bench clean
 
-# A fresh machine with Python >= 3.11: a venv, install, generate a small dataset, run it on a local Ray, print the summary.
+# A fresh machine with Python >= 3.11: a venv, install, generate a small dataset, run it on a local Ray, print the summary, write the report.
 quickstart: $(VENV)/.installed
 	$(BIN)/rayio run unet3d-small
 

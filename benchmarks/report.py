@@ -1,7 +1,7 @@
 """What a report costs: seconds and bytes of report.html, by the number of spans of the run.
 
-The runs are simulated: readers that decode, ranks, a checkpoint now and then; the time is that of `rayio report` without
-the start of Python, reading the spans included. Arguments are numbers of epochs, each of about 90 000 spans.
+The runs are simulated: 128 ranks, their readers, a checkpoint now and then. The time is that of `rayio report`, reading
+the spans included, the start of Python not. Arguments are numbers of epochs, each of about 90 000 spans.
 """
 
 from __future__ import annotations

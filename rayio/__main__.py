@@ -1,5 +1,21 @@
-"""``python -m rayio``: the command line."""
+"""``rayio`` and ``python -m rayio``: the command line, interruptible before it is loaded."""
 
-from rayio.cli import main
+import sys
 
-main()
+from rayio.interrupts import INTERRUPTED, interruptible
+
+
+def main() -> None:
+    """Load the command line and run one command; a signal that comes while it is loaded has nothing to tidy up."""
+    try:
+        interruptible()
+        from rayio import cli
+
+        cli.main()
+    except KeyboardInterrupt:
+        sys.stderr.write("rayio: interrupted\n")
+        sys.exit(INTERRUPTED)
+
+
+if __name__ == "__main__":
+    main()

@@ -52,6 +52,26 @@ class Requests:
         return access(spans, timeline(spans)[0])
 
 
+def test_an_evaluation_reads_files_of_its_own_uses_its_bytes_and_computes() -> None:
+    train = {"epochs": 1, "compute": "10 ms", "evaluate": {"compute": "10 ms"}}
+    dataset = {"path": "data", "num_files": 16, "sample_bytes": "50 kB", "eval": {"num_files": 8}}
+    storage = {"first_byte": "5 ms", "connection_bandwidth": "1 GB/s", "bandwidth": "1 GB/s"}
+    run = simulated(
+        dataset=dataset, train=train, trace__level="io", storage__model=storage, loader__num_workers=1,
+        loader__prefetch_factor=4,
+    )  # fmt: skip
+    found = access(run.spans, timeline(run.spans)[0])
+    assert found["read_amplification"] == pytest.approx(1 + 2 * 4096 / 50_000, abs=0.001)
+    assert (found["num_files"], found["opens_per_file"], found["once_share"]) == (24, 1, 1)
+    assert sorted(row["file"] for row in found["files"])[:2] == [
+        "000000/000000000.npz", "000000/000000000.npz (evaluation)",
+    ]  # fmt: skip
+    rows = run.spans.to_pylist()
+    busy = sum(row["duration_ns"] for row in rows if row["name"] in ("compute", "eval_compute"))
+    wall = sum(row["duration_ns"] for row in rows if row["name"] == "life")
+    assert found["exposed_share"] <= 1 - busy / wall
+
+
 def test_requests_and_bytes_are_counted_by_operation_file_and_rank() -> None:
     requests = Requests()
     for file in ("a", "b"):

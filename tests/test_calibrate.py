@@ -11,17 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
+from handmade import with_foreign
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayio import session
+from rayio.analyze.metrics import RunShape, measure
 from rayio.cli import main
 from rayio.errors import RayioError, RunError, StorageError
 from rayio.predict import storage
 from rayio.predict.calibrate import calibrate, learn
+from rayio.predict.costs import checkpoint_ns
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Costs, Scenario
+from rayio.scenario.write import to_yaml
 from rayio.trace.span import SPANS
+from rayio.trace.store import RunDirectory
 from scenarios import scenario, simulated
 
 #: A reading-bound workload whose batches differ in size: 2 ranks × 2 workers, 4 epochs of 24 steps.
@@ -90,6 +95,53 @@ def test_decoding_that_took_longer_than_it_should_is_measured() -> None:
 def test_a_run_on_modelled_storage_keeps_its_model() -> None:
     wanted = scenario(**BOUND, storage__model=STORAGE)
     assert learned(wanted, modelled_storage=True).storage == wanted.storage
+
+
+def test_a_guessed_bandwidth_carries_the_checkpoints_that_the_run_wrote() -> None:
+    # Reads of one size tell a request's time alone; checkpoints of both ranks are much larger.
+    saved = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": "20 MB"}, "writers": "all_ranks"}
+    small = BOUND | {"dataset__sample_bytes": "20 kB", "checkpoint": saved}
+    wanted = scenario(**small, storage__model=STORAGE | {"bandwidth": "2 GB/s"})
+    was, again = (simulated(one) for one in (wanted, learned(wanted)))
+    # Two shards that share a bandwidth are done one after the other: the later one is what a checkpoint takes.
+    assert checkpoint_ns(again.spans).max() == pytest.approx(checkpoint_ns(was.spans).max(), rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "evaluated",
+    [
+        {"every": {"epochs": 1}, "compute": "2 ms"},
+        {"every": {"steps": 7}, "compute": "2 ms", "batch_size": 3},
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_run_with_evaluation_and_all_samples_is_simulated_back(evaluated: dict[str, Any], workers: int) -> None:
+    more = {"dataset__eval": {"num_files": 40}, "train__evaluate": evaluated, "loader__drop_last": False}
+    size = {"dataset__num_files": 190, "loader__num_workers": workers}
+    costs = {"lease": "3 ms", "put": "2 ms", "take": "1500 us", "step": "300 us"} if workers else {"step": "300 us"}
+    wanted = scenario(**BOUND | more | size, costs=costs, storage__model=STORAGE)
+    was, again = (measure(simulated(one).spans, RunShape.of(one)) for one in (wanted, learned(wanted)))
+    for name in ("au", "samples_per_second", "wall_seconds"):
+        assert again[name] == pytest.approx(was[name], rel=0.03), name
+    assert again["evaluation"]["au"] == pytest.approx(was["evaluation"]["au"], rel=0.03)
+
+
+def test_spans_of_other_libraries_teach_nothing() -> None:
+    wanted = scenario(**BOUND, storage__model=STORAGE)
+    run = simulated(wanted).spans
+    told = {"engine": "ray", "payload": "none", "cpus": 2}
+    assert learn(with_foreign(run), wanted, told) == learn(run, wanted, told)
+
+
+def test_a_run_without_a_reader_in_its_spans_is_told_which_level_has_them(tmp_path: Path) -> None:
+    for level in ("none", "step"):
+        wanted = scenario(trace__level=level)
+        made = RunDirectory.create(tmp_path / level, {"engine": "local"})
+        made.write_scenario(to_yaml(wanted))
+        made.write_spans(simulated(wanted).spans, "part-00000")
+        made.write_result({"exit_code": 0})
+        with pytest.raises(RunError, match=f"trace.level={level}, which leaves out the readers; run it with trace"):
+            calibrate(made.path)
 
 
 def test_a_run_without_costs_has_none() -> None:

@@ -24,6 +24,17 @@ SIZES = ("dataset.num_files=64", "train.epochs=3")
 LOOKING = ("validate", "show", "scenarios", "schema")
 
 
+@pytest.mark.parametrize("sign", ["SIGTERM", "SIGINT"])
+def test_a_signal_while_the_command_line_is_loaded_is_one_line(tmp_path: Path, sign: str) -> None:
+    (tmp_path / "typer.py").write_text(f"import os, signal\nos.kill(os.getpid(), signal.{sign})\n")
+    path = os.pathsep.join([str(tmp_path), str(Path(rayio.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", "import rayio.__main__ as door; door.main()", "run", "x.yaml"],
+        env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rayio: interrupted\n")
+
+
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rayio:
     """Run a command in an empty folder: exit code, standard output, standard error."""

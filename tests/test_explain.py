@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from handmade import with_foreign
 from hypothesis import HealthCheck, given, settings
 from test_access import Requests
 from test_engines import scenarios
@@ -20,9 +21,10 @@ from rayio.analyze.stalls import CAUSES, attribute
 from rayio.analyze.verdict import judge, rate
 from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
+from rayio.predict import replay
 from rayio.predict.explain import explain
 from rayio.scenario.load import build
-from rayio.scenario.model import Scenario
+from rayio.scenario.model import Costs, Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate
 from rayio.trace.store import RunDirectory
@@ -32,6 +34,12 @@ from scenarios import Outcome, scenario, simulated
 POINTS = 0.03
 #: A system that takes next to no time.
 QUICK = {"first_byte": "20 us", "connection_bandwidth": "1 TB/s", "bandwidth": "1 TB/s"}
+
+#: More evaluations than epochs, with batches of their own.
+EVALUATED: dict[str, Any] = {
+    "dataset__eval": {"num_files": 30},
+    "train__evaluate": {"every": {"steps": 11}, "compute": "3 ms", "batch_size": 5},
+}
 
 
 def planted(**overrides: Any) -> Scenario:
@@ -167,13 +175,47 @@ def test_waiting_for_another_ranks_data_is_input_bound(tmp_path: Path) -> None:
         {"loader__num_workers": 0, "loader__decode": {"kind": "exponential", "mean": "3 ms"}},
         {"costs": {"lease": "2 ms", "put": "3 ms", "take": "1 ms"}, "loader__decode": "8 ms"},
         {"train__compute": {"kind": "normal", "mean": "10 ms", "stdev": "3 ms"}, "train__epochs": 3},
+        EVALUATED | {"loader__decode": {"kind": "uniform", "low": "5 ms", "high": "30 ms"}},
+        EVALUATED | {"storage__model": {**QUICK, "first_byte": {"kind": "exponential", "mean": "12 ms"}}},
+        {"loader__drop_last": False, "loader__batch_size": 7, "loader__decode": "9 ms"},
     ],
-    ids=["decode", "read", "dynamic", "no workers", "costs", "compute"],
+    ids=["decode", "read", "dynamic", "no workers", "costs", "compute", "evaluated", "evaluated read", "all samples"],
 )
 def test_the_run_simulated_as_it_was_is_the_run(tmp_path: Path, overrides: dict[str, Any]) -> None:
     found = explained(planted(**overrides), tmp_path)
     assert found["simulated"]["is_whole_run"]
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=1e-6)
+
+
+def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
+    wanted = planted(loader__decode="8 ms", dataset__num_files=96)
+    run = simulated(wanted)
+    alone = explain(directory(tmp_path / "alone", wanted, run))
+    beside = explain(directory(tmp_path / "beside", wanted, Outcome(run.plan, run.tallies, with_foreign(run.spans))))
+    assert {**beside, "run": ""} == {**alone, "run": ""}
+
+
+def test_a_real_run_is_simulated_with_what_its_engine_added(tmp_path: Path) -> None:
+    costs = {"lease": "2 ms", "put": "3 ms", "take": "1 ms", "step": "4 ms"}
+    wanted = planted(costs=costs, loader__decode="8 ms", train__epochs=2, dataset__num_files=240)
+    run = simulated(wanted)
+    path = directory(tmp_path, wanted.model_copy(update={"costs": Costs()}), run)
+    told = path / "run.json"
+    told.write_text(told.read_text().replace('"virtual"', '"ray"'))
+    found = explain(path)
+    assert share(found, "other") > 5 * POINTS
+    assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=0.005)
+
+
+def test_of_a_long_run_the_first_epochs_are_simulated_with_their_evaluations(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = planted(**EVALUATED, train__epochs=6, dataset__num_files=120, loader__decode="9 ms")
+    monkeypatch.setattr(replay, "MOST_RANK_STEPS", 2 * 3 * 30)
+    found = explained(wanted, tmp_path)
+    assert not found["simulated"]["is_whole_run"]
+    assert found["simulated"]["steps"] < found["verdict"]["steps"]
+    assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=POINTS)
 
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])

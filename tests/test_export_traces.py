@@ -10,11 +10,13 @@ import pyarrow as pa
 import pytest
 from exports import foreign, training
 from handmade import Trace
+from hypothesis import given
+from hypothesis import strategies as st
 
 from rayio.errors import ExportError
 from rayio.export.kinds import of_steps
 from rayio.export.select import chosen, parse, step_keys
-from rayio.export.spans import KINDS, Spans
+from rayio.export.spans import KINDS, Spans, together
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.trace.ids import trace_id
 from rayio.trace.span import batch_id, schema
@@ -154,6 +156,13 @@ def test_the_virtual_clock_starts_when_the_simulation_did() -> None:
     assert epoch_ns({"engine": "virtual", "started": "1970-01-01T00:00:02+00:00"}) == 2_000_000_000
     assert epoch_ns({"engine": "local", "started": "1970-01-01T00:00:02+00:00"}) == 0
     assert epoch_ns({"engine": "virtual", "started": None}) == 0
+
+
+@given(st.lists(st.tuples(*[st.integers(-(1 << 62), 1 << 62) | st.integers(0, 3)] * 4), min_size=1, max_size=20))
+def test_combinations_are_equal_when_all_their_values_are(combinations: list[tuple[int, ...]]) -> None:
+    numbers = together(*np.array(combinations, np.int64).T).tolist()
+    for one, number in zip(combinations, numbers, strict=True):
+        assert [other == one for other in combinations] == [other == number for other in numbers]
 
 
 def steps(lengths: list[int]) -> pa.Table:

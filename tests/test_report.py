@@ -127,6 +127,34 @@ def test_a_window_that_is_none_is_refused(text: str, tmp_path: Path, capsys: pyt
     assert "--window" in capsys.readouterr().err
 
 
+def test_a_window_after_the_end_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = simulated(tmp_path)
+    assert command("report", run.path, "--window", "5 min..6 min") == 2
+    assert "--window begins at 300 s; the run lasts 0." in capsys.readouterr().err
+    assert not (run.path / "report.html").exists()
+
+
+def test_a_simulation_that_fails_leaves_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = simulated(tmp_path)
+
+    def refused(*_: object) -> dict[str, Any]:
+        raise StorageError("planted")
+
+    monkeypatch.setattr("rayio.predict.explain.counterfactuals", refused)
+    page = written(run)
+    assert "The run cannot be simulated: planted" in page.words
+    assert "loss" in page.ids
+
+
+def test_an_interrupted_run_is_reported(tmp_path: Path) -> None:
+    run = simulated(tmp_path)
+    ledger = run.result["ledger"] | {"even": None, "differences": []}
+    run.directory.write_result(run.result | {"exit_code": 130, "error": "interrupted", "ledger": ledger})
+    page = written(run)
+    assert "The run ended with exit code 130: interrupted" in page.words
+    assert "not closed, the run broke off" in page.words
+
+
 def test_a_stretch_has_units() -> None:
     assert stretch("500ms..2 min") == (0.5, 120.0)
 
@@ -142,6 +170,7 @@ def test_a_run_that_broke_off_has_a_page_of_what_there_is(tmp_path: Path, capsys
     (run.path / "result.json").unlink()
     page = written(run)
     assert "has no result.json: it broke off, or is still under way" in page.words
+    assert page.words.count("broke off") == 1, "said once"
     assert "au" in page.numbers, "worked out from the spans"
     assert "timeline" in page.ids
     capsys.readouterr()

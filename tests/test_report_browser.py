@@ -60,9 +60,10 @@ const next = (widths) => {
     const heats = all("[data-show]").map((b) => {
       b.click(); return all("[id^=heat-]").filter((view) => !view.hidden).map((view) => view.id).join();
     });
+    const width = page.documentElement.clientWidth;
     // Labels that stick out of the page, or lie on each other along one axis.
     const out = all("body *").filter((one) => !one.closest(".scroll, nav, #tip, [hidden], svg") &&
-      one.getBoundingClientRect().right > inside.innerWidth + 0.5).map((one) => one.outerHTML.slice(0, 90));
+      one.getBoundingClientRect().right > width + 0.5).map((one) => one.outerHTML.slice(0, 90));
     const overlaps = all(".plot .x, .tracks .x").filter((axis) => axis.offsetParent).flatMap((axis) => {
       const boxes = [...axis.children].map((one) => one.getBoundingClientRect()).filter((box) => box.width);
       return boxes.slice(1).filter((box, n) => box.left < boxes[n].right).map(() => axis.textContent);

@@ -254,6 +254,32 @@ def test_a_stretch_that_was_asked_for_comes_first() -> None:
     assert found.windows[0] == ("as asked for", 5200, 5600)
 
 
+def test_a_stretch_that_is_too_long_is_cut_and_says_so() -> None:
+    spans, lives, steps = traced(*[STORY * 40] * 2)
+    found = tracks.tracks(spans, lives, steps, wanted=(5000, 17_000), most=100)
+    assert found is not None
+    name, low, high = found.windows[0]
+    assert name == "as asked for, its beginning"
+    assert low == 5000
+    assert high < 17_000
+    assert len(found.levels[1][2].track) <= 100
+
+
+def test_what_a_killed_reader_lost_is_on_its_track() -> None:
+    trace = Trace()
+    trace.rank(0, [(name, 1000 * length) for name, length in STORY])
+    for index, begin in (("0-1", 2000), ("7-0", 3000)):  # the second one serves a rank that is not there
+        trace.recorder.add(trace.recorder.register("reader", index, 0), "lost", begin, begin + 5000, 1)
+    spans = trace.spans.unify_dictionaries()
+    found = tracks.tracks(spans, *timeline(spans))
+    assert found is not None
+    assert found.names == ["rank 0", "reader 0-1"]
+    (_, _, slices) = found.levels[0]
+    (lost,) = np.flatnonzero(slices.track == 1)
+    assert (slices.start[lost], slices.end[lost]) == (2000, 7000)
+    assert tracks.KINDS[slices.kind[lost]] == "lost"
+
+
 def test_of_many_ranks_the_slowest_have_tracks() -> None:
     stories = [STORY] * 30
     stories[17] = SLOW
@@ -268,7 +294,7 @@ def test_a_rank_that_reads_itself_has_a_second_track() -> None:
     spans = outcome.spans.unify_dictionaries()
     found = tracks.tracks(spans, *timeline(spans))
     assert found is not None
-    assert found.names == ["rank 0", "rank 0 reads", "rank 1", "rank 1 reads"]
+    assert found.names == ["rank 0", "rank 0 inside", "rank 1", "rank 1 inside"]
 
 
 def test_tracks_stand_beside_those_they_belong_to() -> None:

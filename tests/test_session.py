@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -16,10 +17,12 @@ import yaml
 import rayio
 from rayio.cli import _exit_code
 from rayio.cluster.connect import Connection, Node, in_flight_bytes, preflight
-from rayio.errors import ClusterError, ScenarioError
+from rayio.errors import ClusterError, RunError, ScenarioError
 from rayio.pipeline.plan import Plan
 from rayio.reporter import Reporter
+from rayio.scenario.model import Trace
 from rayio.scenario.write import to_yaml
+from rayio.session import simulate
 from scenarios import scenario
 
 
@@ -390,3 +393,32 @@ def test_spans_that_got_lost_are_counted_and_said(small: Path, home: Path, monke
     result = rayio.run(small, engine="local", out="r1").result
     assert result["trace"]["stored"] < result["trace"]["recorded"]
     assert any("spans were recorded and" in note for note in result["notes"])
+
+
+def test_without_spans_the_steps_and_samples_are_those_of_training(tmp_path: Path) -> None:
+    evaluated = {"dataset__eval": {"num_files": 4}, "train__evaluate": {"compute": "1 ms"}}
+    wanted = scenario(**evaluated, loader__drop_last=False, loader__batch_size=5, dataset__num_files=23)
+    fine, none = (
+        simulate(wanted.model_copy(update={"trace": Trace(level=level)}), root=tmp_path).result
+        for level in ("batch", "none")
+    )
+    assert none["steps"] == fine["steps"]
+    assert [row["steps"] for row in none["ranks"]] == [row["steps"] for row in fine["ranks"]]
+    samples = 23 * wanted.train.epochs
+    assert none["samples_per_second"] == pytest.approx(samples / none["wall_seconds"])
+    assert fine["evaluation"]["rounds"] == wanted.train.epochs
+    assert none.keys() == fine.keys()
+    assert none["percentiles"].keys() == fine["percentiles"].keys()
+
+
+def test_a_collector_that_ray_kills_for_its_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError
+
+    from rayio.cluster import run as cluster
+
+    attempt = cluster.Run.__new__(cluster.Run)
+    attempt.handles = {"collector": MagicMock()}
+    for kind in (OutOfMemoryError, GetTimeoutError, RayActorError):
+        monkeypatch.setattr("ray.get", MagicMock(side_effect=kind("Task was killed\ndue to the node")))
+        with pytest.raises(RunError, match=r"^the collector died \(killed, or out of memory\): spans can no longer"):
+            attempt._progress()

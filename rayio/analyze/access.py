@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup, Occupied
 from rayio.analyze.timeline import Ints, Lives, integers, texts
+from rayio.storage.base import OPEN, READ
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +67,7 @@ def access(spans: pa.Table, lives: Lives) -> dict[str, Any]:
             "bytes_per_second": _bandwidth(nbytes[mine], length[mine]),
         }
     read = sum(row["bytes"] for what, row in rows.items() if what == "read")
-    used = int(integers(spans, "bytes")[texts(spans, "name", ("data_wait",)) == 0].sum())
+    used = int(integers(spans, "bytes")[texts(spans, "name", ("data_wait", "eval_data_wait")) >= 0].sum())
     found: dict[str, Any] = {
         "level": "io" if is_fine else "batch",
         "operations": rows,
@@ -124,11 +125,9 @@ def _time(spans: pa.Table, lives: Lives, rank: Ints, start: Ints, end: Ints) -> 
     start, end = np.maximum(start, lives.begin[life]), np.minimum(end, lives.end[life])
     held = start < end
     busy = Occupied.union(life[held], start[held], end[held])
-    computes = np.flatnonzero(
-        (texts(spans, "name", ("compute",)) == 0)
-        & (texts(spans, "role", ("rank",)) == 0)
-        & (integers(spans, "lane") == 0)
-    )
+    name = texts(spans, "name", ("compute", "eval_compute"))  # on lanes 0 and 1
+    is_compute = (name >= 0) & (texts(spans, "role", ("rank",)) == 0) & (integers(spans, "lane") == name)
+    computes = np.flatnonzero(is_compute)
     begin = integers(spans, "start_ns")[computes]
     of = Lookup(lives.rank, lives.rank).find(integers(spans, "rank")[computes])
     compute = Occupied.union(of, begin, begin + integers(spans, "duration_ns")[computes])
@@ -172,6 +171,11 @@ def _add_files(
         found["notes"].append(f"spans have no {' and no '.join(missing)}: nothing is known of files")
         return
     files, names = _numbered(spans, "file", chosen)
+    # The files of an evaluation's dataset have the names of training's, in another folder.
+    epoch, is_of = integers(spans, "epoch"), texts(spans, "name", ("eval_data_wait",)) == 0
+    is_evaluation = np.isin(epoch[chosen], np.unique(epoch[is_of])) & np.isin(operation, (OPEN, READ))
+    files = files + is_evaluation * len(names)
+    names += [f"{name} (evaluation)" if name else "" for name in names]
     order = _numbered(spans, "role", chosen)[0] * (1 << 40) + _numbered(spans, "index", chosen)[0]
     found |= _order(operation, order, files, integers(spans, "offset")[chosen], nbytes, start)
     is_named = np.array([bool(name) for name in names] or [False])[files]

@@ -24,7 +24,7 @@ _T = (
 _Z = 1.959964
 
 #: Metrics that are fractions of a whole beside those that end in ``share``; they are printed in percent.
-_FRACTIONS = ("au", "au_min", "au_max", "goodput")
+_FRACTIONS = ("au", "au_min", "au_max", "goodput", "evaluation.au", "evaluation.au_min", "evaluation.au_max")
 
 #: What of ``run.json`` is compared as if it were a key of the scenario.
 _OF_THE_RUN = ("engine", "rayio", "cpus", "modelled_storage")

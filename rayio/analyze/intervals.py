@@ -26,6 +26,14 @@ class Occupied:
     end: Ints
     kind: Ints
 
+    @classmethod
+    def of(cls, group: Ints, start: Ints, end: Ints, kind: Ints) -> Occupied:
+        """Sort intervals; of two of a group that overlap, the one that began first ends where the other begins."""
+        order = np.lexsort((end, start, group))
+        group, start, end = group[order], start[order], end[order]
+        end[:-1] = np.where(group[1:] == group[:-1], np.minimum(end[:-1], start[1:]), end[:-1])
+        return cls(group, start, end, kind[order])
+
     def place(self, group: Ints, moment: Ints) -> Ints:
         """Give for each moment the position of the last interval that sorts before it or begins with it; -1 for none.
 

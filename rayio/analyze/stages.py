@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick
 from rayio.analyze.timeline import Ints, Lives, Steps, integers, texts
+from rayio.trace.span import batch_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,8 +55,9 @@ class Places:
     def of_batches(self, lives: Lives, steps: Steps) -> Ints:
         """Number the batch that each step got: the one its wait links to, or where waits have no links its own."""
         rank = lives.rank[steps.life]
-        is_own = (steps.batch >> 42 == rank) & (steps.batch >> 30 & 0xFFF == steps.epoch)
-        linked = np.where(is_own & steps.batch.any(), steps.batch & 0x3FFFFFFF, steps.step)
+        of_rank, of_epoch, of_step = batch_parts(steps.batch)
+        is_own = (of_rank == rank) & (of_epoch == steps.epoch)
+        linked = np.where(is_own & steps.batch.any(), of_step, steps.step)
         return np.where(linked < self._sizes[3], self._number(steps.attempt, rank, steps.epoch, linked), -1)
 
     def parts(self, number: Ints) -> tuple[Ints, Ints, Ints, Ints]:

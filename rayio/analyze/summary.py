@@ -80,7 +80,8 @@ def summary(
     ``dropped_samples`` and ``capped_samples`` are per epoch: what ``drop_last`` and ``train.steps`` leave unread. Parts
     that the result lacks are left out.
     """
-    lines = [_title(result), "", *_headline(result), "", *_split(result), "", *_percentiles(result)]
+    lines = [_title(result), "", *_headline(result), "", *_split(result)]
+    lines += ["", *times] if (times := _percentiles(result)) else []
     lines += _imported(result)
     lines += ["", *_books(result, dropped_samples, capped_samples)]
     lines += [f"  note: {note}" for note in result.get("notes", ())]
@@ -148,6 +149,8 @@ def meaning_of(result: Mapping[str, Any]) -> dict[str, str]:
 
 def _percentiles(result: Mapping[str, Any]) -> list[str]:
     rows = {name: row for name, row in result.get("percentiles", {}).items() if row and row["max"] > 0}
+    if not rows:
+        return []
     columns = ("mean", "p50", "p90", "p99", "max")
     lines = [f"  {'time of one':<12}{'count':>8}" + "".join(f"{column:>11}" for column in columns)]
     for name, row in rows.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rayio.analyze.metrics import HEADLINE, LISTED_RANKS, SPAN_TIMES, STEP_TIMES, RunShape
+from rayio.analyze.metrics import HEADLINE, LISTED_RANKS, PAUSES, SPAN_TIMES, STEP_TIMES, RunShape
 from rayio.analyze.timeline import SPLIT, integers
 
 if TYPE_CHECKING:
@@ -16,10 +16,11 @@ NOTE = (
 )
 
 
-def measure_lives(spans: pa.Table, shape: RunShape, steps_of_rank: list[int]) -> dict[str, Any]:
+def measure_lives(spans: pa.Table, shape: RunShape, steps_of_rank: list[int], samples: int) -> dict[str, Any]:
     """Give a result with the keys of :func:`rayio.analyze.metrics.measure`; what needs steps is None.
 
-    ``spans`` are the ranks' lives, ``steps_of_rank`` the steps that each rank has consumed.
+    ``spans`` are the ranks' lives, ``steps_of_rank`` the training steps that each rank has consumed, ``samples`` what
+    all of them together held.
     """
     begin, rank = integers(spans, "start_ns"), integers(spans, "rank")
     end = begin + integers(spans, "duration_ns")
@@ -35,13 +36,14 @@ def measure_lives(spans: pa.Table, shape: RunShape, steps_of_rank: list[int]) ->
         notes.append(f"{missing} of {shape.world_size} ranks did not live to their end: the run broke off")
     return {
         **dict.fromkeys(HEADLINE),
-        "samples_per_second": steps * shape.batch_size / wall if wall else None,
+        "samples_per_second": samples / wall if wall else None,
         "wall_seconds": wall,
         "world_size": shape.world_size,
         "steps": steps,
         "time": dict.fromkeys(SPLIT),
         "share": dict.fromkeys(SPLIT),
-        "percentiles": dict.fromkeys((*STEP_TIMES, "checkpoint", *SPAN_TIMES)),
+        "evaluation": None,
+        "percentiles": dict.fromkeys((*STEP_TIMES, *PAUSES, *SPAN_TIMES)),
         "ranks": ranks,
         "notes": notes,
     }

@@ -16,12 +16,10 @@ import typer
 from rayio import __version__
 from rayio.cli import explain, export, predictions, results, runs, scenarios
 from rayio.errors import RayioError
+from rayio.interrupts import INTERRUPTED, interruptible
 
 #: What typer raises for a command line it cannot read; the class itself is not public.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-
-#: Exit code after Ctrl-C; typer gives it for a KeyboardInterrupt that it caught itself.
-_INTERRUPTED = 130
 
 
 def _version(wanted: bool) -> None:
@@ -67,6 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     0 done, 1 our fault (the traceback is kept in a file), 2 bad input or environment, 3 expectations unmet, 4 ledger
     uneven, 130 interrupted.
     """
+    interruptible()
     sys.exit(_exit_code(arguments))
 
 
@@ -80,7 +79,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         )
         if sys.stdout is not None:
             sys.stdout.flush()
-        if code == _INTERRUPTED:
+        if code == INTERRUPTED:  # typer gives it for a KeyboardInterrupt that it caught itself
             _say("interrupted")
         return code if isinstance(code, int) else 0
     except RayioError as error:
@@ -90,7 +89,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return _usage(error)
     except (KeyboardInterrupt, typer.Abort):
         _say("interrupted")
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         return _unheard()
     except SystemExit as left:

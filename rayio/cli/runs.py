@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -112,7 +111,6 @@ def run(
     from rayio.analyze.compare import repeats, repeats_text
     from rayio.report.build import attempt
 
-    _interruptible()
     chosen: Any = engine
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
@@ -159,7 +157,6 @@ def simulate(
     """
     from rayio import session
 
-    _interruptible()
     _verdict(session.simulate(source, _traced(overrides, trace), out=out, root=root, reporter=Terminal()))
 
 
@@ -177,7 +174,6 @@ def generate(
     """
     from rayio import session
 
-    _interruptible()
     session.generate(source, overrides or (), root=root, threads=threads, reporter=Terminal())
 
 
@@ -235,12 +231,3 @@ def _judge(done: Run) -> None:
     if done.exit_code:
         print(f"rayio: {done.result['error']}", file=sys.stderr)
         raise typer.Exit(done.exit_code)
-
-
-def _interruptible() -> None:
-    """Have SIGTERM (``ray job stop``, a pod's end) end a run as Ctrl-C does."""
-
-    def interrupt(number: int, frame: object) -> NoReturn:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupt)

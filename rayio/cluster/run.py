@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -164,22 +164,24 @@ class Run:
             for reference in done:
                 try:
                     self.outcome.tallies += ray.get(reference)
-                except RayActorError:
+                except RayTaskError as error:
+                    raise plain(error) from None
+                except RayError:  # of several kinds: killed by Ray for its memory is another one than killed
                     raise RunError(
                         f"{lives[reference]} died (killed, or out of memory); a rank is not restarted: "
                         "the run is over, what was recorded is in the run directory"
                     ) from None
-                except RayTaskError as error:
-                    raise plain(error) from None
             watch(self._progress())
 
     def _progress(self) -> dict[str, Any]:
         try:
             progress: dict[str, Any] = ray.get(self.handles["collector"].progress.remote(), timeout=30)
-        except (RayActorError, GetTimeoutError):
-            raise RunError("the collector died: spans can no longer be stored; start the run again") from None
         except RayTaskError as error:
             raise plain(error) from None
+        except RayError:
+            raise RunError(
+                "the collector died (killed, or out of memory): spans can no longer be stored; start the run again"
+            ) from None
         self._remember(progress)
         return progress
 

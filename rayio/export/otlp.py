@@ -69,11 +69,11 @@ def _segments(spans: Spans, run: str, max_bytes: int) -> Iterator[_Segment]:
         for one in spans.resources
     ]
     order = np.lexsort((spans.start, spans.resource, spans.foreign >= 0))
-    order = order[: np.count_nonzero(spans.foreign < 0)]
+    own = spans.take(order[: np.count_nonzero(spans.foreign < 0)])
     names = wire.Texts([wire.text(b"\x2a", text) for text in spans.name.texts])
     texts = {name: wire.Texts([_text(name, text) for text in said.texts]) for name, said in spans.texts.items()}
-    for begin in range(0, len(order), _CHUNK):
-        chunk = spans.take(order[begin : begin + _CHUNK])
+    for begin in range(0, len(own), _CHUNK):
+        chunk = own.take(slice(begin, begin + _CHUNK))
         content, lengths = wire.written(_fields(chunk, names, texts))
         ends = np.cumsum(lengths)
         first, at = 0, 0

@@ -88,8 +88,8 @@ class Spans:
     def __len__(self) -> int:
         return len(self.span)
 
-    def take(self, rows: NDArray[Any]) -> Spans:
-        """Give some of the spans, by their places or by a mask."""
+    def take(self, rows: NDArray[Any] | slice) -> Spans:
+        """Give some of the spans, by their places, by a mask, or from one place to another."""
         columns = ("trace", "span", "parent", "kind", "start", "end", "link_trace", "link", "resource")
         some: dict[str, Any] = {name: getattr(self, name)[rows] for name in (*columns, "foreign", "is_made")}
         return replace(
@@ -129,6 +129,22 @@ def halves(ids: list[int]) -> Words:
     """Give 128-bit ids as their upper and lower halves, shape (ids, 2)."""
     mask = (1 << 64) - 1
     return np.array([(one >> 64, one & mask) for one in ids], np.uint64).reshape(len(ids), 2)
+
+
+def together(*columns: NDArray[Any]) -> Ints:
+    """Number the combinations of values in these columns, so that equal numbers are equal combinations."""
+    whole, size = np.zeros(len(columns[0]), np.int64), 1
+    for column in columns:
+        values = column.astype(np.int64)
+        low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
+        if high - low >= 1 << 20:  # too far apart to be numbers of their own
+            values = np.unique(values, return_inverse=True)[1]
+            low, high = 0, int(values.max())
+        if size * (high - low + 1) >= 1 << 63:
+            whole = np.unique(whole, return_inverse=True)[1]
+            size = int(whole.max()) + 1
+        whole, size = whole * (high - low + 1) + (values - low), size * (high - low + 1)
+    return whole
 
 
 def joined(parts: list[Spans]) -> Spans:

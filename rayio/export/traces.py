@@ -21,7 +21,7 @@ from rayio import seeds
 from rayio.errors import StorageError
 from rayio.export.kinds import BATCH, CHECKPOINT, FOREIGN, LIFE, STEP, WAITS, WITHIN, codes_of, trace_kinds
 from rayio.export.select import step_keys
-from rayio.export.spans import KINDS, Ints, Resource, Said, Spans, Words, halves, joined, numbered
+from rayio.export.spans import KINDS, Ints, Resource, Said, Spans, Words, halves, joined, numbered, together
 from rayio.trace.ids import span_ids, trace_id
 from rayio.trace.span import COLUMNS
 
@@ -98,10 +98,15 @@ class _Traces:
 
     def _resources(self) -> tuple[list[Resource], NDArray[np.int32]]:
         role, index = self.text["role"], self.text["index"]
-        key = (role.codes, index.codes, self.column["node"], self.column["pid"])
-        kinds, which = np.unique(np.stack(key, axis=1), axis=0, return_inverse=True)
-        found = [Resource(role.texts[r], index.texts[i], int(node), int(pid)) for r, i, node, pid in kinds]
-        return found, which.reshape(-1).astype(np.int32)
+        key = together(role.codes, index.codes, self.column["node"], self.column["pid"])
+        _, first, which = np.unique(key, return_index=True, return_inverse=True)
+        node, pid = self.column["node"][first].tolist(), self.column["pid"][first].tolist()
+        roles, indexes = role.codes[first].tolist(), index.codes[first].tolist()
+        found = [
+            Resource(role.texts[one], index.texts[of], where, by)
+            for one, of, where, by in zip(roles, indexes, node, pid, strict=True)
+        ]
+        return found, which.astype(np.int32)
 
     def _own_ids(self) -> Words:
         """Derive ids from what the spans say; of spans that say the same, the second is told apart by being that."""
@@ -182,10 +187,7 @@ class _Traces:
 
     def _under(self, rows: Ints, parents: tuple[str, ...]) -> None:
         """Put requests and samples under the span of the same role and batch in which they were made."""
-        key = self.batch << 1
-        _, actor = np.unique(self.resource[rows], return_inverse=True)
-        _, group = np.unique(np.stack([key[rows], actor], axis=1), axis=0, return_inverse=True)
-        group = group.reshape(-1)
+        group = together(self.batch[rows], self.resource[rows])
         outer, inner = self._is(*parents)[rows], self._is(*WITHIN)[rows]
         found = _before(group[inner], self.start[rows[inner]], group[outer], self.start[rows[outer]])
         above = rows[outer][found] if outer.any() else found

@@ -29,13 +29,19 @@ class Tally:
     skipped_samples: int = 0
     #: What the skipped samples would have added to ``digest``.
     skipped_digest: int = 0
+    #: Those of ``steps`` and ``samples`` that were for evaluations.
+    evaluation_steps: int = 0
+    evaluation_samples: int = 0
     #: Steps consumed again by a later attempt, after a restart from a checkpoint.
     redone_steps: int = 0
 
-    def add(self, delivery: Delivery) -> None:
+    def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
         """Book one delivered batch."""
         self.steps += 1
         self.samples += delivery.num_samples
+        if evaluating:
+            self.evaluation_steps += 1
+            self.evaluation_samples += delivery.num_samples
         self.nbytes += delivery.nbytes
         self.digest = (self.digest + delivery.digest) & WORD
 

@@ -64,7 +64,7 @@ async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: W
     begun = env.kernel.now()
     for step in range(phase.steps(epoch)):
         here = Where(at.rank, epoch, step, at.attempt)
-        tally.add(await env.take(here, "eval_data_wait", lane=1))
+        tally.add(await env.take(here, "eval_data_wait", lane=1), evaluating=True)
         await env.sleep("eval_compute", phase.compute_seconds(here), here, lane=1)
     env.span("evaluate", begun, env.kernel.now(), at)
 

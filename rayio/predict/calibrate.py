@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from rayio.analyze.metrics import RunShape
+from rayio.analyze.metrics import RunShape, own
 from rayio.analyze.timeline import Steps, texts, timeline
 from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan
@@ -21,6 +21,7 @@ from rayio.scenario.decode import Checksum, Decompress
 from rayio.scenario.load import load
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
+from rayio.trace.span import batch_parts
 from rayio.trace.store import RunDirectory
 from rayio.units import format_seconds
 
@@ -83,6 +84,11 @@ def calibrate(path: str | Path) -> Calibration:
     spans = run.spans()
     if run.lost_files:
         raise StorageError(f"{path}/spans/{run.lost_files[0]} cannot be read: the file is damaged; run it again")
+    if scenario.trace.level in ("none", "step"):
+        raise RunError(
+            f"{path} was recorded with trace.level={scenario.trace.level}, which leaves out the readers; "
+            "run it with trace.level=batch"
+        )
     if spans.num_rows == 0:
         raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
     return learn(spans, scenario, info, name=run.path.name)
@@ -94,6 +100,7 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
     Raises:
         RunError: there are too few steps, or none of a rank.
     """
+    spans = own(spans)
     plan = Plan(scenario, modelled=bool(info.get("modelled_storage")))
     _, steps = timeline(spans)
     warm = _warm(steps, RunShape.of(scenario), name)
@@ -107,7 +114,7 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
         if not len(read.batch):
             raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
         found = storage.fit(read, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
-        storing["model"] = found.parameters
+        storing["model"] = found.parameters if found.is_saturated else _carries(found.parameters, spans, plan)
         loading |= _decode(read, warm, scenario, notes)
         notes.append(f"storage.model: fitted to the reads of the run; {_said_of(found)}")
     learned = _costs(spans, steps, read, warm, plan, storing.get("model", plan.storage), notes)
@@ -117,6 +124,16 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
         "costs": learned,
     }
     return Calibration(scenario.model_copy(update=changed), tuple(notes))
+
+
+def _carries(guessed: StorageParameters, spans: pa.Table, plan: Plan) -> StorageParameters:
+    """Raise a guessed bandwidth to what it takes to write the run's checkpoints in the time that they took."""
+    taken = checkpoint_ns(spans)
+    if not len(taken) or not typical(taken):
+        return guessed
+    written = sum(derive.checkpoint_shards(plan.scenario)) / plan.num_devices
+    seen = written / (typical(taken) / 1e9)
+    return guessed.model_copy(update={"bandwidth": max(guessed.bandwidth, seen)})
 
 
 def _said_of(found: storage.Fit) -> str:
@@ -182,17 +199,22 @@ def _warm(steps: Steps, shape: RunShape, name: str) -> int:
 
 def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]) -> dict[str, Any]:
     """Replace ``loader.decode`` where it was work, or took longer or shorter than it says."""
-    size, decode = scenario.loader.batch_size, scenario.loader.decode
-    taken = read.decode[(read.decode >= 0) & (read.start >= warm)] / 1e9 / size
-    if not len(taken):
+    decode = scenario.loader.decode
+    rank, epoch, step = batch_parts(read.batch)
+    chosen = (read.decode >= 0) & (read.start >= warm) & (epoch < scenario.train.epochs)
+    size = RunShape.of(scenario).samples(rank[chosen], step[chosen])
+    if not len(size):
         return {}
+    taken = read.decode[chosen] / 1e9 / size
+    mean = float(read.decode[chosen].sum()) / 1e9 / int(size.sum())
+    deviation = float(((taken - mean) * np.sqrt(size)).std())
     if isinstance(decode, Checksum | Decompress):
         notes.append(f"loader.decode: measured in place of {decode.kind}")
-    elif abs(float(taken.mean()) - decode.expected) <= DECODE_DIFFERS * decode.expected:
+    elif abs(mean - decode.expected) <= DECODE_DIFFERS * decode.expected:
         return {}
     else:
         notes.append(f"loader.decode: measured; the scenario said {format_seconds(decode.expected)} a sample")
-    return {"decode": storage.skewed(float(taken.mean()), float(taken.std()) * size**0.5)}
+    return {"decode": storage.skewed(mean, deviation)}
 
 
 def _checkpoint(spans: pa.Table, plan: Plan, model: StorageParameters) -> float:

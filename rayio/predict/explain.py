@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rayio.analyze.access import access
-from rayio.analyze.metrics import RunShape
+from rayio.analyze.metrics import RunShape, own
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
 from rayio.errors import RayioError, ScenarioError
@@ -32,16 +32,20 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
         ScenarioError: the run has no scenario, or one that this version cannot read.
     """
     directory = RunDirectory.open(path)
-    scenario, spans = scenario_of(directory), directory.spans()
+    scenario, spans = scenario_of(directory), own(directory.spans())
     charged = attribute(spans, payload=directory.info.get("payload") == "real")
-    return explained(directory, scenario, spans, charged, simulate=simulate)
+    found = explained(directory, scenario, spans, charged, simulate=simulate)
+    return found | {"notes": [*_trouble(directory, directory.result), *found["notes"]]}
 
 
 def explained(
     directory: RunDirectory, scenario: Scenario, spans: pa.Table, charged: Attribution, *, simulate: bool = True
 ) -> dict[str, Any]:
-    """Explain a run whose spans are at hand, with their losses already charged. See :func:`explain`."""
-    info, result = directory.info, directory.result
+    """Explain a run whose spans are at hand, with their losses already charged; how it ended is not in the notes.
+
+    See :func:`explain`.
+    """
+    info = directory.info
     shape = RunShape.of(scenario)
     verdict = judge(charged, shape)
     if info.get("imported"):  # what no span covers is not rayio's
@@ -50,7 +54,7 @@ def explained(
     workers = derive.num_readers(scenario) or derive.world_size(scenario)
     capacity = capacities(spans, charged, shape, workers)
     used = access(spans, charged.lives)
-    notes = [*_trouble(directory, result), *verdict.pop("notes")]
+    notes = verdict.pop("notes")
     if not len(spans):
         notes.append("the run has no spans: nothing can be explained; run with trace.level=batch")
     elif not charged.steps.number:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.timeline import Ints, integers, texts
-from rayio.trace.span import SPANS
+from rayio.trace.span import SPANS, batch_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -123,7 +123,7 @@ def batches(spans: pa.Table, read: Reads, window: int) -> Batches:
     opens = np.flatnonzero(np.concatenate([[True], era[1:] != era[:-1]])) if len(era) else np.empty(0, np.int64)
     lengths = np.diff(opens, append=len(era))
     begin, length = np.repeat(opens, lengths), np.repeat(lengths, lengths)
-    before = np.minimum((batch & ((1 << 30) - 1)) - window, length - 1)
+    before = np.minimum(batch_parts(batch)[2] - window, length - 1)
     granted = np.where(before < 0, asked[begin], had[begin + np.maximum(before, 0)]) if len(era) else had
 
     place = np.searchsorted(read.batch, batch)

@@ -6,8 +6,10 @@ where it was; what the run did not record is drawn from all that it did.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +17,13 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.analyze.intervals import Lookup
-from rayio.analyze.stages import KINDS, WORK, Places, Work
+from rayio.analyze.metrics import RunShape, find_window
+from rayio.analyze.stages import KINDS, Places, Work
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
-from rayio.scenario import derive
+from rayio.predict import observe
+from rayio.predict.costs import costs as costs_of
+from rayio.scenario import derive, evaluation
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
 from rayio.scenario.phases import Every
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
@@ -43,13 +48,17 @@ _DECODING = [KINDS.index(name) for name in ("decode", "collate")]
 class Recorded:  # not a Distribution: it is never part of a scenario that anybody writes or reads
     """Times in place of a distribution: of each step as it was measured, else drawn from all that were.
 
-    A step has ``places`` indices, and its whole time lies on the first of them. At an address that is no step's (a file
-    that is written) ``otherwise`` is drawn from.
+    A step has ``places`` indices, and its whole time lies on the first of them; ``own_places`` are those of some
+    addresses: batches of evaluations have a size of their own. At an address that is no step's (a file that is written)
+    ``otherwise`` is drawn from.
     """
 
-    def __init__(self, rows: Mapping[int, Floats], places: int, otherwise: Floats) -> None:
+    def __init__(
+        self, rows: Mapping[int, Floats], places: int, otherwise: Floats, own_places: Mapping[int, int] | None = None
+    ) -> None:
         self.rows = rows
         self.places = places
+        self.own_places = own_places or {}
         measured = [row[~np.isnan(row)] for row in rows.values()]
         self.pool = np.concatenate(measured) if measured else np.empty(0)
         self.otherwise = otherwise if len(otherwise) else np.zeros(1)
@@ -64,17 +73,21 @@ class Recorded:  # not a Distribution: it is never part of a scenario that anybo
         row = self.rows.get(address_key)
         pool = self.otherwise if row is None else self.pool if len(self.pool) else np.zeros(1)
         drawn = pool[(seeds.uniform(address_key, index) * len(pool)).astype(np.int64)]
+        places = self.own_places.get(address_key, self.places)
         if row is not None and len(row):
-            step = np.minimum(index // self.places, len(row) - 1)
+            step = np.minimum(index // places, len(row) - 1)
             known = row[step]
-            drawn = np.where(np.isnan(known) | (index // self.places >= len(row)), drawn, known)
-        times: Floats = np.where(index % self.places == 0, drawn, 0.0)
+            drawn = np.where(np.isnan(known) | (index // places >= len(row)), drawn, known)
+        times: Floats = np.where(index % places == 0, drawn, 0.0)
         return times
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run measured, in seconds: arrays of the shape (ranks, epochs, steps), NaN where nothing was recorded."""
+    """What a run measured, in seconds: arrays of the shape (ranks, epochs, steps), NaN where nothing was recorded.
+
+    Those of ``read`` and ``decode`` have the evaluations as further epochs, as their numbers go on from training's.
+    """
 
     compute: Floats
     read: Floats
@@ -89,7 +102,11 @@ class Measured:
         """Take the times out of a run's spans; ``costs`` are the messages', None to measure them too."""
         spans = spans.unify_dictionaries()
         steps = charged.steps
+        phase = evaluation.phase_of(scenario)
         shape = (derive.world_size(scenario), scenario.train.epochs, derive.steps_per_epoch(scenario))
+        all_epochs = shape[1] + (0 if phase is None else phase.train.epochs)
+        most_steps = max(shape[2], 0 if phase is None else derive.steps_per_epoch(phase))
+        with_evaluations = (shape[0], all_epochs, most_steps)
         compute = np.full(shape, np.nan)
         rank = charged.lives.rank[steps.life]
         held = (rank < shape[0]) & (steps.epoch < shape[1]) & (steps.step < shape[2])
@@ -99,13 +116,12 @@ class Measured:
         places = Places(spans)
         ready = Lookup(places.of(leases), (begin + length)[leases])
         work = Work.of(spans, places, ready, (begin + length)[leases])
-        read, decode = (_of_batches(work, places, numbers, shape) for numbers in (_READING, _DECODING))
+        read, decode = (_of_batches(work, places, numbers, with_evaluations) for numbers in (_READING, _DECODING))
         # A batch that was read and has no decode span took no time to decode.
         decode = np.where(np.isnan(decode) & ~np.isnan(read), 0.0, decode)
         has_work = bool((~np.isnan(read)).any())
         if costs is None:
-            granted = Lookup(places.of(leases), begin[leases])
-            costs = _costs(charged, places, work, ready, granted, begin[leases], (begin + length)[leases])
+            costs = _costs(spans, charged, scenario)
         return cls(compute, read, decode, _writes(spans, length), costs, has_work)
 
     def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None) -> Scenario:
@@ -114,14 +130,18 @@ class Measured:
         ``modelled`` is the storage that the run had, where it was a model: it then serves here too, and knows what more
         readers would get. Real storage is replayed as it was.
         """
-        seed = scenario.seed
-        batch_size = scenario.loader.batch_size
+        seed, train = scenario.seed, _cut(scenario)
+        epochs = train.get("epochs", scenario.train.epochs)
+        keys = partial(addressed, seed, first_epochs=epochs, of_epochs=scenario.train.epochs)
+        own_places: dict[int, int] = {}
+        if (phase := evaluation.phase_of(scenario)) is not None:
+            for rank, number in itertools.product(range(derive.world_size(scenario)), range(phase.train.epochs)):
+                own_places[seeds.key(seed, "decode", rank, epochs + number)] = phase.loader.batch_size
         compute = Recorded(addressed(seed, "compute", self.compute), 1, np.empty(0))
-        decode = Recorded(addressed(seed, "decode", self.decode), batch_size, np.empty(0))
-        first_byte = Recorded(addressed(seed, "first_byte", self.read), 1 << REQUESTS_PER_STEP_BITS, self.write)
+        decode = Recorded(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places)
+        first_byte = Recorded(keys("first_byte", self.read), 1 << REQUESTS_PER_STEP_BITS, self.write)
         real: dict[str, Any] = {"first_byte": first_byte, "connection_bandwidth": UNLIMITED, "bandwidth": UNLIMITED}
         storage = modelled or StorageParameters.model_construct(**real)
-        train: dict[str, Any] = {"compute": compute, "stragglers": None}
         sections: dict[str, Any] = {
             "storage": scenario.storage.model_copy(update={"model": storage}),
             "loader": scenario.loader.model_copy(update={"decode": decode}),
@@ -130,12 +150,18 @@ class Measured:
         if scenario.checkpoint is not None:  # in steps, which a cut epoch does not change
             every = Every(steps=derive.checkpoint_period(scenario))
             sections["checkpoint"] = scenario.checkpoint.model_copy(update={"every": every})
-        train |= _cut(scenario)
-        sections["train"] = scenario.train.model_copy(update=train)
+        if (
+            scenario.train.evaluate is not None
+            and "steps" in train
+            and train["steps"] < derive.steps_per_epoch(scenario)
+        ):
+            every = Every(steps=evaluation.period_of(scenario))
+            train["evaluate"] = scenario.train.evaluate.model_copy(update={"every": every})
+        sections["train"] = scenario.train.model_copy(update={"compute": compute, "stragglers": None, **train})
         return scenario.model_copy(update={**sections, "costs": self.costs})
 
 
-def _cut(scenario: Scenario) -> dict[str, int]:
+def _cut(scenario: Scenario) -> dict[str, Any]:
     """Cut epochs, and if one is too long its steps, to what one simulation may take."""
     ranks, steps = derive.world_size(scenario), derive.steps_per_epoch(scenario)
     most = max(MOST_RANK_STEPS // ranks, FEWEST_STEPS + scenario.train.warmup_steps)
@@ -157,14 +183,21 @@ def _of_batches(work: Work, places: Places, kinds: list[int], shape: tuple[int, 
     return times
 
 
-def addressed(seed: int, kind: str, times: Floats) -> dict[int, Floats]:
-    """Give the times of each rank and epoch by the key of the address at which they are drawn."""
+def addressed(
+    seed: int, kind: str, times: Floats, *, first_epochs: int | None = None, of_epochs: int | None = None
+) -> dict[int, Floats]:
+    """Give the times of each rank and epoch by the key of the address at which they are drawn.
+
+    Where a run of ``of_epochs`` training epochs is cut to its ``first_epochs``, evaluations are numbered on from those.
+    """
     ranks, epochs, _ = times.shape
-    nothing = np.empty(0)  # what is read beyond the epochs of training is drawn from all that was read
+    kept = [*range(epochs)]
+    if first_epochs is not None and of_epochs is not None:
+        del kept[first_epochs:of_epochs]
     return {
-        seeds.key(seed, kind, rank, epoch): times[rank, epoch] if epoch < epochs else nothing
+        seeds.key(seed, kind, rank, number): times[rank, epoch]
         for rank in range(ranks)
-        for epoch in range(2 * epochs)
+        for number, epoch in enumerate(kept)
     }
 
 
@@ -177,34 +210,17 @@ def _writes(spans: pa.Table, length: Ints) -> Floats:
     return each
 
 
-def _costs(
-    charged: Attribution, places: Places, work: Work, ready: Lookup, granted: Lookup, begin: Ints, end: Ints
-) -> Costs:
-    """Measure what messages cost (medians): a lease on its way, what keeps a worker busy after, the way to the rank."""
-    did = work.did
-    is_work = did.kind < len(WORK)
-    group, place, start, over = did.group[is_work], work.place[is_work], did.start[is_work], did.end[is_work]
-    if len(start) < 2 or not len(begin):
-        return Costs()
-    first = np.flatnonzero((np.diff(place, prepend=-2) != 0) | (np.diff(group, prepend=-1) != 0))
-    last = np.append(first[1:], len(start)) - 1
-    at, of_lease = granted.find(place[first]), ready.find(place[first])
-    free = np.append(np.iinfo(np.int64).min, over[last][:-1])
-    free[np.diff(group[first], prepend=-1) != 0] = np.iinfo(np.int64).min
-    known = (at >= 0) & (of_lease >= 0)
-    grant, done = np.where(known, begin[at], 0), np.where(known, end[of_lease], 0)
-    was_busy = known & (grant < free)
-    put = _median((start[first] - free)[was_busy])
-    lease = _median((start[first] - grant)[known & ~was_busy])
-    way = _median((done - over[last])[known])
-    steps = charged.steps
-    waited = ready.find(places.of_batches(charged.lives, steps))
-    at_rank = (steps.arrived - np.where(waited >= 0, end[waited], 0))[
-        (waited >= 0) & (end[waited] > steps.start) & (end[waited] <= steps.arrived)
-    ]
-    take = max(way - put, 0.0) + _median(at_rank)
-    return Costs(lease=max(lease, 0.0), put=max(put, 0.0), take=max(take, 0.0))
-
-
-def _median(times: Ints) -> float:
-    return float(np.median(times)) / 1e9 if len(times) else 0.0
+def _costs(spans: pa.Table, charged: Attribution, scenario: Scenario) -> Costs:
+    """Measure what the engine's messages and wake-ups cost, as ``rayio calibrate`` does; writes have theirs in them."""
+    loader, sync = scenario.loader, scenario.train.sync
+    read = observe.reads(spans)
+    window, _ = find_window(charged.lives, charged.steps, RunShape.of(scenario))
+    has_queue = np.full(len(read.batch), loader.num_workers > 0)
+    return costs_of(
+        observe.batches(spans, read.of(has_queue), derive.window_steps(scenario)),
+        charged.steps,
+        window.begin if window else 0,
+        payload=False,
+        backlog=loader.assignment == "static" and loader.prefetch_factor > 1,
+        sync_seconds=None if sync.kind == "none" else derive.allreduce_seconds(sync, derive.world_size(scenario)),
+    )

@@ -31,6 +31,7 @@ def report(
 
     Raises:
         StorageError: no run is there, it cannot be read, or the file cannot be written.
+        ScenarioError: the run was over before the window begins.
     """
     directory = RunDirectory.open(path)
     target = Path(out) if out is not None else directory.path / NAME
@@ -51,12 +52,12 @@ def attempt(path: str | Path, say: Callable[[str], None], out: str | Path | None
     A run is well without its page, and may lie where nothing can be written.
 
     Raises:
-        StorageError: ``out`` was asked for and cannot be written.
+        RayioError: a file or a window was asked for, and cannot be.
     """
     try:
         say(f"report: {report(path, out, **how).absolute()}")
     except RayioError as error:
-        if out is not None:
+        if out is not None or how.get("window") is not None:
             raise
         say(f"no report: {error}")
     except Exception as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 from rayio.analyze.metrics import RunShape, Window, find_window, measure, own
 from rayio.analyze.stalls import attribute
-from rayio.errors import RayioError
+from rayio.errors import RayioError, ScenarioError
 from rayio.predict.explain import explained, scenario_of
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
@@ -50,6 +50,7 @@ class Content:
 
         Raises:
             StorageError: the run directory cannot be read, or another version of rayio wrote its result.
+            ScenarioError: the run was over before the stretch begins.
         """
         info = directory.info
         result = Run(directory).result if (directory.path / "result.json").exists() else None
@@ -74,10 +75,18 @@ class Content:
         elif not steps.number:
             trouble.append(_no_steps(scenario))
         asked = steps.number <= SIMULATED_STEPS if simulate is None else simulate
-        explanation = explained(directory, scenario, spans, charged, simulate=asked) if scenario else None
+        explanation: dict[str, Any] | None = None
+        if scenario is not None:
+            try:
+                explanation = explained(directory, scenario, spans, charged, simulate=asked)
+            except RayioError as error:  # what was measured stands, whatever a simulation of it may say
+                trouble.append(f"The run cannot be simulated: {error}")
+                explanation = explained(directory, scenario, spans, charged, simulate=False)
         begin = int(lives.begin.min(initial=0 if not len(lives.rank) else lives.begin[0]))
         end = int(lives.end.max(initial=begin))
-        stretch = (begin + int(wanted[0] * 1e9), begin + int(wanted[1] * 1e9)) if wanted else None
+        if wanted and wanted[0] * 1e9 >= end - begin:
+            raise ScenarioError(f"--window begins at {wanted[0]:g} s; the run lasts {(end - begin) / 1e9:.3g} s")
+        stretch = (begin + int(wanted[0] * 1e9), min(begin + int(wanted[1] * 1e9), end)) if wanted else None
         has_steps = steps.number > 0
         bins = figures.time_bins(lives, steps) if has_steps else Bins.over(begin, end, 1)
         window = find_window(lives, steps, shape)[0]

@@ -75,7 +75,7 @@
     for (const name of data.tracks) {
       const line = who.appendChild(document.createElement("span"));
       line.textContent = name; line.title = name;
-      if (name.startsWith("rank") && !name.endsWith("reads")) line.className = "rank";
+      if (name.startsWith("rank") && !name.endsWith("inside")) line.className = "rank";
     }
     $("tracks").append(who, area, axis);
 

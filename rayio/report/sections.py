@@ -240,8 +240,8 @@ def access(content: Content) -> str:
         plot = charts.plot(charts.columns(groups, top), label="requests by size", x=x, y=axes.linear(top), tips=said)
         named = [(name, term("requests", f"{name} requests")) for name, _ in groups]
         drawn = f"<h3>requests by size <small>bytes</small></h3>{charts.legend(named)}{plot}"
-    elif found["notes"]:
-        drawn = f'<p class="lead">From whole batches: {escape("; ".join(found["notes"]))}.</p>'
+    elif found["level"] != "io":
+        drawn = '<p class="lead">From whole batches; requests one by one are recorded at trace.level=io.</p>'
     return drawn + f'<div class="pair">{tables.operations(found)}{tables.access_figures(found)}</div>'
 
 

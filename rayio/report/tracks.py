@@ -32,6 +32,8 @@ KINDS = (
 MOST_RANKS, MOST_TRACKS = 8, 40
 #: Slices of all tracks together: of a run that is there whole, and of a window of a longer one.
 MOST_SLICES, WINDOW_SLICES = 24_000, 4_000
+#: Name of the window that the reader asked for.
+ASKED = "as asked for"
 #: Bins of the coarse whole.
 COARSE = 300
 #: Steps that a suggested window shows.
@@ -87,17 +89,18 @@ def tracks(
     begin, end = int(lives.begin.min()), int(lives.end.max())
     windows = suggested(lives, steps, ranks)
     if wanted is not None:
-        windows.insert(0, ("as asked for", *wanted))
+        windows.insert(0, (ASKED, *wanted))
     is_coarse = len(slices.track) > most
     if not is_coarse:
         return Tracks(names, [(begin, end, slices)], False, windows, ranks, len(lives.rank))
     levels = [(begin, end, _coarse(slices, len(names), begin, end))]
     for number, (name, low, high) in enumerate(windows):
         inside = slices.within(low, high)
-        while len(inside.track) > (most if name == "as asked for" else WINDOW_SLICES) and high - low > 1:
+        while len(inside.track) > (most if name == ASKED else WINDOW_SLICES) and high - low > 1:
             high = low + (high - low) // 2
             inside = inside.within(low, high)
-        windows[number] = (name, low, high)
+        is_less = name == ASKED and high < windows[number][2]
+        windows[number] = (name + ", its beginning" if is_less else name, low, high)
         levels.append((low, high, inside))
     return Tracks(names, levels, True, windows, ranks, len(lives.rank))
 
@@ -134,22 +137,19 @@ def suggested(lives: Lives, steps: Steps, ranks: Ints) -> list[tuple[str, int, i
         low = max(int(steps.start[longest]) - max(span // 4, length // 2), begin)
         found.append(("the longest step", low, min(low + span + max(span // 2, length), end)))
         found.append(around("the first steps", int(steps.start.min()) + length // 2 - length // 8))
-        for name in ("checkpoint", "evaluate"):
+        for name, title in (("checkpoint", "a checkpoint"), ("evaluate", "an evaluation")):
             paused = shown[steps.parts[name][shown] > 0]
             if len(paused):
                 one = paused[len(paused) // 2]
                 low = max(int(steps.saving[one]) - length // 3, begin)
-                found.append((f"{'an' if name == 'evaluate' else 'a'} {_NOUN[name]}", low,
-                              min(max(int(steps.end[one]) + length // 3, low + length), end)))  # fmt: skip
+                high = max(int(steps.end[one]) + length // 3, low + length)
+                found.append((title, low, min(high, end)))
         found.append(around("the last steps", end))
     return found
 
 
-_NOUN = {"checkpoint": "checkpoint", "evaluate": "evaluation"}
-
-
 def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[str], Slices]:
-    """Take what these ranks, their workers and all writers did; a rank that reads itself has a second track."""
+    """Take what these ranks, their workers and all writers did; a rank may do things inside a wait: a second track."""
     kind = texts(spans, "name", KINDS).astype(np.int64)
     role, lane = texts(spans, "role", (*ROLES,)).astype(np.int64), integers(spans, "lane")
     rank = integers(spans, "rank")
@@ -198,7 +198,7 @@ def _sorting(code: int, index: str) -> tuple[int, ...]:
 
 
 def _title(code: int, index: str) -> str:
-    return f"{ROLES[[*ROLES][code // 2]]} {index}" + (" reads" if code % 2 else "")
+    return f"{ROLES[[*ROLES][code // 2]]} {index}" + (" inside" if code % 2 else "")
 
 
 def _coarse(slices: Slices, number: int, begin: int, end: int) -> Slices:

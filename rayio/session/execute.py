@@ -319,7 +319,9 @@ class _Session:
             self.notes.append(f"{self.recorded} spans were recorded and {stored} are stored: the numbers may be wrong")
         spans = self.directory.spans()
         if trace.level == "none":
-            numbers = measure_lives(spans, self.shape, [tally.steps for tally in tallies])
+            steps = [tally.steps - tally.evaluation_steps for tally in tallies]
+            samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)
+            numbers = measure_lives(spans, self.shape, steps, samples)
         else:
             numbers = measure(spans, self.shape)
             if trace.level == "step":

@@ -140,6 +140,11 @@ def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[n
     return ids
 
 
+def batch_parts(batch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Give back rank, epoch and step of the numbers of batches."""
+    return batch >> 42, batch >> 30 & 0xFFF, batch & 0x3FFFFFFF
+
+
 @cache
 def schema() -> pa.Schema:
     """Give :data:`COLUMNS` as an Arrow schema that carries its version."""

@@ -129,13 +129,13 @@ def chunk_shape(layout: Layout, nbytes: NDArray[np.int64]) -> tuple[NDArray[np.i
 
 
 class _Reads(NamedTuple):
-    """What is read of ``x`` for a batch: an entry for each run of samples, or where there are chunks for each sample."""
+    """What is read of ``x`` for a batch: an entry for each run of samples, or in chunks for each sample."""
 
     files: NDArray[np.int64]
     #: Which entries are the first of their file.
     is_first: NDArray[np.bool_]
-    #: Requests of an entry: those of a sample in several chunks follow each other in the file, one in the chunk that was
-    #: just read has none. Then where in ``x`` the first of them starts, and the bytes of each.
+    #: Requests of an entry: those of a sample in several chunks follow each other in the file, a sample in the chunk
+    #: that was just read has none. Then where in ``x`` the first of them starts, and the bytes of each.
     times: NDArray[np.int64]
     starts: NDArray[np.int64]
     nbytes: NDArray[np.int64]
