@@ -166,6 +166,9 @@ def sentence(verdict: Mapping[str, Any], capacity: Mapping[str, Any], prediction
         said = (
             f"Compute-bound: AU {verdict['au']:.2f}; all losses together are {_percent(verdict['loss'])} of step time."
         )
+    elif verdict["bound"] == "overhead" and verdict.get("is_imported"):
+        share = _percent(verdict["bound_share"])
+        said = f"What bound it is unknown: {share} of step time is in no record of the results."
     else:
         said = f"{verdict['bound'].capitalize()}-bound: {_what(verdict)}."
     worker = next((row for row in capacity["stages"] if row["stage"] == "worker"), None)
