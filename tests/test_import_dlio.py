@@ -15,7 +15,9 @@ from pages import check
 from rayio.analyze.dlio_losses import LOSSES, batch_size, losses
 from rayio.analyze.dlio_results import read
 from rayio.cli import main
-from rayio.errors import DataError, StorageError
+from rayio.errors import DataError, RunError, StorageError
+from rayio.predict.calibrate import calibrate
+from rayio.predict.explain import explain
 from rayio.report import report
 from rayio.scenario.load import load
 from rayio.session.imported import import_dlio_results
@@ -132,6 +134,18 @@ def test_the_report_of_an_import_charges_nothing_to_rayio(results: Path, tmp_pat
     before, _ = page.words.split("How each number is defined")
     assert "rayio's own" not in before
     assert "in no record of the results" in before
+
+
+def test_an_import_is_explained_without_blaming_rayio_and_not_calibrated(results: Path, tmp_path: Path) -> None:
+    made = import_dlio_results(results, tmp_path / "run")
+    found = explain(made.path)
+    other = next(row for row in found["verdict"]["table"] if row["cause"] == "other")
+    assert other["meaning"] == "in no record of the results"
+    assert "overhead" not in found["sentence"]
+    assert not any("trace.level" in note for note in found["notes"])
+    assert found["simulated"] is None
+    with pytest.raises(RunError, match="was imported: its results say nothing of readers"):
+        calibrate(made.path)
 
 
 def test_the_phases_of_a_rank_do_not_overlap_and_lie_in_their_block(results: Path, tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from handmade import Trace
 
 from rayio.cli import main
 from rayio.errors import QueryError
+from rayio.trace.files import write
 from rayio.trace.query import query
+from rayio.trace.span import ADDED
 from rayio.trace.store import RunDirectory
 
 
@@ -104,6 +106,26 @@ def test_a_damaged_file_is_named_and_the_others_answer(run: RunDirectory, damage
     answer = query(run, "select distinct rank, name from spans where name = 'compute' order by rank")
     assert answer.damaged == ("part-1.parquet",)
     assert answer.table.column("rank").to_pylist() == [0, 2]
+
+
+def test_files_of_every_kind_are_asked_together_and_replaced_ones_not_twice(run: RunDirectory) -> None:
+    import pyarrow.parquet as pq
+
+    folder = run.path / "spans"
+    old = pq.read_table(folder / "part-0.parquet")
+    kept = [name for name in old.column_names if name not in ADDED[2]]
+    pq.write_table(old.select(kept).replace_schema_metadata({"rayio.span_schema": "1"}), folder / "part-0.parquet")
+    trace = Trace()
+    trace.rank(3, [("data_wait", 4000), ("compute", 95000)] * 3)
+    write(folder / "spans-00000.parquet", trace.spans, replaces=["part-2.parquet"])
+    assert "start_us" in pq.read_schema(folder / "spans-00000.parquet").names
+    asked = (
+        "select rank, sum(duration_ns)::bigint ns, max(file) f, max(pid) = 0 as old from spans where name = 'compute'"
+    )
+    assert rows(run, f"{asked} group by rank order by 1") == [
+        {"rank": rank, "ns": ns, "f": "", "old": rank == 0} for rank, ns in ((0, 285), (1, 285), (3, 285_000))
+    ]
+    assert rows(run, "select count(*) n from spans") == [{"n": run.spans().num_rows}]
 
 
 def test_a_file_of_other_columns_is_left_out(run: RunDirectory) -> None:

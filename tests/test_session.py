@@ -17,7 +17,7 @@ import yaml
 import rayio
 from rayio.cli import _exit_code
 from rayio.cluster.connect import Connection, Node, in_flight_bytes, preflight
-from rayio.errors import ClusterError, RunError, ScenarioError
+from rayio.errors import ClusterError, DataError, RunError, ScenarioError
 from rayio.pipeline.plan import Plan
 from rayio.reporter import Reporter
 from rayio.scenario.model import Trace
@@ -422,3 +422,13 @@ def test_a_collector_that_ray_kills_for_its_memory_is_one_line(monkeypatch: pyte
         monkeypatch.setattr("ray.get", MagicMock(side_effect=kind("Task was killed\ndue to the node")))
         with pytest.raises(RunError, match=r"^the collector died \(killed, or out of memory\): spans can no longer"):
             attempt._progress()
+
+
+def test_an_evaluation_dataset_that_is_another_is_told_by_its_own_keys(home: Path) -> None:
+    def generated(files: int) -> Path:
+        evaluated = {"dataset__eval": {"num_files": files}, "train__evaluate": {"compute": "1 ms"}}
+        return rayio.generate(scenario(dataset__path="data", **evaluated), root=home)
+
+    generated(4)
+    with pytest.raises(DataError, match=r"has dataset.eval.num_files = 4, .* says 8; choose another dataset.eval.path"):
+        generated(8)

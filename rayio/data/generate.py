@@ -61,13 +61,19 @@ class Survey:
 
 
 def prepare(
-    layout: Layout, format: str, root: Path, *, threads: int | None = None, progress: Progress | None = None
+    layout: Layout,
+    format: str,
+    root: Path,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
+    section: str = "dataset",
 ) -> Report:
     """Make the dataset be there: verify and reuse it, resume an interrupted one, or write it.
 
     Every file appears whole or not at all; equal layouts give equal bytes whatever the number of ``threads`` (one a
     processor, up to 8, when None). An interrupt leaves what is finished, and the next call goes on from there. Several
-    processes may prepare one folder at the same time.
+    processes may prepare one folder at the same time. ``section`` is what messages call the dataset.
 
     Raises:
         DataError: ``root`` holds another dataset, something else, or a finished file of the wrong size.
@@ -77,7 +83,7 @@ def prepare(
     wanted = manifest.Manifest.of(layout, format)
     present = manifest.find(root)
     if present is not None:
-        present.agree(wanted, root)
+        present.agree(wanted, root, section)
     survey = take_stock(layout, form, root)
     missing = survey.missing
     if present is not None and present.complete and survey.wrong:

@@ -61,8 +61,8 @@ class Manifest:
         except OSError as error:
             raise refusal(error, path, "writing") from error
 
-    def agree(self, wanted: Manifest, root: Path) -> None:
-        """Refuse when the dataset found in ``root`` is not the wanted one.
+    def agree(self, wanted: Manifest, root: Path, section: str = "dataset") -> None:
+        """Refuse when the dataset found in ``root`` is not the wanted one; ``section`` of the scenario describes it.
 
         Raises:
             DataError: it names the field that differs and both values.
@@ -71,12 +71,13 @@ class Manifest:
         others = [name for name in names if getattr(self, name) != getattr(wanted, name)]
         if others:
             name = others[0]
-            key = "seed" if name == "seed" else f"dataset.{name}"
+            owner = "dataset" if name in ("format", "chunk") else section  # an evaluation has those of training
+            key = "seed" if name == "seed" else f"{owner}.{name}"
             more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
             raise DataError(
                 f"{root}: the dataset there has {key} = {_shown(getattr(self, name))}, "
                 f"the scenario says {_shown(getattr(wanted, name))}{more}; "
-                f"choose another dataset.path, delete that folder, or change the scenario"
+                f"choose another {section}.path, delete that folder, or change the scenario"
             )
 
 

@@ -78,6 +78,10 @@ def calibrate(path: str | Path) -> Calibration:
         raise RunError(f"{path} has no result.json: the run broke off, or is still under way; calibrate a whole run")
     if result.get("exit_code") not in (0, 3):
         raise RunError(f"{path} ended with exit code {result.get('exit_code')}; calibrate a run that went well")
+    if result.get("imported"):
+        raise RunError(
+            f"{path} was imported: its results say nothing of readers and messages; calibrate a run of rayio"
+        )
     if run.scenario is None:
         raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
     scenario = load(run.path / "scenario.yaml")

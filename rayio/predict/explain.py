@@ -55,12 +55,13 @@ def explained(
     capacity = capacities(spans, charged, shape, workers)
     used = access(spans, charged.lives)
     notes = verdict.pop("notes")
-    if not len(spans):
-        notes.append("the run has no spans: nothing can be explained; run with trace.level=batch")
+    if info.get("imported"):
+        notes.append("imported results have no readers: waits cannot be taken apart, nor the run simulated")
+    elif not len(spans):
+        if not directory.lost_files:
+            notes.append("the run has no spans: nothing can be explained; run with trace.level=batch")
     elif not charged.steps.number:
         notes.append("no rank completed a step: nothing can be explained")
-    elif info.get("imported"):
-        notes.append("the results have no readers: waits cannot be taken apart, nor the run simulated")
     elif not any(row["stage"] == "worker" for row in capacity["stages"]):
         notes.append(
             "no spans of readers: waits cannot be taken apart, nor the run simulated; run with trace.level=batch"
@@ -76,8 +77,8 @@ def explained(
             notes.append("predictions take it that storage serves more readers as quickly as it served these")
         if not simulated["is_whole_run"]:
             notes.append(f"simulated are the first steps of the run: {simulated['steps']} rank-steps count")
-    if len(spans):
-        notes += used.pop("notes")
+    of_use = used.pop("notes")
+    notes += of_use if len(spans) and not is_imported else []
     return {
         "version": 1,
         "run": str(directory.path),

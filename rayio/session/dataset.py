@@ -75,13 +75,15 @@ def generate(
     return prepare_dataset(scenario, base_folder(scenario, root), threads, reporter)
 
 
-def prepare_dataset(scenario: Scenario, base: Path, threads: int | None, reporter: Reporter) -> Path:
+def prepare_dataset(
+    scenario: Scenario, base: Path, threads: int | None, reporter: Reporter, section: str = "dataset"
+) -> Path:
     """Make or check the files of the dataset, and of the evaluation's; give the dataset's folder."""
     from rayio.data.generate import prepare
     from rayio.data.layout import Layout
 
     if (held_out := evaluation.phase_of(scenario)) is not None:
-        prepare_dataset(held_out, base, threads, reporter)
+        prepare_dataset(held_out, base, threads, reporter, "dataset.eval")
     folder = base / scenario.dataset.path
     layout = Layout.from_scenario(scenario)
     of_bytes = round(derive.dataset_bytes(scenario))
@@ -92,7 +94,7 @@ def prepare_dataset(scenario: Scenario, base: Path, threads: int | None, reporte
         written[1] += nbytes
         reporter.generating(written[0], written[1], layout.num_files, of_bytes)
 
-    report = prepare(layout, scenario.dataset.format, folder, threads=threads, progress=progress)
+    report = prepare(layout, scenario.dataset.format, folder, threads=threads, progress=progress, section=section)
     reporter.done()
     done = []
     if report.written_files:

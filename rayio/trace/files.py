@@ -99,18 +99,18 @@ class SpanFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        added = {name for version, names in ADDED.items() if version > self.version for name in names}
-        stored = {name: self._name(name) for name in columns if name not in added}
+        held = {name: self.held(name) for name in columns}
+        stored = {name: found[0] for name, found in held.items() if found is not None}
         try:
             table = pq.read_table(
                 self.path, columns=list(stored.values()), page_checksum_verification=True, partitioning=None
             )
             arrays = {}
             for name in columns:
-                if name in added:
+                if (found := held[name]) is None:
                     arrays[name] = _filled(name, len(table) if stored else self.num_rows)
-                elif stored[name] != name:
-                    arrays[name] = pa.chunked_array([pa.array(table[stored[name]].to_numpy() * 1000)])
+                elif found[1] != 1:
+                    arrays[name] = pa.chunked_array([pa.array(table[found[0]].to_numpy() * found[1])])
                 else:
                     arrays[name] = table[name]
             wanted = pa.schema([schema().field(name) for name in columns], schema().metadata)
@@ -118,9 +118,18 @@ class SpanFile:
         except (pa.ArrowException, OSError, KeyError, ValueError):
             raise DamagedError(self.path.name) from None
 
-    def _name(self, column: str) -> str:
-        in_microseconds = _MICROSECONDS.get(column, column)
-        return in_microseconds if in_microseconds in self._stored else column
+    def held(self, column: str) -> tuple[str, int] | None:
+        """Say in which column of the file a column is, and what to multiply that by; None: its version had none yet.
+
+        Raises:
+            DamagedError: it should be there and is not.
+        """
+        if any(version > self.version and column in names for version, names in ADDED.items()):
+            return None
+        for name, factor in ((_MICROSECONDS.get(column, ""), 1000), (column, 1)):
+            if name in self._stored:
+                return name, factor
+        raise DamagedError(self.path.name)
 
 
 class DamagedError(Exception):

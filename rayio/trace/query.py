@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rayio.errors import QueryError
+from rayio.trace.files import DamagedError, SpanFile, in_folder
+from rayio.trace.rows import NOTHING
 from rayio.trace.span import COLUMNS, schema
 from rayio.trace.store import RunDirectory
 
@@ -45,10 +48,13 @@ def query(directory: RunDirectory, sql: str) -> Answer:
     """
     import duckdb
 
-    files: list[Path] = []
-    damaged: list[Path] = []
-    for path in sorted((directory.path / "spans").glob("*.parquet")):
-        (files if _has_columns(path) else damaged).append(path)
+    files: dict[Path, str] = {}
+    whole, damaged = in_folder(directory.path / "spans")
+    for file in whole:
+        try:
+            files[file.path] = ", ".join(_column(file, name) for name in COLUMNS)
+        except DamagedError as error:
+            damaged.append(str(error))
     engine = duckdb.connect(":memory:")
     try:
         for lock in _LOCKS:
@@ -61,13 +67,13 @@ def query(directory: RunDirectory, sql: str) -> Answer:
             broken = [path for path in files if not _is_whole(path)]
             if not broken:
                 raise QueryError(_sentence(error)) from None
-            damaged += broken
-            table = _run(engine, [path for path in files if path not in broken], sql)
+            damaged += [path.name for path in broken]
+            table = _run(engine, {path: columns for path, columns in files.items() if path not in broken}, sql)
     except duckdb.Error as error:
         raise QueryError(_sentence(error)) from None
     finally:
         engine.close()
-    return Answer(table, tuple(sorted(path.name for path in damaged)))
+    return Answer(table, tuple(sorted(damaged)))
 
 
 def _check(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
@@ -83,26 +89,31 @@ def _check(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
         raise QueryError(f"{kind.name} is not allowed: a run is only read, so the query must be a SELECT")
 
 
-def _run(engine: duckdb.DuckDBPyConnection, files: list[Path], sql: str) -> pa.Table:
+def _column(file: SpanFile, name: str) -> str:
+    """Say in SQL how a column is made of what a file holds."""
+    if (held := file.held(name)) is None:
+        nothing = NOTHING[name]
+        value = f"'{nothing}'" if isinstance(nothing, str) else str(nothing)
+    else:
+        value = f'"{held[0]}"' + (f" * {held[1]}" if held[1] != 1 else "")
+    return f'{value} as "{name}"'
+
+
+def _run(engine: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sql: str) -> pa.Table:
+    """Run it over files, each with its columns in SQL; those that hold them alike are one dataset."""
     import pyarrow.dataset as ds
 
-    spans: Any = schema().empty_table()
-    if files:
-        options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-        spans = ds.dataset([*map(str, files)], format=ds.ParquetFileFormat(default_fragment_scan_options=options))
-    engine.register("spans", spans)
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    form = ds.ParquetFileFormat(default_fragment_scan_options=options)
+    if not files:
+        engine.register("nothing", schema().empty_table())
+    alike = {columns: [str(path) for path in files if files[path] == columns] for columns in files.values()}
+    parts = [] if files else ["select * from nothing"]
+    for number, (columns, paths) in enumerate(alike.items()):
+        engine.register(f"files_{number}", ds.dataset(paths, format=form))
+        parts.append(f"select {columns} from files_{number}")
+    engine.execute(f"create or replace temp view spans as {' union all '.join(parts)}")
     return engine.sql(sql).to_arrow_table()
-
-
-def _has_columns(path: Path) -> bool:
-    """Say whether a file's footer can be read and names every column of a span."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        return {*COLUMNS} <= {*pq.read_schema(path).names}
-    except (pa.ArrowException, OSError):
-        return False
 
 
 def _is_whole(path: Path) -> bool:
