@@ -78,7 +78,7 @@ def explained(
         if not simulated["is_whole_run"]:
             notes.append(f"simulated are the first steps of the run: {simulated['steps']} rank-steps count")
     of_use = used.pop("notes")
-    notes += of_use if len(spans) and not is_imported else []
+    notes += of_use if len(spans) and not info.get("imported") else []
     return {
         "version": 1,
         "run": str(directory.path),
