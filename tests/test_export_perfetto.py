@@ -66,7 +66,8 @@ class Read:
         return getattr(one, one.WhichOneof("value"))
 
     def thread(self, uuid: int) -> str:
-        return str(self.tracks[self.tracks[uuid].parent_uuid].thread.thread_name)
+        track = self.tracks[uuid]
+        return str((track if track.HasField("thread") else self.tracks[track.parent_uuid]).thread.thread_name)
 
     def counter(self, name: str) -> list[tuple[int, float]]:
         (uuid,) = (uuid for uuid, track in self.tracks.items() if track.name == name)
@@ -146,6 +147,10 @@ def test_a_process_for_each_node_a_thread_for_each_role() -> None:
         (f"node {node}" if node >= 0 else "the run", f"{role} {index}") for node, role, index in rows
     )
     assert len({one.tid for one in threads}) == len(threads)
+    lanes = {track.name for track in trace.tracks.values() if track.parent_uuid and not track.HasField("counter")}
+    assert {"rank 0, life", "queue 0, lane 1"} <= lanes
+    on_thread = {one["name"] for one in trace.slices if trace.tracks[one["track"]].thread.thread_name == "rank 0"}
+    assert on_thread == {"startup", "data_wait", "compute", "sync", "checkpoint"}
 
 
 def test_an_arrow_leads_from_the_read_of_a_batch_to_the_computation_on_it() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayio.trace.ids import span_id, span_ids, trace_id
+from rayio.trace.ids import span_id, span_ids, trace_id, trace_ids
 
 
 def test_another_process_computes_the_same_ids() -> None:
@@ -36,3 +36,10 @@ def test_span_ids_of_runs_and_actors_and_sequences_differ() -> None:
 @given(sequences=st.lists(st.integers(0, (1 << 63) - 1), min_size=1), actor=st.text())
 def test_many_ids_at_once_are_the_single_ones(sequences: list[int], actor: str) -> None:
     assert span_ids("r", actor, np.array(sequences)).tolist() == [span_id("r", actor, n) for n in sequences]
+
+
+@given(st.text(), st.lists(st.tuples(st.integers(0, 1 << 40), st.integers(0, 1 << 40)), max_size=20))
+def test_many_traces_at_once_are_the_single_ones(run: str, places: list[tuple[int, int]]) -> None:
+    columns = np.array(places, np.int64).reshape(len(places), 2).T
+    found = [int(high) << 64 | int(low) for high, low in trace_ids(run, "step", *columns)]
+    assert found == [trace_id(run, "step", *place) for place in places]

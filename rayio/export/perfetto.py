@@ -55,6 +55,11 @@ class _Track:
     #: Number among lanes that share the first four, where spans on it would overlap.
     beside: int
 
+    @property
+    def role_of(self) -> tuple[int, str, str]:
+        """The role, by its node, kind and index."""
+        return self.node, self.role, self.index
+
 
 def trace(table: pa.Table) -> Iterator[bytes]:
     """Give the trace of a table of spans, in pieces; two slices on one track never overlap.
@@ -141,14 +146,18 @@ class _Slices:
         for node in sorted({track.node for track in self.tracks}):
             process = described(uuid=_process(node)).process
             process.pid, process.process_name = node + 2, f"node {node}" if node >= 0 else "the run"
+        mains = {
+            track.role_of: number for number, track in enumerate(self.tracks) if (track.lane, track.beside) == (0, 0)
+        }
         threads: dict[tuple[int, str, str], int] = {}
         for number, track in enumerate(self.tracks):
-            key = (track.node, track.role, track.index)
-            if key not in threads:
-                threads[key] = _uuid(len(self.tracks) + len(threads))
-                thread = described(uuid=threads[key]).thread
+            if track.role_of not in threads:  # its main lane is the thread's own track, so that it has its name
+                uuid = _uuid(mains.get(track.role_of, len(self.tracks) + len(threads)))
+                threads[track.role_of] = uuid
+                thread = described(uuid=uuid).thread
                 thread.pid, thread.tid, thread.thread_name = track.node + 2, 1000 + len(threads), _actor(track)
-            described(uuid=_uuid(number), parent_uuid=threads[key], name=_lane(track))
+            if mains.get(track.role_of) != number:
+                described(uuid=_uuid(number), parent_uuid=threads[track.role_of], name=_lane(track))
         for number, (node, name, unit, _, _) in enumerate(self._counted()):
             counter = CounterDescriptor(unit_name=unit)
             described(uuid=_counter(number), parent_uuid=_process(node), name=name, counter=counter)
@@ -318,5 +327,5 @@ def _actor(track: _Track) -> str:
 
 
 def _lane(track: _Track) -> str:
-    name = {-1: "life", 0: "main"}.get(track.lane, f"lane {track.lane}")
+    name = f"{_actor(track)}, {'life' if track.lane < 0 else f'lane {track.lane}'}"
     return name if not track.beside else f"{name}, {track.beside + 1}"

@@ -22,7 +22,7 @@ from rayio.errors import StorageError
 from rayio.export.kinds import BATCH, CHECKPOINT, FOREIGN, LIFE, STEP, WAITS, WITHIN, codes_of, trace_kinds
 from rayio.export.select import step_keys
 from rayio.export.spans import KINDS, Ints, Resource, Said, Spans, Words, halves, joined, numbered, together
-from rayio.trace.ids import span_ids, trace_id
+from rayio.trace.ids import span_ids, trace_id, trace_ids
 from rayio.trace.span import COLUMNS
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ class _Traces:
         ranks = self.column["rank"][member].astype(np.int64)
         if kind != "rank":
             index = (ranks, epoch, step) if rank else (epoch, step)
-            ids = halves([trace_id(self.run, kind, *map(int, one)) for one in zip(*index, strict=True)])
+            ids = trace_ids(self.run, kind, *index)
             self.trace[rows] = ids[of]
         else:
             ids = np.zeros((len(groups), 2), np.uint64)
@@ -301,10 +301,8 @@ class _Traces:
         place = np.minimum(np.searchsorted(own, batches), max(len(own) - 1, 0))
         known = own[place] == batches if len(own) else np.zeros(len(batches), bool)
         traces[known] = self.trace[rows[first[place[known]]]]
-        unknown = batches[~known].tolist()
-        traces[~known] = halves(
-            [trace_id(self.run, "batch", one >> 42, one >> 30 & 0xFFF, one & 0x3FFFFFFF) for one in unknown]
-        )
+        unknown = batches[~known]
+        traces[~known] = trace_ids(self.run, "batch", unknown >> 42, unknown >> 30 & 0xFFF, unknown & 0x3FFFFFFF)
         return traces
 
     def _link_checkpoints(self, spans: Spans) -> None:
@@ -313,8 +311,7 @@ class _Traces:
         linked = self.links_all | np.isin(self.step, saved)
         rows = np.flatnonzero(self._is("checkpoint") & (self.trace_kind == STEP) & linked)
         keys = self.step[rows]
-        ids = [trace_id(self.run, "checkpoint", one >> 30, one & 0x3FFFFFFF) for one in keys.tolist()]
-        spans.link_trace[rows] = halves(ids)
+        spans.link_trace[rows] = trace_ids(self.run, "checkpoint", keys >> 30, keys & 0x3FFFFFFF)
         spans.link[rows] = span_ids(self.run, "checkpoint", keys)
 
     def _tell(self, spans: Spans, rows: Ints) -> list[dict[str, Any]]:

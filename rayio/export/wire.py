@@ -105,9 +105,15 @@ def message(tag: bytes, fields: Sequence[Field], present: Flags | None = None) -
 
 def written(fields: Sequence[Field]) -> tuple[bytes, NDArray[np.int64]]:
     """Give the bytes of all messages, one after the other, and the length of each."""
-    data = np.concatenate([field.data for field in fields], axis=1)
-    counts = [np.arange(field.data.shape[1]) < field.size[:, None] for field in fields]
-    return data[np.concatenate(counts, axis=1)].tobytes(), np.sum([field.size for field in fields], axis=0)
+    lengths: NDArray[np.int64] = np.sum([field.size for field in fields], axis=0)
+    data, counts = [], []
+    for field in fields:
+        if width := int(field.size.max(initial=0)):
+            data.append(field.data[:, :width])
+            counts.append(np.arange(width) < field.size[:, None])
+    if not data:
+        return b"", lengths
+    return np.concatenate(data, axis=1)[np.concatenate(counts, axis=1)].tobytes(), lengths
 
 
 def _where(size: NDArray[np.int64], present: Flags | None) -> NDArray[np.int64]:

@@ -14,17 +14,42 @@ from numpy.typing import NDArray
 from rayio import seeds
 
 
+def _word(part: str | int) -> bytes:
+    """Write a text or number with its type and its length, so that no two lists of parts run together."""
+    text = str(part).encode()
+    return b"%c%d:%s" % (b"i" if isinstance(part, int) else b"s", len(text), text)
+
+
 def _hashed(num_bytes: int, *parts: str | int) -> int:
-    """Hash texts and numbers; each with its type and its length, so that no two lists of parts run together."""
-    texts = [(b"i" if isinstance(part, int) else b"s", str(part).encode()) for part in parts]
-    whole = b"".join([b"%c%d:%s" % (kind, len(text), text) for kind, text in texts])
-    return int.from_bytes(blake2b(whole, digest_size=num_bytes).digest(), "big")
+    digest = blake2b(b"".join(map(_word, parts)), digest_size=num_bytes)
+    return int.from_bytes(digest.digest(), "big")
 
 
 @lru_cache(maxsize=1 << 16)
 def trace_id(run: str, kind: str, *index: int | str) -> int:
     """Give the 128-bit id of a trace of a run, never zero: ``trace_id(run, "step", epoch, step)``."""
     return _hashed(16, "trace", run, kind, *index) or 1
+
+
+class _Words(dict[int, bytes]):
+    """Numbers as they are hashed, each worked out once."""
+
+    def __missing__(self, number: int) -> bytes:
+        self[number] = word = _word(number)
+        return word
+
+
+def trace_ids(run: str, kind: str, *index: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """Give :func:`trace_id` of many indexes at once, as upper and lower halves: shape (indexes, 2)."""
+    base, words = blake2b(b"".join(map(_word, ("trace", run, kind))), digest_size=16), _Words()
+    digests = []
+    for numbers in zip(*(column.tolist() for column in index), strict=True):
+        digest = base.copy()
+        digest.update(b"".join([words[number] for number in numbers]))
+        digests.append(digest.digest())
+    ids = np.frombuffer(b"".join(digests), ">u8").astype(np.uint64).reshape(len(digests), 2)
+    ids[(ids == 0).all(axis=1), 1] = 1
+    return ids
 
 
 @lru_cache(maxsize=1 << 12)
