@@ -9,6 +9,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated
 
 import typer
@@ -108,10 +109,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 
 def _filled(arguments: Sequence[str]) -> list[str]:
     """Let the value of some options be left out, which typer cannot: it is then empty."""
-    following = [*arguments[1:], "-"]
     return [
         f"{argument}=" if argument in export.OPTIONAL and after.startswith("-") else argument
-        for argument, after in zip(arguments, following, strict=True)
+        for argument, after in pairwise([*arguments, "-"])
     ]
 
 
