@@ -137,3 +137,17 @@ def test_a_run_goes_well_with_nobody_listening(tmp_path: Path) -> None:
     assert done.exit_code == 0
     assert done.result["trace"]["exported"] == 0
     assert any("spans were not exported to" in note and "Connection refused" in note for note in done.result["notes"])
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_a_run_on_ray_sends_the_spans_of_all_its_actors(tmp_path: Path) -> None:
+    wanted = scenario(dataset__path="data", dataset__num_files=16, train__epochs=1)
+    with http() as collector:
+        done = session.run(
+            on_disk(wanted, tmp_path), root=tmp_path, out="run", collector=connect(collector.url, grpc=False)
+        )  # fmt: skip
+    assert done.result["trace"]["exported"] == done.result["trace"]["stored"] == len(done.spans())
+    services = {span["resource"]["service.name"] for span in collector.spans}
+    assert services == {"reader", "prefetch-queue", "trainer"}
