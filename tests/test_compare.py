@@ -115,6 +115,12 @@ def test_what_a_run_lacks_is_unknown_and_not_zero() -> None:
     assert "unknown" in text(comparison)
 
 
+def test_the_au_of_evaluation_is_a_percentage() -> None:
+    runs = [a_run(name, 0.5, {"name": name}, evaluation={"au": au}) for name, au in (("a", 0.25), ("b", 0.5))]
+    (row,) = [line for line in text(compare(runs)).splitlines() if line.startswith("  evaluation.au ")]
+    assert row.split()[1:6] == ["25.00", "%", "50.00", "%", "+25.00"]
+
+
 def test_three_scenarios_are_each_held_against_the_first() -> None:
     eight = {"loader": {"num_workers": 8}, "seed": 3}
     comparison = compare([a_run("r1", 0.5), a_run("r2", 0.6, FOUR), a_run("r3", 0.0, eight, error="x", exit_code=3)])

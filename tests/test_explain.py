@@ -158,6 +158,18 @@ def test_checkpoint_bound(tmp_path: Path) -> None:
     assert changed(found, "no checkpoints")["causal_share"] == pytest.approx(1, abs=POINTS)
 
 
+def test_evaluation_bound(tmp_path: Path) -> None:
+    # Every 10 steps of 10 ms each rank evaluates 10 steps of 10 ms: half of the time.
+    evaluated = {"every": {"steps": 10}, "compute": "10 ms", "batch_size": 2}
+    found = explained(planted(dataset__eval={"num_files": 40}, train__evaluate=evaluated), tmp_path)
+    assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("evaluation", "evaluate")
+    assert share(found, "evaluate") == pytest.approx(0.5, abs=POINTS)
+    assert found["sentence"].startswith("Evaluation-bound: 5")
+    assert "is lost to evaluations" in found["sentence"]
+    assert changed(found, "no evaluations")["causal_share"] == pytest.approx(1, abs=POINTS)
+    assert found["prediction"]["change"] == "With no evaluations"
+
+
 def test_waiting_for_another_ranks_data_is_input_bound(tmp_path: Path) -> None:
     # Every rank's every batch takes 0 or 60 ms to decode; whoever is lucky waits for whoever is not.
     found = explained(planted(loader__decode={"kind": "uniform", "low": 0, "high": "30 ms"}), tmp_path)

@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 BINDS = 0.05
 
 #: What a cause makes a run; the stages of a batch make it input-bound.
-_BOUNDS = {"straggler": "straggler", "allreduce": "all-reduce", "checkpoint": "checkpoint", "startup": "start-up"}
+_BOUNDS = {
+    "straggler": "straggler",
+    "allreduce": "all-reduce",
+    "checkpoint": "checkpoint",
+    "evaluate": "evaluation",
+    "startup": "start-up",
+}
 
 
 def bound_of(cause: str) -> str:
@@ -201,6 +207,7 @@ def _what(verdict: Mapping[str, Any]) -> str:
         "straggler": "is lost to ranks that compute longer than others",
         "all-reduce": "is the all-reduce",
         "checkpoint": "is lost to checkpoints, waiting for a rank that saves one included",
+        "evaluation": "is lost to evaluations, waiting for a rank that still evaluates included",
         "start-up": "is waiting for ranks that began later",
         "overhead": f"is {_other(verdict)}",
     }

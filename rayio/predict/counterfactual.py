@@ -15,7 +15,7 @@ from rayio.pipeline import local
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.predict.replay import UNLIMITED, Measured, Recorded, addressed
-from rayio.scenario import derive
+from rayio.scenario import derive, evaluation
 from rayio.scenario.distribution import Constant
 from rayio.scenario.model import NoSync, Scenario, StorageParameters
 from rayio.trace.recorder import Recorder
@@ -109,6 +109,10 @@ def _no_checkpoints(scenario: Scenario, base: Base) -> Scenario:
     return scenario.model_copy(update={"checkpoint": None})
 
 
+def _no_evaluations(scenario: Scenario, base: Base) -> Scenario:
+    return _with(scenario, "train", evaluate=None)
+
+
 def _unbounded(scenario: Scenario, base: Base) -> Scenario:
     return _with(scenario, "loader", max_bytes_in_flight=1 << 60)
 
@@ -138,6 +142,8 @@ def changes(base: Base) -> dict[str, Change]:
             found["no barrier"] = _no_barrier
     if derive.num_checkpoints(scenario):
         found["no checkpoints"] = _no_checkpoints
+    if evaluation.phase_of(scenario) is not None:
+        found["no evaluations"] = _no_evaluations
     return found
 
 
@@ -190,6 +196,7 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
         # Where no rank is slower than others in the mean, it is jitter, and only fewer barriers would help.
         "straggler": ("no stragglers", "no barrier"),
         "checkpoint": ("no checkpoints",),
+        "evaluation": ("no evaluations",),
         "all-reduce": ("no barrier",),
         "input": (f"{verdict['cause']} = 0",),
     }
