@@ -270,6 +270,19 @@ def test_where_new_processes_would_not_find_ours_they_are_not_told_of_it(
     one.end()
 
 
+def test_without_a_provider_of_ours_or_a_place_to_write_children_are_not_followed(
+    scratch: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Recorder()
+    for provider in (None, TracerProvider()):
+        assert children.follow(provider, recorder, 0, 0) is None
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    ours = TracerProvider(Target(recorder, 0, lambda: 0, "r1", "a"))
+    assert children.follow(ours, recorder, 0, 0) is None
+    assert PROVIDER not in os.environ
+    assert list(scratch.iterdir()) == []
+
+
 @pytest.mark.parametrize("said", [None, "", "{", "[1]", "7"])
 def test_outside_of_a_run_the_entry_point_gives_a_provider_that_keeps_nothing(
     said: str | None, scratch: Path, monkeypatch: pytest.MonkeyPatch
