@@ -23,6 +23,7 @@ from opentelemetry.trace import NoOpTracerProvider
 from rayio.data.formats import FORMATS
 from rayio.trace import children
 from rayio.trace.children import PREFIX, PROVIDER, SPOOL, Children
+from rayio.trace.foreign import Here, during
 from rayio.trace.otel import Target, TracerProvider, capture
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import FOREIGN_LANE
@@ -144,6 +145,16 @@ def test_forks_and_their_forks_have_ids_of_their_own(family: Family) -> None:
     assert len({row["pid"] for row in rows}) == 4
 
 
+def test_a_fork_of_a_read_outlives_it_and_is_not_of_its_batch(family: Family) -> None:
+    def read(_: None) -> None:
+        ended(FORK.Process(target=work, args=(["worker"],)))
+
+    during(Here(0, (3, 1, 5, 0)), read)(None)
+    (row,) = family.rows()
+    assert row["trace"].endswith(row["span"])  # a root of its own
+    assert (row["role"], row["rank"], row["batch"]) == ("process", -1, -1)
+
+
 def test_a_spawned_process_is_recorded(family: Family) -> None:
     child = ended(SPAWN.Process(target=work, args=(["load", "decode"],)))
     rows = family.rows()
@@ -233,9 +244,11 @@ def test_a_child_goes_on_when_nothing_can_be_written(family: Family) -> None:
 
 
 def test_a_fork_that_comes_back_to_its_parents_code_ends_nothing(family: Family) -> None:
+    ended(FORK.Process(target=work, args=(["before"],)))
+    ended(FORK.Process(target=family.rows))
     ended(FORK.Process(target=family.end))
-    ended(FORK.Process(target=work, args=(["still"],)))
-    assert [row["name"] for row in family.rows()] == ["still"]
+    ended(FORK.Process(target=work, args=(["after"],)))
+    assert sorted(row["name"] for row in family.rows()) == ["after", "before"]
 
 
 def test_the_environment_is_as_it_was_and_later_children_are_not_recorded(scratch: Path, installed: None) -> None:
