@@ -161,6 +161,54 @@ def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path:
     assert len(left.spans()) > 0
 
 
+class Starter(Reporter):
+    """Has a reader's actor fork twice, once the run is well under way; both forks are killed after a span."""
+
+    def __init__(self) -> None:
+        self.told: tuple[list[int], Path] | None = None
+
+    def live(self, text: str) -> None:
+        def start(actor: Any) -> tuple[list[int], str]:
+            import os
+            import signal
+
+            from opentelemetry import trace
+
+            pids = []
+            for number in range(2):
+                if (pid := os.fork()) == 0:
+                    with trace.get_tracer("library").start_as_current_span("part", attributes={"number": number}):
+                        pass
+                    os.kill(os.getpid(), signal.SIGKILL)
+                os.waitpid(pid, 0)
+                pids.append(pid)
+            return pids, str(actor._children.folder)
+
+        if self.told is None and int(text.split("/")[0]) >= 4:
+            import ray
+
+            named = ray.util.list_named_actors(all_namespaces=True)
+            (reader,) = (n for n in named if n["name"] == "reader-1-0" and n["namespace"].startswith("rayio-"))
+            pids, folder = ray.get(ray.get_actor(**reader).__ray_call__.remote(start))
+            self.told = pids, Path(folder)
+
+
+def test_processes_that_an_actor_starts_are_recorded(tmp_path: Path) -> None:
+    starter = Starter()
+    done = run(real(tmp_path, train__compute="60 ms"), root=tmp_path, reporter=starter)
+    assert starter.told is not None
+    pids, folder = starter.told
+    spans = done.spans()
+    parts = spans[spans["name"] == "part"]
+    assert sorted(parts["pid"]) == sorted(pids)
+    assert {*parts["role"]} == {"process"}
+    assert sorted(parts["index"]) == sorted(map(str, pids))
+    assert len({json.loads(text)["span"] for text in parts["attributes"]}) == 2
+    assert spans["start_ns"].min() < parts["start_ns"].min() < (spans["start_ns"] + spans["duration_ns"]).max()
+    assert done.result["trace"]["recorded"] == done.result["trace"]["stored"] == len(spans)
+    assert not folder.exists()
+
+
 @pytest.mark.parametrize("format", ["npz", "hdf5", "tfrecord"])
 def test_a_corrupted_file_ends_the_run_with_file_and_sample(format: str, tmp_path: Path) -> None:
     wanted = real(tmp_path, dataset__format=format)

@@ -25,7 +25,7 @@ from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.storage.base import Served, Storage
 from rayio.storage.model import Device, Latencies, ModelStorage
 from rayio.storage.posix import PosixStorage
-from rayio.trace import otel
+from rayio.trace import children, otel
 from rayio.trace.clocks import Anchor, agree
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
@@ -91,20 +91,22 @@ class Host:
             threads=0 if self.reads_in_place and alone and threads == 1 else threads,
         )
         self.born = self.kernel.now()
-        self._capture()
+        self._children = self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self._device: Any = None
         self._latencies = Latencies(self.plan.first_byte.draw, self.plan.scenario.seed, len(birth.members))
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
-    def _capture(self) -> None:
+    def _capture(self) -> children.Children | None:
         """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
-        if self.plan.scenario.trace.captures:
-            kind, _, index = self.birth.name.partition("-")
-            writer = self.recorder.register(kind, index, self.birth.node)
-            actor = f"{self.birth.name}/{os.getpid()}"
-            otel.capture(otel.Target(self.recorder, writer, self.kernel.now, self.birth.namespace, actor))
+        if not self.plan.scenario.trace.captures:
+            return None
+        kind, _, index = self.birth.name.partition("-")
+        writer = self.recorder.register(kind, index, self.birth.node)
+        actor = f"{self.birth.name}/{os.getpid()}"
+        target = otel.Target(self.recorder, writer, self.kernel.now, self.birth.namespace, actor)
+        return children.follow(otel.capture(target), self.recorder, self.birth.node, self.kernel.anchor)
 
     def wake(self) -> None:
         """Begin to empty the recorder regularly; every call of an actor says this first, a restarted one too."""
@@ -118,7 +120,9 @@ class Host:
         return {"name": self.birth.name, "pid": os.getpid(), "ray_node": context.get_node_id()}
 
     async def flush(self) -> int:
-        """Send what is recorded to the collector; give how many spans this process has sent in all."""
+        """Send the last of what is recorded to the collector; give how many spans this process has sent in all."""
+        if self._children is not None:
+            self._children.close()
         if (table := self.recorder.drain()) is not None:
             await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
         return self.recorder.drained
@@ -126,6 +130,8 @@ class Host:
     async def _flush_regularly(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
+            if self._children is not None:
+                self._children.collect()
             if (table := self.recorder.drain()) is not None:
                 self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
 

@@ -294,7 +294,7 @@ def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch:
 
     The scenario's ``costs`` are not spent: this process has its own.
     """
-    from rayio.trace import otel  # here, for a simulation has no other libraries
+    from rayio.trace import children, otel  # here, for a simulation has no other libraries
 
     plan = replace(plan, scenario=plan.scenario.model_copy(update={"costs": Costs()}))
 
@@ -302,21 +302,26 @@ def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch:
         loader = plan.scenario.loader
         wanted = max(1, loader.num_workers) * plan.world_size * loader.io_depth + plan.num_writers
         kernel = WallKernel(threads=min(wanted, 4 * (os.cpu_count() or 1) + 32))
+        provider = offspring = None
 
         async def watching() -> None:
             while True:
                 await asyncio.sleep(1.0)
+                if offspring is not None:
+                    offspring.collect()
                 watch()
 
         asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
         kernel.spawn(watching(), "watch")
-        provider = None
         if plan.scenario.trace.captures:
             writer = recorder.register("process", str(os.getpid()), 0)
             provider = otel.capture(otel.Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
+            offspring = children.follow(provider, recorder, 0, kernel.anchor)
         try:
             await House(plan, kernel, recorder, root, tallies).run()
         finally:
+            if offspring is not None:
+                offspring.close()
             if provider is not None:
                 provider.target = None
             await kernel.cancel()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -22,19 +22,26 @@ from opentelemetry.util._decorator import _agnosticcontextmanager
 
 from rayio.trace.foreign import HERE, Event, Here, Link, describe, signed
 from rayio.trace.ids import span_id, trace_id
-from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
 from rayio.trace.span import FOREIGN_LANE
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
-_NOWHERE = (-1, -1, -1, 0)
+#: The place of a span that belongs to no batch.
+NOWHERE = (-1, -1, -1, 0)
+
+
+class Sink(Protocol):
+    """What takes spans: a recorder, or a child's way to one."""
+
+    def add_wide(self, span: Wide) -> None:
+        """Take one span."""
 
 
 @dataclass
 class Target:
     """Where the spans of this process go."""
 
-    recorder: Recorder
+    recorder: Sink
     #: The number of the role (see ``Recorder.register``) that has the spans which belong to none in particular.
     writer: int
     #: Gives the time in ns since the Unix epoch.
@@ -244,7 +251,7 @@ class Span(trace.Span):
         target.recorder.add_wide(
             Wide(
                 here.writer if here is not None else target.writer, self.name, self._start, max(end, self._start),
-                target.lane(self._thread), here.place if here is not None else _NOWHERE, signed(self._parent),
+                target.lane(self._thread), here.place if here is not None else NOWHERE, signed(self._parent),
                 "error" if is_error else "ok", self._thread, attributes,
             )
         )  # fmt: skip

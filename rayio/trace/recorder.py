@@ -197,7 +197,7 @@ class Recorder:
             self._keep(columns_of(many))
             del self._many[: len(many)]
         if wide := self._wide[:]:
-            self._keep(wide_columns(wide))
+            self._keep(wide_columns(wide, self.pid))
             del self._wide[: len(wide)]
 
     def _keep(self, columns: dict[str, Any]) -> None:
@@ -222,12 +222,12 @@ class Recorder:
             start, end = start - start % self.resolution_ns, end - end % self.resolution_ns
         return table_of(
             number,
-            columns
+            {"pid": self.pid}
+            | columns
             | {
                 "role": role,
                 "index": index,
                 "node": node,
-                "pid": self.pid,
                 "batch": batch_ids(columns["rank"], columns["epoch"], columns["step"]),
                 "start_ns": start,
                 "duration_ns": end - start,

@@ -51,6 +51,8 @@ class Wide(NamedTuple):
     thread: int
     #: The text, or what makes it when the recorder is emptied, off the path of whoever ends a span.
     attributes: str | Callable[[], str]
+    #: The process, when it is another than the recorder's.
+    pid: int | None = None
 
 
 def table_of(number: int, columns: Mapping[str, Column | pa.Array]) -> pa.Table:
@@ -99,8 +101,8 @@ def columns_of(many: Sequence[Many]) -> dict[str, Any]:
     }
 
 
-def wide_columns(spans: Sequence[Wide]) -> dict[str, Any]:
-    """Give the columns of these spans, and ``writer``, ``start`` and ``end``."""
+def wide_columns(spans: Sequence[Wide], pid: int) -> dict[str, Any]:
+    """Give the columns of these spans of process ``pid``, and ``writer``, ``start`` and ``end``."""
     place = np.array([one.place for one in spans], np.int32)
     return {
         "writer": np.array([one.writer for one in spans], np.int32),
@@ -114,6 +116,7 @@ def wide_columns(spans: Sequence[Wide]) -> dict[str, Any]:
         "parent": np.array([one.parent for one in spans], np.int64),
         "status": [one.status for one in spans],
         "thread": np.array([one.thread for one in spans], np.int32),
+        "pid": np.array([pid if one.pid is None else one.pid for one in spans], np.int32),
         "attributes": [one.attributes if isinstance(one.attributes, str) else one.attributes() for one in spans],
     }
 
