@@ -248,12 +248,14 @@ def test_ray_and_the_virtual_clock_agree_on_utilisation(tmp_path: Path) -> None:
     )
     here = run(wanted, engine="virtual", root=tmp_path)
     assert here.au is not None
+    off = 1.0
     for _ in range(3):  # a machine that is busy with other work is no fault of the engine
         there = run(wanted, root=tmp_path).au
         assert there is not None
-        if abs(there - here.au) <= 0.05:
+        off = abs(there - here.au)
+        if off <= 0.05:
             break
-    assert abs(there - here.au) <= 0.05
+    assert off <= 0.05
     assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"], "modelled storage needs no files"
 
 
