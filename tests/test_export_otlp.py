@@ -419,7 +419,7 @@ def test_empty_and_damaged_runs_are_said(tmp_path: Path, capsys: pytest.CaptureF
 
 @pytest.fixture
 def rotel(tmp_path: Path) -> Iterator[Callable[[str], tuple[str, str]]]:
-    """Start the collector that PyPI has; give what starts one towards a URL: its addresses for HTTP and gRPC."""
+    """Start a collector that others wrote; give what starts one towards a URL: its addresses for HTTP and gRPC."""
     import os
     import socket
     import subprocess
