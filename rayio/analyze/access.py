@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup, Occupied
-from rayio.analyze.timeline import Ints, Lives, integers, texts
+from rayio.analyze.timeline import Ints, Lives, integers, nearest_rank, texts
 from rayio.storage.base import OPEN, READ
 
 if TYPE_CHECKING:
@@ -102,11 +102,9 @@ def _bandwidth(nbytes: Ints, length: Ints) -> dict[str, float] | None:
     if not moved.any():
         return None
     each = np.sort(nbytes[moved] / (length[moved] / 1e9))
-    last = len(each)
     return {
         "mean": float(nbytes[moved].sum() / (length[moved].sum() / 1e9)),
-        "p50": float(each[-(-last * 50 // 100) - 1]),
-        "p99": float(each[-(-last * 99 // 100) - 1]),
+        **{f"p{percent}": float(each[nearest_rank(len(each), percent)]) for percent in (50, 99)},
     }
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.dlio import dlio
 from rayio.analyze.evaluation import EVALUATION, evaluation
-from rayio.analyze.timeline import PHASES, SPLIT, Ints, Lives, Steps, integers, texts, timeline
+from rayio.analyze.timeline import PHASES, SPLIT, Ints, Lives, Steps, integers, nearest_rank, texts, timeline
 from rayio.data.sampler import Sampler
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
@@ -326,7 +326,7 @@ def _statistics(durations: Ints) -> dict[str, float | int] | None:
     number = len(durations)
     if number == 0:
         return None
-    places = {"p50": -(-number * 50 // 100) - 1, "p90": -(-number * 90 // 100) - 1, "p99": -(-number * 99 // 100) - 1}
+    places = {f"p{percent}": nearest_rank(number, percent) for percent in (50, 90, 99)}
     ordered = np.partition(durations, [*places.values(), number - 1])
     return {
         "count": number,

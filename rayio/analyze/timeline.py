@@ -90,6 +90,11 @@ def integers(spans: pa.Table, column: str) -> Ints:
     return values.astype(np.int64, copy=False)
 
 
+def nearest_rank(number: int, percent: int) -> int:
+    """Give the place of a percentile among ``number`` sorted values: it is always one that occurred."""
+    return -(-number * percent // 100) - 1
+
+
 def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     """Work out the lives and the steps of every rank from a table of spans, in any order.
 

@@ -254,8 +254,7 @@ class TrainerRank(Host):
         super().__init__(birth)
         self.tallies = {rank: Tally(rank) for (rank,) in birth.members}
         self.queues = birth.holders("queue", set(birth.members))
-        self.barrier = birth.find("barrier") if self.plan.has_barrier else None
-        self.announcing = None if self.barrier is None else RemoteBarrier(self.barrier, self.kernel)
+        self.barrier = RemoteBarrier(birth.find("barrier"), self.kernel) if self.plan.has_barrier else None
         ranks = [rank for (rank,) in birth.members]
         writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
         self.writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
@@ -272,8 +271,7 @@ class TrainerRank(Host):
 
     async def _train(self, rank: int, attempt: int) -> None:
         env = self.env("rank", str(rank), writers=self.writers)
-        if self.announcing is not None:
-            env.barrier = self.announcing
+        env.barrier = self.barrier
         if self.plan.scenario.loader.num_workers == 0:
             env.storage = self.plan.data_storage(self.storage)
             env.queue = InlineQueue(env, self.plan.loading())
@@ -285,7 +283,7 @@ class TrainerRank(Host):
                 env.queue = PhasedQueue(env.queue, evaluation, len(self.plan.steps))
         await roles.train(env, self.plan.training(rank), self.tallies[rank], attempt)
         if self.barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
-            self.barrier.announce.remote([(Where(rank, len(self.plan.steps), 0, attempt), 0)])
+            self.barrier.handle.announce.remote([(Where(rank, len(self.plan.steps), 0, attempt), 0)])
 
 
 class CheckpointWriter(Host):
