@@ -173,8 +173,8 @@ def whole_runs(root: str, span_seconds: float) -> None:
     """Print the CPU of runs at each level beside ``none``: the same scenario in turns, in this process.
 
     A shared machine's CPU seconds vary by more than the goal, so there are two answers: the mean of pairs with its 95 %
-    interval, and what was accounted for: the spans, at ``span_seconds`` each, and the CPU time that passed in what is done
-    with them (live view, files, compaction, reading them back, numbers) beyond the same of the run at ``none``.
+    interval, and what was accounted for: the spans, at ``span_seconds`` each, and the CPU time that passed in what is
+    done with them (live view, files, compaction, reading them back, numbers) beyond the same of the run at ``none``.
     """
     scenario: dict[str, Any] = {
         "name": "levels",

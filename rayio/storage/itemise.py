@@ -20,11 +20,16 @@ def itemise(
     """Lay a lease's requests out between its arrival and when it was served (ns).
 
     ``requests`` and ``opens`` are the seconds that each takes on an idle system. At most ``depth`` are under way, each
-    file is opened before its share of the requests (opens are spread evenly over them). A lease that had to wait for
-    the shared part of the device is longer than that: all its requests are stretched alike, so that they fill it.
+    file is opened before the first request to it (where files are not known, opens are spread evenly). A lease that had
+    to wait for the shared part of the device is longer than that: all its requests are stretched alike, so that they
+    fill it.
     """
     number = len(requests)
-    before = np.bincount(np.arange(len(opens)) * number // max(len(opens), 1), minlength=number)[:number]
+    files, file, offset = ([""], np.zeros(number, np.int64), None) if places is None else places()
+    opened = np.flatnonzero(np.diff(file, prepend=-1))
+    if len(opened) != len(opens):
+        opened = np.arange(len(opens)) * number // max(len(opens), 1)
+    before = np.bincount(opened, minlength=number)[:number]
     is_open = np.zeros(len(opens) + number, np.bool_)
     at = np.arange(number) + np.cumsum(before)
     is_open[:] = True
@@ -42,10 +47,9 @@ def itemise(
     rows["nbytes"][at] = sizes
     if kind == WRITE:
         rows["offset"][at] = np.cumsum(sizes) - sizes
-    if places is None:
-        return Issued(rows, [""])
-    files, file, offset = places()
-    rows["file"][at], rows["offset"][at] = file, offset
+    rows["file"][at] = file
+    if offset is not None:
+        rows["offset"][at] = offset
     # An open belongs to the request that follows it.
     rows["file"][is_open] = file[np.searchsorted(at, np.flatnonzero(is_open))]
     return Issued(rows, files)
