@@ -78,7 +78,7 @@ class Npz:
         address = (batch.rank, batch.epoch, batch.step)
         if layout.samples_per_file == 1 and batch.nbytes.size and batch.nbytes.min() >= WINDOW_BYTES:
             nbytes = np.full((batch.nbytes.size, 3), WINDOW_BYTES, np.int64)
-            nbytes[:, 2] = batch.nbytes
+            nbytes[:, 2] = batch.nbytes[np.argsort(batch.files, kind="stable")]
             return Requests(address, len(batch.files), nbytes.ravel(), partial(self._places, layout, batch))
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
@@ -112,7 +112,7 @@ class Npz:
             return None
         steps, size = nbytes.shape
         table = np.full((steps, size, 3), WINDOW_BYTES, np.int64)
-        table[:, :, 2] = nbytes
+        table[:, :, 2] = np.take_along_axis(nbytes, np.argsort(files, axis=1, kind="stable"), axis=1)
         totals = (nbytes.sum(axis=1) + 2 * size * WINDOW_BYTES).tolist()
         edges = [*range(0, 3 * size * steps + 1, 3 * size)]
         return RequestTable([size] * steps, table.ravel(), edges, totals)
