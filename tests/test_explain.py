@@ -219,6 +219,19 @@ def test_a_real_run_is_simulated_with_what_its_engine_added(tmp_path: Path) -> N
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=0.005)
 
 
+@pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", {"dedicated": 3}])
+def test_what_a_checkpoint_takes_beyond_its_slowest_writer_is_simulated_too(tmp_path: Path, writers: Any) -> None:
+    saved = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": 5000}, "writers": writers}
+    wanted = planted(costs={"checkpoint": "70 ms"}, checkpoint=saved, train__compute="20 ms")
+    run = simulated(wanted)
+    path = directory(tmp_path, wanted.model_copy(update={"costs": Costs()}), run)
+    told = path / "run.json"
+    told.write_text(told.read_text().replace('"virtual"', '"ray"'))
+    found = explain(path)
+    assert share(found, "checkpoint") > 5 * POINTS
+    assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=0.005)
+
+
 def test_of_a_long_run_the_first_epochs_are_simulated_with_their_evaluations(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

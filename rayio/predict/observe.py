@@ -84,7 +84,7 @@ def reads(spans: pa.Table) -> Reads:
     last = np.ones(len(first), np.bool_)
     last[:-1] = batch[first][1:] != batch[first][:-1]
     kept, at = first[last], mine[first[last]]
-    everyone = _numbers(spans, "index")
+    everyone = numbers(spans, "index")
     return Reads(
         batch=batch[kept],
         reader=everyone[at],
@@ -98,7 +98,7 @@ def reads(spans: pa.Table) -> Reads:
     )
 
 
-def _numbers(spans: pa.Table, column: str) -> Ints:
+def numbers(spans: pa.Table, column: str) -> Ints:
     """Number the texts of a dictionary column; equal texts have equal numbers."""
     known = tuple(sorted({text for chunk in spans.column(column).chunks for text in chunk.dictionary.to_pylist()}))
     place = {text: number for number, text in enumerate(known)}

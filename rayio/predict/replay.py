@@ -16,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
-from rayio.analyze.intervals import Lookup
+from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.metrics import RunShape, find_window
 from rayio.analyze.stages import KINDS, Places, Work
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.predict import observe
 from rayio.predict.costs import costs as costs_of
+from rayio.predict.costs import typical
 from rayio.scenario import derive, evaluation
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
 from rayio.scenario.phases import Every
@@ -211,12 +212,12 @@ def _writes(spans: pa.Table, length: Ints) -> Floats:
 
 
 def _costs(spans: pa.Table, charged: Attribution, scenario: Scenario) -> Costs:
-    """Measure what the engine's messages and wake-ups cost, as ``rayio calibrate`` does; writes have theirs in them."""
+    """Measure what the engine's messages and wake-ups cost, as ``rayio calibrate`` does."""
     loader, sync = scenario.loader, scenario.train.sync
     read = observe.reads(spans)
     window, _ = find_window(charged.lives, charged.steps, RunShape.of(scenario))
     has_queue = np.full(len(read.batch), loader.num_workers > 0)
-    return costs_of(
+    found = costs_of(
         observe.batches(spans, read.of(has_queue), derive.window_steps(scenario)),
         charged.steps,
         window.begin if window else 0,
@@ -224,3 +225,18 @@ def _costs(spans: pa.Table, charged: Attribution, scenario: Scenario) -> Costs:
         backlog=loader.assignment == "static" and loader.prefetch_factor > 1,
         sync_seconds=None if sync.kind == "none" else derive.allreduce_seconds(sync, derive.world_size(scenario)),
     )
+    return found.model_copy(update={"checkpoint": _message_of_checkpoints(spans)})
+
+
+def _message_of_checkpoints(spans: pa.Table) -> float:
+    """Give what checkpoints take beyond the writer that takes longest, in seconds."""
+    name = texts(spans, "name", ("write", "fsync", "checkpoint"))
+    role = texts(spans, "role", ("checkpoint_writer", "rank"))
+    lane, batch, length = (integers(spans, column) for column in ("lane", "batch", "duration_ns"))
+    works = np.flatnonzero((role == 0) & (lane == 0) & ((name == 0) | (name == 1)))
+    saves = np.flatnonzero((role == 1) & (name == 2))
+    shard, of = np.unique(np.stack([batch[works], observe.numbers(spans, "index")[works]]), axis=1, return_inverse=True)
+    taken = np.zeros(shard.shape[1], np.int64)
+    np.add.at(taken, of.reshape(-1), length[works])
+    slowest = Lookup(shard[0], taken).find(batch[saves])
+    return round(typical(length[saves] - pick(taken, slowest, length[saves]))) / 1e9
