@@ -150,6 +150,7 @@ def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command()(compare)
     app.command()(query)
-    imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make runs of other benchmarks' results.")
+    told = "Make runs of other benchmarks' results.\n\nExample:  rayio import dlio-results results/unet3d/run_1"
+    imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=told)
     imports.command("dlio-results")(dlio_results)
     app.add_typer(imports, name="import")

@@ -295,7 +295,7 @@ class _Session:
         self.directory.write_result(result)
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
-            self.reporter.say(f"interrupted; what was recorded until then is in {done.path}")
+            self.reporter.say(f"what was recorded until the interrupt is in {done.path}")
             raise error
         if isinstance(error, RayioError):
             self.reporter.say(f"the run broke off; what was recorded until then is in {done.path}")
