@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -265,20 +266,34 @@ def test_actors_that_do_not_start_in_time_are_named(tmp_path: Path) -> None:
         run(wanted, root=tmp_path)
 
 
-def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster(tmp_path: Path) -> None:
-    environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
-    script = Path(__file__).with_name("two_nodes.py")
-    done = subprocess.run(
-        [sys.executable, script, tmp_path], env=environment, capture_output=True, text=True, check=False, timeout=180
-    )
+def on_two_nodes(root: Path, *more: str) -> dict[str, Any]:
+    """Run tests/two_nodes.py; give what it prints."""
+    environment = {**os.environ, "HOME": str(root), "RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, str(Path(__file__).with_name("two_nodes.py")), str(root), *more]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
-    told = json.loads(done.stdout.splitlines()[-1])
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster(tmp_path: Path) -> None:
+    told = on_two_nodes(tmp_path)
     where = told["where"]
     assert told["nodes"] == 2
     assert where["rank-0"] != where["rank-1"]
     assert where["queue-0"] == where["rank-0"]
     assert [where[f"reader-0-{w}"] == where["rank-0"] for w in (0, 1)] == [True, False]
     assert told["ledger"]["even"] is True
+    assert (told["exit"], "error" in told) == (0, False)
+
+
+@pytest.mark.slow
+def test_a_lost_ray_node_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    told = on_two_nodes(tmp_path, "lose")
+    assert re.fullmatch(r"rank-1 died \(.*its Ray node on \S+ was lost\); a rank is not restarted: .*", told["error"])
+    assert told["exit"] == 2
+    assert 0 < told["ledger"]["delivered_steps"] < told["ledger"]["planned_steps"]
+    assert told["spans"] > 100
 
 
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:

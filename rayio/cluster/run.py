@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -166,12 +166,22 @@ class Run:
                     self.outcome.tallies += ray.get(reference)
                 except RayTaskError as error:
                     raise plain(error) from None
-                except RayError:  # of several kinds: killed by Ray for its memory is another one than killed
+                except RayError as end:  # of several kinds: killed by Ray for its memory is another one than killed
                     raise RunError(
-                        f"{lives[reference]} died (killed, or out of memory); a rank is not restarted: "
+                        f"{lives[reference]} died ({self._why(lives[reference], end)}); a rank is not restarted: "
                         "the run is over, what was recorded is in the run directory"
                     ) from None
             watch(self._progress())
+
+    def _why(self, name: str, error: RayError) -> str:
+        """Say what an actor died of, as far as Ray knows: it takes a quarter of a minute to know of a lost node."""
+        home = next((actor["ray_node"] for actor in self.outcome.actors if actor["name"] == name), None)
+        node = next((node for node in ray.nodes() if node["NodeID"] == home), None)
+        if node is not None and not node["Alive"]:
+            return f"its Ray node on {node['NodeManagerHostname']} was lost"
+        if node is not None and isinstance(error, ActorUnavailableError):
+            return f"killed, or its Ray node on {node['NodeManagerHostname']} was lost"
+        return "killed, or out of memory"
 
     def _progress(self) -> dict[str, Any]:
         try:
