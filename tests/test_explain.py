@@ -207,14 +207,18 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
     assert {**beside, "run": ""} == {**alone, "run": ""}
 
 
+def explained_as_real(wanted: Scenario, root: Path) -> dict[str, Any]:
+    """Explain a run with costs that its scenario does not know of, as those of a real engine are."""
+    path = directory(root, wanted.model_copy(update={"costs": Costs()}), simulated(wanted))
+    told = path / "run.json"
+    told.write_text(told.read_text().replace('"virtual"', '"ray"'))
+    return explain(path)
+
+
 def test_a_real_run_is_simulated_with_what_its_engine_added(tmp_path: Path) -> None:
     costs = {"lease": "2 ms", "put": "3 ms", "take": "1 ms", "step": "4 ms"}
     wanted = planted(costs=costs, loader__decode="8 ms", train__epochs=2, dataset__num_files=240)
-    run = simulated(wanted)
-    path = directory(tmp_path, wanted.model_copy(update={"costs": Costs()}), run)
-    told = path / "run.json"
-    told.write_text(told.read_text().replace('"virtual"', '"ray"'))
-    found = explain(path)
+    found = explained_as_real(wanted, tmp_path)
     assert share(found, "other") > 5 * POINTS
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=0.005)
 
@@ -223,11 +227,7 @@ def test_a_real_run_is_simulated_with_what_its_engine_added(tmp_path: Path) -> N
 def test_what_a_checkpoint_takes_beyond_its_slowest_writer_is_simulated_too(tmp_path: Path, writers: Any) -> None:
     saved = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": 5000}, "writers": writers}
     wanted = planted(costs={"checkpoint": "70 ms"}, checkpoint=saved, train__compute="20 ms")
-    run = simulated(wanted)
-    path = directory(tmp_path, wanted.model_copy(update={"costs": Costs()}), run)
-    told = path / "run.json"
-    told.write_text(told.read_text().replace('"virtual"', '"ray"'))
-    found = explain(path)
+    found = explained_as_real(wanted, tmp_path)
     assert share(found, "checkpoint") > 5 * POINTS
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=0.005)
 
