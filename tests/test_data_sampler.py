@@ -15,7 +15,7 @@ from rayio.data.partition import PARTITIONS
 from rayio.data.sampler import Sampler, sample_digest
 from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.errors import DataError, ScenarioError
-from rayio.scenario import derive
+from rayio.scenario import checks, derive
 from rayio.scenario.distribution import Constant, Normal
 from rayio.scenario.model import Scenario
 
@@ -356,7 +356,7 @@ def test_sampler_and_formulas_agree_whatever_ranks_share(  # type: ignore[no-unt
         "train": {"compute": 1, "steps": cap},
     }
     scenario = Scenario.model_validate(data)
-    assume([*derive.contradictions(scenario)] == [])
+    assume([*checks.contradictions(scenario)] == [])
     sampler = Sampler.from_scenario(scenario)
     steps = [sampler.steps(0, rank) for rank in range(2 * nodes)]
     assert (min(steps), max(steps)) == derive.rank_steps(scenario)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import ScenarioError
-from rayio.scenario import derive
+from rayio.scenario import checks, derive
 from rayio.scenario.load import build
 from rayio.scenario.model import AllReduce, Barrier, NoSync, Scenario
 
@@ -32,7 +32,7 @@ def saving(**keys: Any) -> dict[str, Any]:
 
 
 def test_the_numbers_of_a_small_scenario_are_those_worked_out_by_hand() -> None:
-    assert derive.table(scenario(checkpoint=saving(every={"steps": 3}))) == {
+    assert checks.table(scenario(checkpoint=saving(every={"steps": 3}))) == {
         "world_size": 4,
         "num_files": 10,
         "num_samples": 50,
@@ -105,7 +105,7 @@ def test_weak_scaling_gives_every_rank_the_dataset_for_itself() -> None:
         one = scenario(
             cluster={"nodes": nodes}, dataset={"path": "model://x"}, loader={"scaling": scaling}, train={"steps": 9}
         )
-        table = derive.table(one)
+        table = checks.table(one)
         return tuple(table[name] for name in NAMES)
 
     assert NAMES[0] == "num_files"
@@ -124,7 +124,7 @@ NAMES = (
 
 @pytest.mark.parametrize("scaling", ["strong", "weak"])
 def test_a_replicated_dataset_is_read_whole_by_every_rank(scaling: str) -> None:
-    table = derive.table(scenario(loader={"partition": "replicated", "scaling": scaling}))
+    table = checks.table(scenario(loader={"partition": "replicated", "scaling": scaling}))
     assert tuple(table[name] for name in NAMES) == (10, 50, 200, 16, 8, 0, 50_000)
     assert derive.samples_per_rank(scenario(loader={"partition": "replicated"})) == (50, 50)
 
@@ -147,7 +147,7 @@ def test_a_replicated_dataset_is_read_whole_by_every_rank(scaling: str) -> None:
     ],
 )
 def test_a_shuffle_or_scaling_that_changes_nothing_is_said(sections: dict[str, Any], said: str | None) -> None:
-    lines = derive.idle(scenario(**sections))
+    lines = checks.idle(scenario(**sections))
     assert len(lines) == (said is not None)
     assert said is None or lines[0].startswith(said)
 
@@ -271,25 +271,25 @@ def test_values_that_contradict_each_other_are_refused(sections: dict[str, Any],
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
 def test_threads_are_said_to_change_nothing_for_a_single_reader(workers: int) -> None:
-    said = derive.idle(scenario(loader={"worker": "thread", "num_workers": workers, "prefetch_factor": 2}))
+    said = checks.idle(scenario(loader={"worker": "thread", "num_workers": workers, "prefetch_factor": 2}))
     assert any("loader.worker=thread: changes nothing" in line for line in said) == (workers < 2)
 
 
 def test_keeping_the_last_batch_where_all_are_whole_is_said_to_change_nothing() -> None:
     fits = scenario(cluster={"nodes": 1}, loader={"batch_size": 5, "drop_last": False})
-    assert any("loader.drop_last=false: changes nothing" in line for line in derive.idle(fits))
-    assert not any("drop_last" in line for line in derive.idle(scenario(loader={"drop_last": False})))
+    assert any("loader.drop_last=false: changes nothing" in line for line in checks.idle(fits))
+    assert not any("drop_last" in line for line in checks.idle(scenario(loader={"drop_last": False})))
 
 
 def test_the_largest_batch_and_the_most_ranks_that_fit_are_accepted() -> None:
     assert derive.steps_per_epoch(scenario(loader={"batch_size": 12})) == 1
     assert derive.steps_per_epoch(scenario(cluster={"nodes": 25}, loader={"batch_size": 1})) == 1
-    assert derive.table(scenario(dataset={"sample_bytes": 16}))["dataset_bytes"] == 800
+    assert checks.table(scenario(dataset={"sample_bytes": 16}))["dataset_bytes"] == 800
 
 
 def test_a_scenario_made_in_python_can_be_checked() -> None:
     fine = scenario()
-    derive.check(fine)
+    checks.check(fine)
     changed = fine.model_copy(update={"loader": fine.loader.model_copy(update={"batch_size": 99})})
     with pytest.raises(ScenarioError, match=r"loader\.batch_size=99"):
-        derive.check(changed)
+        checks.check(changed)

@@ -14,7 +14,7 @@ from handmade import Trace
 from rayio.analyze.metrics import RunShape, measure
 from rayio.errors import DataError, ScenarioError
 from rayio.pipeline.plan import Plan
-from rayio.scenario import derive
+from rayio.scenario import checks, derive
 from rayio.scenario.evaluation import idle, num_evaluations, phase_of
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
@@ -198,7 +198,7 @@ def test_the_phase_is_a_scenario_that_the_formulas_know() -> None:
     assert phase is not None
     assert (derive.num_samples(phase), derive.rank_steps(phase), derive.samples_read(phase)) == (21, (2, 2), 16)
     assert phase.train.epochs == num_evaluations(wanted) == 4
-    table = derive.table(wanted)
+    table = checks.table(wanted)
     assert [table[f"evaluation_{name}"] for name in ("samples", "steps", "dataset_bytes")] == [16, 2, 21_000]
 
 

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from rayio.errors import ScenarioError
-from rayio.scenario import derive
+from rayio.scenario import checks, derive
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import packaged_folder
@@ -241,11 +241,11 @@ def check(content: bytes) -> bool:
             assert len(line) < 1000, line
             return False
         assert isinstance(scenario, Scenario)
-        for name, value in derive.table(scenario).items():
+        for name, value in checks.table(scenario).items():
             # A rank that computes in no time asks for data infinitely fast; everything else is a finite number.
             is_instant = name == "read_demand" and scenario.train.compute.expected == 0
             assert (math.isfinite(value) and value >= 0) or is_instant, (name, value)
-        derive.idle(scenario)
+        checks.idle(scenario)
         assert len(derive.checkpoint_shards(scenario)) < 1 << 21
     return True
 

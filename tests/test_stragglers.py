@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rayio.scenario import derive
+from rayio.scenario import checks
 from rayio.scenario.load import build
 from rayio.scenario.write import to_yaml
 from scenarios import run_locally, scenario, simulated
@@ -48,6 +48,6 @@ def test_it_is_written_back_as_it_was_and_none_is_none() -> None:
 
 
 def test_a_factor_of_one_is_said_to_do_nothing() -> None:
-    assert "train.stragglers.factor=1: slows nobody down" in derive.idle(
+    assert "train.stragglers.factor=1: slows nobody down" in checks.idle(
         scenario(train__stragglers={"ranks": [0], "factor": 1})
     )

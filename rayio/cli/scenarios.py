@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rayio.errors import ScenarioError
-from rayio.scenario import derive
+from rayio.scenario import checks, derive
 from rayio.scenario.load import load, packaged
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import json_schema, to_yaml
@@ -40,7 +40,7 @@ def validate(source: Source, overrides: Overrides = None) -> None:
         f"{derive.num_samples(scenario)} samples, {format_bytes(derive.dataset_bytes(scenario))}"
         + "".join(f"; {text}" for text in left_out)
     )
-    for text in derive.idle(scenario):
+    for text in checks.idle(scenario):
         print(f"note: {text}")
 
 
@@ -59,7 +59,7 @@ def show(source: Source, overrides: Overrides = None) -> None:
     scenario = _checked(source, overrides)
     print(to_yaml(scenario), end="")
     print("\n# derived")
-    for name, value in derive.table(scenario).items():
+    for name, value in checks.table(scenario).items():
         write = next((form for suffix, form in _FORMATS.items() if name.endswith(suffix)), str)
         print(f"# {name}: {write(value)}")
     if isinstance(scenario.storage.model, str):

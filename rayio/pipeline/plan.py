@@ -23,7 +23,7 @@ from rayio.pipeline.phases import Phased, PhasedStorage
 from rayio.pipeline.queue import QueueSpec
 from rayio.pipeline.schedule import Schedule
 from rayio.pipeline.training import Training
-from rayio.scenario import derive, evaluation
+from rayio.scenario import checks, derive, evaluation
 from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Distribution, LogNormal
 from rayio.scenario.model import NO_TIME, Scenario, StorageParameters
@@ -60,7 +60,7 @@ class Plan:
                 raise ScenarioError(f"storage.model={model}: {error}") from None
         decode = self.scenario.loader.decode
         if self.modelled and isinstance(decode, Work) and decode.rate is None:
-            raise ScenarioError(f"loader.decode={decode.kind}: modelled storage has no bytes; {derive.RATE_IS_MISSING}")
+            raise ScenarioError(f"loader.decode={decode.kind}: modelled storage has no bytes; {checks.RATE_IS_MISSING}")
 
     @cached_property
     def world_size(self) -> int:

@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from rayio.errors import ScenarioError
-from rayio.scenario import derive
+from rayio.scenario import checks
 from rayio.scenario.explain import explain, more
 from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
@@ -57,7 +57,7 @@ def _build(layers: Sequence[Layer]) -> Scenario:
         scenario = Scenario.model_validate(data)
     except ValidationError as error:
         raise ScenarioError(explain(error, data, layers)) from None
-    contradictions = [*derive.contradictions(scenario)]
+    contradictions = [*checks.contradictions(scenario)]
     if contradictions:
         raise ScenarioError(f"{label}: {contradictions[0]}{more(len(contradictions))}")
     return scenario

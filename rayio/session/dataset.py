@@ -9,7 +9,7 @@ from typing import Any
 
 from rayio.errors import ScenarioError, StorageError
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario import derive, evaluation
+from rayio.scenario import checks, derive, evaluation
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.units import format_bytes
@@ -20,7 +20,7 @@ def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[st
     if isinstance(source, Scenario):
         if overrides:
             raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
-        derive.check(source)
+        checks.check(source)
         return source
     return load(source, overrides or ())
 

@@ -26,7 +26,7 @@ from rayio.pipeline import ledger
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario import derive
+from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session.dataset import base_folder, prepare_files, resolve
@@ -121,7 +121,7 @@ class _Session:
         self.plan = Plan(scenario, modelled=engine == "virtual" or scenario.dataset.is_modelled)
         self.shape = RunShape.of(scenario)
         self.planned_steps = derive.total_rank_steps(scenario)
-        self.notes = derive.idle(scenario)
+        self.notes = checks.idle(scenario)
         if engine != "ray" and scenario.loader.worker == "thread":
             self.notes.append(f"loader.worker=thread: is for Ray; on the {engine} engine all roles share one process")
         self.live = Live()

@@ -1,0 +1,153 @@
+"""Whether the values of a scenario agree with each other, which do nothing, and every derived number by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rayio.errors import ScenarioError
+from rayio.scenario import derive, evaluation
+from rayio.scenario.decode import Work
+from rayio.scenario.fields import show
+from rayio.scenario.model import Dedicated, Scenario, StorageParameters
+from rayio.units import format_bytes
+
+RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
+
+
+def check(scenario: Scenario) -> None:
+    """Refuse values that contradict each other.
+
+    Raises:
+        ScenarioError: one line that names the keys, their values and what would be allowed.
+    """
+    for message in contradictions(scenario):
+        raise ScenarioError(message)
+
+
+def contradictions(scenario: Scenario) -> Iterator[str]:
+    """Give one line for each pair of values that contradict each other."""
+    samples, ranks = derive.num_samples(scenario), derive.world_size(scenario)
+    cluster, dataset, loader, train = scenario.cluster, scenario.dataset, scenario.loader, scenario.train
+    who = f"cluster.nodes={cluster.nodes} × cluster.ranks_per_node={cluster.ranks_per_node}"
+    files = f"dataset.num_files={dataset.num_files} × dataset.samples_per_file={dataset.samples_per_file}"
+    if derive.num_files(scenario) != dataset.num_files:
+        files += f" × {ranks} ranks (loader.scaling=weak)"
+    share = derive.samples_per_rank(scenario)[0]
+    if ranks > derive.MAX_RANKS:
+        yield f"{who}: {ranks} ranks; at most {derive.MAX_RANKS} are possible"
+    elif samples > derive.MAX_SAMPLES:
+        yield f"{files}: {samples} samples; at most {derive.MAX_SAMPLES} are possible"
+    elif share < 1:
+        yield f"{who}: {ranks} ranks for the {samples} samples of {files}; use at most {samples} ranks"
+    elif loader.drop_last and loader.batch_size > share:
+        yield (
+            f"loader.batch_size={loader.batch_size}: {ranks} ranks need {loader.batch_size * ranks} samples for a"
+            f" step, {files} has {samples}{' for each of them' * derive.is_replicated(scenario)}; use at most {share}"
+            ", or loader.drop_last=false"
+        )
+    for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
+        if loader.shuffle == shuffle and together is None:
+            yield f"loader.shuffle={shuffle}: give loader.shuffle_{shuffle}, a number of samples"
+    if isinstance(model := scenario.storage.model, StorageParameters) and None not in (
+        model.requests_per_second,
+        model.opens_per_second,
+    ):
+        yield "storage.model.opens_per_second: takes the place of requests_per_second; give one of them"
+    if train.epochs > derive.MAX_EPOCHS:
+        yield f"train.epochs={train.epochs}: at most {derive.MAX_EPOCHS} are possible"
+    if (steps := derive.steps_per_epoch(scenario)) > derive.MAX_STEPS:
+        yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {derive.MAX_STEPS} are possible"
+    if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
+        slow = show(train.stragglers.ranks)
+        yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"
+    if dataset.sample_bytes.expected < derive.MIN_SAMPLE_BYTES:
+        size = format_bytes(dataset.sample_bytes.expected)
+        least = f"{derive.MIN_SAMPLE_BYTES} B, which hold a sample's id and digest"
+        yield f"dataset.sample_bytes={size}: must be at least {least}"
+    if derive.dataset_bytes(scenario) > derive.MAX_BYTES:
+        size = format_bytes(derive.dataset_bytes(scenario))
+        yield f"{files} × dataset.sample_bytes: {size}; at most {format_bytes(derive.MAX_BYTES)} are possible"
+    if loader.worker == "thread" and cluster.placement == "spread" and cluster.nodes > 1:
+        yield (
+            f"loader.worker=thread: the readers of a rank share a process, and cluster.placement=spread has them on "
+            f"{cluster.nodes} nodes; use cluster.placement=colocated"
+        )
+    if dataset.is_modelled and isinstance(loader.decode, Work) and loader.decode.rate is None:
+        yield f"loader.decode.kind={loader.decode.kind}: dataset.path={dataset.path} has no bytes; {RATE_IS_MISSING}"
+    if not derive.ideal_seconds(scenario) <= derive.MAX_SECONDS:
+        long = f"{derive.total_steps(scenario)} steps take {derive.ideal_seconds(scenario):.3g} s"
+        yield f"train.compute={train.compute.expected:.3g} s: {long}; at most {derive.MAX_SECONDS:.3g} s are possible"
+    if dataset.is_modelled and loader.payload == "real":
+        yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
+    yield from evaluation.contradictions(scenario)
+    if scenario.checkpoint is not None and isinstance(scenario.checkpoint.writers, Dedicated):
+        writers, state = scenario.checkpoint.writers.dedicated, scenario.checkpoint.model.bytes
+        if writers > state:
+            yield f"checkpoint.writers.dedicated={writers}: more writers than the {state} B of checkpoint.model.bytes"
+    for name, value in table(scenario).items():
+        is_instant = name == "read_demand" and train.compute.expected == 0
+        if not is_instant and not math.isfinite(value):
+            yield f"{name} is {value}: a size, a rate or a time is too large or too small for a number"
+
+
+def idle(scenario: Scenario) -> list[str]:
+    """Give one line for each key that asks for something which this run is too short, or too simple, to do."""
+    train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
+    said = evaluation.idle(scenario)
+    if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
+        first = derive.checkpoint_period(scenario)
+        said.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
+    if train.warmup_steps >= steps:
+        said.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
+    if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
+        said.append(f"train.steps={train.steps}: caps nothing, an epoch has {derive.uncapped_steps(scenario)[1]} steps")
+    if not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
+        said.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
+    if train.stragglers is not None and train.stragglers.factor == 1:
+        said.append("train.stragglers.factor=1: slows nobody down")
+    if loader.num_workers == 0 and loader.prefetch_factor != type(loader).model_fields["prefetch_factor"].default:
+        said.append(f"loader.prefetch_factor={loader.prefetch_factor}: nothing is prefetched with loader.num_workers=0")
+    if loader.worker == "thread" and loader.num_workers < 2:
+        said.append(f"loader.worker=thread: changes nothing with loader.num_workers={loader.num_workers}")
+    for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
+        if loader.shuffle != shuffle and together is not None:
+            said.append(
+                f"loader.shuffle_{shuffle}={together}: nothing asks for it with loader.shuffle={loader.shuffle}"
+            )
+    together = {"file": scenario.dataset.samples_per_file, "block": loader.shuffle_block}.get(loader.shuffle)
+    if together is not None and together >= derive.num_samples(scenario):
+        said.append(
+            f"loader.shuffle={loader.shuffle}: shuffles nothing, all {derive.num_samples(scenario)} samples are in one"
+        )
+    if loader.scaling == "weak" and derive.is_replicated(scenario):
+        said.append("loader.scaling=weak: changes nothing with loader.partition=replicated, which is every rank's own")
+    return said
+
+
+def table(scenario: Scenario) -> dict[str, float]:
+    """Give the derived numbers by name, as ``rayio show`` prints them; bytes, seconds and bytes per second."""
+    return {
+        "world_size": derive.world_size(scenario),
+        "num_files": derive.num_files(scenario),
+        "num_samples": derive.num_samples(scenario),
+        "samples_per_epoch": derive.samples_per_epoch(scenario),
+        "steps_per_epoch": derive.steps_per_epoch(scenario),
+        "fewest_steps_per_epoch": derive.rank_steps(scenario)[0],
+        "total_steps": derive.total_steps(scenario),
+        "dropped_samples": derive.dropped_samples(scenario),
+        "capped_samples": derive.capped_samples(scenario),
+        "dataset_bytes": derive.dataset_bytes(scenario),
+        "batch_bytes": derive.batch_bytes(scenario),
+        "window_steps": derive.window_steps(scenario),
+        "window_bytes": derive.window_bytes(scenario),
+        "read_demand": derive.read_demand(scenario),
+        "ideal_seconds": derive.ideal_seconds(scenario),
+        "num_readers": derive.num_readers(scenario),
+        "num_queues": derive.num_queues(scenario),
+        "num_writers": derive.num_writers(scenario),
+        "num_checkpoints": derive.num_checkpoints(scenario),
+        "checkpoint_bytes": derive.checkpoint_bytes(scenario),
+        "allreduce_seconds": derive.allreduce_seconds(scenario.train.sync, derive.world_size(scenario)),
+        **evaluation.table(scenario),
+    }
