@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from datasets import on_disk
 
-from rayio.data.formats import FORMATS
-from rayio.data.layout import Layout
+from rayio.data.formats import FORMATS, layout_of
 from rayio.errors import DataError, ScenarioError
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
@@ -52,7 +51,7 @@ def test_real_files_are_delivered_in_the_order_and_with_the_requests_that_were_p
 @pytest.mark.parametrize(("format", "chunk"), WAYS)
 def test_a_damaged_file_ends_the_run_by_file_and_sample(format: str, chunk: Any, tmp_path: Path) -> None:
     plan = on_disk(wanted(format, chunk), tmp_path)
-    path = tmp_path / "data" / Layout.from_scenario(plan).path(3)
+    path = tmp_path / "data" / layout_of(plan).path(3)
     content = bytearray(path.read_bytes())
     for place in range(1000, 2000):
         content[place] ^= 0x10
@@ -74,16 +73,16 @@ def test_a_run_of_its_own_process_ends_with_its_exit_code_whatever_its_files_hol
         )
         assert ended.returncode == code, ended.stderr
         assert re.search(says, ended.stderr)
-        path = tmp_path / "data" / Layout.from_scenario(plan).path(3)
+        path = tmp_path / "data" / layout_of(plan).path(3)
         path.write_bytes(path.read_bytes()[:200] + bytes(2000) + path.read_bytes()[2200:])
 
 
 def test_chunks_are_part_of_the_scenario(tmp_path: Path) -> None:
     plan = wanted("hdf5", "3 KiB")
-    assert Layout.from_scenario(plan).chunk == 3072
+    assert layout_of(plan).chunk == 3072
     (tmp_path / "again.yaml").write_text(to_yaml(plan))
     assert load(tmp_path / "again.yaml") == plan
-    assert Layout.from_scenario(wanted("hdf5", "none")).chunk is None
+    assert layout_of(wanted("hdf5", "none")).chunk is None
 
 
 @pytest.mark.parametrize(

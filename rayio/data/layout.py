@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.errors import DataError
-
-if TYPE_CHECKING:
-    from rayio.scenario.model import Scenario
 
 #: A sample holds its id and a checksum, 8 bytes each: see ``rayio.data.formats.sample``.
 MIN_SAMPLE_BYTES = 16
@@ -80,22 +77,6 @@ class Layout:
         for name in ("num_files", "samples_per_file"):
             if getattr(self, name) < 1:
                 raise DataError(f"dataset.{name} must be at least 1, not {getattr(self, name)}")
-
-    @classmethod
-    def from_scenario(cls, scenario: Scenario) -> Layout:
-        """Take the dataset section and the seed; the file extension is the format's."""
-        from rayio.data.formats import FORMATS
-        from rayio.scenario.derive import num_files
-
-        dataset = scenario.dataset
-        return cls(
-            num_files=num_files(scenario),
-            samples_per_file=dataset.samples_per_file,
-            sample_bytes=dataset.sample_bytes,
-            seed=scenario.seed,
-            extension=FORMATS[dataset.format].extension,
-            chunk=dataset.chunk,
-        )
 
     @property
     def num_samples(self) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
+from rayio.data.formats import layout_of
 from rayio.data.layout import Batch, Layout
 from rayio.data.partition import PARTITIONS
 from rayio.data.shuffle import SHUFFLES, Sizes
@@ -155,7 +155,7 @@ class Sampler:
         """Build the sampler that every role of this scenario shares."""
         loader = scenario.loader
         return cls(
-            replace(Layout.from_scenario(scenario), num_files=derive.num_files(scenario)),
+            layout_of(scenario),
             batch_size=loader.batch_size,
             world_size=derive.world_size(scenario),
             partition=loader.partition,

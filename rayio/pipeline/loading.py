@@ -139,7 +139,9 @@ class Load:
         table = self.block.requests
         if table is None:
             if not loading.itemised:
-                table = self.block.requests = request_table(loading.format, self.sampler.layout, self.block)
+                block, layout = self.block, self.sampler.layout
+                table = request_table(loading.format, layout, block.files, block.index, block.nbytes)
+                block.requests = table
             if table is None:
                 return loading.format.requests(self.sampler.layout, self.batch)
         return table.row(self.row, (rank, epoch, step))

@@ -79,13 +79,13 @@ def prepare_dataset(
     scenario: Scenario, base: Path, threads: int | None, reporter: Reporter, section: str = "dataset"
 ) -> Path:
     """Make or check the files of the dataset, and of the evaluation's; give the dataset's folder."""
+    from rayio.data.formats import layout_of
     from rayio.data.generate import prepare
-    from rayio.data.layout import Layout
 
     if (held_out := evaluation.phase_of(scenario)) is not None:
         prepare_dataset(held_out, base, threads, reporter, "dataset.eval")
     folder = base / scenario.dataset.path
-    layout = Layout.from_scenario(scenario)
+    layout = layout_of(scenario)
     of_bytes = round(derive.dataset_bytes(scenario))
     written = [0, 0]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,10 +12,9 @@ from rayio.data.formats.npz import Npz
 from rayio.data.formats.tfrecord import TfRecord
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
+from rayio.scenario import derive
+from rayio.scenario.model import Scenario
 from rayio.storage.base import Opener, Requests, RequestTable
-
-if TYPE_CHECKING:
-    from rayio.data.sampler import Block
 
 
 class Format(Protocol):
@@ -45,15 +44,30 @@ class Format(Protocol):
         """
 
 
-def request_table(form: Format, layout: Layout, block: Block) -> RequestTable | None:
-    """Give what :meth:`Format.requests` gives for each step of a block (but for its places), or None.
+def request_table(
+    form: Format, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
+) -> RequestTable | None:
+    """Give what :meth:`Format.requests` gives (but for its places) of each of many steps, or None.
 
-    A format may offer ``request_table(layout, files, index, nbytes)`` (arrays of one row a step), which does it for all
-    of them at once, or answers None where that is no faster than step by step.
+    ``files``, ``index`` and ``nbytes`` are those of :class:`Batch`, of one row a step. A format may offer a method
+    ``request_table`` of the same arrays, which answers None where it is no faster than step by step.
     """
     at_once = getattr(form, "request_table", None)
-    table: RequestTable | None = at_once and at_once(layout, block.files, block.index, block.nbytes)
+    table: RequestTable | None = at_once and at_once(layout, files, index, nbytes)
     return table
 
 
 FORMATS: Registry[Format] = Registry("format", {"npz": Npz(), "hdf5": Hdf5(), "tfrecord": TfRecord()})
+
+
+def layout_of(scenario: Scenario) -> Layout:
+    """Take the dataset section and the seed; the file extension is the format's."""
+    dataset = scenario.dataset
+    return Layout(
+        num_files=derive.num_files(scenario),
+        samples_per_file=dataset.samples_per_file,
+        sample_bytes=dataset.sample_bytes,
+        seed=scenario.seed,
+        extension=FORMATS[dataset.format].extension,
+        chunk=dataset.chunk,
+    )
