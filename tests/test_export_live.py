@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from collectors import Collector, http, plain, stored
 from datasets import on_disk
-from exports import training
+from exports import foreign, told, training
+from handmade import Trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from rayio import session
 from rayio.export import live, otlp
+from rayio.export.follow import Following
+from rayio.export.kinds import of_steps
 from rayio.export.live import LiveExport
+from rayio.export.pauses import Patience
+from rayio.export.select import chosen, parse
 from rayio.export.traces import epoch_ns, run_key, spans_of
-from rayio.export.transport import Patience, connect
+from rayio.export.transport import connect
+from rayio.scenario.write import to_yaml
 from rayio.trace.store import RunDirectory
 from scenarios import scenario
 
@@ -107,6 +117,148 @@ def test_more_than_can_be_held_is_left_to_a_later_export(tmp_path: Path, monkeyp
     assert "more than 10 spans" in told
 
 
+RUNS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "batches out of order": {"loader__in_order": False, "loader__num_workers": 3},
+    "ranks that read for themselves": {"loader__num_workers": 0, "trace__level": "io"},
+    "a rank behind": {"train__stragglers": {"ranks": [1], "factor": 3}, "train__sync": "none"},
+    "ranks with a step less": {"loader__drop_last": False, "dataset__num_files": 47, "trace__level": "io"},
+    "evaluated": {
+        "dataset__eval": {"num_files": 8}, "train__evaluate": {"every": {"steps": 5}, "compute": "1 ms"},
+    },
+    "of ranks only": {"trace__level": "step"},
+}  # fmt: skip
+
+
+def as_recorded(table: pa.Table) -> pa.Table:
+    """Put spans in the order in which they come: of their ends."""
+    ends = pc.add(table["start_ns"], table["duration_ns"])
+    return table.take(pc.sort_indices(pa.table({"ends": ends, "row": range(len(table))}), [("ends", "ascending")]))
+
+
+class Followed(NamedTuple):
+    """A live export that is over, what it said, and what arrived."""
+
+    exporting: LiveExport
+    told: str
+    arrived: list[dict[str, Any]]
+
+
+def followed(folder: Path, table: pa.Table, selection: str, rows: int, world_size: int = 2) -> Followed:
+    """Send a table that comes in files of so many rows."""
+    directory = stored(folder, table.slice(0, 0))
+    with http() as collector:
+        way = connect(collector.url, grpc=False)
+        exporting = LiveExport(directory, "rayio-test", way, QUICK, selection=selection, world_size=world_size)
+        for number, first in enumerate(range(0, len(table), rows)):
+            directory.write_spans(table.slice(first, rows), f"part-{number:05d}")
+            exporting._look()
+        exporting.start()
+        said = exporting.finish(len(table))
+    return Followed(exporting, said, collector.spans)
+
+
+def offline(table: pa.Table, selection: str) -> list[dict[str, Any]]:
+    """Give what an export of the whole run sends."""
+    return whole(of_steps(table, chosen(table, parse(selection))))
+
+
+@pytest.mark.parametrize("selection", ["all", "first", "every:1", "every:5", "every:999", "first,every:4"])
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_selection_takes_while_the_run_goes_what_it_takes_of_the_whole(
+    kind: str, selection: str, tmp_path: Path
+) -> None:
+    table = as_recorded(pa.concat_tables([training(**RUNS[kind]), foreign()]))
+    exporting, said, arrived = followed(tmp_path / "run", table, selection, 37)
+    assert by(arrived) == by(offline(table, selection))
+    taken = of_steps(table, chosen(table, parse(selection)))
+    assert (exporting.sent.spans, exporting.left_out) == (len(taken), len(table) - len(taken))
+    assert f"{len(taken)} spans were exported to" in said
+    others = f", {exporting.left_out} are of steps not selected ({selection})"
+    assert said.endswith("while the run went" + (others if selection != "all" else ""))
+
+
+def test_a_step_is_sent_or_let_go_while_the_run_goes(tmp_path: Path) -> None:
+    table = as_recorded(training(train__epochs=8))
+    directory = stored(tmp_path / "run", table.slice(0, 0))
+    with http() as collector:
+        way = connect(collector.url, grpc=False)
+        exporting = LiveExport(directory, "rayio-test", way, QUICK, selection="every:2", world_size=2)
+        held, arrived = [], []
+        for number, first in enumerate(range(0, len(table), 60)):
+            directory.write_spans(table.slice(first, 60), f"part-{number:05d}")
+            exporting._look()
+            held.append(len(exporting._held))
+            arrived.append(len(collector.spans))
+        assert len(held) > 12
+        assert max(held) < 200
+        assert arrived[-1] > 0.8 * len(offline(table, "every:2"))
+        assert exporting.left_out > 0.3 * len(table)
+        exporting.start()
+        exporting.finish(len(table))
+    assert by(collector.spans) == by(offline(table, "every:2"))
+
+
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=1, max_size=12), min_size=1, max_size=4
+    ),
+    st.integers(1, 5),
+    st.integers(1, 30),
+)
+@settings(max_examples=60, deadline=None)
+def test_steps_are_counted_as_they_began_however_far_ranks_drift_apart(
+    ranks: list[list[tuple[int, int]]], every: int, rows: int
+) -> None:
+    trace = Trace()
+    for rank, steps in enumerate(ranks):
+        trace.rank(rank, [part for wait, work in steps for part in (("data_wait", wait), ("compute", work))])
+    table = as_recorded(trace.spans)
+    following = Following({"every": every}, len(ranks))
+    held, kept = table.slice(0, 0), []
+    for first in range(0, len(table), rows):
+        part = table.slice(first, rows)
+        following.add(part)
+        held = pa.concat_tables([held, part])
+        taken, others = following.sort(held)
+        assert not (taken & others).any()
+        kept.append(held.filter(taken))
+        held = held.filter(~(taken | others))
+    kept.append(held.filter(following.sort(held, is_over=True)[0]))
+    row = lambda one: tuple(one[name] for name in ("rank", "step", "start_ns", "name"))  # noqa: E731
+    expected = of_steps(table, chosen(table, {"every": every}))
+    assert sorted(map(row, pa.concat_tables(kept).to_pylist())) == sorted(map(row, expected.to_pylist()))
+
+
+@pytest.mark.parametrize("text", ["slowest:20", "last", "first,last,slowest:20,every:50"])
+def test_steps_that_only_the_end_knows_are_refused_while_the_run_goes(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("run", "unet3d-small", "--engine", "local", "--root", tmp_path, "--otlp", "http://127.0.0.1:9")
+    code, _, err = told(capsys, *command, "--select", text)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"--select {text}" in err
+    assert "rayio export RUN --otlp URL" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_selection_without_a_collector_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("run", "unet3d-small", "--engine", "local", "--root", tmp_path, "--select", "every:5")
+    code, _, err = told(capsys, *command)
+    assert code == 2
+    assert "give --otlp URL or --grpc HOST:PORT" in " ".join(err.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_traces_too_large_to_look_at_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = as_recorded(training())
+    assert followed(tmp_path / "one", table, "all", 60).exporting.big_traces() is None
+    monkeypatch.setattr(live, "MANY_SPANS", 6)
+    said = followed(tmp_path / "two", table, "all", 60).exporting.big_traces()
+    assert said is not None
+    assert "viewers show them slowly" in said
+
+
 def run(root: Path, url: str) -> session.Run:
     wanted = scenario(dataset__path="data", dataset__num_files=16, train__epochs=1, train__compute="1 ms")
     return session.run(
@@ -128,6 +280,28 @@ def test_a_run_sends_its_spans_under_the_ids_of_a_later_export(tmp_path: Path) -
     ]
     key = lambda span: (span["trace"], span["span"])  # noqa: E731
     assert sorted(collector.spans, key=key) == sorted(later, key=key)
+
+
+def test_a_run_that_was_followed_in_part_exports_the_same_part_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = scenario(dataset__path="data", dataset__num_files=32, train__epochs=3, train__compute="1 ms")
+    on_disk(wanted, tmp_path)
+    (tmp_path / "s.yaml").write_text(to_yaml(wanted))
+    for selection in ("every:3", "all"):
+        run = tmp_path / f"run-{selection}"
+        with http() as live_, http() as later:
+            command = ("run", tmp_path / "s.yaml", "--engine", "local", "--root", tmp_path, "--out", run)
+            code, out, _ = told(capsys, *command, "--otlp", live_.url, "--select", selection)
+            assert code == 0
+            assert told(capsys, "export", run, "--otlp", later.url, "--select", selection)[0] == 0
+        assert by(live_.spans) == by(later.spans)
+        assert len(live_.spans) > 20
+        trace = json.loads((run / "result.json").read_text())["trace"]
+        assert trace["exported"] + trace.get("not_selected", 0) == trace["stored"]
+        assert (trace.get("not_selected", 0) > 0) == (selection != "all")
+        if selection != "all":
+            assert f"{trace['exported']} exported, {trace['not_selected']} not selected" in out
 
 
 def test_a_run_goes_well_with_nobody_listening(tmp_path: Path) -> None:
