@@ -34,8 +34,8 @@ class Collector:
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    #: Of HTTP: (status, headers, body), "close" to hang up. Of gRPC: a code, or (code, trailers). Of both: a partial
-    #: success, "hang" to say nothing until the end, None to take.
+    #: Of HTTP: (status, headers, body), "close" to hang up, "break" to do so within the answer. Of gRPC: a code, or
+    #: (code, trailers). Of both: a partial success, "hang" to say nothing until the end, None to take.
     answers: list[Any] = field(default_factory=list)
     tries: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -110,6 +110,12 @@ def http(answers: Sequence[Any] = (), secure: Shown | None = None) -> Iterator[C
             if answer in ("close", "hang"):
                 self.close_connection = True
                 return
+            if answer == "break":
+                self.send_response(200)
+                self.send_header("Content-Length", "100")
+                self.end_headers()
+                self.close_connection = True
+                return
             if isinstance(answer, tuple):
                 status, headers, text = answer
                 self.reply(status, text, headers)
@@ -169,7 +175,7 @@ def grpc_(answers: Sequence[Any] = (), secure: Shown | None = None) -> Iterator[
         return bytes((answer or ExportTraceServiceResponse()).SerializeToString())
 
     handlers = {"Export": grpc.unary_unary_rpc_method_handler(export)}
-    server = grpc.server(ThreadPoolExecutor(4))
+    server = grpc.server(ThreadPoolExecutor(16))
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler("opentelemetry.proto.collector.trace.v1.TraceService", handlers)]
     )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from collectors import Collector, http, plain, stored
+from collectors import Collector, grpc_, http, partial, plain, stored
 from datasets import on_disk
 from exports import foreign, told, training
 from handmade import Trace
@@ -30,6 +32,8 @@ from rayio.scenario.write import to_yaml
 from rayio.trace.store import RunDirectory
 from scenarios import scenario
 
+grpc: Any = pytest.importorskip("grpc")
+
 QUICK = Patience(tries=2, first_seconds=0.001, longest_seconds=0.01)
 
 
@@ -37,6 +41,9 @@ QUICK = Patience(tries=2, first_seconds=0.001, longest_seconds=0.01)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    for name in [*os.environ]:
+        if name.startswith("OTEL_"):
+            monkeypatch.delenv(name)
 
 
 def export(directory: RunDirectory, collector: Collector) -> LiveExport:
@@ -257,6 +264,63 @@ def test_traces_too_large_to_look_at_are_warned_of(tmp_path: Path, monkeypatch: 
     said = followed(tmp_path / "two", table, "all", 60).exporting.big_traces()
     assert said is not None
     assert "viewers show them slowly" in said
+
+
+TROUBLE: dict[str, dict[str, list[Any]]] = {
+    "hanging": {"otlp": ["hang"] * 99, "grpc": ["hang"] * 99},
+    "refusing": {"otlp": [(401, {}, b"")] * 99, "grpc": [grpc.StatusCode.PERMISSION_DENIED] * 99},
+    "busy": {"otlp": [(503, {}, b"")] * 99, "grpc": [grpc.StatusCode.UNAVAILABLE] * 99},
+    "hanging up": {"otlp": ["close"] * 99, "grpc": [grpc.StatusCode.CANCELLED] * 99},
+    "partly": {"otlp": [partial(3, "too old")], "grpc": [partial(3, "too old")]},
+    "dying midway": {"otlp": [None, *["close"] * 99], "grpc": [None, *[grpc.StatusCode.UNAVAILABLE] * 99]},
+}
+
+
+@pytest.mark.parametrize("protocol", ["otlp", "grpc"])
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_what_a_collector_in_trouble_did_not_take_is_counted_and_can_be_exported_again(
+    trouble: str, protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if trouble == "hanging":
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
+    table = as_recorded(training())
+    directory = stored(tmp_path / "run", table.slice(0, 0))
+    serve = http if protocol == "otlp" else grpc_
+    with serve(TROUBLE[trouble][protocol]) as collector:
+        exporting = LiveExport(directory, "rayio-test", connect(collector.url, grpc=protocol == "grpc"), QUICK)
+        for number, first in enumerate(range(0, len(table), 60)):
+            directory.write_spans(table.slice(first, 60), f"part-{number:05d}")
+            exporting._look()
+        exporting.start()
+        said = exporting.finish(len(table))
+    rows = {*spans_of(table, "rayio-test").span[: len(table)].tolist()}
+    arrived = sum(int(span["span"], 16) in rows for span in collector.spans)
+    failed = len(table) - (arrived - 3 if trouble == "partly" else arrived)
+    assert (arrived > 0) == (trouble in ("partly", "dying midway"))
+    assert failed > 0
+    assert f"{failed} of {len(table)} spans were not exported to" in said
+    again = shlex.split(said.partition("the run has all: ")[2])
+    assert again == ["rayio", "export", str(directory.path), f"--{protocol}", collector.url]
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_TIMEOUT", raising=False)
+    with serve() as healthy:
+        again[-1] = healthy.url
+        assert told(capsys, *again[1:], "--select", "all")[0] == 0
+    assert by(healthy.spans) == by(whole(table))
+
+
+@pytest.mark.parametrize("protocol", ["otlp", "grpc"])
+def test_a_run_waits_a_bounded_time_for_a_collector_that_hangs(protocol: str, tmp_path: Path) -> None:
+    """Whatever the variables allow a request: no thread of it may be left that holds the process up."""
+    table = as_recorded(training())
+    directory = stored(tmp_path / "run", table)
+    with (http if protocol == "otlp" else grpc_)(["hang"] * 9) as collector:
+        way = connect(collector.url, grpc=protocol == "grpc", longest_seconds=0.1)
+        exporting = LiveExport(directory, "rayio-test", way, QUICK)
+        exporting.start()
+        said = exporting.finish(len(table))
+        assert not exporting._thread.is_alive()
+        assert collector.tries == QUICK.tries
+        assert f"{len(table)} of {len(table)} spans were not exported" in said
 
 
 def run(root: Path, url: str) -> session.Run:

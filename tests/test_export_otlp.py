@@ -231,7 +231,7 @@ def delay(seconds: float, *others: Any) -> tuple[tuple[str, bytes], ...]:
 
 BUSY = (503, {"Retry-After": "0"}, b"")
 ONCE_MORE: dict[str, list[list[Any]]] = {
-    "otlp": [[BUSY], [(429, {}, b""), (502, {}, b""), ], [(504, {}, b"")], ["close"]],
+    "otlp": [[BUSY], [(429, {}, b""), (502, {}, b""), ], [(504, {}, b"")], ["close"], ["break"]],
     "grpc": [[grpc.StatusCode.UNAVAILABLE], [grpc.StatusCode.DATA_LOSS, grpc.StatusCode.ABORTED],
              [(grpc.StatusCode.RESOURCE_EXHAUSTED, delay(0.001)), (grpc.StatusCode.UNAVAILABLE, delay(0))]],
 }  # fmt: skip
@@ -328,6 +328,25 @@ def test_a_collector_that_does_not_answer_is_given_up(protocol: str) -> None:
         sent = send_all(sender(protocol, Collector(url), TIMEOUT="0.05"), requests(training()), QUICK)
     assert sent.unsent > 0
     assert ("no answer within 0.05 s" if protocol == "otlp" else "gRPC") in sent.why
+
+
+@both
+def test_a_collector_that_hangs_is_one_line_and_the_run_can_be_exported_again(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Patience, "pause", lambda *_: 0.001)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
+    table = training()
+    stored(tmp_path / "run", table)
+    with serve(protocol, ["hang"] * Patience().tries) as collector:
+        command = ("export", tmp_path / "run", f"--{protocol}", collector.url, "--select", "all")
+        code, _, err = told(capsys, *command)
+        assert (code, err.count("\n"), collector.tries) == (2, 1, Patience().tries)
+        assert f"{len(table)} of {len(table)} spans were not exported to" in err
+        assert ("no answer within 0.1 s" if protocol == "otlp" else "DEADLINE_EXCEEDED") in err
+        monkeypatch.delenv("OTEL_EXPORTER_OTLP_TIMEOUT")
+        assert told(capsys, *command)[0] == 0
+    assert len({span["span"] for span in collector.spans}) > len(table)
 
 
 def test_a_pause_that_the_collector_asks_for_is_kept_to_within_reason() -> None:

@@ -170,6 +170,8 @@ class Http:
             if (_is_broken(error) or tls.failure(error)) and (why := self._tls.why(error)):
                 raise RefusedError(why.why, again=not why.is_sure) from None
             raise RefusedError(_cause(error), again=True) from None
+        except requests.exceptions.ChunkedEncodingError:
+            raise RefusedError("the connection broke off within the answer", again=True) from None
         except (requests.exceptions.RequestException, OSError) as error:
             raise RefusedError(_cause(error)) from None
         if answer.status_code // 100 == 2:
