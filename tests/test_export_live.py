@@ -323,6 +323,27 @@ def test_a_run_waits_a_bounded_time_for_a_collector_that_hangs(protocol: str, tm
         assert f"{len(table)} of {len(table)} spans were not exported" in said
 
 
+def test_a_run_that_ends_before_all_was_sent_still_says_what_was_not_selected(tmp_path: Path) -> None:
+    table = as_recorded(training())
+    directory = stored(tmp_path / "run", table.slice(0, 0))
+    with http(["hang"] * 9) as collector:
+        exporting = LiveExport(
+            directory, "rayio-test", connect(collector.url, grpc=False, longest_seconds=0.3), QUICK,
+            selection="every:4", world_size=2,
+        )  # fmt: skip
+        for number, first in enumerate(range(0, len(table), 60)):
+            directory.write_spans(table.slice(first, 60), f"part-{number:05d}")
+        exporting.start()
+        while not collector.tries:
+            exporting._over.wait(0.01)
+        exporting._stop.set()
+        said = exporting.finish(len(table))
+    taken = len(of_steps(table, chosen(table, parse("every:4"))))
+    assert f"{taken} of {len(table)} spans were not exported to" in said
+    assert f", 0 were, {len(table) - taken} are of steps not selected (every:4); the run has all: " in said
+    assert said.endswith(f"--otlp {collector.url} --select every:4")
+
+
 def run(root: Path, url: str) -> session.Run:
     wanted = scenario(dataset__path="data", dataset__num_files=16, train__epochs=1, train__compute="1 ms")
     return session.run(
@@ -389,3 +410,20 @@ def test_a_run_on_ray_sends_the_spans_of_all_its_actors(tmp_path: Path) -> None:
     assert done.result["trace"]["exported"] == done.result["trace"]["stored"] == len(done.spans())
     services = {span["resource"]["service.name"] for span in collector.spans}
     assert services == {"reader", "prefetch-queue", "trainer"}
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_a_run_on_ray_sends_the_steps_that_are_selected(tmp_path: Path) -> None:
+    wanted = scenario(dataset__path="data", dataset__num_files=32, train__epochs=2)
+    with http() as collector:
+        way = connect(collector.url, grpc=False)
+        done = session.run(
+            on_disk(wanted, tmp_path), root=tmp_path, out="run", collector=way, select="every:3"
+        )  # fmt: skip
+    table, trace = done.directory.spans(), done.result["trace"]
+    taken = of_steps(table, chosen(table, parse("every:3")))
+    assert (trace["exported"], trace["not_selected"]) == (len(taken), len(table) - len(taken))
+    later = spans_of(taken, run_key(done.directory.info))
+    assert sorted(span["span"] for span in collector.spans) == sorted(f"{one:016x}" for one in later.span.tolist())

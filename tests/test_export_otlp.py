@@ -434,6 +434,16 @@ def test_without_a_date_of_its_own_an_answer_counts_from_now() -> None:
     assert 3000 < seconds <= 3600
 
 
+def test_the_message_of_a_status_is_told() -> None:
+    from google.rpc.status_pb2 import Status
+
+    body = Status(code=3, message="no such tenant: ä").SerializeToString()
+    answer = (400, {"Content-Type": "application/x-protobuf"}, body)
+    with http([answer, (400, answer[1], b"\xff")]) as collector:
+        for expected in ("HTTP 400 no such tenant: ä", "HTTP 400 Bad Request"):
+            assert send_all(sender("otlp", collector), requests(training()), QUICK).why == expected
+
+
 def test_a_pause_is_read_from_among_other_details_and_damage_asks_for_none() -> None:
     from google.rpc.error_details_pb2 import DebugInfo
 

@@ -126,7 +126,7 @@ class LiveExport:
         import pyarrow as pa
 
         for path in sorted((self._directory.path / "spans").glob("*.parquet")):
-            if path in self._seen or self._stop.is_set():
+            if path in self._seen:
                 continue
             self._seen.add(path)
             try:
@@ -151,7 +151,7 @@ class LiveExport:
         self.left_out += int(others.sum())
 
     def _send(self, table: pa.Table) -> None:
-        if not len(table) or time.monotonic() < self._quiet_until:
+        if not len(table) or self._stop.is_set() or time.monotonic() < self._quiet_until:
             return
         spans = spans_of(table, self._run_id, has_batches=self._has_batches)
         spans = spans.take(~(spans.is_made & np.isin(spans.span, self._made)))

@@ -31,6 +31,13 @@ _NOT_TLS = (
     "wrong version number", "unknown protocol", "http request", "record layer failure", "packet length too long",
 )  # fmt: skip
 
+#: Alerts by which a server misses a client's certificate, and by which it does not like one.
+_OF_CLIENTS = ("certificate required", "handshake failure", "bad certificate")
+_OF_GIVEN = (
+    "unknown ca", "certificate unknown", "certificate expired", "certificate revoked", "unsupported certificate",
+    "access denied", "decrypt error",
+)  # fmt: skip
+
 #: Numbers of OpenSSL for what is wrong with a certificate.
 _NOT_YET, _EXPIRED = 9, 10
 _OTHER_HOST = (62, 63, 64)
@@ -128,7 +135,7 @@ def _words(error: ssl.SSLError, host: str, settings: Settings) -> str:
         return "the server does not speak it; write http:// for a plain connection"
     if "alert" in reason:
         word = reason.rpartition("alert ")[2]
-        if client is not None or word in ("certificate required", "handshake failure", "bad certificate"):
+        if word in _OF_CLIENTS or (client is not None and word in _OF_GIVEN):
             return f"{_refused(settings)} ({word})"
         return f"the server refuses the connection ({word})"
     return reason or str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import os
@@ -16,7 +17,11 @@ from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+from google.protobuf.message import DecodeError
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTracePartialSuccess,
+    ExportTraceServiceResponse,
+)
 
 from rayio.errors import ExportError
 from rayio.export import tls
@@ -167,8 +172,8 @@ class Http:
         except requests.exceptions.Timeout:
             raise RefusedError(f"no answer within {self._settings.seconds:g} s", again=True) from None
         except requests.exceptions.ConnectionError as error:
-            if (_is_broken(error) or tls.failure(error)) and (why := self._tls.why(error)):
-                raise RefusedError(why.why, again=not why.is_sure) from None
+            if (_is_broken(error) or tls.failure(error)) and (trouble := self._tls.why(error)):
+                raise RefusedError(trouble.why, again=not trouble.is_sure) from None
             raise RefusedError(_cause(error), again=True) from None
         except requests.exceptions.ChunkedEncodingError:
             raise RefusedError("the connection broke off within the answer", again=True) from None
@@ -176,11 +181,8 @@ class Http:
             raise RefusedError(_cause(error)) from None
         if answer.status_code // 100 == 2:
             return _taken(answer.content)
-        said = (
-            " ".join(answer.text[:200].split()) if "text" in answer.headers.get("Content-Type", "") else answer.reason
-        )
         raise RefusedError(
-            f"HTTP {answer.status_code} {said or ''}".strip(),
+            f"HTTP {answer.status_code} {_reason(answer)}".strip(),
             again=answer.status_code in RETRYABLE,
             after=retry_after(answer.headers),
         )
@@ -228,8 +230,8 @@ class Grpc:
         except self._grpc.RpcError as error:
             code = error.code().name
             details = " ".join((error.details() or "").split())
-            if code == "UNAVAILABLE" and _BROKEN.search(details) and (why := self._tls.why()):
-                raise RefusedError(why.why, again=not why.is_sure) from None
+            if code == "UNAVAILABLE" and _BROKEN.search(details) and (trouble := self._tls.why()):
+                raise RefusedError(trouble.why, again=not trouble.is_sure) from None
             after = retry_info(error.trailing_metadata() or ())
             again = code in RETRYABLE_CODES or (code == "RESOURCE_EXHAUSTED" and after is not None)
             raise RefusedError(
@@ -256,7 +258,7 @@ def _grpc() -> Any:
 
 
 #: How gRPC says that a connection broke off, or that its handshake did.
-_BROKEN = re.compile("handshake|verification|socket closed|connection reset|broken pipe|eof", re.IGNORECASE)
+_BROKEN = re.compile("handshake|verification|socket closed|connection reset|broken pipe|\\beof\\b", re.IGNORECASE)
 
 
 def _is_broken(error: BaseException) -> bool:
@@ -285,13 +287,23 @@ def connect(url: str, *, grpc: bool, longest_seconds: float | None = None) -> Se
 
 def _taken(answer: bytes) -> Taken:
     """Read what was left out of a request that was taken."""
-    from google.protobuf.message import DecodeError
-
     try:
         partial = ExportTraceServiceResponse.FromString(answer).partial_success
     except DecodeError:  # an answer in other words, after a status that says "taken"
         return Taken()
     return Taken(partial.rejected_spans, " ".join(partial.error_message.split()))
+
+
+def _reason(answer: Any) -> str:
+    """Give what a server says of a request that it did not take: a text, or the message of a ``Status``."""
+    kind, said = answer.headers.get("Content-Type", ""), ""
+    if "protobuf" in kind:
+        # Its message has the number and the type of this one's; its own class is in a package of gRPC's extra.
+        with contextlib.suppress(DecodeError):
+            said = ExportTracePartialSuccess.FromString(answer.content).error_message
+    elif "text" in kind:
+        said = answer.text
+    return " ".join(said[:200].split()) or answer.reason or ""
 
 
 def _cause(error: BaseException) -> str:
