@@ -20,6 +20,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from test_export_otlp import QUICK, both, requests
 
 from rayio.errors import ExportError
+from rayio.export import tls
 from rayio.export.live import LiveExport
 from rayio.export.pauses import Patience
 from rayio.export.settings import Settings
@@ -226,6 +227,18 @@ def test_what_cannot_be_trusted_is_one_line_and_not_tried_again(
     # A server of gRPC's own hangs up without a word on clients that it does not know: that may be for another reason.
     assert live.sent.retries == (QUICK.tries - 1 if protocol == "grpc" and served == "choosy" else 0)
     assert not collector.spans
+
+
+def test_a_server_of_tls_that_only_hung_up_is_asked_again(papers: Papers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tls, "LOOK_SECONDS", 0.2)
+    say(monkeypatch, CERTIFICATE=papers.path("authority.pem"))
+    table = training()
+    with http(["close", "break", (503, {}, b"")], papers.shown()) as collector:
+        way = connect(collector.url, grpc=False)
+        sent = send_all(way, requests(table), Patience(tries=4, first_seconds=0.001))
+        way.close()
+    assert (sent.is_whole, sent.retries, collector.tries) == (True, 3, 4)
+    assert arrived(collector, table)
 
 
 def test_grpc_writes_nothing_to_standard_error_by_itself(

@@ -12,9 +12,8 @@ from rayio.errors import ExportError
 if TYPE_CHECKING:
     from rayio.export.settings import Named, Settings
 
-#: Seconds for a connection that only finds out what is wrong, and for the word of a server about the client.
+#: Seconds for a connection that only finds out what is wrong, and as many for what the server says of the client.
 LOOK_SECONDS = 2.0
-ALERT_SECONDS = 0.5
 
 
 class Trouble(NamedTuple):
@@ -166,7 +165,6 @@ def found(host: str, port: int, settings: Settings, *, is_plain: bool) -> Troubl
         ):
             if is_plain:
                 return _SPEAKS
-            secure.settimeout(ALERT_SECONDS)
             try:
                 is_over = not secure.recv(1)
             except (ssl.SSLEOFError, ConnectionError):
