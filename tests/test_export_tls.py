@@ -183,11 +183,11 @@ WRONG: dict[str, tuple[str | None, bool, dict[str, str], list[str]]] = {
         ["OTEL_EXPORTER_OTLP_CERTIFICATE={papers}/stranger.pem; name the file of the one that signed it"],
     ),
     "no authority": ("good", False, {}, ["set OTEL_EXPORTER_OTLP_CERTIFICATE to the authority's file"]),
-    "expired": ("expired", False, OWN, ["the server's certificate has expired; it must be renewed there"]),
+    "expired": ("expired", False, OWN, ["TLS: the server's certificate has expired; it must be renewed there"]),
     "too early": ("early", False, OWN, ["the server's certificate is not valid yet; compare the clocks"]),
     "another host": ("elsewhere", False, OWN, ["the server's certificate is not for 127.0.0.1; use a name that it is"]),
-    "a plain server": (None, False, OWN, ["the server does not speak it; write http://"]),
-    "a plain client": ("good", True, {}, ["the server speaks TLS; write https://"]),
+    "a plain server": (None, False, OWN, ["TLS: the server does not speak it; write http://"]),
+    "a plain client": ("good", True, {}, ["TLS: the server speaks it; write https://"]),
     "no client": (
         "choosy", False, OWN, ["OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY", "set"]
     ),

@@ -23,7 +23,7 @@ class Trouble(NamedTuple):
     is_sure: bool = True
 
 
-_SPEAKS = Trouble("the server speaks TLS; write https:// for it")
+_SPEAKS = Trouble("TLS: the server speaks it; write https:// for it")
 
 #: What OpenSSL calls an answer that is not TLS.
 _NOT_TLS = (
@@ -105,7 +105,7 @@ def told(error: ssl.SSLError, host: str, settings: Settings) -> Trouble | None:
     """Say what is wrong and what to do about it; None for a connection that only broke, which may go well again."""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return None
-    return Trouble(f"{_words(error, host, settings)}")
+    return Trouble(f"TLS: {_words(error, host, settings)}")
 
 
 def _words(error: ssl.SSLError, host: str, settings: Settings) -> str:
