@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import Any
 
 import pyarrow as pa
@@ -32,15 +34,20 @@ class Collector:
     headers: list[dict[str, str]] = field(default_factory=list)
     paths: list[str] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
-    #: Of HTTP: (status, headers, body), "close" to hang up. Of gRPC: a code. Of both: a partial success, None to take.
+    #: Of HTTP: (status, headers, body), "close" to hang up, "break" to do so within the answer. Of gRPC: a code, or
+    #: (code, trailers). Of both: a partial success, "hang" to say nothing until the end, None to take.
     answers: list[Any] = field(default_factory=list)
     tries: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+    over: threading.Event = field(default_factory=threading.Event)
 
     def next_answer(self) -> Any:
         with self.lock:
             self.tries += 1
-            return self.answers.pop(0) if self.answers else None
+            answer = self.answers.pop(0) if self.answers else None
+        if answer == "hang":
+            self.over.wait(60)
+        return answer
 
     def take(self, body: bytes, headers: dict[str, str]) -> None:
         with self.lock:
@@ -60,8 +67,36 @@ def partial(rejected: int, why: str = "") -> ExportTraceServiceResponse:
     )
 
 
+@dataclass(frozen=True)
+class Shown:
+    """What a server of TLS shows (PEM), and the authority that its clients must be signed by, if they must."""
+
+    certificate: bytes
+    key: bytes
+    clients: bytes | None = None
+
+    def context(self) -> ssl.SSLContext:
+        """Give it as Python's servers have it."""
+        made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        with NamedTemporaryFile() as file:
+            file.write(self.key + self.certificate)
+            file.flush()
+            made.load_cert_chain(file.name)
+        if self.clients is not None:
+            made.verify_mode = ssl.CERT_REQUIRED
+            made.load_verify_locations(cadata=self.clients.decode())
+        return made
+
+
+class _Quiet(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_: Any) -> None:
+        """Say nothing of clients that hang up."""
+
+
 @contextmanager
-def http(answers: Sequence[Any] = ()) -> Iterator[Collector]:
+def http(answers: Sequence[Any] = (), secure: Shown | None = None) -> Iterator[Collector]:
     """Serve OTLP over HTTP on a free port."""
     collector = Collector(answers=[*answers])
 
@@ -72,7 +107,13 @@ def http(answers: Sequence[Any] = ()) -> Iterator[Collector]:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             collector.paths.append(self.path)
             answer = collector.next_answer()
-            if answer == "close":
+            if answer in ("close", "hang"):
+                self.close_connection = True
+                return
+            if answer == "break":
+                self.send_response(200)
+                self.send_header("Content-Length", "100")
+                self.end_headers()
                 self.close_connection = True
                 return
             if isinstance(answer, tuple):
@@ -85,7 +126,10 @@ def http(answers: Sequence[Any] = ()) -> Iterator[Collector]:
             self.reply(200, (answer or ExportTraceServiceResponse()).SerializeToString(), {})
 
         def reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-            self.send_response(status)
+            if "Date" in headers:
+                self.send_response_only(status)
+            else:
+                self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(body)))
@@ -95,21 +139,23 @@ def http(answers: Sequence[Any] = ()) -> Iterator[Collector]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    collector.url = f"http://127.0.0.1:{server.server_port}"
+    server = _Quiet(("127.0.0.1", 0), Handler)
+    if secure is not None:
+        server.socket = secure.context().wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+    collector.url = f"{'https' if secure else 'http'}://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
         yield collector
     finally:
+        collector.over.set()
         server.shutdown()
         thread.join()
         server.server_close()
 
 
 @contextmanager
-def grpc_(answers: Sequence[Any] = ()) -> Iterator[Collector]:
+def grpc_(answers: Sequence[Any] = (), secure: Shown | None = None) -> Iterator[Collector]:
     """Serve OTLP over gRPC on a free port."""
     import grpc
 
@@ -117,22 +163,34 @@ def grpc_(answers: Sequence[Any] = ()) -> Iterator[Collector]:
 
     def export(body: bytes, context: Any) -> bytes:
         answer = collector.next_answer()
+        if answer == "hang":
+            context.abort(grpc.StatusCode.UNAVAILABLE, "over")
+        if isinstance(answer, tuple):
+            code, trailers = answer
+            context.set_trailing_metadata(trailers)
+            context.abort(code, "as told")
         if isinstance(answer, grpc.StatusCode):
             context.abort(answer, "as told")
         collector.take(body, dict(context.invocation_metadata()))
         return bytes((answer or ExportTraceServiceResponse()).SerializeToString())
 
     handlers = {"Export": grpc.unary_unary_rpc_method_handler(export)}
-    server = grpc.server(ThreadPoolExecutor(4))
+    server = grpc.server(ThreadPoolExecutor(16))
     server.add_generic_rpc_handlers(
         [grpc.method_handlers_generic_handler("opentelemetry.proto.collector.trace.v1.TraceService", handlers)]
     )
-    port = server.add_insecure_port("127.0.0.1:0")
+    if secure is None:
+        port = server.add_insecure_port("127.0.0.1:0")
+    else:
+        pair = [(secure.key, secure.certificate)]
+        credentials = grpc.ssl_server_credentials(pair, secure.clients, secure.clients is not None)
+        port = server.add_secure_port("127.0.0.1:0", credentials)
     server.start()
     collector.url = f"127.0.0.1:{port}"
     try:
         yield collector
     finally:
+        collector.over.set()
         server.stop(0).wait()
 
 

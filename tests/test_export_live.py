@@ -2,23 +2,38 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from collectors import Collector, http, plain, stored
+from collectors import Collector, grpc_, http, partial, plain, stored
 from datasets import on_disk
-from exports import training
+from exports import foreign, told, training
+from handmade import Trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from rayio import session
 from rayio.export import live, otlp
+from rayio.export.follow import Following
+from rayio.export.kinds import of_steps
 from rayio.export.live import LiveExport
+from rayio.export.pauses import Patience
+from rayio.export.select import chosen, parse
 from rayio.export.traces import epoch_ns, run_key, spans_of
-from rayio.export.transport import Patience, connect
+from rayio.export.transport import connect
+from rayio.scenario.write import to_yaml
 from rayio.trace.store import RunDirectory
 from scenarios import scenario
+
+grpc: Any = pytest.importorskip("grpc")
 
 QUICK = Patience(tries=2, first_seconds=0.001, longest_seconds=0.01)
 
@@ -27,6 +42,9 @@ QUICK = Patience(tries=2, first_seconds=0.001, longest_seconds=0.01)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    for name in [*os.environ]:
+        if name.startswith("OTEL_"):
+            monkeypatch.delenv(name)
 
 
 def export(directory: RunDirectory, collector: Collector) -> LiveExport:
@@ -107,6 +125,241 @@ def test_more_than_can_be_held_is_left_to_a_later_export(tmp_path: Path, monkeyp
     assert "more than 10 spans" in told
 
 
+RUNS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "batches out of order": {"loader__in_order": False, "loader__num_workers": 3},
+    "ranks that read for themselves": {"loader__num_workers": 0, "trace__level": "io"},
+    "a rank behind": {"train__stragglers": {"ranks": [1], "factor": 3}, "train__sync": "none"},
+    "ranks with a step less": {"loader__drop_last": False, "dataset__num_files": 47, "trace__level": "io"},
+    "evaluated": {
+        "dataset__eval": {"num_files": 8}, "train__evaluate": {"every": {"steps": 5}, "compute": "1 ms"},
+    },
+    "of ranks only": {"trace__level": "step"},
+}  # fmt: skip
+
+
+def as_recorded(table: pa.Table) -> pa.Table:
+    """Put spans in the order in which they come: of their ends."""
+    ends = pc.add(table["start_ns"], table["duration_ns"])
+    return table.take(pc.sort_indices(pa.table({"ends": ends, "row": range(len(table))}), [("ends", "ascending")]))
+
+
+class Followed(NamedTuple):
+    """A live export that is over, what it said, and what arrived."""
+
+    exporting: LiveExport
+    told: str
+    arrived: list[dict[str, Any]]
+
+
+def followed(folder: Path, table: pa.Table, selection: str, rows: int, world_size: int = 2) -> Followed:
+    """Send a table that comes in files of so many rows."""
+    directory = stored(folder, table.slice(0, 0))
+    with http() as collector:
+        way = connect(collector.url, grpc=False)
+        exporting = LiveExport(directory, "rayio-test", way, QUICK, selection=selection, world_size=world_size)
+        for number, first in enumerate(range(0, len(table), rows)):
+            directory.write_spans(table.slice(first, rows), f"part-{number:05d}")
+            exporting._look()
+        exporting.start()
+        said = exporting.finish(len(table))
+    return Followed(exporting, said, collector.spans)
+
+
+def offline(table: pa.Table, selection: str) -> list[dict[str, Any]]:
+    """Give what an export of the whole run sends."""
+    return whole(of_steps(table, chosen(table, parse(selection))))
+
+
+@pytest.mark.parametrize("selection", ["all", "first", "every:1", "every:5", "every:999", "first,every:4"])
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_selection_takes_while_the_run_goes_what_it_takes_of_the_whole(
+    kind: str, selection: str, tmp_path: Path
+) -> None:
+    table = as_recorded(pa.concat_tables([training(**RUNS[kind]), foreign()]))
+    exporting, said, arrived = followed(tmp_path / "run", table, selection, 37)
+    assert by(arrived) == by(offline(table, selection))
+    taken = of_steps(table, chosen(table, parse(selection)))
+    assert (exporting.sent.spans, exporting.left_out) == (len(taken), len(table) - len(taken))
+    assert f"{len(taken)} spans were exported to" in said
+    others = f", {exporting.left_out} are of steps not selected ({selection})"
+    assert said.endswith("while the run went" + (others if selection != "all" else ""))
+
+
+@pytest.mark.parametrize("kind", ["plain", "evaluated"])
+def test_a_step_is_sent_or_let_go_while_the_run_goes(kind: str, tmp_path: Path) -> None:
+    table = as_recorded(training(train__epochs=8, **RUNS[kind]))
+    directory = stored(tmp_path / "run", table.slice(0, 0))
+    with http() as collector:
+        way = connect(collector.url, grpc=False)
+        exporting = LiveExport(directory, "rayio-test", way, QUICK, selection="every:2", world_size=2)
+        held, arrived = [], []
+        for number, first in enumerate(range(0, len(table), 60)):
+            directory.write_spans(table.slice(first, 60), f"part-{number:05d}")
+            exporting._look()
+            held.append(len(exporting._held))
+            arrived.append(len(collector.spans))
+        assert len(held) > 12
+        assert max(held) < 200
+        assert arrived[-1] > 0.8 * len(offline(table, "every:2"))
+        assert exporting.left_out > 0.3 * len(table)
+        exporting.start()
+        exporting.finish(len(table))
+    assert by(collector.spans) == by(offline(table, "every:2"))
+
+
+class Lived(NamedTuple):
+    """What a rank does: waits and computations (ns), steps an epoch, and how late the news of it comes (ns)."""
+
+    steps: list[tuple[int, int]]
+    per_epoch: int
+    late: int
+
+
+lengths = st.integers(1, 60)
+lived = st.builds(
+    Lived, st.lists(st.tuples(lengths, lengths), min_size=1, max_size=12), st.integers(1, 5), st.integers(0, 300)
+)
+
+
+@given(st.lists(lived, min_size=1, max_size=4), st.integers(1, 5), st.integers(1, 30))
+@settings(max_examples=150, deadline=None)
+def test_steps_are_counted_as_they_began_however_far_ranks_drift_apart(
+    ranks: list[Lived], every: int, rows: int
+) -> None:
+    """Ranks that run out of steps go on to their next epoch alone, so steps need not begin in the order of numbers."""
+    trace = Trace()
+    for rank, one in enumerate(ranks):
+        story = [part for wait, work in one.steps for part in (("data_wait", wait), ("compute", work))]
+        trace.rank(rank, story, per_epoch=one.per_epoch)
+    table = trace.spans
+    late = np.array([one.late for one in ranks])[table["rank"].to_numpy()]
+    table = table.take(np.argsort(table["start_ns"].to_numpy() + table["duration_ns"].to_numpy() + late, kind="stable"))
+    following = Following({"every": every}, len(ranks))
+    held, kept = table.slice(0, 0), []
+    for first in range(0, len(table), rows):
+        part = table.slice(first, rows)
+        following.add(part)
+        held = pa.concat_tables([held, part])
+        taken, others = following.sort(held)
+        assert not (taken & others).any()
+        kept.append(held.filter(taken))
+        held = held.filter(~(taken | others))
+    kept.append(held.filter(following.sort(held, is_over=True)[0]))
+    row = lambda one: tuple(one[name] for name in ("rank", "epoch", "step", "start_ns", "name"))  # noqa: E731
+    expected = of_steps(table, chosen(table, {"every": every}))
+    assert sorted(map(row, pa.concat_tables(kept).to_pylist())) == sorted(map(row, expected.to_pylist()))
+
+
+@pytest.mark.parametrize("text", ["slowest:20", "last", "first,last,slowest:20,every:50"])
+def test_steps_that_only_the_end_knows_are_refused_while_the_run_goes(
+    text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("run", "unet3d-small", "--engine", "local", "--root", tmp_path, "--otlp", "http://127.0.0.1:9")
+    code, _, err = told(capsys, *command, "--select", text)
+    assert (code, err.count("\n")) == (2, 1)
+    assert f"--select {text}" in err
+    assert "rayio export RUN --otlp URL" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_selection_without_a_collector_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ("run", "unet3d-small", "--engine", "local", "--root", tmp_path, "--select", "every:5")
+    code, _, err = told(capsys, *command)
+    assert code == 2
+    assert "give --otlp URL or --grpc HOST:PORT" in " ".join(err.split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_traces_too_large_to_look_at_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = as_recorded(training())
+    assert followed(tmp_path / "one", table, "all", 60).exporting.big_traces() is None
+    monkeypatch.setattr(live, "MANY_SPANS", 6)
+    said = followed(tmp_path / "two", table, "all", 60).exporting.big_traces()
+    assert said is not None
+    assert "viewers show them slowly" in said
+
+
+TROUBLE: dict[str, dict[str, list[Any]]] = {
+    "hanging": {"otlp": ["hang"] * 99, "grpc": ["hang"] * 99},
+    "refusing": {"otlp": [(401, {}, b"")] * 99, "grpc": [grpc.StatusCode.PERMISSION_DENIED] * 99},
+    "busy": {"otlp": [(503, {}, b"")] * 99, "grpc": [grpc.StatusCode.UNAVAILABLE] * 99},
+    "hanging up": {"otlp": ["close"] * 99, "grpc": [grpc.StatusCode.CANCELLED] * 99},
+    "partly": {"otlp": [partial(3, "too old")], "grpc": [partial(3, "too old")]},
+    "dying midway": {"otlp": [None, *["close"] * 99], "grpc": [None, *[grpc.StatusCode.UNAVAILABLE] * 99]},
+}
+
+
+@pytest.mark.parametrize("protocol", ["otlp", "grpc"])
+@pytest.mark.parametrize("trouble", TROUBLE)
+def test_what_a_collector_in_trouble_did_not_take_is_counted_and_can_be_exported_again(
+    trouble: str, protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if trouble == "hanging":
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
+    table = as_recorded(training())
+    directory = stored(tmp_path / "run", table.slice(0, 0))
+    serve = http if protocol == "otlp" else grpc_
+    with serve(TROUBLE[trouble][protocol]) as collector:
+        exporting = LiveExport(directory, "rayio-test", connect(collector.url, grpc=protocol == "grpc"), QUICK)
+        for number, first in enumerate(range(0, len(table), 60)):
+            directory.write_spans(table.slice(first, 60), f"part-{number:05d}")
+            exporting._look()
+        exporting.start()
+        said = exporting.finish(len(table))
+    rows = {*spans_of(table, "rayio-test").span[: len(table)].tolist()}
+    arrived = sum(int(span["span"], 16) in rows for span in collector.spans)
+    failed = len(table) - (arrived - 3 if trouble == "partly" else arrived)
+    assert (arrived > 0) == (trouble in ("partly", "dying midway"))
+    assert failed > 0
+    assert f"{failed} of {len(table)} spans were not exported to" in said
+    again = shlex.split(said.partition("the run has all: ")[2])
+    assert again == ["rayio", "export", str(directory.path), f"--{protocol}", collector.url]
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_TIMEOUT", raising=False)
+    with serve() as healthy:
+        again[-1] = healthy.url
+        assert told(capsys, *again[1:], "--select", "all")[0] == 0
+    assert by(healthy.spans) == by(whole(table))
+
+
+@pytest.mark.parametrize("protocol", ["otlp", "grpc"])
+def test_a_run_waits_a_bounded_time_for_a_collector_that_hangs(protocol: str, tmp_path: Path) -> None:
+    """Whatever the variables allow a request: no thread of it may be left that holds the process up."""
+    table = as_recorded(training())
+    directory = stored(tmp_path / "run", table)
+    with (http if protocol == "otlp" else grpc_)(["hang"] * 9) as collector:
+        way = connect(collector.url, grpc=protocol == "grpc", longest_seconds=0.1)
+        exporting = LiveExport(directory, "rayio-test", way, QUICK)
+        exporting.start()
+        said = exporting.finish(len(table))
+        assert not exporting._thread.is_alive()
+        assert collector.tries == QUICK.tries
+        assert f"{len(table)} of {len(table)} spans were not exported" in said
+
+
+def test_a_run_that_ends_before_all_was_sent_still_says_what_was_not_selected(tmp_path: Path) -> None:
+    table = as_recorded(training())
+    directory = stored(tmp_path / "run", table.slice(0, 0))
+    with http(["hang"] * 9) as collector:
+        exporting = LiveExport(
+            directory, "rayio-test", connect(collector.url, grpc=False, longest_seconds=0.3), QUICK,
+            selection="every:4", world_size=2,
+        )  # fmt: skip
+        for number, first in enumerate(range(0, len(table), 60)):
+            directory.write_spans(table.slice(first, 60), f"part-{number:05d}")
+        exporting.start()
+        for _ in range(1000):
+            if collector.tries:
+                break
+            exporting._over.wait(0.01)
+        exporting._stop.set()
+        said = exporting.finish(len(table))
+    taken = len(of_steps(table, chosen(table, parse("every:4"))))
+    assert f"{taken} of {len(table)} spans were not exported to" in said
+    assert f", 0 were, {len(table) - taken} are of steps not selected (every:4); the run has all: " in said
+    assert said.endswith(f"--otlp {collector.url} --select every:4")
+
+
 def run(root: Path, url: str) -> session.Run:
     wanted = scenario(dataset__path="data", dataset__num_files=16, train__epochs=1, train__compute="1 ms")
     return session.run(
@@ -130,6 +383,28 @@ def test_a_run_sends_its_spans_under_the_ids_of_a_later_export(tmp_path: Path) -
     assert sorted(collector.spans, key=key) == sorted(later, key=key)
 
 
+def test_a_run_that_was_followed_in_part_exports_the_same_part_later(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = scenario(dataset__path="data", dataset__num_files=32, train__epochs=3, train__compute="1 ms")
+    on_disk(wanted, tmp_path)
+    (tmp_path / "s.yaml").write_text(to_yaml(wanted))
+    for selection in ("every:3", "all"):
+        run = tmp_path / f"run-{selection}"
+        with http() as live_, http() as later:
+            command = ("run", tmp_path / "s.yaml", "--engine", "local", "--root", tmp_path, "--out", run)
+            code, out, _ = told(capsys, *command, "--otlp", live_.url, "--select", selection)
+            assert code == 0
+            assert told(capsys, "export", run, "--otlp", later.url, "--select", selection)[0] == 0
+        assert by(live_.spans) == by(later.spans)
+        assert len(live_.spans) > 20
+        trace = json.loads((run / "result.json").read_text())["trace"]
+        assert trace["exported"] + trace.get("not_selected", 0) == trace["stored"]
+        assert (trace.get("not_selected", 0) > 0) == (selection != "all")
+        if selection != "all":
+            assert f"{trace['exported']} exported, {trace['not_selected']} not selected" in out
+
+
 def test_a_run_goes_well_with_nobody_listening(tmp_path: Path) -> None:
     with http() as collector:
         url = collector.url
@@ -151,3 +426,20 @@ def test_a_run_on_ray_sends_the_spans_of_all_its_actors(tmp_path: Path) -> None:
     assert done.result["trace"]["exported"] == done.result["trace"]["stored"] == len(done.spans())
     services = {span["resource"]["service.name"] for span in collector.spans}
     assert services == {"reader", "prefetch-queue", "trainer"}
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_a_run_on_ray_sends_the_steps_that_are_selected(tmp_path: Path) -> None:
+    wanted = scenario(dataset__path="data", dataset__num_files=32, train__epochs=2)
+    with http() as collector:
+        way = connect(collector.url, grpc=False)
+        done = session.run(
+            on_disk(wanted, tmp_path), root=tmp_path, out="run", collector=way, select="every:3"
+        )  # fmt: skip
+    table, trace = done.directory.spans(), done.result["trace"]
+    taken = of_steps(table, chosen(table, parse("every:3")))
+    assert (trace["exported"], trace["not_selected"]) == (len(taken), len(table) - len(taken))
+    later = spans_of(taken, run_key(done.directory.info))
+    assert sorted(span["span"] for span in collector.spans) == sorted(f"{one:016x}" for one in later.span.tolist())

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
@@ -17,10 +17,11 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from rayio.errors import ExportError
 from rayio.export import otlp
+from rayio.export.pauses import Patience, retry_after, retry_info
 from rayio.export.settings import Settings, endpoint
 from rayio.export.spans import SERVICES
 from rayio.export.traces import spans_of
-from rayio.export.transport import Grpc, Http, Patience, Sender, deliver, send_all
+from rayio.export.transport import Grpc, Http, Sender, deliver, send_all
 from rayio.trace.span import batch_id
 
 grpc: Any = pytest.importorskip("grpc")
@@ -212,10 +213,27 @@ def test_compression_can_be_switched_off() -> None:
     assert "content-encoding" not in collector.headers[0]
 
 
+def delay(seconds: float, *others: Any) -> tuple[tuple[str, bytes], ...]:
+    """Give the trailers of a gRPC server that asks for a pause, among other details."""
+    from google.protobuf.any_pb2 import Any as AnyMessage
+    from google.protobuf.duration_pb2 import Duration
+    from google.rpc.error_details_pb2 import RetryInfo
+    from google.rpc.status_pb2 import Status
+
+    info = RetryInfo(retry_delay=Duration(seconds=int(seconds), nanos=round(seconds % 1 * 1e9)))
+    status = Status(code=8, message="busy")
+    for detail in (*others, info):
+        packed = AnyMessage()
+        packed.Pack(detail)
+        status.details.append(packed)
+    return (("grpc-status-details-bin", status.SerializeToString()),)
+
+
 BUSY = (503, {"Retry-After": "0"}, b"")
 ONCE_MORE: dict[str, list[list[Any]]] = {
-    "otlp": [[BUSY], [(429, {}, b""), (502, {}, b""), ], [(504, {}, b"")], ["close"]],
-    "grpc": [[grpc.StatusCode.UNAVAILABLE], [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.ABORTED]],
+    "otlp": [[BUSY], [(429, {}, b""), (502, {}, b""), ], [(504, {}, b"")], ["close"], ["break"]],
+    "grpc": [[grpc.StatusCode.UNAVAILABLE], [grpc.StatusCode.DATA_LOSS, grpc.StatusCode.ABORTED],
+             [(grpc.StatusCode.RESOURCE_EXHAUSTED, delay(0.001)), (grpc.StatusCode.UNAVAILABLE, delay(0))]],
 }  # fmt: skip
 
 
@@ -312,12 +330,131 @@ def test_a_collector_that_does_not_answer_is_given_up(protocol: str) -> None:
     assert ("no answer within 0.05 s" if protocol == "otlp" else "gRPC") in sent.why
 
 
+@both
+def test_a_collector_that_hangs_is_one_line_and_the_run_can_be_exported_again(
+    protocol: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Patience, "pause", lambda *_: 0.001)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "0.1")
+    table = training()
+    stored(tmp_path / "run", table)
+    with serve(protocol, ["hang"] * Patience().tries) as collector:
+        command = ("export", tmp_path / "run", f"--{protocol}", collector.url, "--select", "all")
+        code, _, err = told(capsys, *command)
+        assert (code, err.count("\n"), collector.tries) == (2, 1, Patience().tries)
+        assert f"{len(table)} of {len(table)} spans were not exported to" in err
+        assert ("no answer within 0.1 s" if protocol == "otlp" else "DEADLINE_EXCEEDED") in err
+        monkeypatch.delenv("OTEL_EXPORTER_OTLP_TIMEOUT")
+        assert told(capsys, *command)[0] == 0
+    assert len({span["span"] for span in collector.spans}) > len(table)
+
+
 def test_a_pause_that_the_collector_asks_for_is_kept_to_within_reason() -> None:
     patience = Patience(first_seconds=1, longest_seconds=8)
     assert patience.pause(1, 3.0) == 3.0
     assert patience.pause(1, 1000.0) == 8
     for tried, seconds in [(1, 1), (2, 2), (3, 4), (4, 8), (9, 8)]:
         assert 0.8 * seconds <= patience.pause(tried, None) <= 1.2 * seconds
+
+
+class Told(Patience):
+    """Patience that notes what it was asked for, and does not wait."""
+
+    asked: ClassVar[list[float | None]] = []
+
+    def pause(self, tried: int, asked: float | None) -> float:
+        self.asked.append(asked)
+        return 0.0
+
+
+ASKED: list[tuple[str, Any, float | None]] = [
+    ("otlp", (503, {"Retry-After": "7"}, b""), 7.0),
+    (
+        "otlp",
+        (429, {"Retry-After": "Sun, 06 Nov 2094 08:49:37 GMT", "Date": "Sun, 06 Nov 2094 08:49:07 GMT"}, b""),
+        30.0,
+    ),
+    ("otlp", (502, {}, b""), None),
+    ("grpc", (grpc.StatusCode.RESOURCE_EXHAUSTED, delay(2.5)), 2.5),
+    ("grpc", (grpc.StatusCode.UNAVAILABLE, delay(90)), 90.0),
+    ("grpc", grpc.StatusCode.UNAVAILABLE, None),
+]
+
+
+@pytest.mark.parametrize(("protocol", "answer", "seconds"), ASKED)
+def test_the_pause_is_the_one_that_the_collector_asks_for(protocol: str, answer: Any, seconds: float | None) -> None:
+    Told.asked.clear()
+    with serve(protocol, [answer]) as collector:
+        sent = send_all(sender(protocol, collector), requests(training()), Told(tries=3))
+    assert (sent.is_whole, sent.retries, Told.asked) == (True, 1, [seconds])
+
+
+def test_an_exhausted_server_that_does_not_say_when_is_not_asked_again() -> None:
+    with serve("grpc", [grpc.StatusCode.RESOURCE_EXHAUSTED]) as collector:
+        sent = send_all(sender("grpc", collector), requests(training()), QUICK)
+    assert (sent.spans, sent.retries, collector.tries) == (0, 0, 1)
+    assert "RESOURCE_EXHAUSTED" in sent.why
+
+
+NOW = "Sun, 06 Nov 1994 08:49:37 GMT"
+
+
+@pytest.mark.parametrize(
+    ("said", "date", "seconds"),
+    [
+        ("120", NOW, 120.0),
+        ("0", None, 0.0),
+        ("1.5", None, 1.5),
+        ("Sun, 06 Nov 1994 08:50:37 GMT", NOW, 60.0),
+        ("Sunday, 06-Nov-94 08:50:37 GMT", NOW, 60.0),
+        ("Sun Nov  6 08:50:37 1994", NOW, 60.0),
+        ("Sun, 06 Nov 1994 08:00:00 GMT", NOW, 0.0),
+        ("Sun, 06 Nov 1994 08:00:00 GMT", None, 0.0),
+        ("-5", NOW, None),
+        ("nan", NOW, None),
+        ("inf", NOW, None),
+        ("soon", NOW, None),
+        ("Sun, 99 Nov 1994 08:00:00 GMT", NOW, None),
+        ("", NOW, None),
+        (None, NOW, None),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(said: str | None, date: str | None, seconds: float | None) -> None:
+    headers = {name: value for name, value in (("Retry-After", said), ("Date", date)) if value is not None}
+    assert retry_after(headers) == seconds
+
+
+def test_without_a_date_of_its_own_an_answer_counts_from_now() -> None:
+    from datetime import UTC, datetime, timedelta
+    from email.utils import format_datetime
+
+    until = datetime.now(UTC) + timedelta(hours=1)
+    seconds = retry_after({"Retry-After": format_datetime(until, usegmt=True)})
+    assert seconds is not None
+    assert 3000 < seconds <= 3600
+
+
+def test_the_message_of_a_status_is_told() -> None:
+    from google.rpc.status_pb2 import Status
+
+    body = Status(code=3, message="no such tenant: ä").SerializeToString()
+    answer = (400, {"Content-Type": "application/x-protobuf"}, body)
+    with http([answer, (400, answer[1], b"\xff")]) as collector:
+        for expected in ("HTTP 400 no such tenant: ä", "HTTP 400 Bad Request"):
+            assert send_all(sender("otlp", collector), requests(training()), QUICK).why == expected
+
+
+def test_a_pause_is_read_from_among_other_details_and_damage_asks_for_none() -> None:
+    from google.rpc.error_details_pb2 import DebugInfo
+
+    assert retry_info(delay(1.25, DebugInfo(detail="busy"))) == 1.25
+    (trailer,) = delay(3)
+    assert retry_info([("other", b"x"), trailer]) == 3.0
+    assert retry_info([]) is None
+    assert retry_info([("grpc-status-details-bin", b"\xff\xff")]) is None
+    from google.rpc.status_pb2 import Status
+
+    assert retry_info([("grpc-status-details-bin", Status(code=8).SerializeToString())]) is None
 
 
 def test_whoever_waits_to_try_again_can_be_stopped() -> None:

@@ -147,6 +147,16 @@ def test_no_spans_make_no_traces() -> None:
     assert not len(spans_of(schema().empty_table(), "r").trace_sizes)
 
 
+def test_spans_that_say_the_same_do_not_change_the_ids_of_others() -> None:
+    table = training()
+    alone = spans_of(table, "r")
+    recorded = alone.span[~alone.is_made]
+    twice = spans_of(pa.concat_tables([table, table.slice(7, 1), table.slice(7, 1)]), "r")
+    ids = twice.span[~twice.is_made]
+    assert ids[: len(table)].tolist() == recorded.tolist()
+    assert len({*ids.tolist()}) == len(table) + 2
+
+
 def test_runs_without_an_id_have_one_all_the_same() -> None:
     assert run_key({"run_id": "r"}) == "r"
     assert run_key({"engine": "dlio", "started": "x"}) == run_key({"started": "x", "engine": "dlio"}) != run_key({})

@@ -184,6 +184,7 @@ def _books(result: Mapping[str, Any], dropped_samples: int, capped_samples: int)
         recorded, stored = trace["recorded"], trace["stored"]
         how = "all stored" if recorded == stored else f"{stored} STORED"
         sent = f", {trace['exported']} exported" if "exported" in trace else ""
+        sent += f", {trace['not_selected']} not selected" if "not_selected" in trace else ""
         lines.append(f"  trace level {trace['level']}: {recorded} spans recorded, {how}{sent}")
     if dropped_samples:
         lines.append(f"  drop_last dropped {dropped_samples} samples per epoch: they fill no whole batch on every rank")

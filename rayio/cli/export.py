@@ -85,7 +85,6 @@ def _send(directory: RunDirectory, path: Path, url: str, select: str | None, *, 
     from rayio.errors import ExportError
     from rayio.export import run as exporting
     from rayio.export.select import DEFAULT
-    from rayio.export.settings import shown
     from rayio.export.transport import connect
 
     sender = connect(url, grpc=by_grpc)
@@ -103,19 +102,20 @@ def _send(directory: RunDirectory, path: Path, url: str, select: str | None, *, 
             f"{len(chosen.spans.trace_sizes)} traces, {sent.requests} requests{_pace(sent.spans, began)}"
         )
         return
-    again = f"rayio export {path} --{'grpc' if by_grpc else 'otlp'} {shown(url)}".rstrip()
+    again = exporting.export_again(path, sender, select)
     raise ExportError(f"{sent.told(sender.target)}; the run still has all: {again}")
 
 
 def collector(otlp: str | None, grpc: str | None) -> Sender | None:
     """Give the way to the collector that a run's spans are sent to as it goes, if there is one."""
-    from rayio.export.transport import connect
-
     if otlp is not None and grpc is not None:
         raise typer.BadParameter("--otlp and --grpc exclude each other for a run; give one")
     if otlp is None and grpc is None:
         return None
-    return connect(otlp or grpc or "", grpc=grpc is not None)
+    from rayio.export.live import FINISH_SECONDS
+    from rayio.export.transport import connect
+
+    return connect(otlp or grpc or "", grpc=grpc is not None, longest_seconds=FINISH_SECONDS)
 
 
 def view(

@@ -102,6 +102,12 @@ def run(
     ] = 1,
     otlp: Otlp = None,
     grpc: Grpc = None,
+    select: Annotated[
+        str | None,
+        typer.Option(
+            help="Steps to send with --otlp or --grpc while the run goes: all, or first, every:N.", show_default="all"
+        ),
+    ] = None,
 ) -> None:
     """Run a scenario: generate its dataset if need be, emulate the training, print the numbers, write the report.
 
@@ -117,6 +123,10 @@ def run(
     if engine not in ("ray", "local"):
         raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
     picked: Engine = chosen
+    if select is not None and otlp is None and grpc is None:
+        raise typer.BadParameter(
+            f"--select {select} says what is sent to a collector; give --otlp URL or --grpc HOST:PORT"
+        )
     wanted = _traced(overrides, trace)
     places = [out] if repeat == 1 else _places(out, root, repeat)
     runs = []
@@ -124,7 +134,15 @@ def run(
         to = collector(otlp, grpc)
         runs.append(
             session.run(
-                source, wanted, engine=picked, address=address, out=place, root=root, reporter=Terminal(), collector=to
+                source,
+                wanted,
+                engine=picked,
+                address=address,
+                out=place,
+                root=root,
+                reporter=Terminal(),
+                collector=to,
+                select=select or "all",
             )
         )
         print(runs[-1].summary(), end="\n\n" if repeat > 1 else "\n", flush=True)

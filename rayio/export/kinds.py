@@ -20,6 +20,8 @@ _PHASES = (
 )  # fmt: skip
 #: Spans in which a rank waits for a batch.
 WAITS = ("data_wait", "eval_data_wait")
+#: Spans of ranks that make a step of an evaluation, which no selection names.
+EVALUATED = ("eval_data_wait", "eval_compute")
 #: Spans that lie within a read or a write.
 WITHIN = ("sample", "io.open", "io.read", "io.write", "io.fsync")
 
@@ -33,7 +35,7 @@ def of_steps(table: pa.Table, steps: Ints | None) -> pa.Table:
         return table
     keys = step_keys(table)
     kept = (keys < 0) | np.isin(keys, steps)
-    waits = kept & np.isin(codes_of(table, "name")[1], _places(table, "name", WAITS))
+    waits = kept & is_named(table, WAITS)
     taken = np.unique(table["link"].to_numpy()[waits])
     return table.filter(kept | np.isin(table["batch"].to_numpy(), taken) & (trace_kinds(table) == BATCH))
 
@@ -61,6 +63,12 @@ def codes_of(table: pa.Table, column: str) -> tuple[list[str], NDArray[np.int32]
     if not len(table):
         return [], np.zeros(0, np.int32)
     return chunk.dictionary.to_pylist(), chunk.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+
+
+def is_named(table: pa.Table, names: Iterable[str]) -> NDArray[np.bool_]:
+    """Say which spans have one of these names."""
+    found: NDArray[np.bool_] = np.isin(codes_of(table, "name")[1], _places(table, "name", names))
+    return found
 
 
 def _places(table: pa.Table, column: str, texts: Iterable[str]) -> list[int]:

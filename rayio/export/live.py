@@ -8,11 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayio.export import otlp
+from rayio.export.follow import Following
 from rayio.export.kinds import batches_made, trace_keys
+from rayio.export.pauses import Patience
+from rayio.export.run import export_again, many_spans
+from rayio.export.select import parse_live
+from rayio.export.spans import MANY_SPANS
 from rayio.export.traces import spans_of
-from rayio.export.transport import Patience, Sender, Sent, send_all
+from rayio.export.transport import Sender, Sent, send_all
 from rayio.trace.files import DamagedError, SpanFile
 from rayio.trace.span import schema
 
@@ -34,14 +40,32 @@ QUIET_SECONDS = 30.0
 class LiveExport:
     """Sends the spans of a run from its files, in a thread of its own; what is not taken is counted, never raised.
 
-    A trace is sent when a file came that had nothing more of it, so about two files late; the rest at the end.
+    A trace is sent when a file came that had nothing more of it, so about two files late; the rest at the end. With a
+    selection it is held until every rank has come past its step.
     """
 
-    def __init__(self, directory: RunDirectory, run_id: str, sender: Sender, patience: Patience | None = None) -> None:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        run_id: str,
+        sender: Sender,
+        patience: Patience | None = None,
+        *,
+        selection: str = "all",
+        world_size: int = 0,
+    ) -> None:
         self._directory = directory
         self._run_id = run_id
         self._sender = sender
         self._patience = patience or Patience(tries=3)
+        self._selection = selection
+        words = parse_live(selection)
+        self._is_all = "all" in words
+        self._following = Following(words, world_size)
+        #: Spans of steps that the selection does not take.
+        self.left_out = 0
+        #: How many traces were too large to be looked at, and the largest.
+        self._big = self._largest = 0
         #: What became of the spans that were tried; those never tried are missing in it.
         self.sent = Sent()
         self._seen: set[Path] = set()
@@ -67,18 +91,31 @@ class LiveExport:
         self._stop.set()
         self._thread.join(seconds)
         target, sent = self._sender.target, self.sent
-        if sent.spans == stored and not sent.rejected:
-            return f"{sent.spans} spans were exported to {target} while the run went"
+        failed = stored - sent.spans - self.left_out
+        others = "" if self._is_all else f", {self.left_out} are of steps not selected ({self._selection})"
+        if not failed and not sent.rejected:
+            return f"{sent.spans} spans were exported to {target} while the run went{others}"
         why = f" ({sent.why})" if sent.why else ""
-        lacking = f"{stored - sent.spans} of {stored} spans were not exported to {target}{why}"
-        return f"{lacking}; the run has all: rayio export {self._directory.path}"
+        again = export_again(self._directory.path, self._sender, None if self._is_all else self._selection)
+        done = "" if self._is_all else f", {sent.spans} were{others}"
+        return f"{failed} of {stored} spans were not exported to {target}{why}{done}; the run has all: {again}"
+
+    def counts(self) -> dict[str, int]:
+        """Give the numbers of spans for ``result.json``."""
+        return {"exported": self.sent.spans} | ({} if self._is_all else {"not_selected": self.left_out})
+
+    def big_traces(self) -> str | None:
+        """Warn of traces that are too large to be looked at, if some of those that were sent are."""
+        return many_spans(self._big, self._largest) if self._big else None
 
     def _follow(self) -> None:
         try:
             while not self._over.wait(LOOK_SECONDS):
                 self._look()
             self._look()
-            self._send(self._held)
+            taken, others = self._following.sort(self._held, is_over=True)
+            self._leave_out(others)
+            self._send(self._held.filter(taken))
         except Exception as error:  # a run does not fail because of who watches it
             self.sent.why = self.sent.why or f"{type(error).__name__}: {error}"
         finally:
@@ -89,7 +126,7 @@ class LiveExport:
         import pyarrow as pa
 
         for path in sorted((self._directory.path / "spans").glob("*.parquet")):
-            if path in self._seen or self._stop.is_set():
+            if path in self._seen:
                 continue
             self._seen.add(path)
             try:
@@ -97,30 +134,35 @@ class LiveExport:
             except DamagedError:
                 continue
             self._has_batches = self._has_batches or batches_made(table)
+            self._following.add(table)
             before, self._held = self._held, pa.concat_tables([self._held, table]).unify_dictionaries()
             keys = trace_keys(self._held)
             is_complete = ~np.isin(keys, np.unique(keys[len(before) :])) & (keys != 0) | (keys == 1)
-            complete = self._held.filter(is_complete)
-            self._held = self._held.filter(~is_complete)
+            taken, others = self._following.sort(self._held)
+            complete = self._held.filter(taken & is_complete)
+            self._leave_out(others)
+            self._held = self._held.filter(~(taken & is_complete | others))
             if len(self._held) > HELD_SPANS:
                 self.sent.why = self.sent.why or f"more than {HELD_SPANS} spans were of traces under way"
                 self._held = schema().empty_table()
             self._send(complete)
 
+    def _leave_out(self, others: NDArray[np.bool_]) -> None:
+        self.left_out += int(others.sum())
+
     def _send(self, table: pa.Table) -> None:
-        if not len(table) or time.monotonic() < self._quiet_until:
+        if not len(table) or self._stop.is_set() or time.monotonic() < self._quiet_until:
             return
         spans = spans_of(table, self._run_id, has_batches=self._has_batches)
         spans = spans.take(~(spans.is_made & np.isin(spans.span, self._made)))
         self._made = np.concatenate([self._made, spans.span[spans.is_made]])
+        sizes = spans.trace_sizes
+        self._big += int((sizes > MANY_SPANS).sum())
+        self._largest = max(self._largest, int(sizes.max(initial=0)))
         requests = otlp.requests(spans, self._directory.path.absolute().name)
         sent = send_all(self._sender, requests, self._patience, self._stop)
         if sent.unsent:
             self._quiet_until = time.monotonic() + QUIET_SECONDS
             if not self._over.is_set():
                 self._stop.clear()
-        self.sent = Sent(
-            self.sent.spans + sent.spans, self.sent.made + sent.made, self.sent.rejected + sent.rejected,
-            self.sent.unsent + sent.unsent, self.sent.why or sent.why, self.sent.requests + sent.requests,
-            self.sent.retries + sent.retries,
-        )  # fmt: skip
+        self.sent += sent

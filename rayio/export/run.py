@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +22,8 @@ from rayio.trace.store import RunDirectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rayio.export.transport import Patience, Sender, Sent
+    from rayio.export.pauses import Patience
+    from rayio.export.transport import Sender, Sent
 
 
 @dataclass(frozen=True)
@@ -86,10 +88,21 @@ class Chosen:
         """Warn of traces that are too large to be looked at."""
         sizes = self.spans.trace_sizes
         if number := int((sizes > MANY_SPANS).sum()):
-            yield (
-                f"{number} traces have more than {MANY_SPANS} spans (the largest {sizes.max()}): viewers show them "
-                "slowly; a coarser trace.level makes them smaller"
-            )
+            yield many_spans(number, int(sizes.max()))
+
+
+def many_spans(number: int, largest: int) -> str:
+    """Warn of traces that are too large to be looked at."""
+    return (
+        f"{number} traces have more than {MANY_SPANS} spans (the largest {largest}): viewers show them slowly; a "
+        "coarser trace.level makes them smaller"
+    )
+
+
+def export_again(path: Path, sender: Sender, selection: str | None) -> str:
+    """Give the command that sends a run's spans to the same collector."""
+    chosen = f" --select {shlex.quote(selection)}" if selection else ""
+    return f"rayio export {shlex.quote(str(path))} {sender.option}{chosen}"
 
 
 def send(chosen: Chosen, sender: Sender, patience: Patience | None = None) -> Sent:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 #: What is sent to a collector unless something else is asked for.
 DEFAULT = "first,last,slowest:20,every:50"
 
+#: Words that say of a step whether it is taken as soon as those before it are known.
+AT_ONCE = ("first", "every", "all")
+
 #: Words of a selection, and whether a number follows.
 _WORDS = {"first": False, "last": False, "all": False, "slowest": True, "every": True}
 
@@ -40,6 +43,21 @@ def parse(text: str) -> dict[str, int]:
     return words
 
 
+def parse_live(text: str) -> dict[str, int]:
+    """Turn a selection for a run that still goes into words and numbers.
+
+    Raises:
+        ExportError: as :func:`parse`; or it names steps that are only known when the run is over.
+    """
+    words = parse(text)
+    if late := [word for word in words if word not in AT_ONCE]:
+        raise ExportError(
+            f"--select {text}: while a run goes nobody knows its {' and '.join(late)} steps; select all, first or "
+            f"every:N now, and export the others when it is over: rayio export RUN --otlp URL --select {text}"
+        )
+    return words
+
+
 def step_keys(table: pa.Table) -> NDArray[np.int64]:
     """Number the training step that each span is of, ``epoch << 30 | step``; -1 for spans of none."""
     epoch, step = (table[name].to_numpy().astype(np.int64) for name in ("epoch", "step"))
@@ -48,31 +66,40 @@ def step_keys(table: pa.Table) -> NDArray[np.int64]:
 
 def chosen(table: pa.Table, words: dict[str, int]) -> NDArray[np.int64] | None:
     """Give the numbers of the chosen steps, in order of time; None for all. Only spans of ranks make steps."""
+    return None if "all" in words else picked(*times(table), words)
+
+
+def times(table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Give the numbers of the steps that a table has spans of, when each began, and when it ended (ns)."""
     import pyarrow.compute as pc
 
-    if "all" in words:
-        return None
     ranks = table.filter(pc.and_(pc.equal(table["role"].cast("string"), "rank"), pc.equal(table["lane"], 0)))
     keys = step_keys(ranks)
-    start = ranks["start_ns"].to_numpy()
     placed = keys >= 0
-    end = (start + ranks["duration_ns"].to_numpy())[placed]
+    start = ranks["start_ns"].to_numpy()[placed]
     steps, of = np.unique(keys[placed], return_inverse=True)
+    first, last = np.full(len(steps), np.iinfo(np.int64).max), np.full(len(steps), np.iinfo(np.int64).min)
+    np.minimum.at(first, of, start)
+    np.maximum.at(last, of, start + ranks["duration_ns"].to_numpy()[placed])
+    return steps, first, last
+
+
+def picked(
+    steps: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64], words: dict[str, int]
+) -> NDArray[np.int64]:
+    """Pick steps by when they began and ended; give their numbers in order of time."""
     if not len(steps):
         return steps
-    first, last = np.full(len(steps), np.iinfo(np.int64).max), np.full(len(steps), np.iinfo(np.int64).min)
-    np.minimum.at(first, of, start[placed])
-    np.maximum.at(last, of, end)
     order = np.lexsort((steps, first))
-    picked = np.zeros(len(steps), bool)
+    is_picked = np.zeros(len(steps), bool)
     if "first" in words:
-        picked[order[0]] = True
+        is_picked[order[0]] = True
     if "last" in words:
-        picked[order[-1]] = True
+        is_picked[order[-1]] = True
     if "every" in words:
-        picked[order[:: words["every"]]] = True
+        is_picked[order[:: words["every"]]] = True
     if "slowest" in words:
         by_length = np.argsort(first - last, kind="stable")
-        picked[by_length[: words["slowest"]]] = True
-    kept: NDArray[np.int64] = steps[order[picked[order]]]
+        is_picked[by_length[: words["slowest"]]] = True
+    kept: NDArray[np.int64] = steps[order[is_picked[order]]]
     return kept

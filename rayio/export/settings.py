@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from rayio.errors import ExportError
+from rayio.export import tls
+
+
+class Named(NamedTuple):
+    """What a variable says, such as the name of a file."""
+
+    variable: str
+    value: str
+
+    def __str__(self) -> str:
+        """Give both, as they are set."""
+        return f"{self.variable}={self.value}"
 
 
 @dataclass(frozen=True)
@@ -18,9 +31,11 @@ class Settings:
     headers: dict[str, str]
     seconds: float
     is_compressed: bool
-    certificate: str | None
-    client_certificate: str | None
-    client_key: str | None
+    #: The authorities that sign servers' certificates (PEM); None: those that the machine trusts.
+    certificate: Named | None
+    #: What the client shows of itself (PEM); a certificate without a key has it in the same file.
+    client_certificate: Named | None
+    client_key: Named | None
     is_insecure: bool | None
 
     @classmethod
@@ -28,48 +43,53 @@ class Settings:
         """Read the variables; the timeout is in seconds (10), as in OpenTelemetry's own Python exporter.
 
         Raises:
-            ExportError: a value that cannot be; a header's value is never shown.
+            ExportError: a value that cannot be, or a file that is no certificate; a header's value is never shown.
         """
         timeout, compression = _said(variables, "TIMEOUT"), _said(variables, "COMPRESSION")
+        insecure, headers = _said(variables, "INSECURE"), _said(variables, "HEADERS")
         try:
-            seconds = float(timeout or 10)
+            seconds = float(timeout.value if timeout else 10)
             if not 0 < seconds < float("inf"):
                 raise ValueError
         except ValueError:
-            raise ExportError(f"OTEL_EXPORTER_OTLP_TIMEOUT={timeout}: give seconds above 0") from None
-        if (compression or "gzip") not in ("gzip", "none"):
-            raise ExportError(f"OTEL_EXPORTER_OTLP_COMPRESSION={compression}: gzip or none")
-        files = [_said(variables, name) for name in ("CERTIFICATE", "CLIENT_CERTIFICATE", "CLIENT_KEY")]
-        for path in files:
-            if path and not Path(path).is_file():
-                raise ExportError(f"OTEL_EXPORTER_OTLP_*: no certificate or key at {path}")
-        insecure = _said(variables, "INSECURE")
-        certificate, client_certificate, client_key = files
-        return cls(
-            headers=_headers(_said(variables, "HEADERS") or ""),
+            raise ExportError(f"{timeout}: give seconds above 0") from None
+        if compression and compression.value not in ("gzip", "none"):
+            raise ExportError(f"{compression}: gzip or none")
+        if insecure and insecure.value.lower() not in ("true", "false"):
+            raise ExportError(f"{insecure}: true or false")
+        found = cls(
+            headers=_headers(*headers) if headers else {},
             seconds=seconds,
-            is_compressed=compression != "none",
-            certificate=certificate,
-            client_certificate=client_certificate,
-            client_key=client_key,
-            is_insecure=None if insecure is None else insecure.lower() == "true",
+            is_compressed=compression is None or compression.value != "none",
+            certificate=_said(variables, "CERTIFICATE"),
+            client_certificate=_said(variables, "CLIENT_CERTIFICATE"),
+            client_key=_said(variables, "CLIENT_KEY"),
+            is_insecure=insecure.value.lower() == "true" if insecure else None,
         )
+        tls.context(found)
+        return found
 
 
-def _said(variables: Mapping[str, str], name: str) -> str | None:
+def _said(variables: Mapping[str, str], name: str) -> Named | None:
     for prefix in ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"):
         if value := variables.get(prefix + name, "").strip():
-            return value
+            return Named(prefix + name, value)
     return None
 
 
-def _headers(text: str) -> dict[str, str]:
+def _headers(variable: str, text: str) -> dict[str, str]:
+    """Read headers; what neither HTTP nor gRPC could send is refused here, for their own words show the value."""
     found = {}
     for part in filter(None, (one.strip() for one in text.split(","))):
         name, equals, value = part.partition("=")
-        if not equals or not name.strip():
-            raise ExportError("OTEL_EXPORTER_OTLP_HEADERS: an entry is not name=value; separate entries by commas")
-        found[unquote(name.strip()).lower()] = unquote(value.strip())
+        name, value = unquote(name.strip()).lower(), unquote(value.strip())
+        if not equals or not name:
+            raise ExportError(f"{variable}: an entry is not name=value; separate entries by commas")
+        if not re.fullmatch(r"[a-z0-9!#$%&'*+.^_`|~-]+", name):
+            raise ExportError(f"{variable}: a header's name has letters, digits and -_. only, one of them has others")
+        if not re.fullmatch(r"[ -~]*", value):
+            raise ExportError(f"{variable}: the value of {name} has characters that are not printable ASCII")
+        found[name] = value
     return found
 
 

@@ -122,7 +122,9 @@ class _Traces:
         if again.any():
             place = np.arange(self.number)
             first = np.maximum.accumulate(np.where(again, 0, place))
-            word[order] = seeds.mix(word[order] + (place - first).astype(np.uint64)) ^ word[order] * again
+            # Only those: the others have the ids that they have where nothing is said twice.
+            nth = seeds.mix(word[order] + (place - first).astype(np.uint64))
+            word[order] = np.where(again, nth, word[order])
         return span_ids(self.run, "spans", word.view(np.int64))
 
     def _steps(self) -> None:

@@ -66,6 +66,7 @@ def run(
     root: str | Path | None = None,
     reporter: Reporter = SILENT,
     collector: Sender | None = None,
+    select: str = "all",
 ) -> Run:
     """Run a scenario and give its numbers. A dataset that is not there is generated first.
 
@@ -78,6 +79,7 @@ def run(
         root: folder from which relative paths start; None is the working directory.
         reporter: who is told how it goes.
         collector: where spans are sent while the run goes (``rayio.export.transport.connect``); closed at the end.
+        select: the steps whose spans are sent there: ``all``, ``first``, ``every:N``.
 
     Raises:
         RayioError: bad input, a cluster that cannot run this, or a role that failed. Once the roles have started, the
@@ -88,12 +90,17 @@ def run(
     if engine not in ("ray", "local", "virtual"):
         raise ScenarioError(f"no engine named {engine!r}; there are ray, local and virtual")
     check_names(scenario.expect)
+    if collector is not None:
+        from rayio.export.live import LiveExport
+        from rayio.export.select import parse_live
+
+        parse_live(select)
     base = base_folder(scenario, root)
     session = _Session(scenario, engine, address, base, _out(scenario, base, out), reporter)
     if collector is not None:
-        from rayio.export.live import LiveExport
-
-        session.live_export = LiveExport(session.directory, session.run_id, collector)
+        session.live_export = LiveExport(
+            session.directory, session.run_id, collector, selection=select, world_size=session.plan.world_size
+        )
     return session.run()
 
 
@@ -334,10 +341,10 @@ class _Session:
         """End the live export, while the files that it reads are there."""
         if self.live_export is None:
             return {}
-        told = self.live_export.finish(self.directory.stored)
-        self.reporter.say(told)
-        self.notes.append(told)
-        return {"exported": self.live_export.sent.spans}
+        for told in filter(None, (self.live_export.finish(self.directory.stored), self.live_export.big_traces())):
+            self.reporter.say(told)
+            self.notes.append(told)
+        return self.live_export.counts()
 
     def _verdict(
         self, error: BaseException | None, books: Mapping[str, Any], result: Mapping[str, Any]

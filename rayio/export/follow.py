@@ -1,0 +1,86 @@
+"""A selection made while a run goes: each span is taken, left out, or waits until it is known which."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.export.kinds import BATCH, EVALUATED, STEP, WAITS, is_named, trace_kinds
+from rayio.export.select import picked, step_keys, times
+from rayio.export.spans import Ints
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NEVER, _EVER = np.iinfo(np.int64).max, np.iinfo(np.int64).min
+
+
+class Following:
+    """Takes the steps that :func:`rayio.export.select.chosen` takes of the whole run, as soon as they are known.
+
+    Steps are counted in the order in which they began. A rank does one after the other, so no step can begin any more
+    before the last one that *every* rank is known to have reached: those before it have their places.
+    """
+
+    def __init__(self, words: dict[str, int], world_size: int) -> None:
+        self._words = words
+        self._is_all = "all" in words
+        #: When the last phase began that each rank is known to have begun (ns); a rank that is done will begin no more.
+        self._reached = np.full(world_size, _EVER)
+        self._steps, self._first = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        #: Steps of evaluations, which no selection names.
+        self._aside = np.zeros(0, np.int64)
+        #: Batches that were taken, and the step of each.
+        self._batches, self._takers = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        #: Steps that were taken so far.
+        self.taken: Ints = np.zeros(0, np.int64)
+
+    def add(self, table: pa.Table) -> None:
+        """Learn from spans which steps there are, how far the ranks have come, and who took which batch."""
+        if self._is_all:
+            return
+        steps, first, _ = times(table)
+        both = np.concatenate([self._steps, steps])
+        self._steps, of = np.unique(both, return_inverse=True)
+        starts = np.concatenate([self._first, first])
+        self._first = np.full(len(self._steps), _NEVER)
+        np.minimum.at(self._first, of, starts)
+        rank, lane, start = (table[name].to_numpy() for name in ("rank", "lane", "start_ns"))
+        is_of_rank = (rank >= 0) & (rank < len(self._reached))
+        phases = is_of_rank & (trace_kinds(table) == STEP) & (lane == 0)
+        np.maximum.at(self._reached, rank[phases], start[phases])
+        self._reached[rank[is_of_rank & is_named(table, ("life",)) & _is_rank(table)]] = _NEVER
+        keys = step_keys(table)
+        self._aside = np.union1d(self._aside, keys[is_named(table, EVALUATED)])
+        waits = is_named(table, WAITS)
+        self._batches = np.concatenate([self._batches, table["link"].to_numpy()[waits].astype(np.int64)])
+        self._takers = np.concatenate([self._takers, keys[waits]])
+
+    def sort(self, table: pa.Table, *, is_over: bool = False) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Say which of these spans are taken and which are left out; the others wait, but none when the run is over."""
+        if self._is_all:
+            every = np.ones(len(table), bool)
+            return every, ~every
+        until = _NEVER if is_over or not len(self._reached) else self._reached.min()
+        is_placed = self._first < until
+        steps, first = self._steps[is_placed], self._first[is_placed]
+        self.taken = picked(steps, first, first, self._words)
+        known = np.concatenate([steps, self._aside])
+        keys, batch = step_keys(table), table["batch"].to_numpy()
+        is_batch = trace_kinds(table) == BATCH
+        taken = (keys < 0) | np.isin(keys, self.taken)
+        taken |= is_batch & np.isin(batch, self._batches[np.isin(self._takers, self.taken)])
+        if is_over:
+            return taken, ~taken
+        # A batch may be taken by another step than the one that it was made for.
+        is_known = np.isin(keys, known) & (~is_batch | np.isin(batch, self._batches[np.isin(self._takers, known)]))
+        return taken, is_known & ~taken
+
+
+def _is_rank(table: pa.Table) -> NDArray[np.bool_]:
+    import pyarrow.compute as pc
+
+    found: NDArray[np.bool_] = pc.equal(table["role"].cast("string"), "rank").to_numpy(zero_copy_only=False)
+    return found
