@@ -223,11 +223,9 @@ class Env:
         if self.barrier is None:
             await self.sleep("compute", seconds, at)
             return
-        latest = self.barrier.announce(at, mine)
-        await self.kernel.sleep_until(mine)
-        self.span("compute", start, mine, at)
-        end = max(await latest, mine) + round(sync_seconds * 1e9)
+        end = max(await self.barrier.announce(at, mine), mine) + round(sync_seconds * 1e9)
         await self.kernel.sleep_until(end + self.late_ns)
+        self.span("compute", start, mine, at)
         if end > mine:
             self.span("sync", mine, end, at)
         if (woken := self.kernel.now()) > end:
