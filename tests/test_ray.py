@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import installed
 
 from rayio.cluster.placement import actors
 from rayio.errors import ClusterError, DataError, RunError
@@ -182,7 +183,7 @@ class Starter(Reporter):
                     os.kill(os.getpid(), signal.SIGKILL)
                 os.waitpid(pid, 0)
                 pids.append(pid)
-            return pids, str(actor._children.folder)
+            return pids, str(actor._others[0].folder)
 
         if self.told is None and int(text.split("/")[0]) >= 4:
             import ray
@@ -265,8 +266,11 @@ def test_actors_that_do_not_start_in_time_are_named(tmp_path: Path) -> None:
         run(wanted, root=tmp_path)
 
 
-def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster(tmp_path: Path) -> None:
-    environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
+def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster_and_tasks_of_all_are_recorded(tmp_path: Path) -> None:
+    path = os.pathsep.join(filter(None, [installed(tmp_path), os.environ.get("PYTHONPATH")]))
+    submitted = json.dumps({"runtime_env": {"env_vars": {"JOB": "kept"}}})  # as `ray job submit` tells its driver
+    environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled", "PYTHONPATH": path,
+                   "RAY_JOB_CONFIG_JSON_ENV_VAR": submitted}  # fmt: skip
     script = Path(__file__).with_name("two_nodes.py")
     done = subprocess.run(
         [sys.executable, script, tmp_path], env=environment, capture_output=True, text=True, check=False, timeout=180
@@ -279,6 +283,8 @@ def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster(tmp_path: Path)
     assert where["queue-0"] == where["rank-0"]
     assert [where[f"reader-0-{w}"] == where["rank-0"] for w in (0, 1)] == [True, False]
     assert told["ledger"]["even"] is True
+    assert told["tasks"] == {where["rank-0"]: "kept", where["rank-1"]: "kept"}
+    assert told["trace"]["recorded"] == told["trace"]["stored"]
 
 
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:

@@ -4,11 +4,43 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import Any
 
+import ray
 from ray.cluster_utils import Cluster
 
 import rayio
+from rayio.reporter import Reporter
 from scenarios import scenario
+
+
+class Library(Reporter):
+    """Has a reader submit a task to each node, once the run is under way; each says what its environment is."""
+
+    asked = False
+
+    def live(self, text: str) -> None:
+        def submit(_: Any) -> None:
+            import os
+
+            import ray
+            from opentelemetry import trace
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            def task() -> None:
+                tracer = trace.get_tracer("library")
+                tracer.start_span(ray.get_runtime_context().get_node_id(), attributes={"job": os.environ["JOB"]}).end()
+
+            nodes = [node["NodeID"] for node in ray.nodes()]
+            remote: Any = ray.remote(num_cpus=0)(task)
+            where = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
+            ray.get([remote.options(scheduling_strategy=one).remote() for one in where])
+
+        if not self.asked and int(text.split("/")[0]) >= 2:
+            self.asked = True
+            named = ray.util.list_named_actors(all_namespaces=True)
+            (reader,) = (n for n in named if n["name"] == "reader-0-0")
+            ray.get(ray.get_actor(**reader).__ray_call__.remote(submit))
 
 
 def main(root: str) -> None:
@@ -17,13 +49,23 @@ def main(root: str) -> None:
     cluster.add_node(**resources)
     wanted = scenario(
         dataset__path="data", cluster__nodes=2, cluster__ranks_per_node=1, cluster__placement="spread",
-        train__epochs=1,
+        train__epochs=1, train__compute="100 ms",
     )  # fmt: skip
-    run = rayio.run(wanted, address=cluster.address, root=root)
+    run = rayio.run(wanted, address=cluster.address, root=root, reporter=Library())
     where = {actor["name"]: actor.get("ray_node") for actor in run.directory.info["actors"]}
-    sys.stdout.write(
-        json.dumps({"ledger": run.result["ledger"], "where": where, "nodes": len(run.directory.info["nodes"])}) + "\n"
-    )
+    spans = run.spans()
+    tasks = spans[spans["role"] == "process"]
+    told = {
+        "ledger": run.result["ledger"],
+        "trace": run.result["trace"],
+        "where": where,
+        "nodes": len(run.directory.info["nodes"]),
+        "tasks": {
+            name: json.loads(said)["attributes"]["job"]
+            for name, said in zip(tasks["name"], tasks["attributes"], strict=True)
+        },
+    }
+    sys.stdout.write(json.dumps(told) + "\n")
     cluster.shutdown()
 
 

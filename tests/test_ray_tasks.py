@@ -1,0 +1,205 @@
+"""Tasks and actors that a library submits from within an actor: what they record joins the run on a real Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayio.reporter import Reporter
+from rayio.session import Run, run
+from rayio.trace.children import PROVIDER
+from rayio.trace.clocks import boot_id
+from rayio.trace.spool import PREFIX
+from rayio.trace.tasks import RUN, name_of
+from scenarios import scenario
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]
+
+
+class Midway(Reporter):
+    """Does something, once, when the run is well under way, with a function that calls functions in its actors."""
+
+    def __init__(self, act: Callable[[Callable[..., Any]], Any]) -> None:
+        self.act = act
+        self.told: Any = None
+
+    def live(self, text: str) -> None:
+        if self.told is None and int(text.split("/")[0]) >= 4:
+            self.told = self.act(self._call)
+
+    def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        import ray
+
+        named = ray.util.list_named_actors(all_namespaces=True)
+        (one,) = (n for n in named if n["name"] == name and n["namespace"].startswith("rayio-"))
+        return ray.get(ray.get_actor(**one).__ray_call__.remote(function, *arguments))
+
+
+def library(function: Callable[[Any], Any]) -> Midway:
+    """Be a library in a reader: call a function there."""
+    return Midway(lambda call: call("reader-1-0", function))
+
+
+def real(**overrides: Any) -> Any:
+    return scenario(dataset__path="data", dataset__sample_bytes="20 kB", train__compute="60 ms", **overrides)
+
+
+def folder_of(done: Run) -> Path:
+    run_id = done.directory.info["run_id"]
+    return Path(tempfile.gettempdir()) / f"{PREFIX}{name_of(run_id)}-{boot_id()}"
+
+
+def rows(done: Run) -> dict[str, dict[str, Any]]:
+    """Give the spans of other libraries by name, with what they say."""
+    found = done.spans()
+    found = found[found["role"] == "process"]
+    assert found["name"].is_unique
+    return {row["name"]: row | json.loads(row["attributes"]) for row in found.to_dict("records")}
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_tasks_and_actors_that_an_actor_submits_are_recorded(tmp_path: Path) -> None:
+    def everything(_: Any) -> dict[str, int]:
+        """Submit a task that has parts, forks, and submits another; a task with an environment of its own; an actor."""
+        import os
+        import threading
+
+        import ray
+        from opentelemetry import trace
+
+        def inner() -> int:
+            with trace.get_tracer("library").start_as_current_span("inner"):
+                return os.getpid()
+
+        def outer() -> tuple[int, int, int]:
+            tracer = trace.get_tracer("library", "1.2")
+            with tracer.start_as_current_span("outer", attributes={"n": 1}) as span:
+                span.add_event("half", {"of": 2})
+                with tracer.start_as_current_span("part"):
+                    pass
+                if (child := os.fork()) == 0:
+                    tracer.start_span("fork").end()
+                    os._exit(0)
+                os.waitpid(child, 0)
+            return os.getpid(), child, ray.get(remote(inner).remote())
+
+        def own() -> int:
+            with trace.get_tracer("library").start_as_current_span("own", attributes={"OWN": os.environ["OWN"]}):
+                return os.getpid()
+
+        class Pool:
+            def go(self) -> int:
+                with trace.get_tracer("library").start_as_current_span("pool"):
+                    return os.getpid()
+
+        remote: Any = ray.remote(num_cpus=0)
+        with_own: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": {"OWN": "kept"}})
+        pids: dict[str, int] = {}
+
+        def submit() -> None:
+            pids["outer"], pids["fork"], pids["inner"] = ray.get(remote(outer).remote())
+            pids["own"] = ray.get(with_own(own).remote())
+            pids["pool"] = ray.get(remote(Pool).remote().go.remote())
+
+        thread = threading.Thread(target=submit)
+        thread.start()
+        thread.join()
+        return pids
+
+    submitting = library(everything)
+    done = run(real(), root=tmp_path, reporter=submitting)
+    found = rows(done)
+    assert {*found} == {"outer", "part", "fork", "inner", "own", "pool"}
+    pids = submitting.told | {"part": submitting.told["outer"]}
+    assert {name: row["pid"] for name, row in found.items()} == pids
+    assert {name: row["index"] for name, row in found.items()} == {name: str(pid) for name, pid in pids.items()}
+    assert not {actor["pid"] for actor in done.directory.info["actors"]} & {*pids.values()}
+    outer = found["outer"]
+    assert (outer["attributes"], outer["scope"]) == ({"n": 1}, {"name": "library", "version": "1.2"})
+    assert [(event["name"], event["attributes"]) for event in outer["events"]] == [("half", {"of": 2})]
+    assert found["part"]["parent"] == found["fork"]["parent"] == outer["span"]
+    assert found["part"]["trace"] == found["fork"]["trace"] == outer["trace"]
+    assert found["own"]["attributes"] == {"OWN": "kept"}
+    assert len({row["span"] for row in found.values()}) == 6
+    spans = done.spans()
+    begin, end = spans["start_ns"].min(), (spans["start_ns"] + spans["duration_ns"]).max()
+    assert all(begin < row["start_ns"] <= row["start_ns"] + row["duration_ns"] < end for row in found.values())
+    assert done.result["trace"]["recorded"] == done.result["trace"]["stored"] == len(spans)
+    assert not folder_of(done).exists()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_killed_tasks_keep_what_had_ended_and_another_actor_goes_on_when_the_one_that_takes_it_in_is_killed(
+    tmp_path: Path,
+) -> None:
+    def submit(_: Any, name: str) -> None:
+        import os
+        import signal
+
+        import ray
+        from opentelemetry import trace
+
+        def task() -> None:
+            trace.get_tracer("library").start_span(name).end()
+            trace.get_tracer("library").start_span("never ends")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        ray.wait([ray.remote(num_cpus=0, max_retries=0)(task).remote()])
+
+    def retire(actor: Any) -> None:
+        actor._others[1].leave()
+
+    def stop_looking(actor: Any) -> int | None:
+        if not actor._others[1].is_owner():
+            return None
+        actor._flushing.cancel()
+        return os.getpid()
+
+    def act(call: Callable[..., Any]) -> str:
+        for name in ("rank-0", "rank-1"):  # which cannot be killed
+            call(name, retire)
+        for name in ("reader-0-0", "reader-0-1", "reader-1-0", "reader-1-1", "queue-0", "queue-1"):
+            if pid := call(name, stop_looking):
+                call(name if name.startswith("reader") else "reader-0-0", submit, "before")
+                os.kill(pid, signal.SIGKILL)
+                call("reader-1-1" if name == "reader-1-0" else "reader-1-0", submit, "after")
+                return name
+        raise AssertionError("nobody takes in what tasks record")
+
+    killing = Midway(act)
+    done = run(real(train__epochs=3), root=tmp_path, reporter=killing)
+    found = rows(done)
+    assert {*found} == {"before", "after"}
+    assert found["before"]["pid"] != found["after"]["pid"]
+    assert [restart["actor"] for restart in done.directory.info["restarts"]] == [killing.told]
+    assert done.result["ledger"]["even"]
+    assert done.result["trace"]["recorded"] == done.result["trace"]["stored"] == len(done.spans())
+    assert not folder_of(done).exists()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_run_that_is_coarse_tells_tasks_nothing_and_another_after_it_has_its_own(tmp_path: Path) -> None:
+    def look(_: Any) -> dict[str, str | None]:
+        import os
+
+        import ray
+
+        def told() -> dict[str, str | None]:
+            return {name: os.environ.get(name) for name in ("OTEL_PYTHON_TRACER_PROVIDER", "RAYIO_RUN")}
+
+        seen: dict[str, str | None] = ray.get(ray.remote(num_cpus=0)(told).remote())
+        return seen
+
+    coarse, first, second = library(look), library(look), library(look)
+    run(real(trace__level="step"), root=tmp_path, out="coarse", reporter=coarse)
+    assert coarse.told == {PROVIDER: None, RUN: None}
+    ids = [run(real(), root=tmp_path, out=out, reporter=one).directory.info["run_id"] for out, one in
+           (("first", first), ("second", second))]  # fmt: skip
+    assert [first.told, second.told] == [{PROVIDER: "rayio", RUN: name_of(run_id)} for run_id in ids]
