@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ray.runtime_env import RuntimeEnv
 
+from rayio.cluster.tasks import with_variables
 from rayio.reporter import Reporter
 from rayio.session import Run, run
 from rayio.trace.children import PROVIDER
@@ -185,7 +187,7 @@ def test_killed_tasks_keep_what_had_ended_and_another_actor_goes_on_when_the_one
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_run_that_is_coarse_tells_tasks_nothing_and_another_after_it_has_its_own(tmp_path: Path) -> None:
+def test_a_run_that_is_coarse_tells_tasks_nothing_and_another_tells_them_of_itself(tmp_path: Path) -> None:
     def look(_: Any) -> dict[str, str | None]:
         import os
 
@@ -197,9 +199,75 @@ def test_a_run_that_is_coarse_tells_tasks_nothing_and_another_after_it_has_its_o
         seen: dict[str, str | None] = ray.get(ray.remote(num_cpus=0)(told).remote())
         return seen
 
-    coarse, first, second = library(look), library(look), library(look)
+    coarse, fine = library(look), library(look)
     run(real(trace__level="step"), root=tmp_path, out="coarse", reporter=coarse)
     assert coarse.told == {PROVIDER: None, RUN: None}
-    ids = [run(real(), root=tmp_path, out=out, reporter=one).directory.info["run_id"] for out, one in
-           (("first", first), ("second", second))]  # fmt: skip
-    assert [first.told, second.told] == [{PROVIDER: "rayio", RUN: name_of(run_id)} for run_id in ids]
+    done = run(real(), root=tmp_path, out="fine", reporter=fine)
+    assert fine.told == {PROVIDER: "rayio", RUN: name_of(done.directory.info["run_id"])}
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_of_a_task_that_runs_when_the_run_ends_all_that_was_taken_in_is_stored(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+
+    def submit(_: Any) -> bool:
+        import time
+
+        import ray
+        from opentelemetry import trace
+
+        def endless() -> None:
+            tracer = trace.get_tracer("library")
+            tracer.start_span("first").end()
+            begun.touch()
+            while True:
+                time.sleep(0.01)
+                tracer.start_span("tick").end()
+
+        ray.remote(num_cpus=0)(endless).remote()
+        while not begun.exists():
+            time.sleep(0.01)
+        return True
+
+    done = run(real(), root=tmp_path, reporter=library(submit))
+    spans = done.spans()
+    assert [*spans["name"]].count("first") == 1
+    assert "tick" in {*spans["name"]}
+    assert done.result["trace"]["recorded"] == done.result["trace"]["stored"] == len(spans)
+    assert not folder_of(done).exists()
+
+
+OURS = {"A": "ours", "B": "ours"}
+
+
+def environment_of(info: str) -> Any:
+    return json.loads(json.loads(with_variables(info, OURS))["serializedRuntimeEnv"])
+
+
+def as_ray_writes(**runtime_env: Any) -> str:
+    from ray._private.utils import get_runtime_env_info
+
+    return str(get_runtime_env_info(RuntimeEnv(**runtime_env), is_job_runtime_env=False, serialize=True))
+
+
+def test_a_tasks_own_environment_wins_and_the_rest_of_it_stays() -> None:
+    assert environment_of("") == {"env_vars": OURS}
+    info = as_ray_writes(
+        env_vars={"B": "own", "C": "own"}, working_dir="gcs://one.zip", config={"setup_timeout_seconds": 7}
+    )
+    expected = {"A": "ours", "B": "own", "C": "own"}
+    assert environment_of(info) | {"config": None} == {
+        "env_vars": expected, "working_dir": "gcs://one.zip", "config": None
+    }  # fmt: skip
+    before, after = json.loads(info), json.loads(with_variables(info, OURS))
+    assert {key: value for key, value in after.items() if key != "serializedRuntimeEnv"} == {
+        key: value for key, value in before.items() if key != "serializedRuntimeEnv"
+    }
+    assert after["runtimeEnvConfig"]["setupTimeoutSeconds"] == 7
+
+
+@pytest.mark.parametrize("other", [{"conda": "theirs"}, {"image_uri": "theirs"}, {"py_executable": "python9"}])
+def test_a_task_with_a_python_of_its_own_stays_as_it_is(other: dict[str, str]) -> None:
+    info = as_ray_writes(**other)
+    assert environment_of(info) == json.loads(json.loads(info)["serializedRuntimeEnv"])
+    assert "env_vars" not in environment_of(info)

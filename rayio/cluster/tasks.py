@@ -24,12 +24,15 @@ except ImportError:  # another Ray
 
 #: How Ray hands a task's environment, as text, to the method that submits it.
 _INFO = "serialized_runtime_env_info"
+#: What gives a task another Python: OpenTelemetry there would look for our provider in vain, and raise an error.
+OTHER_PYTHON = frozenset({"conda", "container", "image_uri", "py_executable"})
 
 
 def tell(variables: Mapping[str, str]) -> None:
     """Have what this process submits from now on start with these environment variables, and its own where it has any.
 
-    Detached actors stay as they are, for they outlive the run; so does everything where Ray submits in another way.
+    Detached actors stay as they are, for they outlive the run; so does what brings a Python of its own, and everything
+    where Ray submits in another way.
     """
     if get_runtime_env_info is None or _INFO not in inspect.signature(RemoteFunction._remote).parameters:
         return
@@ -63,5 +66,7 @@ def with_variables(info: str, variables: Mapping[str, str]) -> str:
 
 
 def _environment(given: Mapping[str, Any], variables: Mapping[str, str]) -> RuntimeEnv:
+    if not OTHER_PYTHON.isdisjoint(given):
+        return RuntimeEnv(_validate=False, **given)
     own = given.get("env_vars") or {}
     return RuntimeEnv(_validate=False, **{**given, "env_vars": {**variables, **own}})
