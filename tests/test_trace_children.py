@@ -47,22 +47,21 @@ class Family:
         provider = capture(target)
         assert provider is not None
         self.provider = provider
-        self.children = children.follow(provider, self.recorder, 2, self.anchor)
-        assert self.children is not None
+        followed = children.follow(provider, self.recorder, 2, self.anchor)
+        assert followed is not None
+        self.children = followed
         self.folder = self.children.folder
 
     def now(self) -> int:
         return self.anchor + time.perf_counter_ns()
 
     def rows(self) -> list[dict[str, Any]]:
-        assert self.children is not None
         self.children.collect()
         table = self.recorder.drain()
         assert self.recorder.drained == self.recorder.recorded
         return [] if table is None else [row | json.loads(row["attributes"]) for row in table.to_pylist()]
 
     def end(self) -> None:
-        assert self.children is not None
         self.children.close()
         self.provider.target = None
 
@@ -249,6 +248,7 @@ def test_a_fork_that_comes_back_to_its_parents_code_ends_nothing(family: Family)
 
 def test_the_environment_is_as_it_was_and_later_children_are_not_recorded(scratch: Path, installed: None) -> None:
     one = Family()
+    assert one.children.is_told
     assert os.environ[PROVIDER] == "rayio"
     assert str(one.folder) in os.environ[SPOOL]
     one.end()
@@ -264,6 +264,7 @@ def test_a_provider_that_the_user_chose_for_new_processes_stays(
 ) -> None:
     monkeypatch.setenv(PROVIDER, "theirs")
     one = Family()
+    assert not one.children.is_told
     assert os.environ[PROVIDER] == "theirs"
     assert SPOOL not in os.environ
     one.end()
@@ -275,6 +276,7 @@ def test_where_new_processes_would_not_find_ours_they_are_not_told_of_it(
 ) -> None:
     monkeypatch.setattr(children, "NAME", "no such entry point")
     one = Family()
+    assert not one.children.is_told
     assert PROVIDER not in os.environ
     one.end()
 
