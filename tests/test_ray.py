@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import installed
 
 from rayio.cluster.placement import actors
 from rayio.errors import ClusterError, DataError, RunError
@@ -183,7 +184,7 @@ class Starter(Reporter):
                     os.kill(os.getpid(), signal.SIGKILL)
                 os.waitpid(pid, 0)
                 pids.append(pid)
-            return pids, str(actor._children.folder)
+            return pids, str(actor._others[0].folder)
 
         if self.told is None and int(text.split("/")[0]) >= 4:
             import ray
@@ -268,7 +269,10 @@ def test_actors_that_do_not_start_in_time_are_named(tmp_path: Path) -> None:
 
 def on_two_nodes(root: Path, *more: str) -> dict[str, Any]:
     """Run tests/two_nodes.py; give what it prints."""
-    environment = {**os.environ, "HOME": str(root), "RAY_AUTH_MODE": "disabled"}
+    path = os.pathsep.join(filter(None, [installed(root), os.environ.get("PYTHONPATH")]))
+    submitted = json.dumps({"runtime_env": {"env_vars": {"JOB": "kept"}}})  # as `ray job submit` tells its driver
+    environment = {**os.environ, "HOME": str(root), "RAY_AUTH_MODE": "disabled", "PYTHONPATH": path,
+                   "RAY_JOB_CONFIG_JSON_ENV_VAR": submitted}  # fmt: skip
     command = [sys.executable, str(Path(__file__).with_name("two_nodes.py")), str(root), *more]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=180)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -276,7 +280,7 @@ def on_two_nodes(root: Path, *more: str) -> dict[str, Any]:
     return told
 
 
-def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster(tmp_path: Path) -> None:
+def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster_and_tasks_of_all_are_recorded(tmp_path: Path) -> None:
     told = on_two_nodes(tmp_path)
     where = told["where"]
     assert told["nodes"] == 2
@@ -285,6 +289,8 @@ def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster(tmp_path: Path)
     assert [where[f"reader-0-{w}"] == where["rank-0"] for w in (0, 1)] == [True, False]
     assert told["ledger"]["even"] is True
     assert (told["exit"], "error" in told) == (0, False)
+    assert told["tasks"] == {where["rank-0"]: "kept", where["rank-1"]: "kept"}
+    assert told["trace"]["recorded"] == told["trace"]["stored"]
 
 
 @pytest.mark.slow
@@ -293,7 +299,7 @@ def test_a_lost_ray_node_ends_the_run_in_one_line(tmp_path: Path) -> None:
     assert re.fullmatch(r"rank-1 died \(.*its Ray node on \S+ was lost\); a rank is not restarted: .*", told["error"])
     assert told["exit"] == 2
     assert 0 < told["ledger"]["delivered_steps"] < told["ledger"]["planned_steps"]
-    assert told["spans"] > 100
+    assert told["trace"]["stored"] > 50
 
 
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:

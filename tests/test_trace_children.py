@@ -10,23 +10,24 @@ import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import conftest
 import pytest
 from datasets import on_disk
 from opentelemetry import trace
 from opentelemetry.trace import NoOpTracerProvider
 
 from rayio.data.formats import FORMATS
-from rayio.trace import children
-from rayio.trace.children import PREFIX, PROVIDER, SPOOL, Children
+from rayio.trace import children, spool
+from rayio.trace.children import PROVIDER, SPOOL, Children
 from rayio.trace.foreign import Here, during
 from rayio.trace.otel import Target, TracerProvider, capture
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import FOREIGN_LANE
+from rayio.trace.spool import HELD, PREFIX
 from scenarios import run_locally, scenario
 
 ROOT = Path(__file__).parents[1]
@@ -46,22 +47,21 @@ class Family:
         provider = capture(target)
         assert provider is not None
         self.provider = provider
-        self.children = children.follow(provider, self.recorder, 2, self.anchor)
-        assert self.children is not None
+        followed = children.follow(provider, self.recorder, 2, self.anchor)
+        assert followed is not None
+        self.children = followed
         self.folder = self.children.folder
 
     def now(self) -> int:
         return self.anchor + time.perf_counter_ns()
 
     def rows(self) -> list[dict[str, Any]]:
-        assert self.children is not None
         self.children.collect()
         table = self.recorder.drain()
         assert self.recorder.drained == self.recorder.recorded
         return [] if table is None else [row | json.loads(row["attributes"]) for row in table.to_pylist()]
 
     def end(self) -> None:
-        assert self.children is not None
         self.children.close()
         self.provider.target = None
 
@@ -79,14 +79,9 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have new processes find this source as an installed package, with the entry points of its pyproject.toml."""
-    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    folder = tmp_path / "site" / "rayio-0.0.dist-info"
-    folder.mkdir(parents=True)
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: rayio\nVersion: 0.0\n")
-    said = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in those.items()) for group, those in points.items()]
-    (folder / "entry_points.txt").write_text("\n".join(said))
-    monkeypatch.syspath_prepend(str(folder.parent))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder.parent), str(ROOT), str(ROOT / "tests")]))
+    site = conftest.installed(tmp_path)
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([site, str(ROOT), str(ROOT / "tests")]))
 
 
 @pytest.fixture
@@ -202,7 +197,7 @@ def test_a_child_that_is_killed_loses_no_span_that_ended(family: Family) -> None
 
 
 def test_what_was_read_does_not_stay_on_disk(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(children, "FILE_BYTES", 500)
+    monkeypatch.setattr(spool, "FILE_BYTES", 500)
 
     def life(told: Any) -> None:
         for _ in range(3):
@@ -253,6 +248,7 @@ def test_a_fork_that_comes_back_to_its_parents_code_ends_nothing(family: Family)
 
 def test_the_environment_is_as_it_was_and_later_children_are_not_recorded(scratch: Path, installed: None) -> None:
     one = Family()
+    assert one.children.is_told
     assert os.environ[PROVIDER] == "rayio"
     assert str(one.folder) in os.environ[SPOOL]
     one.end()
@@ -268,6 +264,7 @@ def test_a_provider_that_the_user_chose_for_new_processes_stays(
 ) -> None:
     monkeypatch.setenv(PROVIDER, "theirs")
     one = Family()
+    assert not one.children.is_told
     assert os.environ[PROVIDER] == "theirs"
     assert SPOOL not in os.environ
     one.end()
@@ -279,6 +276,7 @@ def test_where_new_processes_would_not_find_ours_they_are_not_told_of_it(
 ) -> None:
     monkeypatch.setattr(children, "NAME", "no such entry point")
     one = Family()
+    assert not one.children.is_told
     assert PROVIDER not in os.environ
     one.end()
 
@@ -308,7 +306,7 @@ def test_outside_of_a_run_the_entry_point_gives_a_provider_that_keeps_nothing(
 def test_spools_of_processes_that_were_killed_are_removed_and_those_of_others_stay(family: Family) -> None:
     scratch = family.folder.parent
     (scratch / f"{PREFIX}dead").mkdir()
-    (scratch / f"{PREFIX}dead" / "owner").touch()
+    (scratch / f"{PREFIX}dead" / f"parent{HELD}").touch()
     (scratch / f"{PREFIX}dead" / "1-2-0.jsonl").write_text("[]\n")
     (scratch / "other").mkdir()
     second = Children(

@@ -13,6 +13,7 @@ import ray
 
 from rayio.cluster.placement import Kind, actors
 from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter, plain
+from rayio.cluster.tasks import tell
 from rayio.pipeline import prefetch, roles
 from rayio.pipeline.barrier import Barrier as BarrierShell
 from rayio.pipeline.env import Env, Shard, Where
@@ -25,7 +26,7 @@ from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.storage.base import Served, Storage
 from rayio.storage.model import Device, Latencies, ModelStorage
 from rayio.storage.posix import PosixStorage
-from rayio.trace import children, otel
+from rayio.trace import children, otel, tasks
 from rayio.trace.clocks import Anchor, agree
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
@@ -76,6 +77,8 @@ class Host:
     is_exact = True
     #: Whether a role that is alone in its actor and makes one request at a time makes it in the loop's own thread.
     reads_in_place = False
+    #: Whether it is one of the first to take in the spans of tasks on its host; a rank has steps to keep.
+    is_eager = True
 
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
@@ -91,22 +94,30 @@ class Host:
             threads=0 if self.reads_in_place and alone and threads == 1 else threads,
         )
         self.born = self.kernel.now()
-        self._children = self._capture()
+        #: What takes in the spans of other processes: this one's children, and tasks of the run on this host.
+        self._others: list[children.Children | tasks.Tasks] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self._device: Any = None
         self._latencies = Latencies(self.plan.first_byte.draw, self.plan.scenario.seed, len(birth.members))
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
-    def _capture(self) -> children.Children | None:
+    def _capture(self) -> list[children.Children | tasks.Tasks]:
         """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
         if not self.plan.scenario.trace.captures:
-            return None
+            return []
         kind, _, index = self.birth.name.partition("-")
         writer = self.recorder.register(kind, index, self.birth.node)
         actor = f"{self.birth.name}/{os.getpid()}"
-        target = otel.Target(self.recorder, writer, self.kernel.now, self.birth.namespace, actor)
-        return children.follow(otel.capture(target), self.recorder, self.birth.node, self.kernel.anchor)
+        run = self.birth.namespace
+        here = self.recorder, self.birth.node, self.kernel.anchor
+        offspring = children.follow(otel.capture(otel.Target(here[0], writer, self.kernel.now, run, actor)), *here)
+        if offspring is None:
+            return []
+        if not offspring.is_told or (shared := tasks.share(run, *here, self.is_eager)) is None:
+            return [offspring]
+        tell(children.variables(run))
+        return [offspring, shared]
 
     def wake(self) -> None:
         """Begin to empty the recorder regularly; every call of an actor says this first, a restarted one too."""
@@ -121,8 +132,8 @@ class Host:
 
     async def flush(self) -> int:
         """Send the last of what is recorded to the collector; give how many spans this process has sent in all."""
-        if self._children is not None:
-            self._children.close()
+        for other in self._others:
+            other.close()
         if (table := self.recorder.drain()) is not None:
             await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
         return self.recorder.drained
@@ -130,8 +141,8 @@ class Host:
     async def _flush_regularly(self) -> None:
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            if self._children is not None:
-                self._children.collect()
+            for other in self._others:
+                other.collect()
             if (table := self.recorder.drain()) is not None:
                 self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
 
@@ -249,6 +260,8 @@ def lease_steps(seconds: float, nbytes: int, spec: QueueSpec) -> int:
 
 class TrainerRank(Host):
     """Some ranks' lives. Never repeated by Ray: what was consumed cannot be consumed again without saying so."""
+
+    is_eager = False
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
