@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -281,8 +282,12 @@ def test_a_page_that_was_asked_for_elsewhere_and_cannot_be_written_is_an_error(
     run = simulated(tmp_path)
     assert command("report", run.path, "--out", tmp_path / "nowhere/page.html") == 2
     assert command("report", run.path, "--out", tmp_path) == 2
+    assert command("report", run.path, "--out", tmp_path / ("x" * 300)) == 2
     with pytest.raises(StorageError, match="is a folder"):
         report(run.path, tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match=r"pipe: it is a device, a pipe or a link.*choose another --out"):
+        report(run.path, tmp_path / "pipe")
 
 
 def test_a_run_leaves_its_report(

@@ -67,7 +67,12 @@ def export(
     ]
     if not files and otlp is None and grpc is None:
         raise typer.BadParameter("say where to: --otlp URL, --grpc HOST:PORT, --perfetto, --otlp-json or --csv FILE")
+    names = [file.absolute() for file, _, _ in files]
+    if twice := [file for file, _, _ in files if names.count(file.absolute()) > 1]:
+        raise typer.BadParameter(f"{twice[0]} is given twice; each form needs a file of its own")
     directory = RunDirectory.open(path)
+    for file, _, _ in files:  # all of them before the first is written
+        exporting.check_target(file, force=force)
     if files:
         chosen = exporting.Chosen.of(directory, select or "all")
         _warn(chosen.warnings())
