@@ -39,7 +39,7 @@ def _losses(verdict: Mapping[str, Any]) -> list[str]:
     if verdict["au"] is None:
         return []
     title = f"where {format_seconds(verdict['seconds'])} of step time went ({verdict['steps']} steps of all ranks)"
-    lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'data_wait':>12}{'sync':>12}"]
+    lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'its own':>12}{'in sync':>12}"]
     lines.append(_row("compute", verdict["compute_seconds"], verdict["au"], None, None, "AU"))
     lines += [
         _row(r["cause"], r["seconds"], r["share"], r["waiting_seconds"], r["by_sync_seconds"], r["meaning"])
