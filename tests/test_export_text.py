@@ -66,6 +66,15 @@ def test_json_lines_say_what_the_protobuf_says(
     assert sorted(spans, key=key) == sorted(by_protobuf(spans_of(table, "rayio-test")), key=key)
 
 
+def test_roots_that_nobody_recorded_are_counted_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tmp_path / "run", recorded := training())
+    code, out, _ = told(capsys, "export", tmp_path / "run", "--otlp-json", tmp_path / "a.jsonl")
+    lines = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
+    written = sum(len(scope["spans"]) for line in lines for one in line["resourceSpans"] for scope in one["scopeSpans"])
+    assert code == 0
+    assert f": {len(recorded)} spans written, and {written - len(recorded)} roots made for them in " in out
+
+
 def test_csv_has_the_rows_and_their_ids(table: pa.Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = stored(tmp_path / "run", table)
     file = tmp_path / "spans.csv"

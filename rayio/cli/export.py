@@ -80,7 +80,8 @@ def export(
         for file, write, what in files:
             began = time.perf_counter()
             number = write(chosen, file, force=force)
-            print(f"{file}: {number} {what} written{_pace(number, began)}")
+            made = f", and {len(chosen.spans) - number} roots made for them" if write is exporting.write_json else ""
+            print(f"{file}: {number} {what} written{made}{_pace(number, began)}")
     for url, by_grpc in ((otlp, False), (grpc, True)):
         if url is not None:
             _send(directory, path, url, select, by_grpc=by_grpc)
