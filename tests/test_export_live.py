@@ -93,7 +93,7 @@ def test_a_collector_that_is_down_is_told_and_left_alone(tmp_path: Path) -> None
         assert collector.tries == QUICK.tries
     assert f"{2 * len(table)} of {2 * len(table)} spans were not exported to" in told
     assert "HTTP 503" in told
-    assert f"rayio export {directory.path}" in told
+    assert f"rayio export {directory.path} --otlp {collector.url}/v1/traces" in told
 
 
 def test_more_than_can_be_held_is_left_to_a_later_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +128,13 @@ def test_a_run_sends_its_spans_under_the_ids_of_a_later_export(tmp_path: Path) -
     ]
     key = lambda span: (span["trace"], span["span"])  # noqa: E731
     assert sorted(collector.spans, key=key) == sorted(later, key=key)
+
+
+def test_the_option_that_sends_again_keeps_what_matters_of_the_address() -> None:
+    for given, again in [("c.example", "c.example:4317"), ("https://c.example:5", "https://c.example:5")]:
+        sender = connect(given, grpc=True)
+        sender.close()
+        assert sender.option == f"--grpc {again}"
 
 
 def test_a_run_goes_well_with_nobody_listening(tmp_path: Path) -> None:

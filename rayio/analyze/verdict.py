@@ -231,11 +231,11 @@ def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
 
 
 def _slowest(ranks: Sequence[Mapping[str, Any]]) -> str:
-    """Name the ranks that are slower than the median rank in the mean, if there are any."""
+    """Name the ranks that are slower than the median rank in the mean; where there are none, it is jitter."""
     slow = [row for row in ranks if (row["of_typical"] or 0) > SLOW]
     named = ", ".join(f"rank {row['rank']} ({row['of_typical']:.2f} × the median rank's compute)" for row in slow[:3])
     more = f" and {len(slow) - 3} more" if len(slow) > 3 else ""
-    return f": {named}{more}" if slow else ""
+    return f": {named}{more}" if slow else ", now one and now another"
 
 
 def rate(number: float) -> str:

@@ -71,7 +71,7 @@ class LiveExport:
             return f"{sent.spans} spans were exported to {target} while the run went"
         why = f" ({sent.why})" if sent.why else ""
         lacking = f"{stored - sent.spans} of {stored} spans were not exported to {target}{why}"
-        return f"{lacking}; the run has all: rayio export {self._directory.path}"
+        return f"{lacking}; the run has all: rayio export {self._directory.path} {self._sender.option}"
 
     def _follow(self) -> None:
         try:

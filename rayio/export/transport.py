@@ -53,6 +53,8 @@ class Sender(Protocol):
     """One way to send one request."""
 
     target: str
+    #: The option that sends there, for ``rayio export``.
+    option: str
 
     def send(self, body: bytes) -> Taken:
         """Send a request once.
@@ -115,6 +117,7 @@ class Http:
         import requests
 
         self.target = shown(url)
+        self.option = f"--otlp {self.target}"
         self._url = url
         self._settings = settings
         self._session = requests.Session()
@@ -175,6 +178,7 @@ class Grpc:
         self.target = parts.netloc.rpartition("@")[2]
         if parts.port is None:
             self.target += ":4317"
+        self.option = f"--grpc {f'{parts.scheme}://' if parts.scheme else ''}{self.target}"
         is_secure = settings.is_insecure is False or (settings.is_insecure is None and settings.certificate is not None)
         plain = parts.scheme == "http" or (parts.scheme == "" and not is_secure)
         compression = grpc.Compression.Gzip if settings.is_compressed else grpc.Compression.NoCompression
