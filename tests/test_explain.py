@@ -465,6 +465,9 @@ def test_a_run_without_a_scenario_or_with_a_strange_one_is_refused_by_name(tmp_p
     (path / "scenario.yaml").write_text("name: [x\n")
     with pytest.raises(RayioError, match="is not YAML"):
         explain(path)
+    elsewhere = RunDirectory.create(tmp_path / "elsewhere", {"engine": "opentelemetry"}).path
+    with pytest.raises(ScenarioError, match=r"has no scenario\.yaml: there is no run to explain by it"):
+        explain(elsewhere)
     for said in ("", "null\n", "[1, 2]\n", "3\n"):
         (path / "scenario.yaml").write_text(said)
         with pytest.raises(ScenarioError, match=r"scenario\.yaml is not a scenario: the file is damaged"):

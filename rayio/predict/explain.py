@@ -112,7 +112,8 @@ def scenario_of(directory: RunDirectory) -> Scenario:
     """
     text = directory.scenario
     if text is None:
-        why = "the run broke off before it began" if directory.result is None else "it was removed, or never known"
+        broke_off = directory.result is None and directory.info.get("engine") != "opentelemetry"
+        why = "the run broke off before it began" if broke_off else "there is no run to explain by it"
         raise ScenarioError(f"{directory.path} has no scenario.yaml: {why}")
     try:
         said = yaml.safe_load(text)
