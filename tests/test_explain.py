@@ -510,3 +510,55 @@ def test_a_decode_bound_run_on_ray_is_explained_within_three_points(tmp_path: Pa
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=POINTS)
     assert found["prediction"]["workers"] == 2
     assert not share(found, "unrecorded")
+
+
+#: Causes planted in a run of 400 ms of compute a step, and the share that each must have (None: nothing binds).
+PLANTED: dict[str, tuple[dict[str, Any], float | None]] = {
+    # 2 samples of 3 requests of 200 ms in one worker: a batch in 1.2 s.
+    "read": ({"storage": {"model": {**QUICK, "first_byte": "200 ms"}}}, 1 - 400 / 1200),
+    "compute": ({}, None),
+    # Rank 1 takes 600 ms, rank 0 waits 200 of them.
+    "straggler": ({"train": {"compute": "400 ms", "stragglers": {"ranks": [1], "factor": 1.5}}}, 1 / 6),
+    # After every second step rank 0 writes for 800 ms, and rank 1 waits for it.
+    "checkpoint": (
+        {
+            "storage": {"model": {**QUICK, "connection_bandwidth": "100 MB/s"}},
+            "checkpoint": {"every": {"steps": 2}, "path": "model://c", "model": {"bytes": 80_000_000},
+                           "request_bytes": 80_000_000},
+        },
+        1 / 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_planted_cause_is_named_on_ray_with_its_share(cause: str, tmp_path: Path) -> None:
+    from rayio.session import run
+
+    sections, expected = PLANTED[cause]
+    wanted = build(
+        {
+            "name": f"{cause}-bound",
+            "cluster": {"ranks_per_node": 2},
+            "dataset": {"path": "model://d", "num_files": 36, "sample_bytes": "20 kB"},
+            "storage": {"model": QUICK},
+            "loader": {"batch_size": 2, "num_workers": 1},
+            "train": {"compute": "400 ms"},
+            **sections,
+        }
+    )
+    for attempt in range(3):  # a machine that is busy with other work is no truth about the scenario
+        done = run(wanted, root=tmp_path / str(attempt))
+        found = explain(done.path)
+        sums_to_the_whole(found, done.au)
+        verdict = found["verdict"]
+        lost = verdict["loss"] if expected is None else share(found, cause)
+        if lost == pytest.approx(expected or 0, abs=POINTS):
+            break
+    assert lost == pytest.approx(expected or 0, abs=POINTS)
+    assert verdict["bound"] == ("input" if cause == "read" else cause)
+    assert verdict["cause"] == (None if expected is None else cause)
+    assert found["sentence"].startswith(f"{verdict['bound'].capitalize()}-bound: ")
