@@ -106,7 +106,9 @@ def _access(access: Mapping[str, Any] | None) -> list[str]:
     lines = [f"  how storage was used (trace level {access['level']})"]
     for name, row in access["operations"].items():
         size = f", {format_bytes(round(row['bytes'] / row['requests']))} each" if row["bytes"] else ""
-        lines.append(f"  {name:<14}{row['requests']:>12,} requests{size}, {format_bytes(row['bytes'])} in all")
+        number = f"{row['requests']:>12,} request{'s' * (row['requests'] != 1)}"
+        moved = f", {format_bytes(row['bytes'])} in all" if row["bytes"] else ""
+        lines.append(f"  {name:<14}{number}{size}{moved}")
     for name, what in _FIGURES.items():
         if (value := access.get(name)) is not None:
             lines.append(

@@ -45,7 +45,9 @@ class Run:
         if result is None:
             raise StorageError(f"{self.path} has no result.json: the run broke off, or is still under way")
         if result.get("version") != 1:
-            raise StorageError(f"{self.path}/result.json has version {result.get('version')!r}; this rayio reads 1")
+            raise StorageError(
+                f"{self.path}/result.json has version {result.get('version')!r}; it takes the rayio that wrote it"
+            )
         return result
 
     @property
