@@ -182,6 +182,28 @@ def test_a_run_that_broke_off_has_a_page_of_what_there_is(tmp_path: Path, capsys
     assert "the run broke off" in said.err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"au": "x"}, 'au is "x", expected a number or null'),
+        ({"exit_code": None}, "exit_code is null, expected a number"),
+        ({"percentiles": [1]}, "percentiles is [1], expected an object"),
+        ({"notes": 3}, "notes is 3, expected a list"),
+    ],
+)
+def test_a_result_of_other_types_is_named(
+    change: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = simulated(tmp_path)
+    run.directory.write_result(run.result | change)
+    for arguments in (["report", run.path], ["compare", run.path, simulated(tmp_path / "other").path]):
+        assert command(*arguments) == 2
+        assert capsys.readouterr().err == f"rayio: {run.path}/result.json: {said}: the file is damaged\n"
+    (run.path / "result.json").write_text('{"version": 1}')
+    assert command("report", run.path) == 2
+    assert "it has no exit_code" in capsys.readouterr().err
+
+
 def test_a_run_that_failed_says_so_first(tmp_path: Path) -> None:
     run = simulated(tmp_path)
     run.directory.write_result(run.result | {"exit_code": 2, "error": "reader 0-1: <file> is damaged"})
