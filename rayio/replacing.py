@@ -17,7 +17,7 @@ def replacing(path: Path, partial: Path) -> Iterator[Path]:
     Raises:
         OSError: ``path`` is a device, a pipe or a link, such as ``/dev/stdout``: a file in its place would be its end.
     """
-    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+    if os.path.lexists(path) and (path.is_symlink() or not (path.is_file() or path.is_dir())):
         raise OSError(0, "it is a device, a pipe or a link, and would be replaced; give the name of a file")
     try:
         yield partial
