@@ -75,7 +75,7 @@ def export(
         exporting.check_target(file, force=force)
     if files:
         chosen = exporting.Chosen.of(directory, select or "all")
-        _warn(chosen.warnings())
+        _warn([*chosen.warnings(), *(chosen.big_traces() if otlp_json is not None else ())])
         print(chosen.counts())
         for file, write, what in files:
             began = time.perf_counter()
