@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,13 @@ def test_a_place_that_cannot_be_written_is_refused(a_run: Path, home: Path, out:
     with pytest.raises(StorageError, match=r"cannot write .*--out"):
         calibrate(a_run).write(Path(out))
     assert [*home.iterdir()] == []
+
+
+def test_a_device_or_a_pipe_is_not_replaced(a_run: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match="it is a device, a pipe or a link"):
+        calibrate(a_run).write(tmp_path / "pipe")
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_write_that_fails_leaves_the_old_file(a_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -138,6 +139,7 @@ def test_version_and_a_bare_command(command: Rayio) -> None:
         (KeyboardInterrupt(), 130, "rayio: interrupted"),
         (rayio.errors.LedgerError("uneven\nlines"), 4, "rayio: uneven lines"),
         (rayio.errors.ExpectationError("too slow"), 3, "rayio: too slow"),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "runs/xx"), 2, "rayio: runs/xx: File name too long"),
         (typer.Exit(7), 7, ""),
     ],
 )

@@ -158,7 +158,7 @@ def test_the_command_compares_run_directories(home: Path, capsys: pytest.Capture
     assert "storage.model                     nvme | s3" in command("r1", "r2")[1]
 
     (home / "r2" / "scenario.yaml").write_text("[1")
-    for arguments in (["r1"], ["r1", "nope"], ["r1", "r2"]):
+    for arguments in (["r1"], ["r1", "nope"], ["r1", "r2"], ["r1", "./r1"]):
         code, out, err = command(*arguments)
         assert (code, out, err.count("\n")) == (2, "", 1)
 

@@ -125,6 +125,7 @@ def test_straggler_bound(tmp_path: Path) -> None:
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("straggler", "straggler")
     assert share(found, "straggler") == pytest.approx(1 / 6, abs=POINTS)
     assert (found["ranks"][0]["rank"], found["ranks"][0]["of_typical"]) == (1, pytest.approx(1.5))
+    assert "longer than others: rank 1 (1.50 × the median rank's compute). With no stragglers" in found["sentence"]
     assert changed(found, "no stragglers")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert changed(found, "workers × 2")["causal_share"] == pytest.approx(0, abs=POINTS)
 
@@ -138,6 +139,7 @@ def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: 
     assert changed(found, "no stragglers")["causal_share"] < 0.2
     assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert found["prediction"]["change"] == "With no barrier"
+    assert "that compute longer than others, now one and now another. With no barrier" in found["sentence"]
 
 
 def test_checkpoint_bound(tmp_path: Path) -> None:
@@ -156,6 +158,61 @@ def test_checkpoint_bound(tmp_path: Path) -> None:
     checkpoint = next(row for row in found["verdict"]["table"] if row["cause"] == "checkpoint")
     assert checkpoint["by_sync_seconds"] == pytest.approx(checkpoint["waiting_seconds"], rel=0.05)
     assert changed(found, "no checkpoints")["causal_share"] == pytest.approx(1, abs=POINTS)
+
+
+def test_reads_that_take_no_time_leave_checkpoints_what_they_took(tmp_path: Path) -> None:
+    # Every 5 steps of 10 ms rank 0 writes 2 MB at 100 MB/s.
+    slow = {**QUICK, "connection_bandwidth": "100 MB/s"}
+    saved = {"every": {"steps": 5}, "path": "c", "model": {"bytes": 2_000_000}, "request_bytes": 2_000_000}
+    found = explained(planted(storage__model=slow, checkpoint=saved), tmp_path)
+    assert share(found, "checkpoint") == pytest.approx(20 / 70, abs=POINTS)
+    assert changed(found, "read = 0")["gain"] == pytest.approx(0, abs=POINTS)
+    assert changed(found, "bandwidth = ∞")["causal_share"] == pytest.approx(1, abs=POINTS)
+
+
+def test_a_cap_on_requests_is_gone_when_reads_take_no_time(tmp_path: Path) -> None:
+    # 2 ranks × 2 samples × 2 requests a step at 200 requests/s: a step every 40 ms.
+    found = explained(planted(storage__model={**QUICK, "requests_per_second": 200}), tmp_path)
+    assert share(found, "read") == pytest.approx(1 - 10 / 40, abs=POINTS)
+    assert changed(found, "read = 0")["causal_share"] == pytest.approx(1, abs=POINTS)
+
+
+def test_the_bound_on_bytes_is_named_where_it_is_what_to_change(tmp_path: Path) -> None:
+    # A batch of 2 kB at a time: each begins when the one before is taken, and takes 20 ms; workers could do 4 of them.
+    found = explained(
+        planted(loader__decode="10 ms", loader__max_bytes_in_flight=2500, loader__num_workers=4), tmp_path
+    )
+    assert found["verdict"]["bound"] == "input"
+    assert changed(found, "workers × 2")["gain"] == pytest.approx(0, abs=POINTS)
+    assert found["prediction"]["change"] == "With no bound on bytes (loader.max_bytes_in_flight)"
+    assert found["prediction"]["au"] == pytest.approx(1, abs=POINTS)
+
+
+def test_a_deeper_window_is_simulated(tmp_path: Path) -> None:
+    # One worker whose batches take 2 or 16 ms, 9 in the mean: a deeper window evens them out, as 10 ms of compute.
+    uneven = {"kind": "uniform", "low": "1 ms", "high": "8 ms"}
+    found = explained(planted(loader__decode=uneven, loader__num_workers=1, loader__prefetch_factor=1), tmp_path)
+    deeper = planted(loader__decode=uneven, loader__num_workers=1, loader__prefetch_factor=2)
+    assert changed(found, "prefetch × 2")["gain"] > POINTS
+    assert changed(found, "prefetch × 2")["au"] == pytest.approx(explained(deeper, tmp_path)["verdict"]["au"], abs=1e-6)
+
+
+def test_waits_at_the_beginnings_of_epochs_are_told_from_those_of_too_few_workers(tmp_path: Path) -> None:
+    # 20 epochs of 6 steps of 10 ms: the first batch of each takes 20 ms, and the other steps wait for none.
+    found = explained(
+        planted(loader__decode="10 ms", train__epochs=20, train__steps=6, loader__num_workers=4), tmp_path
+    )
+    assert found["verdict"]["first_step_share"] == pytest.approx(1, abs=0.01)
+    assert "100 % of the wait is at the first step of an epoch, where prefetching starts anew" in found["sentence"]
+    assert "ranks need 200: in the mean that is enough." in found["sentence"]
+    assert any("at the first step of an epoch" in note for note in found["notes"])
+
+
+def test_ranks_that_read_for_themselves_are_not_called_workers(tmp_path: Path) -> None:
+    found = explained(planted(loader__decode="2 ms", loader__num_workers=0), tmp_path)
+    assert "Ranks read for themselves (loader.num_workers=0): 4.0" in found["sentence"]
+    assert "workers can deliver" not in found["sentence"]
+    assert "prefetch × 2" not in {row["change"] for row in found["simulated"]["changes"]}
 
 
 def test_evaluation_bound(tmp_path: Path) -> None:
@@ -341,10 +398,28 @@ def directory(root: Path, wanted: Scenario, run: Outcome | None, result: dict[st
 
 def test_an_empty_run_is_said_to_be_one(tmp_path: Path) -> None:
     found = explain(directory(tmp_path, planted(), None))
-    assert found["sentence"] == "No verdict: no step was completed."
+    assert found["sentence"] == "No verdict: no completed step is recorded."
     assert "the run has no spans: nothing can be explained; run with trace.level=batch" in found["notes"]
     assert any("broke off, or is still under way" in note for note in found["notes"])
     assert "No verdict" in text(found)
+
+
+def test_a_run_without_steps_in_its_trace_is_not_said_to_have_broken_off(tmp_path: Path) -> None:
+    found = explain(run_of(planted(trace__level="none"), tmp_path))
+    assert found["sentence"] == "No verdict: no completed step is recorded."
+    assert found["notes"] == [
+        "trace.level is none: no step was recorded, so nothing can be explained; run with trace.level=batch"
+    ]
+
+
+def test_spans_that_are_gone_are_told_from_spans_that_never_were(tmp_path: Path) -> None:
+    path = run_of(planted(), tmp_path)
+    recorded = RunDirectory.open(path).stored
+    for file in (path / "spans").iterdir():
+        file.unlink()
+    assert explain(path)["notes"] == [
+        f"{recorded} spans were recorded and {path}/spans holds none: nothing can be explained"
+    ]
 
 
 def test_a_run_of_one_step_is_explained_with_a_word_on_its_shortness(tmp_path: Path) -> None:
@@ -403,6 +478,13 @@ def test_a_run_without_a_scenario_or_with_a_strange_one_is_refused_by_name(tmp_p
     (path / "scenario.yaml").write_text("name: [x\n")
     with pytest.raises(RayioError, match="is not YAML"):
         explain(path)
+    elsewhere = RunDirectory.create(tmp_path / "elsewhere", {"engine": "opentelemetry"}).path
+    with pytest.raises(ScenarioError, match=r"has no scenario\.yaml: there is no run to explain by it"):
+        explain(elsewhere)
+    for said in ("", "null\n", "[1, 2]\n", "3\n"):
+        (path / "scenario.yaml").write_text(said)
+        with pytest.raises(ScenarioError, match=r"scenario\.yaml is not a scenario: the file is damaged"):
+            explain(path)
     (path / "run.json").write_text('{"version": 7}')
     with pytest.raises(StorageError, match="version 7"):
         explain(path)
@@ -441,3 +523,55 @@ def test_a_decode_bound_run_on_ray_is_explained_within_three_points(tmp_path: Pa
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=POINTS)
     assert found["prediction"]["workers"] == 2
     assert not share(found, "unrecorded")
+
+
+#: Causes planted in a run of 400 ms of compute a step, and the share that each must have (None: nothing binds).
+PLANTED: dict[str, tuple[dict[str, Any], float | None]] = {
+    # 2 samples of 3 requests of 200 ms in one worker: a batch in 1.2 s.
+    "read": ({"storage": {"model": {**QUICK, "first_byte": "200 ms"}}}, 1 - 400 / 1200),
+    "compute": ({}, None),
+    # Rank 1 takes 600 ms, rank 0 waits 200 of them.
+    "straggler": ({"train": {"compute": "400 ms", "stragglers": {"ranks": [1], "factor": 1.5}}}, 1 / 6),
+    # After every second step rank 0 writes for 800 ms, and rank 1 waits for it.
+    "checkpoint": (
+        {
+            "storage": {"model": {**QUICK, "connection_bandwidth": "100 MB/s"}},
+            "checkpoint": {"every": {"steps": 2}, "path": "model://c", "model": {"bytes": 80_000_000},
+                           "request_bytes": 80_000_000},
+        },
+        1 / 2,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("cause", PLANTED)
+def test_a_planted_cause_is_named_on_ray_with_its_share(cause: str, tmp_path: Path) -> None:
+    from rayio.session import run
+
+    sections, expected = PLANTED[cause]
+    wanted = build(
+        {
+            "name": f"{cause}-bound",
+            "cluster": {"ranks_per_node": 2},
+            "dataset": {"path": "model://d", "num_files": 36, "sample_bytes": "20 kB"},
+            "storage": {"model": QUICK},
+            "loader": {"batch_size": 2, "num_workers": 1},
+            "train": {"compute": "400 ms"},
+            **sections,
+        }
+    )
+    for attempt in range(3):  # a machine that is busy with other work is no truth about the scenario
+        done = run(wanted, root=tmp_path / str(attempt))
+        found = explain(done.path)
+        sums_to_the_whole(found, done.au)
+        verdict = found["verdict"]
+        lost = verdict["loss"] if expected is None else share(found, cause)
+        if lost == pytest.approx(expected or 0, abs=POINTS):
+            break
+    assert lost == pytest.approx(expected or 0, abs=POINTS)
+    assert verdict["bound"] == ("input" if cause == "read" else cause)
+    assert verdict["cause"] == (None if expected is None else cause)
+    assert found["sentence"].startswith(f"{verdict['bound'].capitalize()}-bound: ")

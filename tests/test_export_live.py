@@ -111,7 +111,7 @@ def test_a_collector_that_is_down_is_told_and_left_alone(tmp_path: Path) -> None
         assert collector.tries == QUICK.tries
     assert f"{2 * len(table)} of {2 * len(table)} spans were not exported to" in told
     assert "HTTP 503" in told
-    assert f"rayio export {directory.path}" in told
+    assert f"rayio export {directory.path} --otlp {collector.url}" in told
 
 
 def test_more_than_can_be_held_is_left_to_a_later_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -403,6 +403,13 @@ def test_a_run_that_was_followed_in_part_exports_the_same_part_later(
         assert (trace.get("not_selected", 0) > 0) == (selection != "all")
         if selection != "all":
             assert f"{trace['exported']} exported, {trace['not_selected']} not selected" in out
+
+
+def test_the_option_that_sends_again_keeps_what_matters_of_the_address() -> None:
+    for address in ("c.example", "https://c.example:5"):
+        sender = connect(address, grpc=True)
+        sender.close()
+        assert sender.option == f"--grpc {address}"
 
 
 def test_a_run_goes_well_with_nobody_listening(tmp_path: Path) -> None:

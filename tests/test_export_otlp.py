@@ -538,6 +538,9 @@ def test_a_trace_too_large_to_look_at_is_warned_of(tmp_path: Path, capsys: pytes
         code, _, err = told(capsys, "export", tmp_path / "run", "--otlp", collector.url)
     assert code == 0
     assert "1 traces have more than 2000 spans (the largest 2101)" in err
+    for form, warned in (("--otlp-json", True), ("--csv", False)):
+        _, _, err = told(capsys, "export", tmp_path / "run", form, tmp_path / form)
+        assert ("viewers show them slowly" in err) == warned
 
 
 def test_empty_and_damaged_runs_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +66,15 @@ def test_json_lines_say_what_the_protobuf_says(
     assert sorted(spans, key=key) == sorted(by_protobuf(spans_of(table, "rayio-test")), key=key)
 
 
+def test_roots_that_nobody_recorded_are_counted_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tmp_path / "run", recorded := training())
+    code, out, _ = told(capsys, "export", tmp_path / "run", "--otlp-json", tmp_path / "a.jsonl")
+    lines = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
+    written = sum(len(scope["spans"]) for line in lines for one in line["resourceSpans"] for scope in one["scopeSpans"])
+    assert code == 0
+    assert f": {len(recorded)} spans written, and {written - len(recorded)} roots made for them in " in out
+
+
 def test_csv_has_the_rows_and_their_ids(table: pa.Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     directory = stored(tmp_path / "run", table)
     file = tmp_path / "spans.csv"
@@ -100,6 +111,35 @@ def test_files_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytes
         assert code == 2
         assert why in err
         assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["--csv", "--otlp-json", "--perfetto"])
+def test_what_is_no_plain_file_is_not_replaced(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored(tmp_path / "run", training())
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("elsewhere")
+    for name in ("pipe", "link"):
+        code, _, err = told(capsys, "export", tmp_path / "run", form, tmp_path / name, "--force")
+        assert (code, err.count("\n")) == (2, 1)
+        assert "it is a device, a pipe or a link, and would be replaced; give the name of a file" in err
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert (tmp_path / "link").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "run"]
+
+
+def test_nothing_is_written_when_one_of_the_files_may_not_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored(tmp_path / "run", training())
+    (tmp_path / "a.csv").write_text("mine")
+    for name, why in [("a.csv", "exists; --force replaces it"), ("new", "is given twice")]:
+        code, _, err = told(
+            capsys, "export", tmp_path / "run", "--perfetto", tmp_path / "new", "--csv", tmp_path / name
+        )  # fmt: skip
+        assert code == 2
+        assert why in err
+        assert not (tmp_path / "new").exists()
+    assert (tmp_path / "a.csv").read_text() == "mine"
 
 
 def test_nowhere_to_export_to_is_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

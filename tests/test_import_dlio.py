@@ -393,6 +393,18 @@ def _put(way: list[str], value: object, tree: Any) -> None:
     tree[way[-1]] = value
 
 
+def test_a_copy_of_another_ranks_file_is_named(results: Path, tmp_path: Path) -> None:
+    content = (results / "0_output.json").read_bytes()
+    (results / "1_output.json").write_bytes(content)
+    mean = au(0)
+    changed(results, "summary.json", lambda summary: summary["metric"].update(train_au_percentage=[mean, mean]))
+    with pytest.raises(
+        DataError, match=r"1_output\.json \(rank 1\): has the times of 0_output\.json to the last digit"
+    ):
+        import_dlio_results(results, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_above_the_results_is_told_where_they_are(results: Path) -> None:
     with pytest.raises(DataError, match=r"there are results in .*results"):
         read(results.parent)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -55,7 +57,8 @@ def test_a_run_without_spans_answers_with_nothing(home: Path) -> None:
     [
         ("selec", 'syntax error at or near "selec"'),
         ("select nam from spans", 'Referenced column "nam" not found'),
-        ("select * from span", "Table with name span does not exist"),
+        ("select * from span", "Table with name span does not exist! The table is spans"),
+        ("select offset from spans", 'the column is written "offset", in quotes'),
         ("select 'a'::int", "Could not convert string 'a'"),
         ("select name || 1 / 'x' from spans", "'x'"),
         ("", "nothing to run; give a query such as"),
@@ -87,6 +90,18 @@ def test_what_is_no_question_about_spans_is_refused_in_one_sentence(run: RunDire
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert sorted(Path().rglob("*")) == before
+
+
+def test_a_long_question_can_be_interrupted(run: RunDirectory) -> None:
+    program = f"""if True:
+        import os, signal, threading
+        from rayio.cli import main
+        sql = "select count(*) from range(1000000) a, range(1000000) b where a.range * b.range % 1000003 = 7"
+        threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        main(["query", {str(run.path)!r}, sql])
+    """
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "rayio: interrupted\n")
 
 
 def truncate(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -181,6 +182,28 @@ def test_a_run_that_broke_off_has_a_page_of_what_there_is(tmp_path: Path, capsys
     assert "the run broke off" in said.err.splitlines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"au": "x"}, 'au is "x", expected a number or null'),
+        ({"exit_code": None}, "exit_code is null, expected a number"),
+        ({"percentiles": [1]}, "percentiles is [1], expected an object"),
+        ({"notes": 3}, "notes is 3, expected a list"),
+    ],
+)
+def test_a_result_of_other_types_is_named(
+    change: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = simulated(tmp_path)
+    run.directory.write_result(run.result | change)
+    for arguments in (["report", run.path], ["compare", run.path, simulated(tmp_path / "other").path]):
+        assert command(*arguments) == 2
+        assert capsys.readouterr().err == f"rayio: {run.path}/result.json: {said}: the file is damaged\n"
+    (run.path / "result.json").write_text('{"version": 1}')
+    assert command("report", run.path) == 2
+    assert "it has no exit_code" in capsys.readouterr().err
+
+
 def test_a_run_that_failed_says_so_first(tmp_path: Path) -> None:
     run = simulated(tmp_path)
     run.directory.write_result(run.result | {"exit_code": 2, "error": "reader 0-1: <file> is damaged"})
@@ -281,8 +304,12 @@ def test_a_page_that_was_asked_for_elsewhere_and_cannot_be_written_is_an_error(
     run = simulated(tmp_path)
     assert command("report", run.path, "--out", tmp_path / "nowhere/page.html") == 2
     assert command("report", run.path, "--out", tmp_path) == 2
+    assert command("report", run.path, "--out", tmp_path / ("x" * 300)) == 2
     with pytest.raises(StorageError, match="is a folder"):
         report(run.path, tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StorageError, match=r"pipe: it is a device, a pipe or a link.*choose another --out"):
+        report(run.path, tmp_path / "pipe")
 
 
 def test_a_run_leaves_its_report(

@@ -106,6 +106,7 @@ def complaint_about(text: str) -> str:
         ("expect.au=>= 0.9.9", "expect.au=>= 0.9.9: must be an operator"),
         ("expect=3", "expect=3: must be a mapping of metrics to conditions"),
         ("name=a/b", "name=a/b: must be letters, digits"),
+        ("name=" + "x" * 201, "has 201 characters; 200 are the most"),
         ("name=3", "name=3: must be letters, digits"),
         ("seed=-1", "seed=-1: must be a whole number of at least 0"),
         ("costs.take=3 GB", "costs.take=3 GB: unknown unit 'GB'; times are written in"),

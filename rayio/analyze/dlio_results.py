@@ -308,7 +308,18 @@ def _config(folder: Path) -> dict[str, Any]:
 
 
 def _one_run(results: Results) -> None:
-    """Refuse files of different runs: a rank whose own AU contradicts the block's length or the published mean."""
+    """Refuse files of different runs: a rank whose own AU contradicts the block's length or the published mean.
+
+    Refused too are two ranks with the same times to the last digit: one file is a copy of the other.
+    """
+    seen: dict[bytes, int] = {}
+    for rank in range(results.world_size):
+        times = np.concatenate([column[rank] for block in results.blocks for column in (block.load, block.proc)])
+        if (other := seen.setdefault(times.tobytes(), rank)) != rank:
+            raise DataError(
+                f"{rank}_output.json (rank {rank}): has the times of {other}_output.json to the last digit; "
+                f"expected those of rank {rank}: a copied file?"
+            )
     apart = [_apart(block) for block in results.blocks]
     for block, seconds in zip(results.blocks, apart, strict=True):
         rank = int(np.argmax(np.abs(seconds)))

@@ -39,7 +39,7 @@ def _losses(verdict: Mapping[str, Any]) -> list[str]:
     if verdict["au"] is None:
         return []
     title = f"where {format_seconds(verdict['seconds'])} of step time went ({verdict['steps']} steps of all ranks)"
-    lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'data_wait':>12}{'sync':>12}"]
+    lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'its own':>12}{'in sync':>12}"]
     lines.append(_row("compute", verdict["compute_seconds"], verdict["au"], None, None, "AU"))
     lines += [
         _row(r["cause"], r["seconds"], r["share"], r["waiting_seconds"], r["by_sync_seconds"], r["meaning"])
@@ -106,7 +106,9 @@ def _access(access: Mapping[str, Any] | None) -> list[str]:
     lines = [f"  how storage was used (trace level {access['level']})"]
     for name, row in access["operations"].items():
         size = f", {format_bytes(round(row['bytes'] / row['requests']))} each" if row["bytes"] else ""
-        lines.append(f"  {name:<14}{row['requests']:>12,} requests{size}, {format_bytes(row['bytes'])} in all")
+        number = f"{row['requests']:>12,} request{'s' * (row['requests'] != 1)}"
+        moved = f", {format_bytes(row['bytes'])} in all" if row["bytes"] else ""
+        lines.append(f"  {name:<14}{number}{size}{moved}")
     for name, what in _FIGURES.items():
         if (value := access.get(name)) is not None:
             lines.append(

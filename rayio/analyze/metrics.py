@@ -160,7 +160,7 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
         "percentiles": _percentiles(spans, steps, inside, window, shape),
         "ranks": _ranks(lives, steps, inside),
     }
-    notes += _filling(steps, inside)
+    notes += filling(steps, inside)
     if len(lives.rank) > LISTED_RANKS:
         notes.append(f"{LISTED_RANKS} of {len(lives.rank)} ranks are listed one by one in result.json")
     for rank in lives.rank[lives.split["other"] < 0][:1]:
@@ -259,7 +259,7 @@ def _shares(steps: Steps, inside: NDArray[np.bool_]) -> dict[str, Any]:
     return {f"{name}_share": ns / total if total else None for name, ns in parts.items()}
 
 
-def _filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:
+def filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:
     """Say so when most of the waiting in the window is for the first batch of an epoch, and is worth a word."""
     waits, total = steps.parts["data_wait"][inside], int(steps.duration[inside].sum())
     at_first = int(waits[steps.step[inside] == 0].sum())

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: Where a batch may be, in the order in which it goes through, and what that means.
 STAGES: dict[str, str] = {
-    "unleased": "not yet taken, by a worker that did nothing else",
+    "unleased": "not yet taken by its worker, which was idle",
     "memory_bound": "the bound on bytes kept the window closed",
     "open": "files being opened",
     "read": "requests in flight",

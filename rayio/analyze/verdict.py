@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup
-from rayio.analyze.metrics import RunShape, Window, find_window
+from rayio.analyze.metrics import RunShape, Window, filling, find_window
 from rayio.analyze.stages import KINDS, STAGES, Places, Work
 from rayio.analyze.stalls import CAUSES, Attribution
 from rayio.analyze.timeline import Ints, integers, texts
+from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Share of step time above which waiting for data makes a run input-bound, and any loss binds.
 BINDS = 0.05
+
+#: Share of the data wait above which its being at the first steps of epochs is said in the sentence.
+MOST = 0.5
+#: How much longer than the median rank a rank computes to be named as slow: less may be chance.
+SLOW = 1.1
+#: Share of step time that shows in percentages without decimals.
+SEEN = 0.005
 
 #: What a cause makes a run; the stages of a batch make it input-bound.
 _BOUNDS = {
@@ -53,6 +61,7 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
     total = _by_rank(steps.duration[inside], life, ranks)
     is_whole = ranks > 0 and bool((total > 0).all())
     weight = 1 / (np.maximum(total, 1) * ranks) if is_whole else np.full(ranks, 1 / max(int(total.sum()), 1))
+    notes += filling(steps, inside)
     if steps.number and not is_whole:
         notes.append("a rank has no step that counts: shares are of all ranks' time together, not means over ranks")
 
@@ -85,6 +94,7 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
         "au": share(parts["compute"][inside]),
         "loss": sum(row["share"] for row in lost) if len(life) else None,
         "data_wait_share": waited,
+        "first_step_share": _at_first(steps.step[inside], parts["data_wait"][inside]),
         "is_input_bound": None if waited is None else waited > BINDS,
         "bound": (top if is_bound else "compute") if len(life) else None,
         "bound_share": bounds.get(top) if is_bound else None,
@@ -95,21 +105,27 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
     }
 
 
+def _at_first(step: Ints, waits: Ints) -> float | None:
+    """Give the part of the data wait that is at the first step of an epoch, where prefetching starts anew."""
+    return int(waits[step == 0].sum()) / int(waits.sum()) if waits.any() else None
+
+
 def _by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
     sums = np.zeros(ranks, np.int64)
     np.add.at(sums, life, spent)
     return sums
 
 
-def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, workers: int) -> dict[str, Any]:
+def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, readers: int) -> dict[str, Any]:
     """Say what each stage of the workers could deliver, and what the ranks ask for, in batches per second.
 
-    ``workers`` is how many readers the run had (ranks, where they read themselves). A stage's capacity is that of all
-    workers if they did nothing else; the row ``worker`` is of all stages one after the other, which is what they do.
-    Utilisation is the busy time in the window, per worker.
+    ``readers`` is how many the run had; where it had none, ranks read themselves and are the workers. A stage's
+    capacity is that of all workers if they did nothing else; the row ``worker`` is of all stages one after the other,
+    which is what they do. Utilisation is the busy time in the window, per worker.
     """
     spans = spans.unify_dictionaries()
     steps = charged.steps
+    workers = readers or shape.world_size
     window = find_window(charged.lives, steps, shape)[0] or _everything(steps.start, steps.end)
     leases = np.flatnonzero(texts(spans, "name", ("lease",)) == 0)
     places = Places(spans)
@@ -133,7 +149,12 @@ def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, workers: 
             rows.append(_capacity(stage, work_ns / number, int(busy[mine].sum()), workers, window))
     if row := _writers(spans, window):
         rows.append(row)
-    return {"demand": demand, "delivered": int(window.holds(steps.arrived).sum()) / window.seconds, "stages": rows}
+    return {
+        "demand": demand,
+        "delivered": int(window.holds(steps.arrived).sum()) / window.seconds,
+        "has_readers": readers > 0,
+        "stages": rows,
+    }
 
 
 def _everything(start: Ints, end: Ints) -> Window:
@@ -164,10 +185,15 @@ def _writers(spans: pa.Table, window: Window) -> dict[str, Any] | None:
     return _capacity("writer", busy / files, busy, len(np.unique(codes[chosen])), window) if busy else None
 
 
-def sentence(verdict: Mapping[str, Any], capacity: Mapping[str, Any], prediction: Mapping[str, Any] | None) -> str:
+def sentence(
+    verdict: Mapping[str, Any],
+    capacity: Mapping[str, Any],
+    ranks: Sequence[Mapping[str, Any]],
+    prediction: Mapping[str, Any] | None,
+) -> str:
     """Say in one paragraph what bound the run, by how much, and what would come of mending it."""
     if verdict["bound"] is None:
-        return "No verdict: no step was completed."
+        return "No verdict: no completed step is recorded."
     if verdict["bound"] == "compute":
         said = (
             f"Compute-bound: AU {verdict['au']:.2f}; all losses together are {_percent(verdict['loss'])} of step time."
@@ -175,19 +201,41 @@ def sentence(verdict: Mapping[str, Any], capacity: Mapping[str, Any], prediction
     else:
         is_known = verdict["bound"] != "overhead" or _other(verdict) == CAUSES["other"]
         said = f"{verdict['bound'].capitalize()}-bound: " if is_known else "Unexplained: "
-        said += f"{_what(verdict)}."
-    worker = next((row for row in capacity["stages"] if row["stage"] == "worker"), None)
-    if worker is not None and capacity["demand"] is not None and verdict["bound"] in ("input", "compute"):
-        number = worker["parallelism"]
-        said += (
-            f" {number} worker{'s' * (number != 1)} can deliver {rate(worker['capacity'])} batches/s, "
-            f"ranks need {rate(capacity['demand'])}."
-        )
+        said += f"{_what(verdict)}{_slowest(ranks) if verdict['bound'] == 'straggler' else ''}."
+    if verdict["bound"] == "input" and (verdict["first_step_share"] or 0) > MOST:
+        first = _percent(verdict["first_step_share"])
+        said += f" {first} of the wait is at the first step of an epoch, where prefetching starts anew."
+    if verdict["bound"] in ("input", "compute"):
+        said += _supply(verdict, capacity)
     if verdict["is_input_bound"] and verdict["bound"] != "input":
         said += f" It is input-bound too: {_percent(verdict['data_wait_share'])} of step time is data wait."
     if prediction is not None:
         said += f" {prediction['change']}, predicted AU {prediction['au']:.2f}; then {_next(prediction)} binds."
     return said
+
+
+def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
+    """Hold what the workers can deliver against what the ranks need."""
+    worker = next((row for row in capacity["stages"] if row["stage"] == "worker"), None)
+    if worker is None or capacity["demand"] is None:
+        return ""
+    if not capacity["has_readers"]:
+        each = format_seconds(worker["service_seconds"])
+        return f" Ranks read for themselves (loader.num_workers=0): {each} per batch, in which they do not compute."
+    number = worker["parallelism"]
+    is_enough = verdict["bound"] == "input" and worker["capacity"] > capacity["demand"]
+    return (
+        f" {number} worker{'s' * (number != 1)} can deliver {rate(worker['capacity'])} batches/s, "
+        f"ranks need {rate(capacity['demand'])}{': in the mean that is enough' * is_enough}."
+    )
+
+
+def _slowest(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Name the ranks that are slower than the median rank in the mean; where there are none, it is jitter."""
+    slow = [row for row in ranks if (row["of_typical"] or 0) > SLOW]
+    named = ", ".join(f"rank {row['rank']} ({row['of_typical']:.2f} × the median rank's compute)" for row in slow[:3])
+    more = f" and {len(slow) - 3} more" if len(slow) > 3 else ""
+    return f": {named}{more}" if slow else ", now one and now another"
 
 
 def rate(number: float) -> str:
@@ -201,7 +249,7 @@ def _what(verdict: Mapping[str, Any]) -> str:
         cause = next(row for row in verdict["table"] if row["cause"] == verdict["cause"])
         part = cause["share"] / verdict["bound_share"]
         waits = sum(row["by_sync_seconds"] for row in verdict["table"] if row["cause"] in STAGES)
-        others = ", the wait for ranks that wait for data included" if waits > 0.05 * verdict["seconds"] else ""
+        others = ", the wait for ranks that wait for data included" if waits > SEEN * verdict["seconds"] else ""
         return f"{share} of step time is waiting for data{others}, {_percent(part)} of it in `{verdict['cause']}`"
     why = {
         "straggler": "is lost to ranks that compute longer than others",
@@ -220,7 +268,8 @@ def _other(verdict: Mapping[str, Any]) -> str:
 
 
 def _next(prediction: Mapping[str, Any]) -> str:
-    return f"`{prediction['then']}`" if prediction["then"] != "compute" else "compute"
+    others = {"compute": "compute", "straggler": "waiting for the slowest rank of each step"}
+    return others.get(prediction["then"], f"`{prediction['then']}`")
 
 
 def _percent(share: float) -> str:

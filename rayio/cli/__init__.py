@@ -23,6 +23,10 @@ from rayio.interrupts import INTERRUPTED, interruptible
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
 
+#: What the system says of a path that a user gave, wherever that shows.
+_OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         print(f"rayio {__version__}")
@@ -98,10 +102,13 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
             return _unheard()
         raise
     except OSError as error:
-        if error.errno != errno.ENOSPC:
+        if error.errno == errno.ENOSPC:
+            _say("no space left where the output goes")
+            _unheard()
+        elif error.errno in _OF_PATHS and error.filename is not None:
+            _say(f"{os.fsdecode(error.filename)}: {error.strerror}")
+        else:
             return _our_fault(error)
-        _say("no space left where the output goes")
-        _unheard()
         return RayioError.exit_code
     except Exception as error:
         return _our_fault(error)

@@ -67,15 +67,21 @@ def export(
     ]
     if not files and otlp is None and grpc is None:
         raise typer.BadParameter("say where to: --otlp URL, --grpc HOST:PORT, --perfetto, --otlp-json or --csv FILE")
+    names = [file.absolute() for file, _, _ in files]
+    if twice := [file for file, _, _ in files if names.count(file.absolute()) > 1]:
+        raise typer.BadParameter(f"{twice[0]} is given twice; each form needs a file of its own")
     directory = RunDirectory.open(path)
+    for file, _, _ in files:  # all of them before the first is written
+        exporting.check_target(file, force=force)
     if files:
         chosen = exporting.Chosen.of(directory, select or "all")
-        _warn(chosen.warnings())
+        _warn([*chosen.warnings(), *(chosen.big_traces() if otlp_json is not None else ())])
         print(chosen.counts())
         for file, write, what in files:
             began = time.perf_counter()
             number = write(chosen, file, force=force)
-            print(f"{file}: {number} {what} written{_pace(number, began)}")
+            made = f", and {len(chosen.spans) - number} roots made for them" if write is exporting.write_json else ""
+            print(f"{file}: {number} {what} written{made}{_pace(number, began)}")
     for url, by_grpc in ((otlp, False), (grpc, True)):
         if url is not None:
             _send(directory, path, url, select, by_grpc=by_grpc)

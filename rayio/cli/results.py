@@ -35,6 +35,9 @@ def compare(
 
     if len(paths) < 2:
         raise typer.BadParameter("give at least two run directories")
+    places = [path.resolve() for path in paths]
+    if twice := next((path for number, path in enumerate(paths) if places[number] in places[:number]), None):
+        raise typer.BadParameter(f"{twice} is given twice; a run is no repeat of itself")
     comparison = comparing.compare([_compared(path) for path in paths])
     print(json.dumps(comparison, indent=2) if as_json else comparing.text(comparison))
 

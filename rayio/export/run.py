@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import os
 import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -141,16 +142,25 @@ def write_csv(chosen: Chosen, path: Path, *, force: bool = False) -> int:
 Writer = Callable[..., int]
 
 
+def check_target(path: Path, *, force: bool) -> None:
+    """Refuse a file that may not be written.
+
+    Raises:
+        ExportError: it is a folder, or it exists and ``force`` is not set.
+    """
+    if path.is_dir():
+        raise ExportError(f"{path} is a folder; give the name of a file")
+    if os.path.lexists(path) and not force:
+        raise ExportError(f"{path} exists; --force replaces it")
+
+
 def _write(path: Path, parts: Iterator[bytes], force: bool) -> None:
     """Write a file whole or not at all; one whose name ends in ``.gz`` is compressed.
 
     Raises:
         ExportError: it exists and ``force`` is not set, or cannot be written.
     """
-    if path.is_dir():
-        raise ExportError(f"{path} is a folder; give the name of a file")
-    if path.exists() and not force:
-        raise ExportError(f"{path} exists; --force replaces it")
+    check_target(path, force=force)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path, path.with_name(f"{path.name}.tmp")) as partial, _opened(partial, path) as file:

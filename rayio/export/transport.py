@@ -59,7 +59,7 @@ class RefusedError(Exception):
 class Sender(Protocol):
     """One way to send one request."""
 
-    #: Where it goes, without a password; and the option of ``rayio export`` that goes there again.
+    #: Where it goes, without a password; and the option of ``rayio export`` that sends there again.
     target: str
     option: str
 

@@ -16,6 +16,7 @@ from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
+from rayio.replacing import replacing
 from rayio.scenario import derive
 from rayio.scenario.decode import Checksum, Decompress
 from rayio.scenario.load import load
@@ -53,14 +54,11 @@ class Calibration:
         """
         if path.is_dir():
             raise StorageError(f"cannot write {path}: it is a folder; give --out a file name")
-        partial = path.with_name(f".{path.name}.{uuid4().hex[:8]}.partial")
         try:
-            partial.write_text(self.to_yaml(), encoding="utf-8")
-            partial.replace(path)
+            with replacing(path, path.with_name(f".{path.name}.{uuid4().hex[:8]}.partial")) as partial:
+                partial.write_text(self.to_yaml(), encoding="utf-8")
         except OSError as error:
             raise StorageError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def calibrate(path: str | Path) -> Calibration:

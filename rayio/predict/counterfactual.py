@@ -18,6 +18,7 @@ from rayio.predict.replay import UNLIMITED, Measured, Recorded, addressed
 from rayio.scenario import derive, evaluation
 from rayio.scenario.distribution import Constant
 from rayio.scenario.model import NoSync, Scenario, StorageParameters
+from rayio.storage.model import REQUESTS_PER_STEP_BITS
 from rayio.trace.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -74,17 +75,19 @@ def _unlimited(scenario: Scenario, base: Base) -> Scenario:
 
 
 def _no_read(scenario: Scenario, base: Base) -> Scenario:
-    """Reads take no time; the latencies of writes stay as they were."""
-    unlimited = _unlimited(scenario, base)
-    model = unlimited.storage.model
+    """Reads take no time; files that are written take what they took."""
+    model = scenario.storage.model
     assert isinstance(model, StorageParameters)
-    first_byte, nothing = model.first_byte, np.zeros(base.measured.read.shape)
-    if isinstance(first_byte, Recorded):
-        places, writes = first_byte.places, first_byte.otherwise
-    else:
-        places, writes = 1, first_byte.draw(scenario.seed, np.arange(4096, dtype=np.int64))
-    keys = {"first_byte": Recorded(addressed(scenario.seed, "first_byte", nothing), places, writes), "open": _NOTHING}
-    return _with(unlimited, "storage", model=model.model_copy(update=keys))
+    nothing = addressed(scenario.seed, "first_byte", np.zeros(base.measured.read.shape))
+    keys = {
+        "first_byte": Recorded(nothing, 1 << REQUESTS_PER_STEP_BITS, base.measured.write),
+        "open": _NOTHING,
+        "connection_bandwidth": UNLIMITED,
+        "bandwidth": UNLIMITED,
+        "requests_per_second": None,
+        "opens_per_second": None,
+    }
+    return _with(scenario, "storage", model=model.model_copy(update=keys))
 
 
 def _no_stragglers(scenario: Scenario, base: Base) -> Scenario:
@@ -124,6 +127,10 @@ def _more_workers(times: int) -> Change:
     return change
 
 
+def _deeper(scenario: Scenario, base: Base) -> Scenario:
+    return _with(scenario, "loader", prefetch_factor=2 * scenario.loader.prefetch_factor)
+
+
 def changes(base: Base) -> dict[str, Change]:
     """Give the counterfactuals that could matter to a run, by name."""
     scenario, measured = base.scenario, base.measured
@@ -134,6 +141,8 @@ def changes(base: Base) -> dict[str, Change]:
     if base.modelled is not None:
         found["bandwidth = ∞"] = _unlimited
     found["workers × 2" if scenario.loader.num_workers else "1 worker"] = _more_workers(2)
+    if scenario.loader.num_workers:
+        found["prefetch × 2"] = _deeper
     if base.was_memory_bound:
         found["no bound on bytes"] = _unbounded
     if derive.world_size(scenario) > 1:
@@ -198,12 +207,17 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
         "checkpoint": ("no checkpoints",),
         "evaluation": ("no evaluations",),
         "all-reduce": ("no barrier",),
-        "input": (f"{verdict['cause']} = 0",),
+        # What a key can change comes before what only other storage or code can.
+        "input": ("no bound on bytes", "prefetch × 2", f"{verdict['cause']} = 0"),
+    }
+    names = {
+        "no bound on bytes": "no bound on bytes (loader.max_bytes_in_flight)",
+        "prefetch × 2": f"loader.prefetch_factor={2 * base.scenario.loader.prefetch_factor}",
     }
     for change in wanted.get(verdict["bound"], ()):
         row = rows.get(change)
         if row is not None and row["gain"] is not None and row["gain"] >= WORTH:
-            return {"change": f"With {row['change']}", "au": row["au"], "then": row["then"]}
+            return {"change": f"With {names.get(change, change)}", "au": row["au"], "then": row["then"]}
     return None
 
 

@@ -51,15 +51,16 @@ def explained(
     if info.get("imported"):  # what no span covers is not rayio's
         others = {"meaning": "in no record of the results"}
         verdict["table"] = [row | (others if row["cause"] == "other" else {}) for row in verdict["table"]]
-    workers = derive.num_readers(scenario) or derive.world_size(scenario)
-    capacity = capacities(spans, charged, shape, workers)
+    capacity = capacities(spans, charged, shape, derive.num_readers(scenario))
+    ranks = worst_ranks(charged, shape)
     used = access(spans, charged.lives)
     notes = verdict.pop("notes")
     if info.get("imported"):
         notes.append("imported results have no readers: waits cannot be taken apart, nor the run simulated")
+    elif scenario.trace.level == "none":
+        notes = ["trace.level is none: no step was recorded, so nothing can be explained; run with trace.level=batch"]
     elif not len(spans):
-        if not directory.lost_files:
-            notes.append("the run has no spans: nothing can be explained; run with trace.level=batch")
+        notes = [] if directory.lost_files else [_spanless(directory)]
     elif not charged.steps.number:
         notes.append("no rank completed a step: nothing can be explained")
     elif not any(row["stage"] == "worker" for row in capacity["stages"]):
@@ -78,21 +79,29 @@ def explained(
         if not simulated["is_whole_run"]:
             notes.append(f"simulated are the first steps of the run: {simulated['steps']} rank-steps count")
     of_use = used.pop("notes")
-    notes += of_use if len(spans) and not info.get("imported") else []
+    notes += of_use if charged.steps.number and not info.get("imported") else []
     return {
         "version": 1,
         "run": str(directory.path),
         "scenario": scenario.name,
         "engine": info.get("engine"),
-        "sentence": sentence(verdict, capacity, predicted),
+        "sentence": sentence(verdict, capacity, ranks, predicted),
         "verdict": verdict,
         "capacity": capacity,
-        "ranks": worst_ranks(charged, shape),
+        "ranks": ranks,
         "simulated": simulated,
         "prediction": predicted,
         "access": used,
         "notes": notes,
     }
+
+
+def _spanless(directory: RunDirectory) -> str:
+    """Say that nothing is there to be explained, and whether it once was."""
+    recorded = ((directory.result or {}).get("trace") or {}).get("recorded")
+    if recorded:
+        return f"{recorded} spans were recorded and {directory.path}/spans holds none: nothing can be explained"
+    return "the run has no spans: nothing can be explained; run with trace.level=batch"
 
 
 def scenario_of(directory: RunDirectory) -> Scenario:
@@ -103,13 +112,19 @@ def scenario_of(directory: RunDirectory) -> Scenario:
     """
     text = directory.scenario
     if text is None:
-        raise ScenarioError(f"{directory.path} has no scenario.yaml: the run broke off before it began")
+        broke_off = directory.result is None and directory.info.get("engine") != "opentelemetry"
+        why = "the run broke off before it began" if broke_off else "there is no run to explain by it"
+        raise ScenarioError(f"{directory.path} has no scenario.yaml: {why}")
     try:
-        return build(yaml.safe_load(text), f"{directory.path}/scenario.yaml")
-    except yaml.YAMLError:
+        said = yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError, RecursionError):
         raise ScenarioError(f"{directory.path}/scenario.yaml is not YAML: the file is damaged") from None
+    if not isinstance(said, dict):
+        raise ScenarioError(f"{directory.path}/scenario.yaml is not a scenario: the file is damaged")
+    try:
+        return build(said, f"{directory.path}/scenario.yaml")
     except RayioError as error:
-        raise ScenarioError(f"{error}; another version of rayio wrote it") from None
+        raise ScenarioError(f"{error}; another version of rayio wrote it, or it is damaged") from None
 
 
 def _trouble(directory: RunDirectory, result: dict[str, Any] | None) -> list[str]:

@@ -35,10 +35,10 @@ def report(
     """
     directory = RunDirectory.open(path)
     target = Path(out) if out is not None else directory.path / NAME
-    if target.is_dir():
-        raise StorageError(f"--out {target} is a folder; name a file, such as {target / NAME}")
-    text = page(Content.of(directory, window, simulate))
     try:
+        if target.is_dir():
+            raise StorageError(f"--out {target} is a folder; name a file, such as {target / NAME}")
+        text = page(Content.of(directory, window, simulate))
         with replacing(target, target.with_name(f"{target.name}.tmp")) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:

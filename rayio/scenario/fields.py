@@ -162,15 +162,22 @@ def text() -> Reads:
     return Reads(read, {"type": "string"})
 
 
+#: Characters of a name: with the time behind it, it must be one of a folder.
+MAX_NAME = 200
+
+
 def file_name() -> Reads:
     """Read a name that can be part of a file's name on any system."""
 
     def read(value: Any) -> Any:
         if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
             raise RefusedError("must be letters, digits, dots, dashes and underscores (runs/ has folders of that name)")
+        if len(value) > MAX_NAME:
+            raise RefusedError(f"has {len(value)} characters; {MAX_NAME} are the most (runs/ has folders of that name)")
         return value
 
-    return Reads(read, {"type": "string", "pattern": r"^[A-Za-z0-9][A-Za-z0-9._-]*$"})
+    pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+    return Reads(read, {"type": "string", "pattern": pattern, "maxLength": MAX_NAME})
 
 
 def boolean() -> Reads:

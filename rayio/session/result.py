@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rayio.analyze.metrics import HEADLINE
 from rayio.analyze.summary import summary
 from rayio.errors import StorageError
 from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_OPTIONAL = (int, float, type(None))
+#: What every result has: keys, their types, and those in words.
+_KINDS: tuple[tuple[str, type | tuple[type, ...], str], ...] = (
+    ("exit_code", int, "a number"),
+    *((key, _OPTIONAL, "a number or null") for key in HEADLINE),
+    *((key, dict, "an object") for key in ("time", "share", "percentiles")),
+    ("notes", list, "a list"),
+)
 
 
 @dataclass(frozen=True)
@@ -45,7 +56,13 @@ class Run:
         if result is None:
             raise StorageError(f"{self.path} has no result.json: the run broke off, or is still under way")
         if result.get("version") != 1:
-            raise StorageError(f"{self.path}/result.json has version {result.get('version')!r}; this rayio reads 1")
+            raise StorageError(
+                f"{self.path}/result.json has version {result.get('version')!r}; it takes the rayio that wrote it"
+            )
+        for key, kind, what in _KINDS:
+            if not isinstance(value := result.get(key), kind):
+                said = f"{key} is {json.dumps(value)[:40]}" if key in result else f"it has no {key}"
+                raise StorageError(f"{self.path}/result.json: {said}, expected {what}: the file is damaged")
         return result
 
     @property

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,11 +68,11 @@ def query(directory: RunDirectory, sql: str) -> Answer:
             # The statement is at fault, or a page is: which of the two, a look into every file tells.
             broken = [path for path in files if not _is_whole(path)]
             if not broken:
-                raise QueryError(_sentence(error)) from None
+                raise QueryError(_sentence(error, sql)) from None
             damaged += [path.name for path in broken]
             table = _run(engine, {path: columns for path, columns in files.items() if path not in broken}, sql)
     except duckdb.Error as error:
-        raise QueryError(_sentence(error)) from None
+        raise QueryError(_sentence(error, sql)) from None
     finally:
         engine.close()
     return Answer(table, tuple(sorted(damaged)))
@@ -113,7 +115,14 @@ def _run(engine: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sql: str)
         engine.register(f"files_{number}", ds.dataset(paths, format=form))
         parts.append(f"select {columns} from files_{number}")
     engine.execute(f"create or replace temp view spans as {' union all '.join(parts)}")
-    return engine.sql(sql).to_arrow_table()
+    # The engine holds the main thread, which then hears no Ctrl-C; another thread it may hold.
+    with ThreadPoolExecutor(1) as beside:
+        answer = beside.submit(lambda: engine.sql(sql).to_arrow_table())
+        try:
+            return answer.result()
+        except KeyboardInterrupt:
+            engine.interrupt()
+            raise
 
 
 def _is_whole(path: Path) -> bool:
@@ -130,7 +139,11 @@ def _is_whole(path: Path) -> bool:
     return True
 
 
-def _sentence(error: Exception) -> str:
-    """Give the engine's message without the picture of the statement below it."""
-    text = str(error).partition("\nLINE ")[0].partition("Candidate functions:")[0]
-    return " ".join(text.split())
+def _sentence(error: Exception, sql: str) -> str:
+    """Give the engine's message without the picture of the statement below it, and what it cannot know."""
+    text = " ".join(str(error).partition("\nLINE ")[0].partition("Candidate functions:")[0].split())
+    if text.startswith("Catalog Error: Table with name"):
+        return f"{text.partition(' Did you mean')[0]} The table is spans"
+    if text.startswith("Parser Error") and re.search(r'(?<!")\boffset\b(?!")', sql, re.IGNORECASE):
+        return f'{text}; the column is written "offset", in quotes'
+    return text

@@ -80,7 +80,9 @@ class RunDirectory:
             raise StorageError(f"{run.path} is not a run directory: it has no run.json")
         version = run.info.get("version")
         if version != VERSION:
-            raise StorageError(f"{run.path} has layout version {version!r}; this rayio reads version {VERSION}")
+            raise StorageError(
+                f"{run.path} has layout version {version!r}; this one reads {VERSION}: use the rayio that wrote it"
+            )
         return run
 
     @property
