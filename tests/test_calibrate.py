@@ -336,11 +336,16 @@ def test_too_few_steps_are_refused_with_their_number() -> None:
         learned(short)
 
 
-@pytest.mark.parametrize("out", ["missing/calibrated.yaml", "."])
+@pytest.mark.parametrize("out", ["/dev/null/calibrated.yaml", "."])
 def test_a_place_that_cannot_be_written_is_refused(a_run: Path, home: Path, out: str) -> None:
     with pytest.raises(StorageError, match=r"cannot write .*--out"):
         calibrate(a_run).write(Path(out))
     assert [*home.iterdir()] == []
+
+
+def test_folders_that_are_missing_are_made(a_run: Path, tmp_path: Path) -> None:
+    calibrate(a_run).write(tmp_path / "new" / "folder" / "calibrated.yaml")
+    assert load(tmp_path / "new" / "folder" / "calibrated.yaml").name
 
 
 def test_a_device_or_a_pipe_is_not_replaced(a_run: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rayio import session
-from rayio.analyze.compare import Compared, compare, noise, repeats, spread, t_quantile, text
+from rayio.analyze.compare import Compared, compare, noise, repeats, repeats_text, spread, t_quantile, text
 from rayio.cli import main
 from rayio.session.result import Run
 from scenarios import scenario
@@ -48,6 +48,12 @@ def test_the_spread_of_repeats_by_hand() -> None:
     assert (found["runs"], found["mean"], found["stdev"]) == (3, 2.0, 1.0)
     assert found["ci95"] == pytest.approx(4.303 / 3**0.5)
     assert spread([1.0]) == {"runs": 1, "mean": 1.0, "stdev": None, "ci95": None}
+
+
+def test_an_interval_of_what_cannot_be_negative_begins_at_zero() -> None:
+    name = "percentiles.read.p90"
+    (_, line) = repeats_text([{"name": name, **spread([0.001, 0.010])}])
+    assert line.split("   ")[-1] == "0 s to 62.7 ms"
 
 
 def test_the_noise_by_hand() -> None:

@@ -35,6 +35,9 @@ POINTS = 0.03
 #: A system that takes next to no time.
 QUICK = {"first_byte": "20 us", "connection_bandwidth": "1 TB/s", "bandwidth": "1 TB/s"}
 
+#: What with AU makes the whole of a result's step time.
+SHARES = ("data_wait", "sync", "checkpoint", "evaluate", "other")
+
 #: More evaluations than epochs, with batches of their own.
 EVALUATED: dict[str, Any] = {
     "dataset__eval": {"num_files": 30},
@@ -305,8 +308,11 @@ def test_of_a_long_run_the_first_epochs_are_simulated_with_their_evaluations(
 def test_the_table_and_au_sum_to_one_whatever_the_scenario(wanted: Scenario) -> None:
     run = simulated(wanted)
     shape = RunShape.of(wanted)
-    verdict = judge(attribute(run.spans), shape)
-    sums_to_the_whole({"verdict": verdict}, measure(run.spans, shape)["au"] or verdict["au"])
+    verdict, numbers = judge(attribute(run.spans), shape), measure(run.spans, shape)
+    sums_to_the_whole({"verdict": verdict}, numbers["au"] or verdict["au"])
+    if numbers["au"] is not None:
+        assert verdict["data_wait_share"] == numbers["data_wait_share"]
+        assert sum(numbers[f"{name}_share"] for name in SHARES) + numbers["au"] == pytest.approx(1, abs=1e-9)
     assert [row["cause"] for row in verdict["table"]] == [*CAUSES]
 
 

@@ -555,6 +555,11 @@ def test_empty_and_damaged_runs_are_said(tmp_path: Path, capsys: pytest.CaptureF
     assert code == 0
     assert "part-00001.parquet is damaged; its spans are left out" in err
     assert f"{len(training())} spans exported" in out
+    for whole in (directory.path / "spans").glob("*.parquet"):
+        whole.write_bytes(whole.read_bytes()[:100])
+    code, _, err = told(capsys, "export", tmp_path / "cut", "--csv", tmp_path / "none.csv")
+    assert (code, (tmp_path / "none.csv").exists()) == (2, False)
+    assert "cut/spans: no span of the run can be read (damaged: part-0000" in err
 
 
 @pytest.fixture

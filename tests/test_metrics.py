@@ -92,11 +92,12 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
     assert result["wall_seconds"] == 410 / 1e9
 
 
-def test_the_loss_in_the_window_is_split_without_rest() -> None:
+def test_what_is_lost_in_the_window_is_split_rank_by_rank_so_that_it_sums_to_one_with_au() -> None:
     result = measure(two_ranks(), SHAPE)
     shares = [result[f"{name}_share"] for name in ("data_wait", "sync", "checkpoint", "evaluate", "other")]
-    assert shares == [25 / 205, 5 / 205, 0, 0, 15 / 205]
-    assert sum(shares) + 160 / 205 == pytest.approx(1)
+    data_wait, sync, other = (10 / 70 + 15 / 135) / 2, 5 / 70 / 2, (5 / 70 + 10 / 135) / 2
+    assert shares == pytest.approx([data_wait, sync, 0, 0, other], rel=1e-12)
+    assert sum(shares) + result["au"] == pytest.approx(1, abs=1e-12)
 
 
 def test_goodput_is_compute_over_the_wall_time_of_the_planned_ranks() -> None:

@@ -302,7 +302,9 @@ def test_a_page_that_was_asked_for_elsewhere_and_cannot_be_written_is_an_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = simulated(tmp_path)
-    assert command("report", run.path, "--out", tmp_path / "nowhere/page.html") == 2
+    assert command("report", run.path, "--out", "/dev/null/page.html") == 2
+    assert command("report", run.path, "--out", tmp_path / "new/page.html") == 0
+    assert (tmp_path / "new/page.html").is_file()
     assert command("report", run.path, "--out", tmp_path) == 2
     assert command("report", run.path, "--out", tmp_path / ("x" * 300)) == 2
     with pytest.raises(StorageError, match="is a folder"):

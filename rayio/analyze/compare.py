@@ -231,7 +231,8 @@ def repeats_text(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     for row in rows:
         name, mean, half = row["name"], row["mean"], row["ci95"]
         if mean or row["stdev"]:
-            interval = "unknown" if half is None else f"{_write(name, mean - half)} to {_write(name, mean + half)}"
+            low = max(0.0, mean - (half or 0.0))  # none of the metrics can be below
+            interval = "unknown" if half is None else f"{_write(name, low)} to {_write(name, mean + half)}"
             lines.append(f"  {name:<30}{_write(name, mean):>11}{_write(name, row['stdev']):>11}   {interval}")
     return lines
 

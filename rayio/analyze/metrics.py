@@ -6,6 +6,7 @@ few steps) is None, and a note says why.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,10 +140,10 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
     """Compute every number of a result from a run's spans (in any order); seconds, fractions, MiB = 2**20 bytes.
 
     ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it. ``time`` and ``share`` split the wall time of all
-    ranks together; ``au``, the ``…_share`` numbers and percentiles of steps are of the whole steps in the window,
-    percentiles of ``read``, ``decode`` and ``collate`` of the spans for training that end in it, those of
-    ``checkpoint``, ``evaluate`` and ``write`` of the whole run. ``window_steps`` is of the rank with the fewest;
-    ``steps`` sums all completed ones. ``evaluation`` is None when there was none.
+    ranks together; ``au``, the ``…_share`` numbers (means over ranks too) and percentiles of steps are of the whole
+    steps in the window, percentiles of ``read``, ``decode`` and ``collate`` of the spans for training that end in it,
+    those of ``checkpoint``, ``evaluate`` and ``write`` of the whole run. ``window_steps`` is of the rank with the
+    fewest; ``steps`` sums all completed ones. ``evaluation`` is None when there was none.
     """
     spans = own(spans).unify_dictionaries()
     lives, steps = timeline(spans)
@@ -151,7 +152,7 @@ def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
     result: dict[str, Any] = {
         **_utilisation(steps, inside, lives, window, notes),
         **_rates(spans, lives, steps, window, shape),
-        **_shares(steps, inside),
+        **_shares(steps, inside, len(lives.rank)),
         **_whole_run(lives, steps, shape),
         **_dlio(lives, steps, shape, notes),
         "time": {name: int(lives.split[name].sum()) / 1e9 for name in SPLIT},
@@ -222,9 +223,8 @@ def _utilisation(
 
 def _au_by_rank(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> NDArray[np.float64]:
     """Give the AU of each rank; NaN for a rank without time in the window."""
-    busy, total = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
-    np.add.at(busy, steps.life[inside], steps.parts["compute"][inside])
-    np.add.at(total, steps.life[inside], steps.duration[inside])
+    life = steps.life[inside]
+    busy, total = (by_rank(ns[inside], life, ranks) for ns in (steps.parts["compute"], steps.duration))
     return np.where(total > 0, busy / np.maximum(total, 1), np.nan)
 
 
@@ -250,13 +250,32 @@ def _rates(spans: pa.Table, lives: Lives, steps: Steps, window: Window | None, s
     }
 
 
-def _shares(steps: Steps, inside: NDArray[np.bool_]) -> dict[str, Any]:
-    """What the step time in the window went to, all ranks together; with the share of compute they sum to 1."""
-    total = int(steps.duration[inside].sum())
-    spent = {name: int(steps.parts[name][inside].sum()) for name in PHASES[1:]}
-    other = total - sum(spent.values())
+def shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> Callable[[Ints], float | None]:
+    """Give what turns the ns that each of the steps ``inside`` spent on something into its share of their time.
+
+    That is the mean of the ranks' own shares, as AU is, so that AU and all shares sum to 1. Where a rank has no such
+    step it is the share of all ranks' time together; None where nobody has one.
+    """
+    life = steps.life[inside]
+    total = by_rank(steps.duration[inside], life, ranks)
+    is_whole = ranks > 0 and bool((total > 0).all())
+    weight = 1 / (np.maximum(total, 1) * ranks) if is_whole else np.full(ranks, 1 / max(int(total.sum()), 1))
+    return lambda spent: float(by_rank(spent, life, ranks) @ weight) if total.any() else None
+
+
+def by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
+    """Sum what steps spent over the steps of each rank; ``life`` is each step's rank, by its place."""
+    sums = np.zeros(ranks, np.int64)
+    np.add.at(sums, life, spent)
+    return sums
+
+
+def _shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> dict[str, Any]:
+    """What the step time in the window went to; with AU the shares sum to 1."""
+    share, spent = shares(steps, inside, ranks), {name: steps.parts[name][inside] for name in PHASES[1:]}
+    other = steps.duration[inside] - sum(spent.values())
     parts = {name: spent[name] for name in ("data_wait", "sync", *PAUSES)} | {"other": other}
-    return {f"{name}_share": ns / total if total else None for name, ns in parts.items()}
+    return {f"{name}_share": share(ns) for name, ns in parts.items()}
 
 
 def filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup
-from rayio.analyze.metrics import RunShape, Window, filling, find_window
+from rayio.analyze.metrics import RunShape, Window, by_rank, filling, find_window, shares
 from rayio.analyze.stages import KINDS, STAGES, Places, Work
 from rayio.analyze.stalls import CAUSES, Attribution
 from rayio.analyze.timeline import Ints, integers, texts
@@ -58,15 +58,10 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
     life, parts = steps.life[inside], steps.parts
     ranks = len(lives.rank)
     losses, by_sync = charged.losses[inside], charged.by_sync[inside]
-    total = _by_rank(steps.duration[inside], life, ranks)
-    is_whole = ranks > 0 and bool((total > 0).all())
-    weight = 1 / (np.maximum(total, 1) * ranks) if is_whole else np.full(ranks, 1 / max(int(total.sum()), 1))
+    share = shares(steps, inside, ranks)
     notes += filling(steps, inside)
-    if steps.number and not is_whole:
+    if steps.number and len(np.unique(life)) < ranks:
         notes.append("a rank has no step that counts: shares are of all ranks' time together, not means over ranks")
-
-    def share(spent: Ints) -> float | None:
-        return float(_by_rank(spent, life, ranks) @ weight) if len(life) else None
 
     table: list[dict[str, Any]] = [
         {
@@ -108,12 +103,6 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
 def _at_first(step: Ints, waits: Ints) -> float | None:
     """Give the part of the data wait that is at the first step of an epoch, where prefetching starts anew."""
     return int(waits[step == 0].sum()) / int(waits.sum()) if waits.any() else None
-
-
-def _by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
-    sums = np.zeros(ranks, np.int64)
-    np.add.at(sums, life, spent)
-    return sums
 
 
 def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, readers: int) -> dict[str, Any]:
@@ -281,7 +270,7 @@ def worst_ranks(charged: Attribution, shape: RunShape, number: int = 8) -> list[
     steps, lives = charged.steps, charged.lives
     if len(lives.rank) < 2 or not steps.number:
         return []
-    mean = _by_rank(steps.parts["compute"], steps.life, len(lives.rank)) / np.maximum(
+    mean = by_rank(steps.parts["compute"], steps.life, len(lives.rank)) / np.maximum(
         np.bincount(steps.life, minlength=len(lives.rank)), 1
     )
     typical = float(np.sort(mean)[(len(mean) - 1) // 2])

@@ -45,13 +45,16 @@ class Chosen:
         """Read a run and choose.
 
         Raises:
-            ExportError: the selection cannot be.
+            ExportError: the selection cannot be, or none of the spans that were recorded can be read.
             StorageError: the run cannot be read.
         """
         words = select.parse(selection)
         table = directory.spans()
         steps = select.chosen(table, words)
         recorded = ((directory.result or {}).get("trace") or {}).get("recorded")
+        if not len(table) and (recorded or directory.lost_files):
+            lost = f"damaged: {', '.join(directory.lost_files[:3])}" if directory.lost_files else "no file is there"
+            raise ExportError(f"{directory.path}/spans: no span of the run can be read ({lost}); nothing to export")
         kept = of_steps(table, steps)
         return cls(directory, kept, selection, recorded, len(table), None if steps is None else len(steps))
 

@@ -55,6 +55,7 @@ class Calibration:
         if path.is_dir():
             raise StorageError(f"cannot write {path}: it is a folder; give --out a file name")
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path, path.with_name(f".{path.name}.{uuid4().hex[:8]}.partial")) as partial:
                 partial.write_text(self.to_yaml(), encoding="utf-8")
         except OSError as error:

@@ -39,6 +39,7 @@ def report(
         if target.is_dir():
             raise StorageError(f"--out {target} is a folder; name a file, such as {target / NAME}")
         text = page(Content.of(directory, window, simulate))
+        target.parent.mkdir(parents=True, exist_ok=True)
         with replacing(target, target.with_name(f"{target.name}.tmp")) as partial:
             partial.write_text(text, encoding="utf-8")
     except OSError as error:
