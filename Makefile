@@ -13,7 +13,7 @@ test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest
 
 slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "slow or browser"
+	$(BIN)/python -m pytest -m slow
 
 # What every commit must pass: format, lint, types.
 check: $(VENV)/.installed-test

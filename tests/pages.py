@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+
+#: A browser to open pages with; None where there is none, and tests that want one are skipped.
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 #: Elements without an end.
 VOID = {"meta", "link", "br", "path"}

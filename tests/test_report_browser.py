@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 from collections.abc import Callable
 from html import unescape
@@ -15,14 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pages import CHROMIUM
 
 import rayio
 from rayio.report import report
 from scenarios import scenario
 
 pytestmark = pytest.mark.browser
-
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 
 #: Looks at report.html in a frame of each width, and uses its buttons and its timeline.
 AROUND = """<!doctype html><meta charset="utf-8"><pre id="found"></pre><script>
@@ -89,14 +87,14 @@ Seen = dict[str, Any]
 @pytest.fixture
 def look(tmp_path: Path) -> Callable[[rayio.Run], Seen]:
     """Open a run's report in the browser, at two widths, and say what was seen."""
-    if BROWSER is None:
+    if CHROMIUM is None:
         pytest.skip("no Chromium here")
 
     def looked(run: rayio.Run) -> Seen:
         report(run.path)
         (run.path / "around.html").write_text(AROUND, encoding="utf-8")
         done = subprocess.run(
-            [BROWSER or "", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+            [CHROMIUM or "", "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
              "--disable-component-update", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}",
              "--allow-file-access-from-files", "--enable-logging=stderr", "--window-size=1500,1000",
              "--virtual-time-budget=20000", "--dump-dom", (run.path / "around.html").absolute().as_uri()],

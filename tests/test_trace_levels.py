@@ -113,6 +113,28 @@ def test_the_model_issues_the_requests_that_the_library_does(
     assert all((tmp_path / "data" / file).stat().st_size >= offset + nbytes for _, _, file, offset, nbytes in issued)
 
 
+@pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the kernel's own count is Linux's")
+@pytest.mark.parametrize("format", ["npz", "hdf5", "tfrecord"])
+def test_the_kernel_counts_the_reads_that_the_trace_has(format: str, tmp_path: Path) -> None:
+    dataset = {"path": "data", "num_files": 300, "samples_per_file": 4, "sample_bytes": "20 kB", "format": format}
+    quick = {"checkpoint": None, "train__compute": "10 us", "train__epochs": 1}
+    wanted = on_disk(at_level("io", dataset=dataset, **quick), tmp_path)
+    run_locally(wanted, tmp_path)  # whatever is loaded only once
+
+    def counted() -> tuple[int, int]:
+        said = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+        return int(said["syscr"]), int(said["rchar"])
+
+    before = counted()
+    run = run_locally(wanted, tmp_path)
+    calls, nbytes = (after - at for after, at in zip(counted(), before, strict=True))
+    reads = of(run, "io.read")
+    assert len(reads) > 1000
+    # What else the process reads is little: the clock's and the scheduler's files.
+    assert len(reads) <= calls <= 1.02 * len(reads) + 50
+    assert sum(row["bytes"] for row in reads) <= nbytes <= 1.02 * sum(row["bytes"] for row in reads) + (1 << 20)
+
+
 @engines
 def test_every_sample_has_a_span_inside_its_read(engine: Engine, tmp_path: Path) -> None:
     run = engine(at_level("sample"), tmp_path)
