@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pages import check
 
+from rayio.analyze import explanation
 from rayio.analyze.dlio_losses import LOSSES, batch_size, losses
 from rayio.analyze.dlio_results import read
 from rayio.cli import main
@@ -144,6 +145,9 @@ def test_an_import_is_explained_without_blaming_rayio_and_not_calibrated(results
     assert "overhead" not in found["sentence"]
     assert not any("trace.level" in note for note in found["notes"])
     assert found["simulated"] is None
+    assert found["imported"]["lost_points"] == (made.result or {})["imported"]["lost_points"]
+    shown = explanation.text(found)
+    assert all(f"\n  {name} " in shown for name in LOSSES)
     with pytest.raises(RunError, match="was imported: its results say nothing of readers"):
         calibrate(made.path)
 

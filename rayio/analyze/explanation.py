@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rayio.analyze.summary import dlio_points
 from rayio.analyze.verdict import rate
 from rayio.units import format_bytes, format_seconds
 
@@ -17,6 +18,7 @@ def text(explained: Mapping[str, Any]) -> str:
     blocks = [
         [*_folded(explained["sentence"])],
         _losses(explained["verdict"]),
+        dlio_points(explained["imported"]),
         _capacities(explained["capacity"]),
         _changes(explained["simulated"]),
         _ranks(explained["ranks"]),

@@ -82,7 +82,7 @@ def summary(
     """
     lines = [_title(result), "", *_headline(result), "", *_split(result)]
     lines += ["", *times] if (times := _percentiles(result)) else []
-    lines += _imported(result)
+    lines += ["", *points] if (points := dlio_points(result.get("imported"))) else []
     lines += ["", *_books(result, dropped_samples, capped_samples)]
     lines += [f"  note: {note}" for note in result.get("notes", ())]
     if run is not None:
@@ -158,14 +158,16 @@ def _percentiles(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _imported(result: Mapping[str, Any]) -> list[str]:
-    """Say by DLIO's own formula where the points that AU lacks of 100 went, and what was published."""
-    told = result.get("imported")
+def dlio_points(told: Mapping[str, Any] | None) -> list[str]:
+    """Say by DLIO's own formula where the points that AU lacks of 100 went, and what was published.
+
+    ``told`` is what an imported result has under ``imported``; nothing is said of others.
+    """
     if not told:
         return []
     published = told.get("published_au")
     said = f"; published {published:.2f}" if published is not None else ""
-    lines = ["", f"  where DLIO's AU lost its points (the parts sum to 100){said}"]
+    lines = [f"  where DLIO's AU lost its points (the parts sum to 100){said}"]
     rows = {"au": "Σ compute / T"} | LOSSES
     points = {"au": told["au"], **told["lost_points"]}
     return lines + [f"  {name:<16}{points[name]:>8.2f}  {what}" for name, what in rows.items()]

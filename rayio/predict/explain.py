@@ -35,7 +35,11 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
     scenario, spans = scenario_of(directory), own(directory.spans())
     charged = attribute(spans, payload=directory.info.get("payload") == "real")
     found = explained(directory, scenario, spans, charged, simulate=simulate)
-    return found | {"notes": [*_trouble(directory, directory.result), *found["notes"]]}
+    result = directory.result
+    return found | {
+        "imported": (result or {}).get("imported"),
+        "notes": [*_trouble(directory, result), *found["notes"]],
+    }
 
 
 def explained(
