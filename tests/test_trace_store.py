@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from rayio.errors import StorageError
+from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import ADDED, COLUMNS, schema
 from rayio.trace.store import RunDirectory, from_ipc, to_ipc
@@ -135,6 +136,31 @@ def test_compacting_twice_changes_nothing_and_later_parts_are_joined_too(tmp_pat
     run.compact()
     assert (run.spans()["start_ns"].to_pylist(), run.stored) == ([1, 2], 2)
     assert len(list((run.path / "spans").iterdir())) == 2
+
+
+@pytest.mark.parametrize(("rows", "before"), [(1000, ["spans-00000"]), (2, ["part-00000", "part-00001"])])
+def test_what_was_held_to_the_end_is_written_once_and_compacted(tmp_path: Path, rows: int, before: list[str]) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    parts = Parts(run, rows)
+    for table in (spans([2, 9], "reader"), spans([3]), spans([1], "reader")):
+        parts.keep(table)
+    parts.write(is_last=True)
+
+    def stems() -> list[str]:
+        return sorted(path.stem for path in (run.path / "spans").iterdir())
+
+    assert stems() == before
+    run.compact()
+    assert stems() == ["spans-00000"]
+    (stored,) = (run.path / "spans").iterdir()
+    rows_ = pq.read_table(stored).select(["role", "start_ns"]).to_pylist()
+    assert [(row["role"], row["start_ns"]) for row in rows_] == [
+        ("reader", 1),
+        ("reader", 2),
+        ("reader", 9),
+        ("rank", 3),
+    ]
+    assert run.spans()["start_ns"].to_pylist() == [1, 2, 3, 9]
 
 
 def test_a_compaction_that_is_killed_loses_and_doubles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,7 +198,9 @@ def generate(
 def report(
     path: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
     html: Annotated[bool, typer.Option(help="Write report.html, the same numbers with figures.")] = True,
-    out: Annotated[Path | None, typer.Option(help="File to write.", show_default="RUN/report.html")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write, or to replace.", show_default="RUN/report.html")
+    ] = None,
     window: Annotated[
         str | None, typer.Option(help="Stretch since the run's begin that the timeline shows exactly: 12s..15s.")
     ] = None,

@@ -90,6 +90,6 @@ class Collector:
         ``recorded`` counts the spans that every process had recorded when it was last heard; ``clocks`` says of
         emulated nodes on other hosts what their clocks were found to be.
         """
-        self._parts.write()
+        self._parts.write(is_last=True)
         recorded = sum(self._recorded.values()) + self._recorded_by_the_dead + self._recorder.recorded
         return {**self.progress(), "recorded": recorded, "clocks": self._clocks.of_node}

@@ -173,7 +173,7 @@ class _Session:
                 raise
             error = problem
         self.reporter.done()
-        self.parts.write()
+        self.parts.write(is_last=True)
         return self._finish(tallies, error)
 
     def _undo(self) -> None:

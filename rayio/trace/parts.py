@@ -39,12 +39,20 @@ class Parts:
         if self._held >= self.rows or time.monotonic() - self._written_at > PART_SECONDS:
             self.write()
 
-    def write(self) -> None:
-        """Write what is held; everything kept is on disk when this returns."""
+    def write(self, *, is_last: bool = False) -> None:
+        """Write what is held; everything kept is on disk when this returns.
+
+        Where that is all there ever was, it goes into a file as compaction makes them: it is written once, and not
+        read again.
+        """
         import pyarrow as pa
 
         if self._tables:
-            self.directory.write_spans(pa.concat_tables(self._tables), f"{self.stem}-{self._files:05d}")
+            table = pa.concat_tables(self._tables)
+            if is_last and not self._files:
+                self.directory.write_compacted(table)
+            else:
+                self.directory.write_spans(table, f"{self.stem}-{self._files:05d}")
             self._files += 1
             self._tables, self._held = [], 0
         self._written_at = time.monotonic()
