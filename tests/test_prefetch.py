@@ -117,6 +117,17 @@ def test_the_patience_of_an_older_take_does_not_end_a_newer_one() -> None:
     assert story.run(story.take(first(), 40), story.at(30, story.take(first(), 100))) == [(30, []), (70, [0])]
 
 
+def test_a_take_that_is_dismissed_is_answered_with_nothing_and_loses_nothing() -> None:
+    story = Story(lambda lease: 70)
+
+    async def dismiss() -> tuple[int, list[int]]:
+        story.queue.dismiss()
+        return story.kernel.now(), []
+
+    told = story.run(story.take(first()), story.at(30, dismiss()), story.at(50, story.take(first())))
+    assert told == [(30, []), (30, []), (70, [0])]
+
+
 def test_patience_does_not_hold_up_an_answer() -> None:
     story = Story(lambda lease: 10)
     assert story.run(story.take(first(), 1000)) == [(10, [0])]

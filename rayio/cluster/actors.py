@@ -218,6 +218,12 @@ class PrefetchQueue(Host):
                 spec = self.plan.queue(rank, evaluating=True)
                 self._queues[rank, True] = self._queue(f"{rank}-eval", spec)
 
+    async def flush(self) -> int:
+        """Leave no take unanswered either: Ray would report it as failed when this actor is ended."""
+        for queue in self._queues.values():
+            queue.dismiss()
+        return await super().flush()
+
     def _queue(self, index: str, spec: QueueSpec) -> prefetch.PrefetchQueue:
         def step_bytes(epoch: int, step: int) -> int:
             return self.samplers.of(epoch).step_bytes(epoch, spec.rank, step)

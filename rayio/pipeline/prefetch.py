@@ -87,6 +87,10 @@ class PrefetchQueue:
         while self._patience_ends > self.env.kernel.now():
             await self.env.kernel.sleep_until(self._patience_ends)
         self._sweeping = False
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        """Answer the take that waits, if one does, with nothing."""
         self._ticket += 1
         self._wake()
 
