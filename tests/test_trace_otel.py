@@ -164,6 +164,30 @@ def test_values_that_json_has_no_word_for_are_kept_as_text() -> None:
     assert said(world.rows()[0])["attributes"] == {"x": "inf", "deep": ["nan"], "path": "a/b"}
 
 
+class Wordless:
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_a_span_that_says_what_cannot_be_stored_takes_no_other_with_it(world: Any) -> None:
+    tracer = world.provider.get_tracer("lib")
+    name: Any
+    for name in ("file \udcff", 7, "🙂"):
+        tracer.start_span(name, attributes={"file \udcff": "of \udcff 🙂"}).end()
+    rows = world.rows()
+    assert [row["name"] for row in rows] == ["file ?", "7", "🙂"]
+    assert [said(row)["attributes"] for row in rows] == [{"file ?": "of ? 🙂"}] * 3
+
+
+def test_attributes_that_are_no_text_are_told_as_far_as_they_can_be() -> None:
+    world = Ours()
+    attributes: Any = {"wordless": Wordless(), (1, 2): 3}
+    world.provider.get_tracer("lib").start_span("odd", attributes=attributes).end()
+    assert said(world.rows()[0])["attributes"] == {"wordless": "<Wordless>", "(1, 2)": 3}
+
+
 def test_ids_are_derived_from_run_actor_and_sequence() -> None:
     world = Ours()
     tracer = world.provider.get_tracer("lib")
