@@ -133,6 +133,15 @@ def test_straggler_bound(tmp_path: Path) -> None:
     assert changed(found, "workers × 2")["causal_share"] == pytest.approx(0, abs=POINTS)
 
 
+def test_slow_ranks_are_counted_however_many_are_listed(tmp_path: Path) -> None:
+    slow = {"ranks": list(range(12)), "factor": 1.5}
+    found = explained(
+        planted(train__stragglers=slow, cluster__ranks_per_node=32, dataset__num_files=1920, train__steps=10), tmp_path
+    )
+    assert " and 9 more. With no stragglers" in found["sentence"]
+    assert len(found["ranks"]) == 8
+
+
 def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: Path) -> None:
     # Of 8 uniform draws between 5 and 15 ms the largest is 5 + 10 · 8/9 in the mean; all ranks wait for it.
     jitter = {"kind": "uniform", "low": "5 ms", "high": "15 ms"}
