@@ -253,8 +253,8 @@ class Span(trace.Span):
         target.recorder.add_wide(
             Wide(
                 here.writer if here is not None else target.writer, plain(self.name), self._start,
-                max(end, self._start), target.lane(self._thread), here.place if here is not None else NOWHERE, signed(self._parent),
-                "error" if is_error else "ok", self._thread, attributes,
+                max(end, self._start), target.lane(self._thread), here.place if here is not None else NOWHERE,
+                signed(self._parent), "error" if is_error else "ok", self._thread, attributes,
             )
         )  # fmt: skip
 
