@@ -251,6 +251,16 @@ def test_steps_are_counted_as_they_began_however_far_ranks_drift_apart(
     assert sorted(map(row, pa.concat_tables(kept).to_pylist())) == sorted(map(row, expected.to_pylist()))
 
 
+def test_steps_do_not_wait_for_a_rank_that_is_done() -> None:
+    trace = Trace()
+    trace.rank(0, [("data_wait", 1), ("compute", 2)])
+    trace.rank(1, [("data_wait", 1), ("compute", 2)] * 20, life=False)
+    following = Following({"every": 2}, 2)
+    following.add(table := trace.spans)
+    taken, others = following.sort(table)
+    assert (taken | others).all()
+
+
 @pytest.mark.parametrize("text", ["slowest:20", "last", "first,last,slowest:20,every:50"])
 def test_steps_that_only_the_end_knows_are_refused_while_the_run_goes(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -287,6 +287,16 @@ def test_a_process_that_finds_no_spool_of_its_run_keeps_nothing(
     assert sorted(scratch.rglob("*")) == before
 
 
+def test_another_users_folder_is_not_used(told: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor, ours = Actor(), os.getuid()
+    with monkeypatch.context() as another:
+        another.setattr(os, "getuid", lambda: ours + 1)
+        assert children.provider().target is None
+        assert tasks.share(RUN_ID, Recorder(), 0, 0) is None
+    assert tasks.find().run == RUN_ID
+    actor.tasks.close()
+
+
 def test_a_folder_that_somebody_has_put_in_the_way_is_not_used(scratch: Path, told: None) -> None:
     actor = Actor()
     actor.tasks.close()
