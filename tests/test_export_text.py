@@ -117,7 +117,7 @@ def test_files_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytes
 def test_what_is_no_plain_file_is_not_replaced(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored(tmp_path / "run", training())
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("elsewhere")
+    (tmp_path / "link").symlink_to("run/run.json")
     for name in ("pipe", "link"):
         code, _, err = told(capsys, "export", tmp_path / "run", form, tmp_path / name, "--force")
         assert (code, err.count("\n")) == (2, 1)
