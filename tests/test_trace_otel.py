@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,17 @@ def test_values_that_json_has_no_word_for_are_kept_as_text() -> None:
     span.set_attribute("path", path)
     span.end()
     assert said(world.rows()[0])["attributes"] == {"x": "inf", "deep": ["nan"], "path": "a/b"}
+
+
+def test_spans_of_ever_new_threads_can_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Ours()
+    tracer, threads = world.provider.get_tracer("lib"), iter(range(40_000))
+    monkeypatch.setattr(threading, "get_native_id", lambda: next(threads))
+    for _ in range(40_000):
+        tracer.start_span("short").end()
+    lanes = [row["lane"] for row in world.rows()]
+    assert lanes[:2] == [FOREIGN_LANE, FOREIGN_LANE + 1]
+    assert len(lanes) == 40_000
 
 
 class Wordless:

@@ -26,6 +26,8 @@ from rayio.trace.rows import Wide
 from rayio.trace.span import FOREIGN_LANE
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+#: Lanes of threads: the column has 16 bits.
+_LANES = 1 << 14
 #: The place of a span that belongs to no batch.
 NOWHERE = (-1, -1, -1, 0)
 
@@ -67,9 +69,9 @@ class Target:
         return trace_id(self.run, "process", self.actor) >> 64 << 64 | root
 
     def lane(self, thread: int) -> int:
-        """Give the lane of a thread."""
+        """Give the lane of a thread; lanes are given again where a process has had more threads than there are."""
         with self._lock:
-            return FOREIGN_LANE + self._threads.setdefault(thread, len(self._threads))
+            return FOREIGN_LANE + self._threads.setdefault(thread, len(self._threads) % _LANES)
 
 
 class TracerProvider(trace.TracerProvider):
