@@ -133,6 +133,12 @@ def test_straggler_bound(tmp_path: Path) -> None:
     assert changed(found, "workers × 2")["causal_share"] == pytest.approx(0, abs=POINTS)
 
 
+def test_what_binds_next_is_said_in_words(tmp_path: Path) -> None:
+    found = explained(planted(loader__decode="30 ms", train__stragglers={"ranks": [1], "factor": 2}), tmp_path)
+    assert found["prediction"]["then"] == "straggler"
+    assert "; then waiting for the slowest rank of each step binds." in found["sentence"]
+
+
 def test_slow_ranks_are_counted_however_many_are_listed(tmp_path: Path) -> None:
     slow = {"ranks": list(range(12)), "factor": 1.5}
     found = explained(
