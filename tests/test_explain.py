@@ -300,8 +300,15 @@ def test_a_real_run_is_simulated_with_what_its_engine_added(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", {"dedicated": 3}])
 def test_what_a_checkpoint_takes_beyond_its_slowest_writer_is_simulated_too(tmp_path: Path, writers: Any) -> None:
-    saved = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": 5000}, "writers": writers}
-    wanted = planted(costs={"checkpoint": "70 ms"}, checkpoint=saved, train__compute="20 ms")
+    # 20 requests of 1 ms in all, and 70 ms beyond them.
+    saved = {
+        "every": {"steps": 10}, "path": "ck", "model": {"bytes": 2_000_000}, "request_bytes": 100_000,
+        "writers": writers,
+    }  # fmt: skip
+    slow = {**QUICK, "first_byte": "1 ms"}
+    wanted = planted(
+        costs={"checkpoint": "70 ms"}, checkpoint=saved, train__compute="20 ms", storage__model=slow
+    )  # fmt: skip
     found = explained_as_real(wanted, tmp_path)
     assert share(found, "checkpoint") > 5 * POINTS
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=0.005)
