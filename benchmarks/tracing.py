@@ -215,7 +215,7 @@ def whole_runs(root: str, span_seconds: float) -> None:
 
 
 #: Runs at each level.
-ROUNDS = 20
+ROUNDS = 24
 
 
 @contextlib.contextmanager

@@ -133,6 +133,21 @@ def test_straggler_bound(tmp_path: Path) -> None:
     assert changed(found, "workers × 2")["causal_share"] == pytest.approx(0, abs=POINTS)
 
 
+def test_what_binds_next_is_said_in_words(tmp_path: Path) -> None:
+    found = explained(planted(loader__decode="30 ms", train__stragglers={"ranks": [1], "factor": 2}), tmp_path)
+    assert found["prediction"]["then"] == "straggler"
+    assert "; then waiting for the slowest rank of each step binds." in found["sentence"]
+
+
+def test_slow_ranks_are_counted_however_many_are_listed(tmp_path: Path) -> None:
+    slow = {"ranks": list(range(12)), "factor": 1.5}
+    found = explained(
+        planted(train__stragglers=slow, cluster__ranks_per_node=32, dataset__num_files=1920, train__steps=10), tmp_path
+    )
+    assert " and 9 more. With no stragglers" in found["sentence"]
+    assert len(found["ranks"]) == 8
+
+
 def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: Path) -> None:
     # Of 8 uniform draws between 5 and 15 ms the largest is 5 + 10 · 8/9 in the mean; all ranks wait for it.
     jitter = {"kind": "uniform", "low": "5 ms", "high": "15 ms"}
@@ -285,8 +300,15 @@ def test_a_real_run_is_simulated_with_what_its_engine_added(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", {"dedicated": 3}])
 def test_what_a_checkpoint_takes_beyond_its_slowest_writer_is_simulated_too(tmp_path: Path, writers: Any) -> None:
-    saved = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": 5000}, "writers": writers}
-    wanted = planted(costs={"checkpoint": "70 ms"}, checkpoint=saved, train__compute="20 ms")
+    # 20 requests of 1 ms in all, and 70 ms beyond them.
+    saved = {
+        "every": {"steps": 10}, "path": "ck", "model": {"bytes": 2_000_000}, "request_bytes": 100_000,
+        "writers": writers,
+    }  # fmt: skip
+    slow = {**QUICK, "first_byte": "1 ms"}
+    wanted = planted(
+        costs={"checkpoint": "70 ms"}, checkpoint=saved, train__compute="20 ms", storage__model=slow
+    )  # fmt: skip
     found = explained_as_real(wanted, tmp_path)
     assert share(found, "checkpoint") > 5 * POINTS
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=0.005)

@@ -114,6 +114,21 @@ def test_a_collector_that_is_down_is_told_and_left_alone(tmp_path: Path) -> None
     assert f"rayio export {directory.path} --otlp {collector.url}" in told
 
 
+def test_a_collector_that_is_up_again_gets_what_comes_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "QUIET_SECONDS", 0.0)
+    table = foreign()
+    directory = stored(tmp_path / "run", table.slice(0, 0))
+    with http([(401, {}, b"")]) as collector:
+        exporting = export(directory, collector)
+        for number in range(3):
+            directory.write_spans(table, f"part-{number:05d}")
+            exporting._look()
+            assert exporting.sent.spans == number * len(table)  # those of other libraries are held for nothing
+        exporting.start()
+        told = exporting.finish(3 * len(table))
+    assert f"{len(table)} of {3 * len(table)} spans were not exported to" in told
+
+
 def test_more_than_can_be_held_is_left_to_a_later_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "HELD_SPANS", 10)
     table = training()
@@ -249,6 +264,16 @@ def test_steps_are_counted_as_they_began_however_far_ranks_drift_apart(
     row = lambda one: tuple(one[name] for name in ("rank", "epoch", "step", "start_ns", "name"))  # noqa: E731
     expected = of_steps(table, chosen(table, {"every": every}))
     assert sorted(map(row, pa.concat_tables(kept).to_pylist())) == sorted(map(row, expected.to_pylist()))
+
+
+def test_steps_do_not_wait_for_a_rank_that_is_done() -> None:
+    trace = Trace()
+    trace.rank(0, [("data_wait", 1), ("compute", 2)])
+    trace.rank(1, [("data_wait", 1), ("compute", 2)] * 20, life=False)
+    following = Following({"every": 2}, 2)
+    following.add(table := trace.spans)
+    taken, others = following.sort(table)
+    assert (taken | others).all()
 
 
 @pytest.mark.parametrize("text", ["slowest:20", "last", "first,last,slowest:20,every:50"])

@@ -465,6 +465,24 @@ def test_whoever_waits_to_try_again_can_be_stopped() -> None:
     assert collector.tries == 1
 
 
+def test_an_interrupt_does_not_wait_for_those_who_wait_to_try_again() -> None:
+    waiting = threading.Event()
+
+    class Long(Patience):
+        def pause(self, tried: int, asked: float | None) -> float:
+            waiting.set()
+            return 1e6
+
+    def interrupted() -> Iterator[otlp.Request]:
+        yield requests(training())[0]
+        waiting.wait()
+        raise KeyboardInterrupt
+
+    with http([BUSY] * 9) as collector, pytest.raises(KeyboardInterrupt):
+        send_all(sender("otlp", collector), interrupted(), Long())
+    assert collector.tries == 1
+
+
 @pytest.mark.parametrize(
     ("given", "by_grpc", "variables", "expected"),
     [

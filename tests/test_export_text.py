@@ -17,7 +17,9 @@ from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from pyarrow import csv
 
+from rayio.errors import ExportError
 from rayio.export import otlp
+from rayio.export.run import Chosen, write_csv
 from rayio.export.spans import Spans
 from rayio.export.traces import spans_of
 
@@ -117,7 +119,7 @@ def test_files_that_cannot_be_written_are_one_line(tmp_path: Path, capsys: pytes
 def test_what_is_no_plain_file_is_not_replaced(form: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored(tmp_path / "run", training())
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to("elsewhere")
+    (tmp_path / "link").symlink_to("run/run.json")
     for name in ("pipe", "link"):
         code, _, err = told(capsys, "export", tmp_path / "run", form, tmp_path / name, "--force")
         assert (code, err.count("\n")) == (2, 1)
@@ -125,6 +127,15 @@ def test_what_is_no_plain_file_is_not_replaced(form: str, tmp_path: Path, capsys
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
     assert (tmp_path / "link").is_symlink()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "run"]
+
+
+def test_from_python_too_a_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
+    chosen = Chosen.of(stored(tmp_path / "run", training()), "first")
+    (tmp_path / "a.csv").write_text("mine")
+    with pytest.raises(ExportError, match="exists"):
+        write_csv(chosen, tmp_path / "a.csv")
+    assert (tmp_path / "a.csv").read_text() == "mine"
+    assert write_csv(chosen, tmp_path / "a.csv", force=True) > 0
 
 
 def test_nothing_is_written_when_one_of_the_files_may_not_be(

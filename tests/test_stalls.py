@@ -14,8 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engines import COSTS, FAST, scenarios
 
+from rayio.analyze.metrics import RunShape
 from rayio.analyze.stages import STAGES, WORK
 from rayio.analyze.stalls import CAUSES, Attribution, attribute
+from rayio.analyze.verdict import judge
 from rayio.scenario.model import Costs
 from rayio.trace.span import batch_id
 from scenarios import run_locally, simulated
@@ -48,6 +50,16 @@ def work(trace: Trace, step: int, *spans: tuple[str, int, int]) -> None:
 
 def lease(trace: Trace, step: int, start: int, end: int) -> None:
     trace.add("queue", "lease", start, end, 1, rank=0, epoch=0, step=step)
+
+
+def test_where_a_rank_has_no_step_in_the_window_shares_are_of_all_time_and_still_sum_to_one() -> None:
+    trace = Trace()
+    trace.rank(0, [("data_wait", 10), ("compute", 30)] * 3)
+    trace.rank(1, [("data_wait", 10), ("compute", 990)])
+    found = judge(attribute(trace.spans), RunShape(2, 1, 0, 1, 3))
+    assert (found["steps"], found["au"]) == (3, pytest.approx(30 / 40))
+    assert found["au"] + sum(row["share"] for row in found["table"]) == pytest.approx(1)
+    assert any(note.startswith("a rank has no step that counts") for note in found["notes"])
 
 
 def test_a_wait_is_cut_at_its_batchs_stage_boundaries() -> None:

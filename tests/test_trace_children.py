@@ -18,7 +18,6 @@ import conftest
 import pytest
 from datasets import on_disk
 from opentelemetry import trace
-from opentelemetry.trace import NoOpTracerProvider
 
 from rayio.data.formats import FORMATS
 from rayio.trace import children, spool
@@ -175,6 +174,33 @@ def test_any_program_is_recorded_and_so_are_its_forks(family: Family) -> None:
     assert all(before <= row["start_ns"] <= family.now() for row in rows.values())
 
 
+def test_a_span_that_a_fork_leaves_too_is_its_parents_alone(family: Family) -> None:
+    program = (
+        "import os\nfrom opentelemetry import trace\ntracer = trace.get_tracer('tool')\n"
+        "with tracer.start_as_current_span('outer'):\n"
+        "    child = os.fork()\n    tracer.start_span('inner').end()\n"
+        "if child:\n    os.waitpid(child, 0)\ntracer.start_span('after').end()\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+    rows = family.rows()
+    assert sorted(row["name"] for row in rows) == ["after", "after", "inner", "inner", "outer"]
+    assert len({row["span"] for row in rows}) == 5
+
+
+def test_who_sets_our_provider_before_the_run_has_its_libraries_recorded_too(family: Family) -> None:
+    program = (
+        "import subprocess, sys\nfrom opentelemetry import trace\nearly = trace.get_tracer('early')\n"
+        "early.start_span('before').end()\nfrom test_trace_children import Family\none = Family()\n"
+        "early.start_span('mine').end()\n"
+        "code = 'from opentelemetry import trace; trace.get_tracer(str()).start_span(str(1)).end()'\n"
+        "subprocess.run([sys.executable, '-c', code], check=True)\n"
+        "print(*(row['name'] for row in one.rows()))\none.end()\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != SPOOL} | {PROVIDER: "rayio"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["mine", "1"]
+
+
 def test_a_child_that_is_killed_loses_no_span_that_ended(family: Family) -> None:
     def life(told: Any) -> None:
         for number in range(50):
@@ -300,7 +326,7 @@ def test_outside_of_a_run_the_entry_point_gives_a_provider_that_keeps_nothing(
 ) -> None:
     if said is not None:
         monkeypatch.setenv(SPOOL, said)
-    assert type(children.provider()) is NoOpTracerProvider
+    assert children.provider().target is None
 
 
 def test_spools_of_processes_that_were_killed_are_removed_and_those_of_others_stay(family: Family) -> None:

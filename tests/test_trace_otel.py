@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -162,6 +163,41 @@ def test_values_that_json_has_no_word_for_are_kept_as_text() -> None:
     span.set_attribute("path", path)
     span.end()
     assert said(world.rows()[0])["attributes"] == {"x": "inf", "deep": ["nan"], "path": "a/b"}
+
+
+def test_spans_of_ever_new_threads_can_be_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = Ours()
+    tracer, threads = world.provider.get_tracer("lib"), iter(range(40_000))
+    monkeypatch.setattr(threading, "get_native_id", lambda: next(threads))
+    for _ in range(40_000):
+        tracer.start_span("short").end()
+    lanes = [row["lane"] for row in world.rows()]
+    assert lanes[:2] == [FOREIGN_LANE, FOREIGN_LANE + 1]
+    assert len(lanes) == 40_000
+
+
+class Wordless:
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_a_span_that_says_what_cannot_be_stored_takes_no_other_with_it(world: Any) -> None:
+    tracer = world.provider.get_tracer("lib")
+    name: Any
+    for name in ("file \udcff", 7, "🙂"):
+        tracer.start_span(name, attributes={"file \udcff": "of \udcff 🙂"}).end()
+    rows = world.rows()
+    assert [row["name"] for row in rows] == ["file ?", "7", "🙂"]
+    assert [said(row)["attributes"] for row in rows] == [{"file ?": "of ? 🙂"}] * 3
+
+
+def test_attributes_that_are_no_text_are_told_as_far_as_they_can_be() -> None:
+    world = Ours()
+    attributes: Any = {"wordless": Wordless(), (1, 2): 3}
+    world.provider.get_tracer("lib").start_span("odd", attributes=attributes).end()
+    assert said(world.rows()[0])["attributes"] == {"wordless": "<Wordless>", "(1, 2)": 3}
 
 
 def test_ids_are_derived_from_run_actor_and_sequence() -> None:

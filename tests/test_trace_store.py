@@ -138,7 +138,7 @@ def test_compacting_twice_changes_nothing_and_later_parts_are_joined_too(tmp_pat
     assert len(list((run.path / "spans").iterdir())) == 2
 
 
-@pytest.mark.parametrize(("rows", "before"), [(1000, ["spans-00000"]), (2, ["part-00000", "part-00001"])])
+@pytest.mark.parametrize(("rows", "before"), [(1000, ["spans-00000"]), (3, ["part-00000", "part-00001"])])
 def test_what_was_held_to_the_end_is_written_once_and_compacted(tmp_path: Path, rows: int, before: list[str]) -> None:
     run = RunDirectory.create(tmp_path / "run")
     parts = Parts(run, rows)

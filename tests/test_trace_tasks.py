@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.trace import NoOpTracerProvider
 
 from rayio.trace import children, tasks
 from rayio.trace.children import PROVIDER, SPOOL
@@ -284,8 +283,18 @@ def test_a_process_that_finds_no_spool_of_its_run_keeps_nothing(
     actor.tasks.close()
     make(actor.tasks.folder)
     before = sorted(scratch.rglob("*"))
-    assert type(children.provider()) is NoOpTracerProvider
+    assert children.provider().target is None
     assert sorted(scratch.rglob("*")) == before
+
+
+def test_another_users_folder_is_not_used(told: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    actor, ours = Actor(), os.getuid()
+    with monkeypatch.context() as another:
+        another.setattr(os, "getuid", lambda: ours + 1)
+        assert children.provider().target is None
+        assert tasks.share(RUN_ID, Recorder(), 0, 0) is None
+    assert tasks.find().run == RUN_ID
+    actor.tasks.close()
 
 
 def test_a_folder_that_somebody_has_put_in_the_way_is_not_used(scratch: Path, told: None) -> None:

@@ -265,8 +265,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
 
 
-def worst_ranks(charged: Attribution, shape: RunShape, number: int = 8) -> list[dict[str, Any]]:
-    """Give the ranks that others waited for most: how often each was last, and how much slower it computes."""
+def worst_ranks(charged: Attribution) -> list[dict[str, Any]]:
+    """Give all ranks, those that others waited for most first: what each waited itself, how much slower it computes."""
     steps, lives = charged.steps, charged.lives
     if len(lives.rank) < 2 or not steps.number:
         return []
@@ -276,7 +276,7 @@ def worst_ranks(charged: Attribution, shape: RunShape, number: int = 8) -> list[
     typical = float(np.sort(mean)[(len(mean) - 1) // 2])
     waited: NDArray[np.float64] = np.zeros(len(lives.rank))
     np.add.at(waited, steps.life, steps.parts["sync"])
-    order = np.lexsort((-mean, waited))[:number]
+    order = np.lexsort((-mean, waited))
     return [
         {
             "rank": int(lives.rank[life]),

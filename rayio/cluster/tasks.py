@@ -1,8 +1,8 @@
 """Tasks and actors that a library submits from within an actor of ours are told of the run by their environment.
 
-Ray starts another Python to set the environment of each worker (a third of a second of CPU): with an environment on our
-own actors, which tasks inherit, every run would pay for that before its first step. So it is put on what is submitted.
-What that submits inherits it.
+Ray starts another Python to set the environment of each worker (0.4 s of CPU): with an environment on our own actors,
+which tasks inherit, every run would pay for that before its first step. So it is put on what is submitted. What that
+submits inherits it.
 """
 
 from __future__ import annotations

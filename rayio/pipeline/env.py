@@ -216,7 +216,7 @@ class Env:
         """Compute for ``seconds``, then meet the other ranks and spend ``sync_seconds`` together (the all-reduce).
 
         The barrier hears of this rank's deadline before the compute begins. ``sync`` runs from this rank's deadline
-        to the latest one plus the all-reduce; what messages and sleeps add to that is left unnamed: it is ours.
+        to the latest one plus the all-reduce; what messages and sleeps add to that is ``overshoot``: it is ours.
         """
         start = self.kernel.now()
         mine = start + round(seconds * 1e9)

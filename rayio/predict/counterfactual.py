@@ -194,7 +194,7 @@ def then(simulated: Mapping[str, Any]) -> str:
 
 
 def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Say what to change, and simulate that: enough workers for a run that waits for data, else what helps most.
+    """Say what to change, and simulate that: enough workers for a run that waits for data, else what first helps.
 
     None when nothing that can be simulated is worth it.
     """

@@ -21,6 +21,9 @@ from rayio.trace.store import RunDirectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: Ranks that are told one by one, those that others waited for most.
+WORST = 8
+
 
 def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
     """Explain a run from its directory: plain numbers, ready for JSON; seconds, and fractions of step time.
@@ -56,7 +59,7 @@ def explained(
         others = {"meaning": "in no record of the results"}
         verdict["table"] = [row | (others if row["cause"] == "other" else {}) for row in verdict["table"]]
     capacity = capacities(spans, charged, shape, derive.num_readers(scenario))
-    ranks = worst_ranks(charged, shape)
+    ranks = worst_ranks(charged)
     used = access(spans, charged.lives)
     notes = verdict.pop("notes")
     if info.get("imported"):
@@ -92,7 +95,7 @@ def explained(
         "sentence": sentence(verdict, capacity, ranks, predicted),
         "verdict": verdict,
         "capacity": capacity,
-        "ranks": ranks,
+        "ranks": ranks[:WORST],
         "simulated": simulated,
         "prediction": predicted,
         "access": used,

@@ -15,8 +15,6 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from opentelemetry import trace
-
 from rayio.trace import tasks
 from rayio.trace.foreign import HERE
 from rayio.trace.otel import Target, TracerProvider
@@ -87,13 +85,13 @@ def variables(run: str) -> dict[str, str]:
     return {PROVIDER: NAME, tasks.RUN: tasks.name_of(run)}
 
 
-def provider() -> trace.TracerProvider:
-    """Give the provider of a new process of a run, a child or a task: the entry point; elsewhere nothing is kept."""
+def provider() -> TracerProvider:
+    """Give the provider of a new process: the entry point. One that is no child or task of a run keeps nothing yet."""
     global _joined
     try:
         spool = Spool(*json.loads(os.environ[SPOOL])) if SPOOL in os.environ else tasks.find()
     except (KeyError, OSError, TypeError, ValueError):
-        return trace.NoOpTracerProvider()
+        return TracerProvider()  # which a run that begins here makes its own
     ours = TracerProvider(spool.target())
     _joined = ours, spool
     return ours
@@ -106,6 +104,7 @@ _joined: tuple[TracerProvider, Spool] | None = None
 def _forked() -> None:
     """Turn to the spool in a fork: the recorder that it inherited is emptied by nobody, and its role is elsewhere."""
     if _joined is not None and _joined[0].target is not None:
+        _joined[0].target.is_of_parent = True
         _joined[0].target = _joined[1].target()
         HERE.set(None)
 

@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import StatusCode
 
 from rayio.errors import RayioError
-from rayio.trace.foreign import Event, Link, describe, signed
+from rayio.trace.foreign import Event, Link, describe, plain, signed
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
@@ -84,7 +84,7 @@ class RunDirectoryExporter(SpanExporter):
             description=span.status.description,
         )
         return Wide(
-            self._recorder.register(str(role), str(index), 0), span.name, start, max(span.end_time or start, start),
-            FOREIGN_LANE, (-1, -1, -1, 0), signed(parent_id),
+            self._recorder.register(str(role), str(index), 0), plain(span.name), start,
+            max(span.end_time or start, start), FOREIGN_LANE, (-1, -1, -1, 0), signed(parent_id),
             "error" if span.status.status_code is StatusCode.ERROR else "ok", 0, attributes,
         )  # fmt: skip

@@ -19,7 +19,15 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=str).encode
+def plain(said: Any) -> str:
+    """Give what a library says as text that can be stored; names of files may have bytes that are no characters."""
+    try:
+        return str(said).encode("utf-8", "replace").decode()
+    except Exception:  # its own, and its author's to mend: the run's other spans do not go with it
+        return f"<{type(said).__name__}>"
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False, default=plain).encode
 
 
 class Here(NamedTuple):
@@ -82,9 +90,12 @@ def describe(
     if status != "unset":
         whole["status"] = {"code": status, **({"description": description} if description else {})}
     try:
-        return _encode(whole)
-    except ValueError:  # a number that is none
-        return _encode(_finite(whole))
+        text = _encode(whole)
+    except (TypeError, ValueError):  # a key that is no text, a number that is none
+        text = _encode(_finite(whole))
+    if "\\ud" in text:  # halves of characters; whole ones stay
+        text = plain(json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False))
+    return text
 
 
 def signed(identity: int) -> int:
@@ -98,7 +109,7 @@ def _with(attributes: Mapping[str, Any] | None, **entries: Any) -> dict[str, Any
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _finite(one) for key, one in value.items()}
+        return {plain(key): _finite(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_finite(one) for one in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -20,12 +20,14 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util._decorator import _agnosticcontextmanager
 
-from rayio.trace.foreign import HERE, Event, Here, Link, describe, signed
+from rayio.trace.foreign import HERE, Event, Here, Link, describe, plain, signed
 from rayio.trace.ids import span_id, trace_id
 from rayio.trace.rows import Wide
 from rayio.trace.span import FOREIGN_LANE
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+#: Lanes of threads: the column has 16 bits.
+_LANES = 1 << 14
 #: The place of a span that belongs to no batch.
 NOWHERE = (-1, -1, -1, 0)
 
@@ -49,6 +51,8 @@ class Target:
     #: The run and the actor (one for each process, started again or not) that ids are derived from.
     run: str
     actor: str
+    #: Whether this process is a fork of that one: spans that were under way then are its parent's to end.
+    is_of_parent: bool = False
     _sequence: Iterator[int] = field(default_factory=count)
     _threads: dict[int, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -65,9 +69,9 @@ class Target:
         return trace_id(self.run, "process", self.actor) >> 64 << 64 | root
 
     def lane(self, thread: int) -> int:
-        """Give the lane of a thread."""
+        """Give the lane of a thread; lanes are given again where a process has had more threads than there are."""
         with self._lock:
-            return FOREIGN_LANE + self._threads.setdefault(thread, len(self._threads))
+            return FOREIGN_LANE + self._threads.setdefault(thread, len(self._threads) % _LANES)
 
 
 class TracerProvider(trace.TracerProvider):
@@ -237,7 +241,7 @@ class Span(trace.Span):
 
     def end(self, end_time: int | None = None) -> None:
         """Record the span; ending it again does nothing."""
-        if self._is_over:
+        if self._is_over or self._target.is_of_parent:
             return
         self._is_over = True
         target, here = self._target, self._here
@@ -250,9 +254,9 @@ class Span(trace.Span):
         )  # fmt: skip
         target.recorder.add_wide(
             Wide(
-                here.writer if here is not None else target.writer, self.name, self._start, max(end, self._start),
-                target.lane(self._thread), here.place if here is not None else NOWHERE, signed(self._parent),
-                "error" if is_error else "ok", self._thread, attributes,
+                here.writer if here is not None else target.writer, plain(self.name), self._start,
+                max(end, self._start), target.lane(self._thread), here.place if here is not None else NOWHERE,
+                signed(self._parent), "error" if is_error else "ok", self._thread, attributes,
             )
         )  # fmt: skip
 
