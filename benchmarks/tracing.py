@@ -33,6 +33,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 import rayio
 from rayio.analyze import live
+from rayio.analyze.compare import t_quantile
 from rayio.pipeline import local
 from rayio.pipeline.env import Env, Where
 from rayio.pipeline.ledger import Tally
@@ -203,7 +204,7 @@ def whole_runs(root: str, span_seconds: float) -> None:
     print(f"\n{head}{'by the least':>14}{'accounted for':>15}")
     for level in levels:
         more = [a / b - 1 for a, b in zip(seconds[level], seconds["none"], strict=True)]
-        spread = 1.96 * statistics.stdev(more) / len(more) ** 0.5
+        spread = t_quantile(len(more) - 1) * statistics.stdev(more) / len(more) ** 0.5
         mean = statistics.mean(more)
         known = statistics.median(handled[level]) - statistics.median(handled["none"])
         print(

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from rayio.analyze.stalls import CAUSES, attribute
 from rayio.analyze.verdict import judge, rate
 from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
-from rayio.predict import replay
+from rayio.predict import counterfactual, replay
 from rayio.predict.explain import explain
 from rayio.scenario.load import build
 from rayio.scenario.model import Costs, Scenario
@@ -280,6 +281,26 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
     alone = explain(directory(tmp_path / "alone", wanted, run))
     beside = explain(directory(tmp_path / "beside", wanted, Outcome(run.plan, run.tallies, with_foreign(run.spans))))
     assert {**beside, "run": ""} == {**alone, "run": ""}
+
+
+@pytest.mark.parametrize(
+    ("gains", "said"),
+    [
+        ({"prefetch × 2": 0.02, "decode = 0": 0.3}, "With decode = 0"),
+        ({"prefetch × 2": 0.2, "decode = 0": 0.3}, "With loader.prefetch_factor=4"),
+        ({"no bound on bytes": 0.2, "prefetch × 2": 0.2, "decode = 0": 0.1}, "With no bound on bytes"),
+        ({"prefetch × 2": 0.004, "decode = 0": 0.006}, None),
+        ({"decode = 0": None}, None),
+    ],
+)
+def test_advice_is_what_a_key_can_change_unless_that_gains_little(
+    gains: dict[str, float | None], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counterfactual, "_enough_workers", lambda *_: None)
+    base: Any = SimpleNamespace(scenario=planted())
+    table = {"changes": [{"change": change, "gain": gain, "au": 0.5, "then": ""} for change, gain in gains.items()]}
+    found = counterfactual.prediction(base, {"bound": "input", "cause": "decode"}, table)
+    assert (found and found["change"].partition(" (")[0]) == said
 
 
 def explained_as_real(wanted: Scenario, root: Path) -> dict[str, Any]:

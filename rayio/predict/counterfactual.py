@@ -196,9 +196,9 @@ def then(simulated: Mapping[str, Any]) -> str:
 def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any] | None:
     """Say what to change, and simulate that: enough workers for a run that waits for data, else what first helps.
 
-    None when nothing that can be simulated is worth it.
+    What gains less than half of what another change would is no help. None when nothing that can be simulated is.
     """
-    rows = {row["change"]: row for row in table["changes"]}
+    gains = {row["change"]: row for row in table["changes"] if row["gain"] is not None}
     if verdict["bound"] == "input" and (found := _enough_workers(base, table)):
         return found
     wanted = {
@@ -214,10 +214,12 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
         "no bound on bytes": "no bound on bytes (loader.max_bytes_in_flight)",
         "prefetch × 2": f"loader.prefetch_factor={2 * base.scenario.loader.prefetch_factor}",
     }
-    for change in wanted.get(verdict["bound"], ()):
-        row = rows.get(change)
-        if row is not None and row["gain"] is not None and row["gain"] >= WORTH:
-            return {"change": f"With {names.get(change, change)}", "au": row["au"], "then": row["then"]}
+    rows = [gains[change] for change in wanted.get(verdict["bound"], ()) if change in gains]
+    enough = max(WORTH, *(row["gain"] / 2 for row in rows)) if rows else WORTH
+    for row in rows:
+        if row["gain"] >= enough:
+            change = names.get(row["change"], row["change"])
+            return {"change": f"With {change}", "au": row["au"], "then": row["then"]}
     return None
 
 
