@@ -330,8 +330,11 @@ def test_an_unexpected_error_is_exit_code_1_and_keeps_its_traceback(
         raise ZeroDivisionError("a defect")
 
     monkeypatch.setattr(Plan, "training", broken)
+    monkeypatch.setattr("tempfile.tempdir", str(home))  # where the command line keeps the traceback
     assert command("simulate", small, "--out", "r") == 1
     assert "a defect" in one_line(capsys)
+    (kept,) = home.glob("rayio-*.log")
+    assert "ZeroDivisionError: a defect" in kept.read_text()
     assert "ZeroDivisionError: a defect" in (home / "r/log.txt").read_text()
     assert json.loads((home / "r/result.json").read_text())["exit_code"] == 1
 
