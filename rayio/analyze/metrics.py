@@ -30,6 +30,9 @@ FEW_STEPS = 10
 #: Share of step time above which waiting for the first batches of epochs gets a note.
 WORTH_A_WORD = 0.02
 
+#: Share of the data wait above which its being at the first steps of epochs is said.
+MOST = 0.5
+
 #: Ranks listed one by one in a result; of more, the first ones.
 LISTED_RANKS = 64
 
@@ -280,12 +283,16 @@ def _shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> dict[str, An
 
 def filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:
     """Say so when most of the waiting in the window is for the first batch of an epoch, and is worth a word."""
-    waits, total = steps.parts["data_wait"][inside], int(steps.duration[inside].sum())
-    at_first = int(waits[steps.step[inside] == 0].sum())
-    if at_first <= waits.sum() / 2 or waits.sum() < WORTH_A_WORD * total:
+    waits, share = int(steps.parts["data_wait"][inside].sum()), first_step_share(steps, inside)
+    if share is None or share <= MOST or waits < WORTH_A_WORD * int(steps.duration[inside].sum()):
         return []
-    share = 100 * at_first / int(waits.sum())
-    return [f"{share:.0f} % of the data wait is at the first step of an epoch: prefetching starts anew there"]
+    return [f"{100 * share:.0f} % of the data wait is at the first step of an epoch: prefetching starts anew there"]
+
+
+def first_step_share(steps: Steps, inside: NDArray[np.bool_]) -> float | None:
+    """Give the part of the data wait that is at the first step of an epoch, where prefetching starts anew."""
+    waits = steps.parts["data_wait"][inside]
+    return int(waits[steps.step[inside] == 0].sum()) / int(waits.sum()) if waits.any() else None
 
 
 def _whole_run(lives: Lives, steps: Steps, shape: RunShape) -> dict[str, Any]:

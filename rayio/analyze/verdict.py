@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup
-from rayio.analyze.metrics import RunShape, Window, by_rank, filling, find_window, shares
+from rayio.analyze.metrics import MOST, RunShape, Window, by_rank, filling, find_window, first_step_share, shares
 from rayio.analyze.stages import KINDS, STAGES, Places, Work
 from rayio.analyze.stalls import CAUSES, Attribution
 from rayio.analyze.timeline import Ints, integers, texts
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 #: Share of step time above which waiting for data makes a run input-bound, and any loss binds.
 BINDS = 0.05
 
-#: Share of the data wait above which its being at the first steps of epochs is said in the sentence.
-MOST = 0.5
 #: How much longer than the median rank a rank computes to be named as slow: less may be chance.
 SLOW = 1.1
 #: Share of step time that shows in percentages without decimals.
@@ -59,7 +57,6 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
     ranks = len(lives.rank)
     losses, by_sync = charged.losses[inside], charged.by_sync[inside]
     share = shares(steps, inside, ranks)
-    notes += filling(steps, inside)
     if steps.number and len(np.unique(life)) < ranks:
         notes.append("a rank has no step that counts: shares are of all ranks' time together, not means over ranks")
 
@@ -82,6 +79,8 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
     top = max(bounds, key=lambda name: bounds[name], default="compute")
     causes = [row for row in lost if bound_of(row["cause"]) == top]
     is_bound = bounds.get(top, 0.0) > BINDS
+    bound = (top if is_bound else "compute") if len(life) else None
+    notes += filling(steps, inside) if bound != "input" else []  # there the sentence says it
     return {
         "steps": int(inside.sum()),
         "seconds": int(steps.duration[inside].sum()) / 1e9,
@@ -89,20 +88,15 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
         "au": share(parts["compute"][inside]),
         "loss": sum(row["share"] for row in lost) if len(life) else None,
         "data_wait_share": waited,
-        "first_step_share": _at_first(steps.step[inside], parts["data_wait"][inside]),
+        "first_step_share": first_step_share(steps, inside),
         "is_input_bound": None if waited is None else waited > BINDS,
-        "bound": (top if is_bound else "compute") if len(life) else None,
+        "bound": bound,
         "bound_share": bounds.get(top) if is_bound else None,
         "cause": max(causes, key=lambda row: row["share"])["cause"] if is_bound else None,
         "bounds": bounds,
         "table": table,
         "notes": notes,
     }
-
-
-def _at_first(step: Ints, waits: Ints) -> float | None:
-    """Give the part of the data wait that is at the first step of an epoch, where prefetching starts anew."""
-    return int(waits[step == 0].sum()) / int(waits.sum()) if waits.any() else None
 
 
 def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, readers: int) -> dict[str, Any]:
