@@ -102,6 +102,14 @@ def test_a_newer_take_ends_the_older_one_which_is_answered_with_nothing() -> Non
     assert story.run(story.take(first()), story.at(30, story.take(first()))) == [(30, []), (70, [0])]
 
 
+@pytest.mark.parametrize("in_order", [True, False])
+def test_a_take_that_a_newer_one_overtook_is_answered_with_nothing_and_ends_no_wait(in_order: bool) -> None:
+    # Ray starts a rank's calls in whatever order they come through.
+    story = Story(lambda lease: 70, in_order=in_order)
+    older, newer = first(want=9), first(2, want=9) if in_order else first(want=9, extra=(1, 2))
+    assert story.run(story.take(newer), story.at(5, story.take(older))) == [(70, [2 if in_order else 0]), (5, [])]
+
+
 def test_a_lost_answer_can_be_asked_for_again() -> None:
     story = Story()
     assert story.run(story.take(first()), story.at(50, story.take(first()))) == [(10, [0]), (50, [0])]

@@ -14,6 +14,7 @@ import ray
 from rayio.cluster.placement import Kind, actors
 from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter, plain
 from rayio.cluster.tasks import tell
+from rayio.cluster.turns import Turns
 from rayio.pipeline import prefetch, roles
 from rayio.pipeline.barrier import Barrier as BarrierShell
 from rayio.pipeline.env import Env, Shard, Where
@@ -179,16 +180,16 @@ class Reader(Host):
             who: self.env("reader", f"{who[0]}-{who[1]}", storage=self.plan.data_storage(self.storage))
             for who in birth.members
         }
-        self._busy = {who: asyncio.Lock() for who in birth.members}
+        self._turns = {who: Turns() for who in birth.members}
 
-    async def read(self, lease: Lease) -> Any:
+    async def read(self, lease: Lease, turn: int) -> Any:
         """Give the seconds of work and the headers; where bytes travel, then as a second object those of every batch.
 
-        Only the rank fetches bytes: the queue waits for the first object alone.
+        Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns.
         """
         self.wake()
         who = (lease.rank, lease.worker)
-        async with self._busy[who]:
+        async with self._turns[who].of(turn):
             began = self.kernel.now()
             batches = await roles.read_lease(self._envs[who], self.loading, lease)
             seconds = (self.kernel.now() - began) / 1e9
@@ -208,6 +209,8 @@ class PrefetchQueue(Host):
         readers = birth.holders("reader", {(rank, worker) for (rank,) in birth.members for worker in workers})
         #: What to call for a lease of each worker.
         self._read = {who: handle.read.options(num_returns=1 + self.plan.payload) for who, handle in readers.items()}
+        #: The turn of each worker's next call.
+        self._turn = dict.fromkeys(readers, 0)
         self.samplers = self.plan.samplers(len(birth.members))
         #: What a step takes a reader of late, by rank, and whether for evaluation.
         self._step_seconds: dict[tuple[int, bool], float] = {}
@@ -236,7 +239,10 @@ class PrefetchQueue(Host):
         return await self._queues[rank, self.plan.is_evaluation(take.epoch)].take(take, patience_ns)
 
     async def _submit(self, lease: Lease) -> list[Delivery]:
-        returned = self._read[lease.rank, lease.worker].remote(lease)
+        who = (lease.rank, lease.worker)
+        turn = self._turn[who]
+        self._turn[who] = turn + 1
+        returned = self._read[who].remote(lease, turn)
         headers, parcel = returned if self.plan.payload else (returned, None)
         try:
             seconds, batches = await headers

@@ -48,12 +48,15 @@ class PrefetchQueue:
     async def take(self, take: Take, patience_ns: int | None = None) -> list[Delivery]:
         """Learn what was consumed, then give batches as soon as there are any; none when ``patience_ns`` ran out.
 
-        A newer take of the same rank ends the wait of the older one, which is then answered with nothing.
+        A newer take of the same rank ends the wait of the older one, which is then answered with nothing, whichever of
+        them comes through first.
 
         Raises:
             DataError, StorageError: a worker could not read; every later take raises it too.
             StaleAttemptError: the message is of an older attempt.
         """
+        if self.state.is_overtaken(take):
+            return []
         self.heard(take)
         self._ticket += 1
         ticket = self._ticket

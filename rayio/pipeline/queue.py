@@ -200,6 +200,12 @@ class QueueState:
             self.extra = {step for step in self.extra if step >= self.consumed}
         return True
 
+    def is_overtaken(self, take: Take) -> bool:
+        """Say whether a take that was sent after this one is here already: what this one waits for is handed over."""
+        epoch, consumed, _, extra, _, attempt = take
+        is_current = attempt == self.attempt and epoch == self.epoch
+        return is_current and consumed + len(extra) < self.consumed + len(self.extra)
+
     def _open(self, take: Take) -> None:
         self.attempt, self.epoch = take.attempt, take.epoch
         self.num_steps = self.spec.steps[self.epoch] if 0 <= self.epoch < len(self.spec.steps) else 0
