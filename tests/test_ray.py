@@ -301,6 +301,13 @@ def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster_and_tasks_of_al
     assert (told["exit"], "error" in told) == (0, False)
     assert told["tasks"] == {where["rank-0"]: "kept", where["rank-1"]: "kept"}
     assert told["trace"]["recorded"] == told["trace"]["stored"]
+    # The other node's clock is months away and half a percent fast: ranks begin together all the same, and it is told.
+    (number, elsewhere), (_, here) = sorted(told["clocks"].items(), key=lambda node: node[1]["boot_id"] != "elsewhere")
+    assert (elsewhere["boot_id"], here["offset_ns"], "drift_ns" in here) == ("elsewhere", 0, False)
+    assert elsewhere["error_ns"] < 50e6
+    assert elsewhere["drift_ns"] < -5e6 - elsewhere["drift_error_ns"]
+    assert abs(told["began"]["0"] - told["began"]["1"]) < 1e9
+    assert [note for note in told["notes"] if note.startswith(f"the clock of node {number} drifted ")]
 
 
 @pytest.mark.slow

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayio.trace.clocks import PINGS, Anchor, Clocks, Offset, Ping, agree, estimate
+from rayio.trace.clocks import PINGS, Anchor, Clocks, Offset, Ping, agree, drifts, estimate, part
 
 
 @given(
@@ -50,6 +52,9 @@ class Collector:
     def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
         return self.clocks.met(boot_id, node, found, own_ns)
 
+    def parts(self, boot_id: str, found: Offset | None) -> bool:
+        return self.clocks.parts(boot_id, found)
+
 
 def test_on_the_same_host_the_anchor_is_exactly_the_drivers_and_nobody_is_asked() -> None:
     collector = Collector(5)
@@ -71,3 +76,39 @@ def test_all_actors_of_another_host_use_what_the_first_of_them_found() -> None:
     assert all(0 < int(said["error_ns"]) <= 100 for said in collector.clocks.of_node.values())
     # What run.json says is how far the host's own time of day was off.
     assert abs(int(collector.clocks.of_node[1]["offset_ns"]) - (Anchor.new().ns - first)) < 10**9
+
+
+def test_at_the_end_one_actor_of_another_host_says_how_far_its_clock_has_drifted() -> None:
+    collector = Collector(1_700_000_000_000_000_000)
+    elsewhere = Anchor("another boot", 12345)
+    for node in (1, 2):
+        agree(elsewhere, node, collector, collector.here)
+    assert drifts(collector.clocks.of_node) == []
+    collector.ahead += 7_300_000
+    for _ in range(3):
+        part(elsewhere, collector, collector.here)
+    assert collector.asked == 2 * PINGS
+    for node in (1, 2):
+        said = collector.clocks.of_node[node]
+        assert abs(int(said["drift_ns"]) - 7_300_000) <= int(said["drift_error_ns"]) <= 200
+    (told,) = drifts(collector.clocks.of_node)
+    assert told.startswith("the clock of node 1, 2 drifted 7.3 ms (± 0.0) from the driver's during the run: ")
+
+
+def test_the_drivers_host_is_not_asked_at_the_end_nor_one_that_never_agreed() -> None:
+    collector = Collector(5)
+    part(Anchor.new(), collector, collector.here)
+    part(Anchor("another boot", 12345), collector, collector.here)
+    assert (collector.asked, collector.clocks.of_node) == (0, {})
+
+
+@pytest.mark.parametrize(
+    ("drift", "error", "is_told"),
+    [(-2_000_000, 100, True), (900_000, 100, False), (2_000_000, 3_000_000, False), (0, 0, False)],
+)
+def test_drift_is_told_from_a_millisecond_on_and_when_it_is_certain(drift: int, error: int, is_told: bool) -> None:
+    of_node: dict[str, dict[str, Any]] = {
+        "0": {"boot_id": "a"},
+        "1": {"boot_id": "b", "drift_ns": drift, "drift_error_ns": error},
+    }
+    assert len(drifts(of_node)) == is_told

@@ -1,12 +1,15 @@
 """Start a Ray cluster of two nodes here, run a scenario spread over them, and print what happened as JSON.
 
-With ``lose`` as second argument the other node is lost once ranks have begun to train.
+The other node has a clock of its own, as another host would: elsewhere, and half a percent fast. With ``lose`` as
+second argument it is lost once ranks have begun to train.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -16,6 +19,16 @@ from rayio.errors import RayioError
 from rayio.reporter import Reporter
 from rayio.session import Run, run
 from scenarios import scenario
+
+#: Python runs this first in every process of the other node.
+ELSEWHERE = """
+import pathlib, time
+read_text, perf_counter_ns = pathlib.Path.read_text, time.perf_counter_ns
+pathlib.Path.read_text = lambda path, *more, **options: (
+    "elsewhere" if path.name == "boot_id" else read_text(path, *more, **options)
+)
+time.perf_counter_ns = lambda: int(perf_counter_ns() * 1.005) + 7 * 10**15
+"""
 
 
 class Loser(Reporter):
@@ -62,7 +75,11 @@ class Library(Reporter):
 def main(root: str, *, lose: bool) -> None:
     resources = {"num_cpus": 2, "object_store_memory": 100 << 20, "memory": 2 << 30}
     cluster = Cluster(initialize_head=True, head_node_args=resources)
-    other = cluster.add_node(**resources)
+    elsewhere = Path(root) / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "sitecustomize.py").write_text(ELSEWHERE)
+    path = os.pathsep.join([str(elsewhere), os.environ["PYTHONPATH"]])
+    other = cluster.add_node(**resources, env_vars={"PYTHONPATH": path})
     wanted = scenario(
         dataset__path="data", cluster__nodes=2, cluster__ranks_per_node=1, cluster__placement="spread",
         train__epochs=2000 if lose else 1, train__compute="100 ms",
@@ -82,6 +99,11 @@ def main(root: str, *, lose: bool) -> None:
         "trace": left.result["trace"],
         "where": {actor["name"]: actor.get("ray_node") for actor in info["actors"]},
         "nodes": len(info["nodes"]),
+        "clocks": info["clocks"],
+        "notes": left.result["notes"],
+        "began": dict(
+            spans[(spans["name"] == "compute") & (spans["step"] == 0)][["rank", "start_ns"]].to_numpy().tolist()
+        ),
         "tasks": {
             name: json.loads(said)["attributes"]["job"]
             for name, said in zip(tasks["name"], tasks["attributes"], strict=True)

@@ -48,6 +48,10 @@ class Collector:
         """See ``rayio.trace.clocks.Timekeeper``."""
         return self._clocks.met(boot_id, node, found, own_ns)
 
+    def parts(self, boot_id: str, found: Offset | None) -> bool:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        return self._clocks.parts(boot_id, found)
+
     def born(self, name: str, node: int, pid: int, now: int, restarted: bool) -> None:
         """Note that an actor has started. After a restart, what it had not sent is a ``lost`` interval."""
         if restarted:

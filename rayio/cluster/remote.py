@@ -32,7 +32,7 @@ def plain(error: BaseException) -> BaseException:
 
 
 class RemoteTimekeeper:
-    """The collector's clock, asked as an actor starts: nothing else is under way then, so the answer is waited for."""
+    """The collector's clock, asked as an actor starts and ends: nothing is under way then, so it waits for answers."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -45,6 +45,10 @@ class RemoteTimekeeper:
         """See ``rayio.trace.clocks.Timekeeper``."""
         known: int | None = ray.get(self.handle.met.remote(boot_id, node, found, own_ns))
         return known
+
+    def parts(self, boot_id: str, found: Offset | None) -> bool:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        return bool(ray.get(self.handle.parts.remote(boot_id, found)))
 
 
 class RemoteQueue:

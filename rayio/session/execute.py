@@ -31,7 +31,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session.dataset import base_folder, prepare_files, resolve
 from rayio.session.result import Run
-from rayio.trace.clocks import Anchor
+from rayio.trace.clocks import Anchor, drifts
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
@@ -270,7 +270,7 @@ class _Session:
                 connection.close()
 
     def _keep(self, outcome: Any) -> None:
-        self.notes += [_restarted(restart) for restart in outcome.restarts]
+        self.notes += [*(_restarted(restart) for restart in outcome.restarts), *drifts(outcome.clocks)]
         self.recorded = outcome.recorded
         same = {"boot_id": self.info["anchor"]["boot_id"], "offset_ns": 0, "error_ns": 0}
         clocks = {str(node): outcome.clocks.get(node, same) for node in range(self.scenario.cluster.nodes)}

@@ -1,16 +1,17 @@
 """One clock per host: an anchor that turns ``perf_counter_ns``, common to all its processes, into time of day.
 
 Hosts agree on the driver's: an actor elsewhere asks a few times what time it is there, and takes the answer that came
-back soonest. So spans are recorded in one time, and nothing is to be corrected when they are read.
+back soonest. So spans are recorded in one time, and nothing is to be corrected when they are read. At the end of a run
+it asks again: what clocks drifted apart meanwhile is told, for barriers kept to it and nothing can correct that.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import psutil
 
@@ -87,6 +88,21 @@ class Timekeeper(Protocol):
         emulated node that asks, ``own_ns`` the anchor that it would have by its own time of day.
         """
 
+    def parts(self, boot_id: str, found: Offset | None) -> bool:
+        """Note the anchor that an actor of the host of this boot estimated at the end; say, before, if it is wanted."""
+
+
+def ask(timekeeper: Timekeeper, clock: Callable[[], int]) -> Offset:
+    """Estimate the anchor of this host from a few questions."""
+    return estimate([Ping(clock(), timekeeper.now(), clock()) for _ in range(PINGS)])
+
+
+def part(anchor: Anchor, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    """Say at the end of a run that goes by ``anchor`` what this host's clock is by now, if nobody else there has."""
+    here = boot_id()
+    if here != anchor.boot_id and timekeeper.parts(here, None):
+        timekeeper.parts(here, ask(timekeeper, clock))
+
 
 def agree(anchor: Anchor, node: int, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> int:
     """Give the anchor to use on this host in a run that goes by ``anchor``; exactly that one where it holds."""
@@ -95,10 +111,30 @@ def agree(anchor: Anchor, node: int, timekeeper: Timekeeper, clock: Callable[[],
         return anchor.ns
     known = timekeeper.met(here.boot_id, node, None, here.ns)
     if known is None:
-        pings = [Ping(clock(), timekeeper.now(), clock()) for _ in range(PINGS)]
-        known = timekeeper.met(here.boot_id, node, estimate(pings), here.ns)
+        known = timekeeper.met(here.boot_id, node, ask(timekeeper, clock), here.ns)
     assert known is not None
     return known
+
+
+#: Drift (ns) that a user is told of: less than a step's own noise is no news.
+WORTH_TELLING = 1_000_000
+
+
+def drifts(of_node: Mapping[Any, Mapping[str, Any]]) -> list[str]:
+    """Give a sentence for each host whose clock is known to have drifted from the driver's by a millisecond or more."""
+    nodes: dict[str, list[Any]] = {}
+    for node, said in of_node.items():
+        if abs(said.get("drift_ns", 0)) >= max(WORTH_TELLING, said.get("drift_error_ns", 0)):
+            nodes.setdefault(str(said["boot_id"]), []).append(node)
+    sentences = []
+    for of_host in nodes.values():
+        said, listed = of_node[of_host[0]], ", ".join(map(str, of_host))
+        drift, error = abs(said["drift_ns"]) / 1e6, said["drift_error_ns"] / 1e6
+        sentences.append(
+            f"the clock of node {listed} drifted {drift:.1f} ms (± {error:.1f}) from the driver's during the run: "
+            "times of its spans, and sync, are wrong by up to that much; have the hosts' clocks kept by NTP or PTP"
+        )
+    return sentences
 
 
 class Clocks:
@@ -106,7 +142,10 @@ class Clocks:
 
     def __init__(self) -> None:
         self._found: dict[str, Offset] = {}
-        #: By emulated node: its boot, how far its own time of day was from the driver's, and how sure that is.
+        #: Boots of hosts that were asked again.
+        self._asked: set[str] = set()
+        #: By emulated node: its boot, how far its own time of day was from the driver's, and how sure that is; at the
+        #: end also what is to be added to the times of its spans by then, and how sure that is.
         self.of_node: dict[int, dict[str, str | int]] = {}
 
     def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
@@ -117,3 +156,19 @@ class Clocks:
             return None
         self.of_node.setdefault(node, {"boot_id": boot_id, "offset_ns": own_ns - known.ns, "error_ns": known.error_ns})
         return known.ns
+
+    def parts(self, boot_id: str, found: Offset | None) -> bool:
+        """See :class:`Timekeeper`."""
+        if found is None:
+            is_wanted = boot_id in self._found and boot_id not in self._asked
+            self._asked.add(boot_id)
+            return is_wanted
+        first = self._found[boot_id]
+        drift: dict[str, str | int] = {
+            "drift_ns": found.ns - first.ns,
+            "drift_error_ns": found.error_ns + first.error_ns,
+        }
+        for said in self.of_node.values():
+            if said["boot_id"] == boot_id:
+                said |= drift
+        return False
