@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,9 @@ def test_tasks_and_actors_that_an_actor_submits_are_recorded(tmp_path: Path) -> 
         return pids
 
     submitting = library(everything)
+    began = time.time_ns()
     done = run(real(), root=tmp_path, reporter=submitting)
+    ended = time.time_ns()
     found = rows(done)
     assert {*found} == {"outer", "part", "fork", "inner", "own", "pool"}
     pids = submitting.told | {"part": submitting.told["outer"]}
@@ -130,10 +133,9 @@ def test_tasks_and_actors_that_an_actor_submits_are_recorded(tmp_path: Path) -> 
     assert found["part"]["trace"] == found["fork"]["trace"] == outer["trace"]
     assert found["own"]["attributes"] == {"OWN": "kept"}
     assert len({row["span"] for row in found.values()}) == 6
-    spans = done.spans()
-    begin, end = spans["start_ns"].min(), (spans["start_ns"] + spans["duration_ns"]).max()
-    assert all(begin < row["start_ns"] <= row["start_ns"] + row["duration_ns"] < end for row in found.values())
-    assert done.result["trace"]["recorded"] == done.result["trace"]["stored"] == len(spans)
+    # A task may end after the last of the ranks.
+    assert all(began < row["start_ns"] <= row["start_ns"] + row["duration_ns"] < ended for row in found.values())
+    assert done.result["trace"]["recorded"] == done.result["trace"]["stored"] == len(done.spans())
     assert not folder_of(done).exists()
 
 
