@@ -38,6 +38,7 @@ def local_ray() -> Iterator[None]:
         patch.setenv("HOME", home)
         patch.setenv("RAY_AUTH_MODE", "disabled")
         patch.delenv("RAY_ADDRESS", raising=False)
+        patch.setenv("RAY_worker_niceness", "0")  # as rayio's own: by default all else on the machine comes first
         path = os.environ.get("PYTHONPATH")
         with warnings.catch_warnings(), pytest.MonkeyPatch.context() as workers:
             warnings.simplefilter("ignore")  # Ray's own

@@ -11,9 +11,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from conftest import installed
 
+from rayio.cluster.connect import PRIORITY
 from rayio.cluster.placement import actors
 from rayio.errors import ClusterError, DataError, RunError
 from rayio.reporter import Reporter
@@ -319,9 +321,17 @@ def test_a_lost_ray_node_ends_the_run_in_one_line(tmp_path: Path) -> None:
     assert told["trace"]["stored"] > 50
 
 
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return " ".join(process.cmdline()).startswith("ray::")
+    except psutil.Error:  # it has ended
+        return False
+
+
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     (tmp_path / "long.yaml").write_text(to_yaml(scenario(train__compute="50 ms", train__epochs=500)))
     environment = {**os.environ, "HOME": str(tmp_path), "RAY_AUTH_MODE": "disabled"}
+    environment.pop(PRIORITY, None)
     command = [sys.executable, "-m", "rayio", "run", "long.yaml", "--out", "cut"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
@@ -329,11 +339,14 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
         for line in process.stderr:
             said.append(line)
             if "rank-steps" in line and not line.split("s  ")[1].startswith("0/"):
+                workers = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_worker(child)]
+                niceness = {worker.nice() for worker in workers}
                 process.send_signal(signal.SIGTERM)
                 break
         said += process.stderr.readlines()
         assert process.wait(timeout=60) == 130, said
     assert "Traceback" not in "".join(said)
+    assert niceness == {os.nice(0)}, "what else runs on the machine would come first"
     left = Run.open(tmp_path / "cut")
     assert left.exit_code == 130
     assert left.result["ledger"]["delivered_steps"] > 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import platform
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from rayio.units import format_bytes
 SPARE_BYTES = 256 << 20
 PROBE_SECONDS = 60
 KNOCK_SECONDS = 5.0
+#: What tells Ray the niceness of its workers.
+PRIORITY = "RAY_worker_niceness"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +98,29 @@ def _start(address: str | None) -> None:
         options |= {"include_dashboard": False, "num_cpus": os.cpu_count()}
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(address=address or "local", **options)
+        with _usual_priority():
+            ray.init(address=address or "local", **options)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         where = "start a local Ray" if address is None else f"reach a Ray cluster at {address}"
         raise ClusterError(f"cannot {where}: {_first_line(error)}") from None
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
+
+
+@contextlib.contextmanager
+def _usual_priority() -> Iterator[None]:
+    """Have a Ray that is started give its workers the usual priority, unless the user said otherwise.
+
+    Ray's own default (a niceness of 15) lets whatever else runs on the machine come first, and that would be measured.
+    """
+    if PRIORITY in os.environ:
+        yield
+        return
+    os.environ[PRIORITY] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[PRIORITY]
 
 
 def _knock(address: str) -> None:
