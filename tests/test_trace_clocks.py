@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayio.trace.clocks import PINGS, Anchor, Clocks, Offset, Ping, agree, drifts, estimate, part
+from rayio.trace.clocks import PINGS, Anchor, Clocks, Offset, Ping, agree, drifts, estimate, tell_drift
 
 
 @given(
@@ -52,8 +52,11 @@ class Collector:
     def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
         return self.clocks.met(boot_id, node, found, own_ns)
 
-    def parts(self, boot_id: str, found: Offset | None) -> bool:
-        return self.clocks.parts(boot_id, found)
+    def wants_drift(self, boot_id: str) -> bool:
+        return self.clocks.wants_drift(boot_id)
+
+    def drifted(self, boot_id: str, found: Offset) -> None:
+        self.clocks.drifted(boot_id, found)
 
 
 def test_on_the_same_host_the_anchor_is_exactly_the_drivers_and_nobody_is_asked() -> None:
@@ -86,7 +89,7 @@ def test_at_the_end_one_actor_of_another_host_says_how_far_its_clock_has_drifted
     assert drifts(collector.clocks.of_node) == []
     collector.ahead += 7_300_000
     for _ in range(3):
-        part(elsewhere, collector, collector.here)
+        tell_drift(elsewhere, collector, collector.here)
     assert collector.asked == 2 * PINGS
     for node in (1, 2):
         said = collector.clocks.of_node[node]
@@ -97,8 +100,8 @@ def test_at_the_end_one_actor_of_another_host_says_how_far_its_clock_has_drifted
 
 def test_the_drivers_host_is_not_asked_at_the_end_nor_one_that_never_agreed() -> None:
     collector = Collector(5)
-    part(Anchor.new(), collector, collector.here)
-    part(Anchor("another boot", 12345), collector, collector.here)
+    tell_drift(Anchor.new(), collector, collector.here)
+    tell_drift(Anchor("another boot", 12345), collector, collector.here)
     assert (collector.asked, collector.clocks.of_node) == (0, {})
 
 

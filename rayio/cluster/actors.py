@@ -28,7 +28,7 @@ from rayio.storage.base import Served, Storage
 from rayio.storage.model import Device, Latencies, ModelStorage
 from rayio.storage.posix import PosixStorage
 from rayio.trace import children, otel, tasks
-from rayio.trace.clocks import Anchor, agree, part
+from rayio.trace.clocks import Anchor, agree, tell_drift
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
 from rayio.trace.store import to_ipc
@@ -137,7 +137,7 @@ class Host:
             other.close()
         if (table := self.recorder.drain()) is not None:
             await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
-        await asyncio.to_thread(part, self.birth.anchor, RemoteTimekeeper(self.collector))
+        await asyncio.to_thread(tell_drift, self.birth.anchor, RemoteTimekeeper(self.collector))
         return self.recorder.drained
 
     async def _flush_regularly(self) -> None:

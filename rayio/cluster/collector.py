@@ -48,9 +48,13 @@ class Collector:
         """See ``rayio.trace.clocks.Timekeeper``."""
         return self._clocks.met(boot_id, node, found, own_ns)
 
-    def parts(self, boot_id: str, found: Offset | None) -> bool:
+    def wants_drift(self, boot_id: str) -> bool:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        return self._clocks.parts(boot_id, found)
+        return self._clocks.wants_drift(boot_id)
+
+    def drifted(self, boot_id: str, found: Offset) -> None:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        self._clocks.drifted(boot_id, found)
 
     def born(self, name: str, node: int, pid: int, now: int, restarted: bool) -> None:
         """Note that an actor has started. After a restart, what it had not sent is a ``lost`` interval."""

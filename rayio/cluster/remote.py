@@ -46,9 +46,13 @@ class RemoteTimekeeper:
         known: int | None = ray.get(self.handle.met.remote(boot_id, node, found, own_ns))
         return known
 
-    def parts(self, boot_id: str, found: Offset | None) -> bool:
+    def wants_drift(self, boot_id: str) -> bool:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        return bool(ray.get(self.handle.parts.remote(boot_id, found)))
+        return bool(ray.get(self.handle.wants_drift.remote(boot_id)))
+
+    def drifted(self, boot_id: str, found: Offset) -> None:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        ray.get(self.handle.drifted.remote(boot_id, found))
 
 
 class RemoteQueue:

@@ -88,8 +88,11 @@ class Timekeeper(Protocol):
         emulated node that asks, ``own_ns`` the anchor that it would have by its own time of day.
         """
 
-    def parts(self, boot_id: str, found: Offset | None) -> bool:
-        """Note the anchor that an actor of the host of this boot estimated at the end; say, before, if it is wanted."""
+    def wants_drift(self, boot_id: str) -> bool:
+        """Say to the first actor of the host of this boot that it is to ask for the time again, as the run ends."""
+
+    def drifted(self, boot_id: str, found: Offset) -> None:
+        """Note the anchor that it estimated then."""
 
 
 def ask(timekeeper: Timekeeper, clock: Callable[[], int]) -> Offset:
@@ -97,11 +100,11 @@ def ask(timekeeper: Timekeeper, clock: Callable[[], int]) -> Offset:
     return estimate([Ping(clock(), timekeeper.now(), clock()) for _ in range(PINGS)])
 
 
-def part(anchor: Anchor, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+def tell_drift(anchor: Anchor, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> None:
     """Say at the end of a run that goes by ``anchor`` what this host's clock is by now, if nobody else there has."""
     here = boot_id()
-    if here != anchor.boot_id and timekeeper.parts(here, None):
-        timekeeper.parts(here, ask(timekeeper, clock))
+    if here != anchor.boot_id and timekeeper.wants_drift(here):
+        timekeeper.drifted(here, ask(timekeeper, clock))
 
 
 def agree(anchor: Anchor, node: int, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> int:
@@ -157,18 +160,15 @@ class Clocks:
         self.of_node.setdefault(node, {"boot_id": boot_id, "offset_ns": own_ns - known.ns, "error_ns": known.error_ns})
         return known.ns
 
-    def parts(self, boot_id: str, found: Offset | None) -> bool:
+    def wants_drift(self, boot_id: str) -> bool:
         """See :class:`Timekeeper`."""
-        if found is None:
-            is_wanted = boot_id in self._found and boot_id not in self._asked
-            self._asked.add(boot_id)
-            return is_wanted
+        is_wanted = boot_id in self._found and boot_id not in self._asked
+        self._asked.add(boot_id)
+        return is_wanted
+
+    def drifted(self, boot_id: str, found: Offset) -> None:
+        """See :class:`Timekeeper`."""
         first = self._found[boot_id]
-        drift: dict[str, str | int] = {
-            "drift_ns": found.ns - first.ns,
-            "drift_error_ns": found.error_ns + first.error_ns,
-        }
         for said in self.of_node.values():
             if said["boot_id"] == boot_id:
-                said |= drift
-        return False
+                said |= {"drift_ns": found.ns - first.ns, "drift_error_ns": found.error_ns + first.error_ns}
