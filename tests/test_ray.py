@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -303,11 +304,11 @@ def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster_and_tasks_of_al
     assert (told["exit"], "error" in told) == (0, False)
     assert told["tasks"] == {where["rank-0"]: "kept", where["rank-1"]: "kept"}
     assert told["trace"]["recorded"] == told["trace"]["stored"]
-    # The other node's clock is months away and half a percent fast: ranks begin together all the same, and it is told.
+    # The other node's clock is months away and two percent fast: ranks begin together all the same, and it is told.
     (number, elsewhere), (_, here) = sorted(told["clocks"].items(), key=lambda node: node[1]["boot_id"] != "elsewhere")
     assert (elsewhere["boot_id"], here["offset_ns"], "drift_ns" in here) == ("elsewhere", 0, False)
     assert elsewhere["error_ns"] < 50e6
-    assert elsewhere["drift_ns"] < -5e6 - elsewhere["drift_error_ns"]
+    assert elsewhere["drift_ns"] < -elsewhere["drift_error_ns"]
     assert abs(told["began"]["0"] - told["began"]["1"]) < 1e9
     assert [note for note in told["notes"] if note.startswith(f"the clock of node {number} drifted ")]
 
@@ -322,11 +323,13 @@ def test_a_lost_ray_node_ends_the_run_in_one_line(tmp_path: Path) -> None:
     assert told["trace"]["stored"] > 50
 
 
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return " ".join(process.cmdline()).startswith("ray::")
-    except psutil.Error:  # it has ended
-        return False
+def _niceness_of_workers(pid: int) -> set[int]:
+    found = set()
+    for process in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if " ".join(process.cmdline()).startswith("ray::"):
+                found.add(process.nice())
+    return found
 
 
 def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
@@ -336,12 +339,11 @@ def test_sigterm_ends_a_run_as_ctrl_c_does(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "rayio", "run", "long.yaml", "--out", "cut"]
     with subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        said = []
+        said, niceness = [], set()
         for line in process.stderr:
             said.append(line)
             if "rank-steps" in line and not line.split("s  ")[1].startswith("0/"):
-                workers = [child for child in psutil.Process(process.pid).children(recursive=True) if _is_worker(child)]
-                niceness = {worker.nice() for worker in workers}
+                niceness = _niceness_of_workers(process.pid)
                 process.send_signal(signal.SIGTERM)
                 break
         said += process.stderr.readlines()

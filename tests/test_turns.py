@@ -9,7 +9,9 @@ import pytest
 
 from rayio.cluster.turns import Turns
 
-PATIENCE = 0.05
+#: Of workers that have to give up; the others' is so long that a test in which they do gives up itself.
+PATIENCE = 0.5
+LONG = 60.0
 
 
 async def call(turns: Turns, turn: int, served: list[int], seconds: float = 0.0) -> None:
@@ -19,16 +21,15 @@ async def call(turns: Turns, turn: int, served: list[int], seconds: float = 0.0)
         assert served[-1] == turn, "two calls were let in at once"
 
 
-def arriving(order: list[int], gap: float, seconds: float = 0.0, turns: Turns | None = None) -> tuple[list[int], float]:
+def arriving(order: list[int], turns: Turns, gap: float = 0.0, seconds: float = 0.0) -> tuple[list[int], float]:
     """Let calls arrive one after the other; give the order they were served in, and how long that took."""
 
     async def scene() -> tuple[list[int], float]:
         served: list[int] = []
-        there = turns or Turns(PATIENCE)
         loop = asyncio.get_running_loop()
         began, tasks = loop.time(), []
         for turn in order:
-            tasks.append(loop.create_task(call(there, turn, served, seconds)))
+            tasks.append(loop.create_task(call(turns, turn, served, seconds)))
             await asyncio.sleep(gap)
         await asyncio.gather(*tasks)
         return served, loop.time() - began
@@ -40,39 +41,39 @@ def arriving(order: list[int], gap: float, seconds: float = 0.0, turns: Turns | 
 def test_calls_that_overtook_each_other_are_served_in_their_order(seed: int) -> None:
     order = list(range(30))
     random.Random(seed).shuffle(order)
-    assert arriving(order, 0.0, 0.0001)[0] == sorted(order)
+    assert arriving(order, Turns(LONG), seconds=0.0001)[0] == sorted(order)
 
 
 def test_a_free_worker_waits_for_the_call_before_the_one_that_is_here() -> None:
-    served, seconds = arriving([1, 0], 0.005)
+    served, seconds = arriving([1, 0], Turns(LONG), gap=0.005)
     assert served == [0, 1]
-    assert seconds < PATIENCE
+    assert seconds < LONG
 
 
 def test_calls_in_order_wait_for_nothing() -> None:
-    served, seconds = arriving([0, 1, 2, 3], 0.0)
+    served, seconds = arriving([0, 1, 2, 3], Turns(LONG))
     assert served == [0, 1, 2, 3]
-    assert seconds < PATIENCE
+    assert seconds < LONG
 
 
 def test_a_restarted_worker_serves_what_is_sent_to_it_again_after_some_patience() -> None:
-    served, seconds = arriving([58, 57, 59], 0.0)
+    served, seconds = arriving([58, 57, 59], Turns(PATIENCE))
     assert served == [57, 58, 59]
-    assert PATIENCE * 0.9 <= seconds < 2.5 * PATIENCE
+    assert PATIENCE * 0.9 <= seconds < 2 * PATIENCE, "given up once"
 
 
 def test_a_restarted_sender_counts_from_nought_again_and_is_served_at_once() -> None:
-    turns = Turns(PATIENCE)
-    assert arriving([0, 1, 2, 3], 0.0, turns=turns)[0] == [0, 1, 2, 3]
-    served, seconds = arriving([0, 1, 2], 0.0, turns=turns)
+    turns = Turns(LONG)
+    assert arriving([0, 1, 2, 3], turns)[0] == [0, 1, 2, 3]
+    served, seconds = arriving([0, 1, 2], turns)
     assert served == [0, 1, 2]
-    assert seconds < PATIENCE
+    assert seconds < LONG
 
 
 def test_a_call_that_never_comes_costs_its_patience_once() -> None:
-    served, seconds = arriving([0, 2, 3, 4], 0.0)
+    served, seconds = arriving([0, 2, 3, 4], Turns(PATIENCE))
     assert served == [0, 2, 3, 4]
-    assert PATIENCE * 0.9 <= seconds < 2.5 * PATIENCE
+    assert PATIENCE * 0.9 <= seconds < 2 * PATIENCE, "given up once"
 
 
 def test_a_call_that_fails_lets_the_next_one_in() -> None:

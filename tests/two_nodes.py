@@ -1,6 +1,6 @@
 """Start a Ray cluster of two nodes here, run a scenario spread over them, and print what happened as JSON.
 
-The other node has a clock of its own, as another host would: elsewhere, and half a percent fast. With ``lose`` as
+The other node has a clock of its own, as another host would: elsewhere, and two percent fast. With ``lose`` as
 second argument it is lost once ranks have begun to train.
 """
 
@@ -27,7 +27,7 @@ read_text, perf_counter_ns = pathlib.Path.read_text, time.perf_counter_ns
 pathlib.Path.read_text = lambda path, *more, **options: (
     "elsewhere" if path.name == "boot_id" else read_text(path, *more, **options)
 )
-time.perf_counter_ns = lambda: int(perf_counter_ns() * 1.005) + 7 * 10**15
+time.perf_counter_ns = lambda: int(perf_counter_ns() * 1.02) + 7 * 10**15
 """
 
 
