@@ -34,6 +34,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 import rayio
 from rayio.analyze import live
 from rayio.analyze.compare import t_quantile
+from rayio.otel.provider import Target, TracerProvider
 from rayio.pipeline import local
 from rayio.pipeline.env import Env, Where
 from rayio.pipeline.ledger import Tally
@@ -42,7 +43,6 @@ from rayio.pipeline.virtual import VirtualKernel
 from rayio.scenario.load import build
 from rayio.session import execute
 from rayio.storage.posix import PosixStorage
-from rayio.trace.otel import Target, TracerProvider
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many

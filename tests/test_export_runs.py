@@ -20,8 +20,8 @@ from test_import_dlio import results as results  # the fixture
 
 from rayio import session
 from rayio.analyze.dlio_results import read
+from rayio.otel import RunDirectoryExporter
 from rayio.session.imported import record
-from rayio.trace import RunDirectoryExporter
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import COLUMNS
 from rayio.trace.store import RunDirectory

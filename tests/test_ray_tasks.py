@@ -15,12 +15,12 @@ import pytest
 from ray.runtime_env import RuntimeEnv
 
 from rayio.cluster.tasks import with_variables
+from rayio.otel.children import PROVIDER
+from rayio.otel.hosts import RUN, name_of
+from rayio.otel.spool import PREFIX
 from rayio.reporter import Reporter
 from rayio.session import Run, run
-from rayio.trace.children import PROVIDER
 from rayio.trace.clocks import boot_id
-from rayio.trace.spool import PREFIX
-from rayio.trace.tasks import RUN, name_of
 from scenarios import scenario
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]

@@ -15,6 +15,7 @@ from rayio.cluster.placement import Kind, actors
 from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter, plain
 from rayio.cluster.tasks import tell
 from rayio.cluster.turns import Turns
+from rayio.otel import children, hosts, provider
 from rayio.pipeline import prefetch, roles
 from rayio.pipeline.barrier import Barrier as BarrierShell
 from rayio.pipeline.env import Env, Shard, Where
@@ -27,7 +28,6 @@ from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, Take
 from rayio.storage.base import Served, Storage
 from rayio.storage.model import Device, Latencies, ModelStorage
 from rayio.storage.posix import PosixStorage
-from rayio.trace import children, otel, tasks
 from rayio.trace.clocks import Anchor, agree, tell_drift
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
@@ -96,14 +96,14 @@ class Host:
         )
         self.born = self.kernel.now()
         #: What takes in the spans of other processes: this one's children, and tasks of the run on this host.
-        self._others: list[children.Children | tasks.Tasks] = self._capture()
+        self._others: list[children.Children | hosts.HostSpool] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self._device: Any = None
         self._latencies = Latencies(self.plan.first_byte.draw, self.plan.scenario.seed, len(birth.members))
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
-    def _capture(self) -> list[children.Children | tasks.Tasks]:
+    def _capture(self) -> list[children.Children | hosts.HostSpool]:
         """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
         if not self.plan.scenario.trace.captures:
             return []
@@ -112,10 +112,12 @@ class Host:
         actor = f"{self.birth.name}/{os.getpid()}"
         run = self.birth.namespace
         here = self.recorder, self.birth.node, self.kernel.anchor
-        offspring = children.follow(otel.capture(otel.Target(here[0], writer, self.kernel.now, run, actor)), *here)
+        offspring = children.follow(
+            provider.capture(provider.Target(here[0], writer, self.kernel.now, run, actor)), *here
+        )
         if offspring is None:
             return []
-        if not offspring.is_told or (shared := tasks.share(run, *here, self.is_eager)) is None:
+        if not offspring.is_told or (shared := hosts.share(run, *here, self.is_eager)) is None:
             return [offspring]
         tell(children.variables(run))
         return [offspring, shared]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from rayio.otel.foreign import Here, during
 from rayio.pipeline.kernel import Kernel
 from rayio.pipeline.queue import Delivery
 from rayio.storage.base import Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples, sample_rows
-from rayio.trace.foreign import Here, during
 from rayio.trace.levels import narrowed
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many
@@ -103,7 +103,7 @@ class Env:
         self.barrier = barrier
         #: By number.
         self.writers = writers or {}
-        #: Whether spans of other libraries (``rayio.trace.otel``) have to be told what they belong to.
+        #: Whether spans of other libraries (``rayio.otel.provider``) have to be told what they belong to.
         self.is_capturing = is_capturing
         #: When this role's life began (ns): on Ray, when its actor did.
         self.born = kernel.now() if born is None else born

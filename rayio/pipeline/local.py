@@ -294,7 +294,8 @@ def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch:
 
     The scenario's ``costs`` are not spent: this process has its own.
     """
-    from rayio.trace import children, otel  # here, for a simulation has no other libraries
+    from rayio.otel import children  # here, for a simulation has no other libraries
+    from rayio.otel.provider import Target, capture
 
     plan = replace(plan, scenario=plan.scenario.model_copy(update={"costs": Costs()}))
 
@@ -315,7 +316,7 @@ def run(plan: Plan, recorder: Recorder, root: Path, tallies: list[Tally], watch:
         kernel.spawn(watching(), "watch")
         if plan.scenario.trace.captures:
             writer = recorder.register("process", str(os.getpid()), 0)
-            provider = otel.capture(otel.Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
+            provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
             offspring = children.follow(provider, recorder, 0, kernel.anchor)
         try:
             await House(plan, kernel, recorder, root, tallies).run()

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from rayio.trace.exporter import RunDirectoryExporter
-
-__all__ = ["RunDirectoryExporter"]
+from importlib import import_module
+from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Import the exporter, and OpenTelemetry's SDK with it, only when it is asked for."""
+    """Find ``RunDirectoryExporter`` where version 0.1 had it; it is in ``rayio.otel`` now."""
     if name == "RunDirectoryExporter":
-        try:
-            from rayio.trace.exporter import RunDirectoryExporter
-        except ModuleNotFoundError as error:
-            raise ImportError(f"RunDirectoryExporter needs {error.name}: pip install 'rayio[otel]'") from None
-        return RunDirectoryExporter
+        return import_module("rayio.otel").RunDirectoryExporter
     raise AttributeError(f"module 'rayio.trace' has no attribute {name!r}")

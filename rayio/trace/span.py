@@ -41,7 +41,7 @@ REQUEST_LANE = 2
 #: Who issues requests.
 _REQUESTING = {"reader": REQUEST_LANE, "rank": REQUEST_LANE, "checkpoint_writer": REQUEST_LANE}
 
-#: Spans of other libraries (see ``rayio.trace.otel``) are on this lane and above, one lane per thread; their names are
+#: Spans of other libraries (see ``rayio.otel``) are on this lane and above, one lane per thread; their names are
 #: their own, and no number of a result is made of them.
 FOREIGN_LANE = 1 << 10
 
@@ -93,7 +93,7 @@ STATUSES = ("ok", "error", "cancelled", "lost")
 #: the role's own), ``file`` is relative to the root of its storage, ``offset`` counts bytes from the file's start.
 #: ``attributes`` is "" for rayio's own spans; for those of other libraries it is compact JSON, an object with the keys
 #: ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there are any ``parent``, ``attributes``,
-#: ``events``, ``links`` and ``status`` (see ``rayio.trace.otel``).
+#: ``events``, ``links`` and ``status`` (see ``rayio.otel.foreign``).
 COLUMNS: dict[str, str] = {
     "name": "text",
     "role": "text",

@@ -18,10 +18,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from rayio.otel.spool import HELD, PREFIX, Intake, Spool, held, sweep
 from rayio.replacing import replacing
 from rayio.trace.clocks import boot_id
 from rayio.trace.recorder import Recorder
-from rayio.trace.spool import HELD, PREFIX, Intake, Spool, held, sweep
 
 #: By which variable a process finds the spool of its run.
 RUN = "RAYIO_RUN"
@@ -55,7 +55,7 @@ def _check(folder: Path) -> None:
         raise PermissionError(f"{folder} is not ours")
 
 
-class Tasks:
+class HostSpool:
     """One actor's share in the spool of its run and host; a fork has none.
 
     One that is not eager leaves the work to others as long as there are any: it takes nothing in before it collects.
@@ -114,16 +114,16 @@ class Tasks:
             _shares.remove(self)
 
 
-def share(run: str, recorder: Recorder, node: int, anchor: int, is_eager: bool = True) -> Tasks | None:
+def share(run: str, recorder: Recorder, node: int, anchor: int, is_eager: bool = True) -> HostSpool | None:
     """Share in the spool of a run on this host; None where no file can be written."""
     try:
-        return Tasks(run, recorder, node, anchor, is_eager)
+        return HostSpool(run, recorder, node, anchor, is_eager)
     except OSError:
         return None
 
 
 #: What this process shares in.
-_shares: list[Tasks] = []
+_shares: list[HostSpool] = []
 
 
 def _forked() -> None:

@@ -20,7 +20,7 @@ from opentelemetry.context import Context
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.util._decorator import _agnosticcontextmanager
 
-from rayio.trace.foreign import HERE, Event, Here, Link, describe, plain, signed
+from rayio.otel.foreign import HERE, Event, Here, Link, describe, plain, signed
 from rayio.trace.ids import span_id, trace_id
 from rayio.trace.rows import Wide
 from rayio.trace.span import FOREIGN_LANE

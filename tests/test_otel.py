@@ -18,9 +18,9 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from rayio.analyze.metrics import RunShape, measure
 from rayio.data.formats import FORMATS
-from rayio.trace import RunDirectoryExporter
+from rayio.otel import RunDirectoryExporter
+from rayio.otel.provider import Target, TracerProvider
 from rayio.trace.ids import span_id, trace_id
-from rayio.trace.otel import Target, TracerProvider
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import FOREIGN_LANE
 from rayio.trace.store import RunDirectory
@@ -276,3 +276,11 @@ def test_the_exporter_adds_to_a_run_that_is_there(tmp_path: Path) -> None:
     assert sorted(RunDirectory.open(run.path).columns("name")["name"].to_pylist()) == sorted(
         f"span {number}" for number in range(1000)
     )
+
+
+def test_the_exporter_is_still_found_where_version_0_1_had_it() -> None:
+    import rayio.trace
+
+    assert rayio.trace.RunDirectoryExporter is RunDirectoryExporter
+    with pytest.raises(AttributeError, match="no attribute 'Exporter'"):
+        _ = rayio.trace.Exporter

@@ -20,13 +20,13 @@ from datasets import on_disk
 from opentelemetry import trace
 
 from rayio.data.formats import FORMATS
-from rayio.trace import children, spool
-from rayio.trace.children import PROVIDER, SPOOL, Children
-from rayio.trace.foreign import Here, during
-from rayio.trace.otel import Target, TracerProvider, capture
+from rayio.otel import children, spool
+from rayio.otel.children import PROVIDER, SPOOL, Children
+from rayio.otel.foreign import Here, during
+from rayio.otel.provider import Target, TracerProvider, capture
+from rayio.otel.spool import HELD, PREFIX
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import FOREIGN_LANE
-from rayio.trace.spool import HELD, PREFIX
 from scenarios import run_locally, scenario
 
 ROOT = Path(__file__).parents[1]
@@ -190,7 +190,7 @@ def test_a_span_that_a_fork_leaves_too_is_its_parents_alone(family: Family) -> N
 def test_who_sets_our_provider_before_the_run_has_its_libraries_recorded_too(family: Family) -> None:
     program = (
         "import subprocess, sys\nfrom opentelemetry import trace\nearly = trace.get_tracer('early')\n"
-        "early.start_span('before').end()\nfrom test_trace_children import Family\none = Family()\n"
+        "early.start_span('before').end()\nfrom test_otel_children import Family\none = Family()\n"
         "early.start_span('mine').end()\n"
         "code = 'from opentelemetry import trace; trace.get_tracer(str()).start_span(str(1)).end()'\n"
         "subprocess.run([sys.executable, '-c', code], check=True)\n"

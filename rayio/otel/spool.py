@@ -18,8 +18,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from rayio.otel.provider import NOWHERE, Target
 from rayio.replacing import replacing
-from rayio.trace.otel import NOWHERE, Target
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
 

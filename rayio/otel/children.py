@@ -1,9 +1,9 @@
 """Processes that start during a run: spans of instrumented libraries in them join those of the run.
 
-Children of a process write into a spool (``rayio.trace.spool``) of that process, which takes the lines in: forks by
+Children of a process write into a spool (``rayio.otel.spool``) of that process, which takes the lines in: forks by
 themselves, other children through OpenTelemetry's own entry point (``opentelemetry_tracer_provider``) and two
 environment variables. Other processes of the run on its hosts (tasks of Ray's) have the same entry point, and a spool
-per host and run (``rayio.trace.tasks``).
+per host and run (``rayio.otel.hosts``).
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from rayio.trace import tasks
-from rayio.trace.foreign import HERE
-from rayio.trace.otel import Target, TracerProvider
+from rayio.otel import hosts
+from rayio.otel.foreign import HERE
+from rayio.otel.provider import Target, TracerProvider
+from rayio.otel.spool import HELD, PREFIX, Intake, Spool, held, sweep
 from rayio.trace.recorder import Recorder
-from rayio.trace.spool import HELD, PREFIX, Intake, Spool, held, sweep
 
 #: Where OpenTelemetry's API looks for the provider of a new process, by which name and group it finds ours, and what
 #: ours finds there.
 PROVIDER, NAME, GROUP, SPOOL = "OTEL_PYTHON_TRACER_PROVIDER", "rayio", "opentelemetry_tracer_provider", "RAYIO_SPOOL"
+#: What the entry point of that name must be: an installation from before this module was here has another.
+ENTRY = f"{__name__}:provider"
 
 
 class Children:
@@ -82,14 +84,14 @@ def follow(provider: TracerProvider | None, recorder: Recorder, node: int, ancho
 
 def variables(run: str) -> dict[str, str]:
     """Give the environment by which processes that are no children find the spool that their host has for the run."""
-    return {PROVIDER: NAME, tasks.RUN: tasks.name_of(run)}
+    return {PROVIDER: NAME, hosts.RUN: hosts.name_of(run)}
 
 
 def provider() -> TracerProvider:
     """Give the provider of a new process: the entry point. One that is no child or task of a run keeps nothing yet."""
     global _joined
     try:
-        spool = Spool(*json.loads(os.environ[SPOOL])) if SPOOL in os.environ else tasks.find()
+        spool = Spool(*json.loads(os.environ[SPOOL])) if SPOOL in os.environ else hosts.find()
     except (KeyError, OSError, TypeError, ValueError):
         return TracerProvider()  # which a run that begins here makes its own
     ours = TracerProvider(spool.target())
@@ -113,9 +115,9 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _is_installed() -> bool:
-    """Say whether a new process would find our entry point: where it does not, OpenTelemetry raises an error."""
+    """Whether a new process would find our entry point; where it does not, OpenTelemetry raises an error."""
     try:
         points = metadata.distribution("rayio").entry_points
     except metadata.PackageNotFoundError:
         return False
-    return any(point.group == GROUP and point.name == NAME for point in points)
+    return any((point.group, point.name, point.value) == (GROUP, NAME, ENTRY) for point in points)

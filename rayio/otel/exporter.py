@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 from opentelemetry.trace import StatusCode
 
 from rayio.errors import RayioError
-from rayio.trace.foreign import Event, Link, describe, plain, signed
+from rayio.otel.foreign import Event, Link, describe, plain, signed
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from rayio.trace import children, tasks
-from rayio.trace.children import PROVIDER, SPOOL
-from rayio.trace.otel import Target, TracerProvider
+from rayio.otel import children, hosts
+from rayio.otel.children import PROVIDER, SPOOL
+from rayio.otel.hosts import RUN, HostSpool, name_of
+from rayio.otel.provider import Target, TracerProvider
+from rayio.otel.spool import PREFIX, Spool, sweep
 from rayio.trace.recorder import Recorder
-from rayio.trace.spool import PREFIX, Spool, sweep
-from rayio.trace.tasks import RUN, Tasks, name_of
 
 FORK = multiprocessing.get_context("fork")
 RUN_ID = "rayio-my run $HOME/..-1"
@@ -47,13 +47,13 @@ class Actor:
     def __init__(self, node: int = 0, run: str = RUN_ID) -> None:
         self.recorder = Recorder()
         self.anchor = time.time_ns() - time.perf_counter_ns()
-        self.tasks = Tasks(run, self.recorder, node, self.anchor)
+        self.spool = HostSpool(run, self.recorder, node, self.anchor)
 
     def names(self) -> list[str]:
         return [row["name"] for row in self.rows()]
 
     def rows(self) -> list[dict[str, Any]]:
-        self.tasks.collect()
+        self.spool.collect()
         return self.recorded()
 
     def recorded(self) -> list[dict[str, Any]]:
@@ -62,14 +62,14 @@ class Actor:
         return [] if table is None else [row | json.loads(row["attributes"]) for row in table.to_pylist()]
 
     def is_killed(self) -> None:
-        self.tasks.leave()
+        self.spool.leave()
 
 
 class Worker:
     """A process of the run, as far as its spans go: in this process, so that it can be looked at between them."""
 
     def __init__(self) -> None:
-        self.tracer = TracerProvider(tasks.find().target()).get_tracer("library", "1.2")
+        self.tracer = TracerProvider(hosts.find().target()).get_tracer("library", "1.2")
 
     def do(self, *names: str) -> None:
         for name in names:
@@ -84,7 +84,7 @@ def told(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_program_that_is_told_of_the_run_is_recorded_with_all_that_it_says(scratch: Path, told: None) -> None:
     program = (
-        "import os\nfrom rayio.trace.children import provider\ntracer = provider().get_tracer('library', '1.2')\n"
+        "import os\nfrom rayio.otel.children import provider\ntracer = provider().get_tracer('library', '1.2')\n"
         "with tracer.start_as_current_span('task', attributes={'n': 1}):\n"
         "    with tracer.start_as_current_span('part') as part:\n        part.add_event('half', {'of': 2})\n"
         "    if (child := os.fork()) == 0:\n"
@@ -113,7 +113,7 @@ def test_a_program_that_is_told_of_the_run_is_recorded_with_all_that_it_says(scr
     assert rows["part"]["parent"] == rows["fork"]["parent"] == rows["task"]["span"]
     assert len({row["trace"] for row in rows.values()}) == 1
     assert abs(rows["task"]["start_ns"] - time.time_ns()) < 60e9
-    actor.tasks.close()
+    actor.spool.close()
     assert list(scratch.iterdir()) == []
 
 
@@ -136,7 +136,7 @@ def test_one_actor_takes_each_span_once_and_the_next_goes_on_where_a_killed_one_
 
 
 def test_an_actor_that_is_not_eager_takes_in_only_what_others_do_not(told: None) -> None:
-    rank = Tasks(RUN_ID, Recorder(), 1, 0, is_eager=False)
+    rank = HostSpool(RUN_ID, Recorder(), 1, 0, is_eager=False)
     Worker().do("a")  # finds what it needs, though nobody takes anything in yet
     reader = Actor()
     rank.collect()
@@ -160,13 +160,13 @@ def test_an_actor_that_is_killed_while_it_takes_in_leaves_the_rest_to_others(scr
     process.start()
     assert ours.recv() == []
     second = Actor()
-    assert not second.tasks.is_owner()
+    assert not second.spool.is_owner()
     Worker().do("a")
     process.kill()
     process.join()
     assert second.names() == ["a"]
-    second.tasks.close()
-    keeper.tasks.close()
+    second.spool.close()
+    keeper.spool.close()
     assert list(scratch.iterdir()) == []
 
 
@@ -175,8 +175,8 @@ def test_a_fork_of_the_owner_does_not_keep_the_lock_when_the_owner_is_gone(told:
     ours, theirs = FORK.Pipe()
 
     def life() -> None:
-        first.tasks.collect()
-        first.tasks.close()  # as by code of its parent that it comes back to
+        first.spool.collect()
+        first.spool.close()  # as by code of its parent that it comes back to
         theirs.send("done")
         signal.pause()
 
@@ -185,9 +185,9 @@ def test_a_fork_of_the_owner_does_not_keep_the_lock_when_the_owner_is_gone(told:
     assert ours.recv() == "done"
     Worker().do("a")
     assert first.names() == ["a"]
-    assert not second.tasks.is_owner()
+    assert not second.spool.is_owner()
     first.is_killed()
-    assert second.tasks.is_owner()
+    assert second.spool.is_owner()
     fork.kill()
     fork.join()
 
@@ -196,28 +196,28 @@ def test_the_last_lines_are_taken_in_at_the_end_whoever_ends_first(scratch: Path
     owner, other, late = Actor(), Actor(), Actor()
     worker = Worker()
     worker.do("a")
-    other.tasks.close()
+    other.spool.close()
     assert other.recorded() == []
     owner.is_killed()
     worker.do("b")
-    late.tasks.close()  # nobody has looked since the owner died
+    late.spool.close()  # nobody has looked since the owner died
     assert [row["name"] for row in late.recorded()] == ["a", "b"]
     assert list(scratch.iterdir()) == []
     worker.do("c")  # goes on, unheard
-    late.tasks.close()
+    late.spool.close()
     assert late.names() == owner.names() == []
 
 
 def test_who_ends_after_the_owner_leaves_the_next_folder_of_that_name_alone(scratch: Path, told: None) -> None:
     owner, other = Actor(), Actor()
-    owner.tasks.close()
+    owner.spool.close()
     restarted = Actor()
-    assert not other.tasks.is_owner()
+    assert not other.spool.is_owner()
     Worker().do("a")
-    other.tasks.close()
+    other.spool.close()
     assert other.recorded() == []
     assert restarted.names() == ["a"]
-    restarted.tasks.close()
+    restarted.spool.close()
     assert list(scratch.iterdir()) == []
 
 
@@ -239,7 +239,7 @@ def test_what_a_process_of_a_killed_task_has_written_is_taken_in_and_removed(tol
     rows = actor.rows()
     assert [row["name"] for row in rows] == [f"span {number}" for number in range(30)]
     assert {row["pid"] for row in rows} == {process.pid}
-    assert list(actor.tasks.folder.glob("*.jsonl")) == []
+    assert list(actor.spool.folder.glob("*.jsonl")) == []
     assert actor.names() == []
 
 
@@ -247,7 +247,7 @@ def test_a_spool_that_some_actor_shares_in_is_not_swept_though_its_owner_was_kil
     owner, other = Actor(), Actor()
     owner.is_killed()
     sweep()
-    assert other.tasks.folder.exists()
+    assert other.spool.folder.exists()
     other.is_killed()
     sweep()
     assert list(scratch.iterdir()) == []
@@ -280,8 +280,8 @@ def test_a_process_that_finds_no_spool_of_its_run_keeps_nothing(
     make: Callable[[Path], None], scratch: Path, told: None
 ) -> None:
     actor = Actor()
-    actor.tasks.close()
-    make(actor.tasks.folder)
+    actor.spool.close()
+    make(actor.spool.folder)
     before = sorted(scratch.rglob("*"))
     assert children.provider().target is None
     assert sorted(scratch.rglob("*")) == before
@@ -292,17 +292,17 @@ def test_another_users_folder_is_not_used(told: None, monkeypatch: pytest.Monkey
     with monkeypatch.context() as another:
         another.setattr(os, "getuid", lambda: ours + 1)
         assert children.provider().target is None
-        assert tasks.share(RUN_ID, Recorder(), 0, 0) is None
-    assert tasks.find().run == RUN_ID
-    actor.tasks.close()
+        assert hosts.share(RUN_ID, Recorder(), 0, 0) is None
+    assert hosts.find().run == RUN_ID
+    actor.spool.close()
 
 
 def test_a_folder_that_somebody_has_put_in_the_way_is_not_used(scratch: Path, told: None) -> None:
     actor = Actor()
-    actor.tasks.close()
-    _put_there(actor.tasks.folder)
-    assert tasks.share(RUN_ID, Recorder(), 0, 0) is None
-    another = tasks.share("another", Recorder(), 0, 0)
+    actor.spool.close()
+    _put_there(actor.spool.folder)
+    assert hosts.share(RUN_ID, Recorder(), 0, 0) is None
+    another = hosts.share("another", Recorder(), 0, 0)
     assert another is not None
     another.close()
 
