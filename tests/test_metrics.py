@@ -10,9 +10,10 @@ from handmade import Trace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayio.analyze.metrics import HEADLINE, METRICS, RunShape, measure
+from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.summary import lookup
-from rayio.analyze.timeline import PHASES, SPLIT, timeline
+from rayio.analyze.timeline import PHASES, timeline
+from rayio.results.metrics import HEADLINE, METRICS, SPLIT
 from rayio.scenario.load import load
 from scenarios import scenario
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from rayio.analyze.metrics import METRICS
 from rayio.analyze.summary import lookup
+from rayio.results.metrics import METRICS
 from rayio.units import format_seconds
 
 #: Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.

@@ -13,9 +13,6 @@ if TYPE_CHECKING:
 
 _NAMES = ("evaluate", "eval_compute", "eval_data_wait")
 
-#: Numbers of a result's ``evaluation``.
-EVALUATION = ("au", "au_min", "au_max", "data_wait_share", "rounds", "steps", "mean_seconds")
-
 
 def evaluation(spans: pa.Table, training_epochs: int) -> dict[str, Any] | None:
     """Compute the numbers of all finished evaluations; None when there was none.

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.dlio import dlio
-from rayio.analyze.evaluation import EVALUATION, evaluation
-from rayio.analyze.timeline import PHASES, SPLIT, Ints, Lives, Steps, integers, nearest_rank, texts, timeline
+from rayio.analyze.evaluation import evaluation
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, nearest_rank, texts, timeline
 from rayio.data.sampler import Sampler
+from rayio.results.metrics import HEADLINE, SPLIT
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.trace.span import FOREIGN_LANE
@@ -42,39 +43,6 @@ SPAN_TIMES = ("read", "decode", "collate", "write")
 
 #: What may follow a step; few spans, of which those of the whole run have percentiles.
 PAUSES = ("checkpoint", "evaluate")
-
-#: Numbers of a result that are not tables.
-HEADLINE = (
-    "au",
-    "au_min",
-    "au_max",
-    "window_seconds",
-    "window_steps",
-    "samples_per_second",
-    "mib_per_second",
-    "data_wait_share",
-    "sync_share",
-    "checkpoint_share",
-    "evaluate_share",
-    "other_share",
-    "goodput",
-    "wall_seconds",
-    "steps",
-    "startup_skew_seconds",
-    "au_dlio",
-    "au_dlio_stdev",
-    "samples_per_second_dlio",
-    "samples_per_second_dlio_stdev",
-)
-STATISTICS = ("mean", "p50", "p90", "p99", "max")
-
-#: Every number that ``expect:`` may name.
-METRICS = (
-    *HEADLINE,
-    *(f"{table}.{name}" for table in ("time", "share") for name in SPLIT),
-    *(f"percentiles.{name}.{s}" for name in (*STEP_TIMES, *PAUSES, *SPAN_TIMES) for s in STATISTICS),
-    *(f"evaluation.{name}" for name in EVALUATION),
-)
 
 
 @dataclass(frozen=True, slots=True)

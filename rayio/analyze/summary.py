@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rayio.analyze.dlio_losses import LOSSES
-from rayio.analyze.metrics import METRICS
-from rayio.analyze.timeline import SPLIT
 from rayio.errors import ScenarioError
+from rayio.results.metrics import METRICS, SPLIT
 from rayio.scenario.expect import Condition
 from rayio.units import format_bytes, format_seconds
 

@@ -19,9 +19,6 @@ Ints = NDArray[np.int64]
 #: What lane 0 of a rank is made of, in the order in which a step goes through it.
 PHASES = ("startup", "data_wait", "compute", "sync", "checkpoint", "evaluate")
 
-#: What a rank's wall time is split into: its phases, what a failure cost, and the rest, which is the emulator's own.
-SPLIT = (*PHASES, "restart", "other")
-
 _WAIT, _COMPUTE = PHASES.index("data_wait"), PHASES.index("compute")
 #: What a step may end with after its training is done.
 _PAUSES = (PHASES.index("checkpoint"), PHASES.index("evaluate"))

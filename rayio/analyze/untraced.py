@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rayio.analyze.metrics import HEADLINE, LISTED_RANKS, PAUSES, SPAN_TIMES, STEP_TIMES, RunShape
-from rayio.analyze.timeline import SPLIT, integers
+from rayio.analyze.metrics import LISTED_RANKS, PAUSES, SPAN_TIMES, STEP_TIMES, RunShape
+from rayio.analyze.timeline import integers
+from rayio.results.metrics import HEADLINE, SPLIT
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -7,11 +7,11 @@ from html import escape
 from typing import Any
 
 from rayio.analyze.summary import meaning_of
-from rayio.analyze.timeline import SPLIT
 from rayio.analyze.verdict import rate
 from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
+from rayio.results.metrics import SPLIT
 from rayio.units import format_bytes, format_seconds
 
 

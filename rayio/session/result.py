@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayio.analyze.metrics import HEADLINE
 from rayio.analyze.summary import summary
 from rayio.errors import StorageError
+from rayio.results.metrics import HEADLINE
 from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
