@@ -20,8 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from rayio.collectors.transport import connect
 from rayio.export import run as exporting
-from rayio.export.transport import connect
 from rayio.pipeline import local
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan

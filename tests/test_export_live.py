@@ -21,14 +21,14 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from rayio import session
+from rayio.collectors.pauses import Patience
+from rayio.collectors.transport import connect
 from rayio.export import live, otlp
 from rayio.export.follow import Following
 from rayio.export.kinds import of_steps
 from rayio.export.live import LiveExport
-from rayio.export.pauses import Patience
 from rayio.export.select import chosen, parse
 from rayio.export.traces import epoch_ns, run_key, spans_of
-from rayio.export.transport import connect
 from rayio.scenario.write import to_yaml
 from rayio.trace.store import RunDirectory
 from scenarios import scenario

@@ -15,13 +15,14 @@ from collectors import Collector, grpc_, http, partial, plain, stored
 from exports import foreign, told, training
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from rayio.collectors.pauses import Patience, retry_after, retry_info
+from rayio.collectors.sending import Request, Sender, deliver, send_all
+from rayio.collectors.settings import Settings, endpoint
+from rayio.collectors.transport import Grpc, Http
 from rayio.errors import ExportError
 from rayio.export import otlp
-from rayio.export.pauses import Patience, retry_after, retry_info
-from rayio.export.settings import Settings, endpoint
 from rayio.export.spans import SERVICES
 from rayio.export.traces import spans_of
-from rayio.export.transport import Grpc, Http, Sender, deliver, send_all
 from rayio.trace.span import batch_id
 
 grpc: Any = pytest.importorskip("grpc")
@@ -52,7 +53,7 @@ def mixed() -> pa.Table:
     return pa.concat_tables([training(trace__level="io"), foreign()])
 
 
-def requests(table: pa.Table, **limits: int) -> list[otlp.Request]:
+def requests(table: pa.Table, **limits: int) -> list[Request]:
     return [*otlp.requests(spans_of(table, "r"), "my run", **limits)]
 
 
@@ -473,7 +474,7 @@ def test_an_interrupt_does_not_wait_for_those_who_wait_to_try_again() -> None:
             waiting.set()
             return 1e6
 
-    def interrupted() -> Iterator[otlp.Request]:
+    def interrupted() -> Iterator[Request]:
         yield requests(training())[0]
         waiting.wait()
         raise KeyboardInterrupt

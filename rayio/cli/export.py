@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rayio.export.transport import Sender
+    from rayio.collectors.sending import Sender
     from rayio.trace.store import RunDirectory
 
 #: Options whose value may be left out: then the standard variables say where.
@@ -88,10 +88,10 @@ def export(
 
 
 def _send(directory: RunDirectory, path: Path, url: str, select: str | None, *, by_grpc: bool) -> None:
+    from rayio.collectors.transport import connect
     from rayio.errors import ExportError
     from rayio.export import run as exporting
     from rayio.export.select import DEFAULT
-    from rayio.export.transport import connect
 
     sender = connect(url, grpc=by_grpc)
     chosen = exporting.Chosen.of(directory, select or DEFAULT)
@@ -118,8 +118,8 @@ def collector(otlp: str | None, grpc: str | None) -> Sender | None:
         raise typer.BadParameter("--otlp and --grpc exclude each other for a run; give one")
     if otlp is None and grpc is None:
         return None
+    from rayio.collectors.transport import connect
     from rayio.export.live import FINISH_SECONDS
-    from rayio.export.transport import connect
 
     return connect(otlp or grpc or "", grpc=grpc is not None, longest_seconds=FINISH_SECONDS)
 

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.collectors.pauses import Patience
+from rayio.collectors.sending import Sender, Sent, send_all
 from rayio.export import otlp
 from rayio.export.follow import Following
 from rayio.export.kinds import batches_made, trace_keys
-from rayio.export.pauses import Patience
 from rayio.export.run import export_again, many_spans
 from rayio.export.select import parse_live
 from rayio.export.spans import MANY_SPANS
 from rayio.export.traces import spans_of
-from rayio.export.transport import Sender, Sent, send_all
 from rayio.trace.files import DamagedError, SpanFile
 from rayio.trace.span import schema
 

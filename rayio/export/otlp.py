@@ -12,6 +12,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMes
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from rayio import __version__
+from rayio.collectors.sending import Request
 from rayio.export import wire
 from rayio.export.spans import KINDS, Spans
 from rayio.export.wire import Field
@@ -24,15 +25,6 @@ REQUEST_BYTES = 2_000_000
 _CHUNK = 4096
 
 _SCOPE = wire.delimited(b"\x0a", InstrumentationScope(name="rayio", version=__version__).SerializeToString())
-
-
-class Request(NamedTuple):
-    """One message to a collector."""
-
-    body: bytes
-    #: Spans of the run in it, and roots that were made for them.
-    spans: int
-    made: int
 
 
 class _Segment(NamedTuple):

@@ -23,8 +23,8 @@ from rayio.trace.store import RunDirectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rayio.export.pauses import Patience
-    from rayio.export.transport import Sender, Sent
+    from rayio.collectors.pauses import Patience
+    from rayio.collectors.sending import Sender, Sent
 
 
 @dataclass(frozen=True)
@@ -111,8 +111,8 @@ def export_again(path: Path, sender: Sender, selection: str | None) -> str:
 
 def send(chosen: Chosen, sender: Sender, patience: Patience | None = None) -> Sent:
     """Send what is chosen to a collector; what became of it is counted, not raised."""
+    from rayio.collectors.sending import send_all
     from rayio.export import otlp
-    from rayio.export.transport import send_all
 
     return send_all(sender, otlp.requests(chosen.spans, chosen.name), patience)
 

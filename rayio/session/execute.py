@@ -38,8 +38,8 @@ from rayio.trace.span import schema
 from rayio.trace.store import RunDirectory, to_ipc
 
 if TYPE_CHECKING:
+    from rayio.collectors.sending import Sender
     from rayio.export.live import LiveExport
-    from rayio.export.transport import Sender
 
 Engine = Literal["ray", "local", "virtual"]
 
@@ -78,7 +78,7 @@ def run(
         out: run directory to make; None picks ``runs/<name>-<time>`` below ``root``.
         root: folder from which relative paths start; None is the working directory.
         reporter: who is told how it goes.
-        collector: where spans are sent while the run goes (``rayio.export.transport.connect``); closed at the end.
+        collector: where spans are sent while the run goes (``rayio.collectors.transport.connect``); closed at the end.
         select: the steps whose spans are sent there: ``all``, ``first``, ``every:N``.
 
     Raises:

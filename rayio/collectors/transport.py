@@ -1,4 +1,4 @@
-"""The way to a collector: OTLP over HTTP or gRPC; what may be sent again is, and every span is counted."""
+"""OTLP over HTTP and over gRPC: one request sent once, and in one line why it was not taken."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import http.client
 import os
 import re
 import shlex
-from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from threading import Event
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 from google.protobuf.message import DecodeError
@@ -23,91 +19,16 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
+from rayio.collectors import tls
+from rayio.collectors.pauses import retry_after, retry_info
+from rayio.collectors.sending import CONNECTIONS, RefusedError, Sender, Taken
+from rayio.collectors.settings import Settings, endpoint, shown
 from rayio.errors import ExportError
-from rayio.export import tls
-from rayio.export.pauses import Patience, retry_after, retry_info
-from rayio.export.settings import Settings, endpoint, shown
-
-if TYPE_CHECKING:
-    from rayio.export.otlp import Request
 
 #: Statuses of HTTP after which the same request may be sent again.
 RETRYABLE = frozenset({429, 502, 503, 504})
 #: Codes of gRPC likewise, by OTLP's table; RESOURCE_EXHAUSTED only where the server says when (``RetryInfo``).
 RETRYABLE_CODES = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
-
-#: Requests under way together.
-CONNECTIONS = 4
-
-
-class Taken(NamedTuple):
-    """What a collector said of a request that it took."""
-
-    rejected: int = 0
-    why: str = ""
-
-
-class RefusedError(Exception):
-    """A request that was not taken; in words, and whether it may be sent again, after how many seconds."""
-
-    def __init__(self, why: str, *, again: bool = False, after: float | None = None) -> None:
-        super().__init__(why)
-        self.again = again
-        self.after = after
-
-
-class Sender(Protocol):
-    """One way to send one request."""
-
-    #: Where it goes, without a password; and the option of ``rayio export`` that sends there again.
-    target: str
-    option: str
-
-    def send(self, body: bytes) -> Taken:
-        """Send a request once.
-
-        Raises:
-            RefusedError: it was not taken.
-        """
-
-    def close(self) -> None:
-        """Let go of connections."""
-
-
-@dataclass
-class Sent:
-    """What became of spans; ``spans`` are the run's, ``made`` the roots that came on top."""
-
-    spans: int = 0
-    made: int = 0
-    #: Refused by a collector that took the rest of the request.
-    rejected: int = 0
-    #: Not taken, or never sent after a request that was not.
-    unsent: int = 0
-    why: str = ""
-    requests: int = 0
-    retries: int = 0
-
-    @property
-    def is_whole(self) -> bool:
-        """Say whether everything was taken."""
-        return not self.rejected and not self.unsent
-
-    def __add__(self, other: Sent) -> Sent:
-        """Put the counts of two together; the first reason is kept."""
-        sums = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
-        return Sent(**sums, why=self.why or other.why)
-
-    def told(self, target: str) -> str:
-        """Say in one line what was not taken, and why."""
-        total = self.spans + self.rejected + self.unsent
-        parts = [f"{self.rejected} rejected"] if self.rejected else []
-        parts += [f"{self.unsent} not taken"] if self.unsent else []
-        why = f" ({self.why})" if self.why else ""
-        return f"{total - self.spans} of {total} spans were not exported to {target}: {', '.join(parts)}{why}"
-
-
-_COUNTS = ("spans", "made", "rejected", "unsent", "requests", "retries")
 
 
 class _Tls:
@@ -125,11 +46,13 @@ class _Tls:
         if (
             error is not None
             and (of_tls := tls.failure(error))
-            and (said := tls.told(of_tls, self._host, self._settings))
+            and (said := tls.diagnosis(of_tls, self._host, self._settings.files))
         ):
             return said
         if not self._is_known:
-            self._said = tls.found(self._host, self._port, self._settings, is_plain=self._is_plain)
+            self._said = tls.probe(
+                self._host, self._port, self._settings.files, self._settings.seconds, is_plain=self._is_plain
+            )
             self._is_known = True
         return self._said
 
@@ -154,8 +77,8 @@ class Http:
             self._session.auth = lambda request: request
         self._session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=CONNECTIONS))
         self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=CONNECTIONS))
-        if client := settings.client_certificate:
-            key = settings.client_key
+        if client := settings.files.client_certificate:
+            key = settings.files.client_key
             self._session.cert = (client.value, key.value) if key else client.value
 
     def send(self, body: bytes) -> Taken:
@@ -164,7 +87,7 @@ class Http:
 
         data = gzip.compress(body, 1, mtime=0) if self._settings.is_compressed else body
         # Said with each request: said of the session, REQUESTS_CA_BUNDLE would come before it.
-        authority = self._settings.certificate.value if self._settings.certificate else None
+        authority = self._settings.files.certificate.value if self._settings.files.certificate else None
         try:
             answer = self._session.post(
                 self._url, data=data, timeout=self._settings.seconds, allow_redirects=False, verify=authority
@@ -201,7 +124,7 @@ class Grpc:
         self.target = parts.netloc.rpartition("@")[2]
         if parts.port is None:
             self.target += ":4317"
-        has_files = settings.certificate is not None or settings.client_certificate is not None
+        has_files = settings.files.certificate is not None or settings.files.client_certificate is not None
         is_secure = settings.is_insecure is False or (settings.is_insecure is None and has_files)
         plain = parts.scheme == "http" or (parts.scheme == "" and not is_secure)
         self.option = "--grpc"
@@ -210,9 +133,9 @@ class Grpc:
         if plain:
             self._channel = grpc.insecure_channel(self.target, compression=compression)
         else:
-            client = settings.client_certificate
+            client = settings.files.client_certificate
             # gRPC ends the whole process when it gets one of the two only.
-            files = (settings.certificate, settings.client_key or client, client)
+            files = (settings.files.certificate, settings.files.client_key or client, client)
             credentials = grpc.ssl_channel_credentials(
                 *(Path(file.value).read_bytes() if file else None for file in files)
             )
@@ -314,64 +237,3 @@ def _cause(error: BaseException) -> str:
         return error.strerror
     text = str(error).rpartition("Errno ")[2].partition("] ")[2] or str(error)
     return " ".join(text.rpartition(">: ")[2].split()).rstrip("')")[:200] or type(error).__name__
-
-
-def deliver(sender: Sender, body: bytes, patience: Patience, stop: Event, tried: Callable[[], None]) -> Taken:
-    """Send a request until it is taken, refused for good, or sent often enough.
-
-    Raises:
-        RefusedError: it was not taken; or ``stop`` was set while it waited.
-    """
-    tries = 0
-    while True:
-        try:
-            return sender.send(body)
-        except RefusedError as error:
-            tries += 1
-            if not error.again or tries >= patience.tries or stop.wait(patience.pause(tries, error.after)):
-                raise
-            tried()
-
-
-def send_all(
-    sender: Sender, requests: Iterable[Request], patience: Patience | None = None, stop: Event | None = None
-) -> Sent:
-    """Send requests, a few at a time. After one that was not taken no more are begun; all are counted."""
-    patience, stop = patience or Patience(), stop or Event()
-    sent = Sent()
-    waiting: deque[tuple[Request, Future[Taken]]] = deque()
-
-    def tried() -> None:
-        sent.retries += 1
-
-    def settle() -> None:
-        request, future = waiting.popleft()
-        try:
-            taken = future.result()
-        except RefusedError as error:
-            stop.set()
-            sent.unsent += request.spans
-            sent.why = sent.why or str(error)
-            return
-        sent.requests += 1
-        rejected = min(taken.rejected, request.spans + request.made)
-        sent.rejected += rejected
-        sent.why = sent.why or taken.why
-        sent.spans += max(0, request.spans - rejected)
-        sent.made += request.made
-
-    with ThreadPoolExecutor(CONNECTIONS, "rayio-export") as pool:
-        try:
-            for request in requests:
-                if stop.is_set():
-                    sent.unsent += request.spans
-                    continue
-                waiting.append((request, pool.submit(deliver, sender, request.body, patience, stop, tried)))
-                if len(waiting) > 2 * CONNECTIONS:
-                    settle()
-            while waiting:
-                settle()
-        except BaseException:  # whoever waits to try again shall not hold up an interrupt
-            stop.set()
-            raise
-    return sent

@@ -5,15 +5,33 @@ from __future__ import annotations
 import socket
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from rayio.errors import ExportError
 
-if TYPE_CHECKING:
-    from rayio.export.settings import Named, Settings
-
 #: Seconds for a connection that only finds out what is wrong, and as many for what the server says of the client.
 LOOK_SECONDS = 2.0
+
+
+class Named(NamedTuple):
+    """What a variable says, such as the name of a file."""
+
+    variable: str
+    value: str
+
+    def __str__(self) -> str:
+        """Show both, as they are set."""
+        return f"{self.variable}={self.value}"
+
+
+class Files(NamedTuple):
+    """The files that the variables name, all in PEM form."""
+
+    #: The authorities that sign servers' certificates; None: those that the machine trusts.
+    certificate: Named | None = None
+    #: What the client shows of itself; one without a key has it in the same file.
+    client_certificate: Named | None = None
+    client_key: Named | None = None
 
 
 class Trouble(NamedTuple):
@@ -42,13 +60,12 @@ _NOT_YET, _EXPIRED = 9, 10
 _OTHER_HOST = (62, 63, 64)
 
 
-def context(settings: Settings) -> ssl.SSLContext:
-    """Give what the variables say as Python has it; made once before anything is sent, it is also their check.
+def context(files: Files) -> ssl.SSLContext:
+    """Load the files as Python has them; done once before anything is sent, it is also their check.
 
     Raises:
         ExportError: a file that is missing or holds something else; the variable is named.
     """
-    files = settings.certificate, settings.client_certificate, settings.client_key
     certificate, client, key = files
     for file in filter(None, files):
         try:
@@ -101,15 +118,15 @@ def failure(error: BaseException) -> ssl.SSLError | None:
     return next((one for one in causes(error) if isinstance(one, ssl.SSLError)), None)
 
 
-def told(error: ssl.SSLError, host: str, settings: Settings) -> Trouble | None:
+def diagnosis(error: ssl.SSLError, host: str, files: Files) -> Trouble | None:
     """Say what is wrong and what to do about it; None for a connection that only broke, which may go well again."""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return None
-    return Trouble(f"TLS: {_words(error, host, settings)}")
+    return Trouble(f"TLS: {_words(error, host, files)}")
 
 
-def _words(error: ssl.SSLError, host: str, settings: Settings) -> str:
-    given, client = settings.certificate, settings.client_certificate
+def _words(error: ssl.SSLError, host: str, files: Files) -> str:
+    given, client = files.certificate, files.client_certificate
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in _OTHER_HOST:
             return (
@@ -135,13 +152,13 @@ def _words(error: ssl.SSLError, host: str, settings: Settings) -> str:
     if "alert" in reason:
         word = reason.rpartition("alert ")[2]
         if word in _OF_CLIENTS or (client is not None and word in _OF_GIVEN):
-            return f"{_refused(settings)} ({word})"
+            return f"{_refused(files)} ({word})"
         return f"the server refuses the connection ({word})"
     return reason or str(error)
 
 
-def _refused(settings: Settings) -> str:
-    if client := settings.client_certificate:
+def _refused(files: Files) -> str:
+    if client := files.client_certificate:
         return f"the server does not accept {client}; name a certificate that it knows"
     return (
         "the server wants a certificate of the client; set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
@@ -149,18 +166,18 @@ def _refused(settings: Settings) -> str:
     )
 
 
-def found(host: str, port: int, settings: Settings, *, is_plain: bool) -> Trouble | None:
+def probe(host: str, port: int, files: Files, seconds: float, *, is_plain: bool) -> Trouble | None:
     """Say why a connection broke off without a word, where TLS is why: try its handshake once, and send nothing.
 
     Libraries say only that the connection was closed: a server of TLS hangs up on what is plain, and it refuses a
     client without a certificate when the client believes the handshake to be over.
     """
-    made = context(settings)
+    made = context(files)
     if is_plain:
         made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
     try:
         with (
-            socket.create_connection((host, port), min(LOOK_SECONDS, settings.seconds)) as plain,
+            socket.create_connection((host, port), min(LOOK_SECONDS, seconds)) as plain,
             made.wrap_socket(plain, server_hostname=host) as secure,
         ):
             if is_plain:
@@ -170,12 +187,10 @@ def found(host: str, port: int, settings: Settings, *, is_plain: bool) -> Troubl
             except (ssl.SSLEOFError, ConnectionError):
                 is_over = True
             # Some servers hang up without saying that it is for the certificate, but so does one that goes down.
-            return (
-                Trouble(f"TLS: hung up after the handshake: perhaps {_refused(settings)}", False) if is_over else None
-            )
+            return Trouble(f"TLS: hung up after the handshake: perhaps {_refused(files)}", False) if is_over else None
     except ssl.SSLError as error:
         if is_plain:  # TLS of another kind than ours, or none
             return _SPEAKS if "ALERT" in (error.reason or "") else None
-        return told(error, host, settings)
+        return diagnosis(error, host, files)
     except OSError:
         return None

@@ -6,22 +6,11 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
 
+from rayio.collectors import tls
+from rayio.collectors.tls import Named
 from rayio.errors import ExportError
-from rayio.export import tls
-
-
-class Named(NamedTuple):
-    """What a variable says, such as the name of a file."""
-
-    variable: str
-    value: str
-
-    def __str__(self) -> str:
-        """Give both, as they are set."""
-        return f"{self.variable}={self.value}"
 
 
 @dataclass(frozen=True)
@@ -31,11 +20,7 @@ class Settings:
     headers: dict[str, str]
     seconds: float
     is_compressed: bool
-    #: The authorities that sign servers' certificates (PEM); None: those that the machine trusts.
-    certificate: Named | None
-    #: What the client shows of itself (PEM); a certificate without a key has it in the same file.
-    client_certificate: Named | None
-    client_key: Named | None
+    files: tls.Files
     is_insecure: bool | None
 
     @classmethod
@@ -45,8 +30,8 @@ class Settings:
         Raises:
             ExportError: a value that cannot be, or a file that is no certificate; a header's value is never shown.
         """
-        timeout, compression = _said(variables, "TIMEOUT"), _said(variables, "COMPRESSION")
-        insecure, headers = _said(variables, "INSECURE"), _said(variables, "HEADERS")
+        timeout, compression = _variable(variables, "TIMEOUT"), _variable(variables, "COMPRESSION")
+        insecure, headers = _variable(variables, "INSECURE"), _variable(variables, "HEADERS")
         try:
             seconds = float(timeout.value if timeout else 10)
             if not 0 < seconds < float("inf"):
@@ -61,16 +46,18 @@ class Settings:
             headers=_headers(*headers) if headers else {},
             seconds=seconds,
             is_compressed=compression is None or compression.value != "none",
-            certificate=_said(variables, "CERTIFICATE"),
-            client_certificate=_said(variables, "CLIENT_CERTIFICATE"),
-            client_key=_said(variables, "CLIENT_KEY"),
+            files=tls.Files(
+                certificate=_variable(variables, "CERTIFICATE"),
+                client_certificate=_variable(variables, "CLIENT_CERTIFICATE"),
+                client_key=_variable(variables, "CLIENT_KEY"),
+            ),
             is_insecure=insecure.value.lower() == "true" if insecure else None,
         )
-        tls.context(found)
+        tls.context(found.files)
         return found
 
 
-def _said(variables: Mapping[str, str], name: str) -> Named | None:
+def _variable(variables: Mapping[str, str], name: str) -> Named | None:
     for prefix in ("OTEL_EXPORTER_OTLP_TRACES_", "OTEL_EXPORTER_OTLP_"):
         if value := variables.get(prefix + name, "").strip():
             return Named(prefix + name, value)
