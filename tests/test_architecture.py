@@ -17,7 +17,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LEVEL = {
     "errors": 0, "units": 0, "seeds": 0, "registry": 0, "replacing": 0, "interrupts": 0, "reporter": 0, "results": 0,
     "scenario": 1, "storage": 1, "trace": 1,
-    "data": 2, "otel": 2, "collectors": 2,
+    "data": 2, "otel": 2, "collectors": 2, "dlio": 2,
     "pipeline": 3, "analyze": 3, "export": 3,
     "cluster": 4,
     "session": 5,

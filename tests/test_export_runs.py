@@ -19,9 +19,9 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from test_import_dlio import results as results  # the fixture
 
 from rayio import session
-from rayio.analyze.dlio_results import read
+from rayio.dlio.results import read
+from rayio.dlio.spans import record
 from rayio.otel import RunDirectoryExporter
-from rayio.session.imported import record
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import COLUMNS
 from rayio.trace.store import RunDirectory

@@ -13,9 +13,9 @@ import pytest
 from pages import check
 
 from rayio.analyze import explanation
-from rayio.analyze.dlio_losses import LOSSES, batch_size, losses
-from rayio.analyze.dlio_results import read
 from rayio.cli import main
+from rayio.dlio.losses import LOSSES, batch_size, losses
+from rayio.dlio.results import read
 from rayio.errors import DataError, RunError, StorageError
 from rayio.predict.calibrate import calibrate
 from rayio.predict.explain import explain

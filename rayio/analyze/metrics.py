@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.analyze.dlio import dlio
 from rayio.analyze.evaluation import evaluation
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, nearest_rank, texts, timeline
 from rayio.data.sampler import Sampler
+from rayio.dlio.metrics import dlio
 from rayio.results.metrics import HEADLINE, SPLIT
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario

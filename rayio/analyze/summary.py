@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rayio.analyze.dlio_losses import LOSSES
+from rayio.dlio.losses import LOSSES
 from rayio.errors import ScenarioError
 from rayio.results.metrics import METRICS, SPLIT
 from rayio.scenario.expect import Condition

@@ -199,7 +199,7 @@ def access_figures(access: Mapping[str, Any]) -> str:
 
 def lost_points(result: Mapping[str, Any]) -> str:
     """Write where the AU of imported results lost its points, by DLIO's own formula."""
-    from rayio.analyze.dlio_losses import LOSSES
+    from rayio.dlio.losses import LOSSES
 
     told = result.get("imported")
     if not told:

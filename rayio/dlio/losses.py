@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from rayio.analyze.dlio import EXCLUDED
-from rayio.analyze.dlio_results import Block, Floats, Results, number
+from rayio.dlio.metrics import EXCLUDED
+from rayio.dlio.results import Block, Floats, Results, number
 
 #: The parts of 100 % - AU, in the order of a step; the meaning is for a reader.
 LOSSES = {
@@ -31,7 +31,7 @@ def has_barrier(block: Block) -> bool:
 def _lost(block: Block) -> dict[str, Floats]:
     """Split each rank's 100 % of a block: AU and :data:`LOSSES`, which sum to 100 exactly but for rounding.
 
-    With rank 0's length of the block, ``T = (end - start) - Σ proc[:1]`` as in :mod:`rayio.analyze.dlio`.
+    With rank 0's length of the block, ``T = (end - start) - Σ proc[:1]`` as in :mod:`rayio.dlio.metrics`.
     """
     total = block.seconds - block.proc[:, :EXCLUDED].sum(axis=1)
     slowest = block.proc.max(axis=0) if has_barrier(block) else block.proc

@@ -6,15 +6,57 @@ Source: ``compute_metrics_train``, ``end_train`` and ``end_run`` of ``dlio_bench
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.analyze.timeline import Ints, Steps
+Ints = NDArray[np.int64]
 
 #: ``metric_exclude_start_steps``.
 EXCLUDED = 1
+
+
+class Steps(Protocol):
+    """What the formulas take of every completed step, sorted by rank and then by time (``rayio.analyze.timeline``)."""
+
+    @property
+    def number(self) -> int:
+        """How many steps there are."""
+
+    @property
+    def life(self) -> Ints:
+        """The place of each step's rank among those that recorded any."""
+
+    @property
+    def epoch(self) -> Ints:
+        """The epoch of each."""
+
+    @property
+    def step(self) -> Ints:
+        """The number of each within its epoch."""
+
+    @property
+    def attempt(self) -> Ints:
+        """The attempt in which each was made."""
+
+    @property
+    def start(self) -> Ints:
+        """When its rank asked for its batch, in ns."""
+
+    @property
+    def end(self) -> Ints:
+        """When its rank asked for the next batch, in ns."""
+
+    @property
+    def saving(self) -> Ints:
+        """When its checkpoint or evaluation began, or its end."""
+
+    @property
+    def parts(self) -> Mapping[str, Ints]:
+        """Among others ``data_wait`` and ``compute``, in ns."""
 
 
 @dataclass(frozen=True, slots=True)
