@@ -66,6 +66,49 @@ def test_imports_point_downwards(path: Path) -> None:
             )
 
 
+def module(path: Path) -> str:
+    """The dotted name of a file's module."""
+    return ".".join(("rayio", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def modules_in(source: str, known: frozenset[str]) -> Iterator[str]:
+    """Each known module that a source imports; a folder only where something of its own front door is taken."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in known)
+        elif isinstance(node, ast.ImportFrom) and node.module in known:
+            inner = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (name if name in known else node.module for name in inner)
+
+
+def circles(imports: dict[str, set[str]]) -> list[str]:
+    """The modules that are left when those that import none of the others are taken away, again and again."""
+    left = {name: wanted - {name} for name, wanted in imports.items()}
+    while free := [name for name, wanted in left.items() if not wanted & left.keys()]:
+        for name in free:
+            del left[name]
+    return sorted(left)
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    known = frozenset(map(module, FILES))
+    imports = {module(path): {*modules_in(path.read_text(encoding="utf-8"), known)} for path in FILES}
+    del imports["rayio"]  # the door above all, whose version some of them say
+    assert len(imports) > 150
+    assert circles(imports) == []
+
+
+def test_circles_are_found_however_long_they_are_and_whatever_they_are_for() -> None:
+    known = frozenset({"rayio.a", "rayio.a.b", "rayio.a.c"})
+    assert {*modules_in("from rayio.a import b, thing\nimport rayio.a.c, os", known)} == {
+        "rayio.a", "rayio.a.b", "rayio.a.c",
+    }  # fmt: skip
+    for_types = "if TYPE_CHECKING:\n    from rayio.a.c import C\ndef f():\n    from rayio.a import b"
+    assert [*modules_in(for_types, known)] == ["rayio.a.c", "rayio.a.b"]
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == ["a", "b", "c"]
+    assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
 def test_imports_are_found_wherever_they_stand() -> None:
     source = "import rayio.data.layout, os\nfrom rayio import seeds\ndef f():\n    from rayio.cli.runs import run\n"
     assert [*rooms_in(source)] == ["data", "seeds", "cli"]
