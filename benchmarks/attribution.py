@@ -20,7 +20,7 @@ from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
 from rayio.analyze.timeline import timeline
 from rayio.analyze.verdict import capacities, judge
-from rayio.pipeline import local
+from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.scenario.load import build
@@ -42,7 +42,7 @@ def recorded() -> pa.Table:
     )
     plan = Plan(scenario, modelled=True)
     recorder = Recorder()
-    local.simulate(plan, recorder, [Tally(rank) for rank in range(RANKS)], lambda: None)
+    simulation.simulate(plan, recorder, [Tally(rank) for rank in range(RANKS)])
     return recorder.drain()
 
 

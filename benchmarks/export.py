@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from rayio.collectors.transport import connect
 from rayio.export import run as exporting
-from rayio.pipeline import local
+from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.scenario.load import build
@@ -79,7 +79,7 @@ def simulated(number: int) -> pa.Table:
     }  # fmt: skip
     plan = Plan(build(wanted), modelled=True)
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(ranks)]
-    local.simulate(plan, recorder, tallies, lambda: None)
+    simulation.simulate(plan, recorder, tallies)
     table = recorder.drain()
     assert table is not None
     return table.slice(0, number)

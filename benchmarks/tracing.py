@@ -32,10 +32,9 @@ from opentelemetry.sdk.trace import TracerProvider as SdkProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 import rayio
-from rayio.analyze import live
 from rayio.analyze.compare import t_quantile
 from rayio.otel.provider import Target, TracerProvider
-from rayio.pipeline import local
+from rayio.pipeline import simulation
 from rayio.pipeline.env import Env, Where
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
@@ -44,6 +43,7 @@ from rayio.scenario.load import build
 from rayio.session import execute
 from rayio.storage.posix import PosixStorage
 from rayio.trace.parts import Parts
+from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many
 from rayio.trace.store import RunDirectory
@@ -226,7 +226,7 @@ def _accounted() -> Iterator[list[float]]:
     #: While roles run, only this thread's; after them, Arrow's threads too.
     during, after = time.thread_time, time.process_time
     places: list[tuple[Any, str, Callable[[], float]]] = [
-        (live.Live, "add", during), (Parts, "keep", during), (Parts, "write", during), (RunDirectory, "compact", after),
+        (Progress, "add", during), (Parts, "keep", during), (Parts, "write", during), (RunDirectory, "compact", after),
         (RunDirectory, "spans", after), (execute, "measure", after), (execute, "measure_lives", after),
     ]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
@@ -266,7 +266,7 @@ def simulated(ranks: int = 128, steps: int = 1565) -> pa.Table:
     }  # fmt: skip
     plan = Plan(build(wanted), modelled=True)
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
-    local.simulate(plan, recorder, tallies, lambda: None)
+    simulation.simulate(plan, recorder, tallies)
     table = recorder.drain()
     assert table is not None
     return table.unify_dictionaries().combine_chunks().slice(0, MILLION)

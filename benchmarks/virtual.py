@@ -15,7 +15,7 @@ from typing import Any
 
 from machine import print_machine
 
-from rayio.pipeline import local
+from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.scenario.load import build
@@ -44,7 +44,7 @@ def row(ranks: int, steps: int) -> None:
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(ranks)]
     schema()  # loads Arrow, which is no part of the cost of a step
     began = time.process_time()
-    local.simulate(plan, recorder, tallies, lambda: None)
+    simulation.simulate(plan, recorder, tallies)
     seconds = time.process_time() - began
     number = sum(tally.steps for tally in tallies)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayio.pipeline import ledger, local
+from rayio.pipeline import ledger, local, simulation
 from rayio.pipeline.ledger import Ledger, Tally
 from rayio.pipeline.plan import Plan
 from rayio.scenario.load import build
@@ -65,7 +65,7 @@ def simulated(wanted: Scenario | None = None, **overrides: Any) -> Outcome:
     """Run on the virtual clock."""
     plan = Plan(wanted or scenario(**overrides), modelled=True)
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
-    local.simulate(plan, recorder, tallies, lambda: None)
+    simulation.simulate(plan, recorder, tallies)
     table = recorder.drain()
     assert table is not None
     return Outcome(plan, tallies, table)
@@ -75,7 +75,7 @@ def run_locally(wanted: Scenario, root: Path, *, modelled: bool = False) -> Outc
     """Run in this process on the wall clock."""
     plan = Plan(wanted, modelled=modelled)
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
-    local.run(plan, recorder, root, tallies, lambda: None)
+    local.run(plan, recorder, root, tallies)
     table = recorder.drain()
     assert table is not None
     return Outcome(plan, tallies, table)

@@ -417,14 +417,14 @@ def test_without_spans_the_steps_and_samples_are_those_of_training(tmp_path: Pat
 def test_a_collector_that_ray_kills_for_its_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError
 
-    from rayio.cluster import run as cluster
+    from rayio.cluster.group import ActorGroup
 
-    attempt = cluster.Run.__new__(cluster.Run)
-    attempt.handles = {"collector": MagicMock()}
+    group = ActorGroup.__new__(ActorGroup)
+    group.handles = {"collector": MagicMock()}
     for kind in (OutOfMemoryError, GetTimeoutError, RayActorError):
         monkeypatch.setattr("ray.get", MagicMock(side_effect=kind("Task was killed\ndue to the node")))
         with pytest.raises(RunError, match=r"^the collector died \(killed, or out of memory\): spans can no longer"):
-            attempt._progress()
+            group._progress()
 
 
 def test_an_evaluation_dataset_that_is_another_is_told_by_its_own_keys(home: Path) -> None:

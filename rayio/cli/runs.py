@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from rayio.session import Run
-    from rayio.session.execute import Engine
 
 #: Seconds between two progress lines when the output is not a terminal.
 PLAIN_SECONDS = 5.0
@@ -117,12 +116,10 @@ def run(
     from rayio.analyze.compare import repeats, repeats_text
     from rayio.report.build import attempt
 
-    chosen: Any = engine
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
     if engine not in ("ray", "local"):
         raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
-    picked: Engine = chosen
     if select is not None and otlp is None and grpc is None:
         raise typer.BadParameter(
             f"--select {select} says what is sent to a collector; give --otlp URL or --grpc HOST:PORT"
@@ -136,7 +133,7 @@ def run(
             session.run(
                 source,
                 wanted,
-                engine=picked,
+                engine=engine,
                 address=address,
                 out=place,
                 root=root,

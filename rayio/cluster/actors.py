@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,18 +16,16 @@ from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, Remo
 from rayio.cluster.tasks import tell
 from rayio.cluster.turns import Turns
 from rayio.otel import children, hosts, provider
-from rayio.pipeline import prefetch, roles
+from rayio.pipeline import roles
 from rayio.pipeline.barrier import Barrier as BarrierShell
-from rayio.pipeline.env import Env, Shard, Where
+from rayio.pipeline.env import Shard, Where
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.local import InlineQueue
-from rayio.pipeline.phases import PhasedQueue
 from rayio.pipeline.plan import Plan
-from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, Take
-from rayio.storage.base import Served, Storage
-from rayio.storage.model import Device, Latencies, ModelStorage
-from rayio.storage.posix import PosixStorage
+from rayio.pipeline.queue import Delivery, Lease, QueueSpec, Take
+from rayio.pipeline.wiring import Wiring
+from rayio.storage.base import Served
+from rayio.storage.model import Device
 from rayio.trace.clocks import Anchor, agree, tell_drift
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
@@ -98,8 +96,10 @@ class Host:
         #: What takes in the spans of other processes: this one's children, and tasks of the run on this host.
         self._others: list[children.Children | hosts.HostSpool] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
-        self._device: Any = None
-        self._latencies = Latencies(self.plan.first_byte.draw, self.plan.scenario.seed, len(birth.members))
+        self.wiring = Wiring(
+            birth.plan, self.kernel, self.recorder, Path(birth.root), self,
+            num_ranks=len({member[0] for member in birth.members}), born=self.born,
+        )  # fmt: skip
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
@@ -150,25 +150,9 @@ class Host:
             if (table := self.recorder.drain()) is not None:
                 self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
 
-    def storage(self, path: str) -> Storage:
-        """Give a role's connections to storage."""
-        if not self.plan.modelled:
-            anchor = self.kernel.anchor if self.plan.scenario.trace.is_itemised else None
-            return PosixStorage(Path(self.birth.root) / path, self.kernel.threaded, anchor)
-        if self._device is None:
-            self._device = self.birth.find(f"storage-{self.plan.device_of_node(self.birth.node)}")
-        scenario = self.plan.scenario
-        return ModelStorage(
-            RemoteArbiter(self._device), self.plan.device, self._latencies, self.kernel,
-            io_depth=scenario.loader.io_depth, is_itemised=scenario.trace.is_itemised,
-        )  # fmt: skip
-
-    def env(self, role: str, index: str, **ports: Any) -> Env:
-        """Make a role's world in this process."""
-        return Env(
-            self.kernel, self.recorder, role=role, index=index, node=self.birth.node, born=self.born,
-            level=self.plan.scenario.trace.level, is_capturing=True, **ports,
-        )  # fmt: skip
+    def arbiter(self, device: int) -> RemoteArbiter:
+        """See ``rayio.pipeline.wiring.Devices``."""
+        return RemoteArbiter(self.birth.find(f"storage-{device}"))
 
 
 class Reader(Host):
@@ -178,11 +162,7 @@ class Reader(Host):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        self.loading = self.plan.loading(len({rank for rank, _ in birth.members}))
-        self._envs = {
-            who: self.env("reader", f"{who[0]}-{who[1]}", storage=self.plan.data_storage(self.storage))
-            for who in birth.members
-        }
+        self._envs = {(rank, worker): self.wiring.reader(rank, worker) for rank, worker in birth.members}
         self._turns = {who: Turns() for who in birth.members}
 
     async def read(self, lease: Lease, turn: int) -> Any:
@@ -194,7 +174,7 @@ class Reader(Host):
         who = (lease.rank, lease.worker)
         async with self._turns[who].of(turn):
             began = self.kernel.now()
-            batches = await roles.read_lease(self._envs[who], self.loading, lease)
+            batches = await roles.read_lease(self._envs[who], self.wiring.loading, lease)
             seconds = (self.kernel.now() - began) / 1e9
         if not self.plan.payload:
             return seconds, batches
@@ -214,27 +194,22 @@ class PrefetchQueue(Host):
         self._read = {who: handle.read.options(num_returns=1 + self.plan.payload) for who, handle in readers.items()}
         #: The turn of each worker's next call.
         self._turn = dict.fromkeys(readers, 0)
-        self.samplers = self.plan.samplers(len(birth.members))
         #: What a step takes a reader of late, by rank, and whether for evaluation.
         self._step_seconds: dict[tuple[int, bool], float] = {}
         #: By rank, and whether it is the one for evaluation.
-        self._queues = {(rank, False): self._queue(str(rank), self.plan.queue(rank)) for (rank,) in birth.members}
-        if self.plan.evaluation is not None:
-            for (rank,) in birth.members:
-                spec = self.plan.queue(rank, evaluating=True)
-                self._queues[rank, True] = self._queue(f"{rank}-eval", spec)
+        self._queues = {
+            (rank, evaluating): self.wiring.queue(
+                self.plan.queue(rank, evaluating=evaluating), self._submit, evaluating=evaluating
+            )
+            for (rank,) in birth.members
+            for evaluating in ((False,) if self.plan.evaluation is None else (False, True))
+        }
 
     async def flush(self) -> int:
         """Leave no take unanswered either: Ray would report it as failed when this actor is ended."""
         for queue in self._queues.values():
             queue.dismiss()
         return await super().flush()
-
-    def _queue(self, index: str, spec: QueueSpec) -> prefetch.PrefetchQueue:
-        def step_bytes(epoch: int, step: int) -> int:
-            return self.samplers.of(epoch).step_bytes(epoch, spec.rank, step)
-
-        return prefetch.PrefetchQueue(self.env("queue", index), QueueState(spec, step_bytes), self._submit)
 
     async def take(self, rank: int, take: Take, patience_ns: int) -> list[Delivery]:
         """Answer a rank; the payload of each delivery is a reference that the rank fetches by itself."""
@@ -281,11 +256,24 @@ class TrainerRank(Host):
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         self.tallies = {rank: Tally(rank) for (rank,) in birth.members}
-        self.queues = birth.holders("queue", set(birth.members))
-        self.barrier = RemoteBarrier(birth.find("barrier"), self.kernel) if self.plan.has_barrier else None
+        self._queues = birth.holders("queue", set(birth.members))
+        self._barrier = RemoteBarrier(birth.find("barrier"), self.kernel) if self.plan.has_barrier else None
         ranks = [rank for (rank,) in birth.members]
         writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
-        self.writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
+        self._writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
+
+    def queue(self, spec: QueueSpec, *, evaluating: bool) -> RemoteQueue:
+        """See ``rayio.pipeline.wiring.RankPorts``."""
+        return RemoteQueue(self._queues[spec.rank,], self.kernel, spec)
+
+    def barrier(self) -> RemoteBarrier:
+        """See ``rayio.pipeline.wiring.RankPorts``."""
+        assert self._barrier is not None
+        return self._barrier
+
+    def writers(self, rank: int) -> Mapping[int, RemoteWriter]:
+        """See ``rayio.pipeline.wiring.RankPorts``."""
+        return self._writers
 
     async def run(self, attempt: int) -> list[Tally]:
         """Live every rank's life to its end; give what each consumed."""
@@ -298,20 +286,9 @@ class TrainerRank(Host):
         return list(self.tallies.values())
 
     async def _train(self, rank: int, attempt: int) -> None:
-        env = self.env("rank", str(rank), writers=self.writers)
-        env.barrier = self.barrier
-        if self.plan.scenario.loader.num_workers == 0:
-            env.storage = self.plan.data_storage(self.storage)
-            env.queue = InlineQueue(env, self.plan.loading())
-        else:
-            queue = self.queues[rank,]
-            env.queue = RemoteQueue(queue, self.kernel, self.plan.queue(rank))
-            if self.plan.evaluation is not None:
-                evaluation = RemoteQueue(queue, self.kernel, self.plan.queue(rank, evaluating=True))
-                env.queue = PhasedQueue(env.queue, evaluation, len(self.plan.steps))
-        await roles.train(env, self.plan.training(rank), self.tallies[rank], attempt)
-        if self.barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
-            self.barrier.handle.announce.remote([(Where(rank, len(self.plan.steps), 0, attempt), 0)])
+        await self.wiring.rank(rank, self, self.tallies[rank], attempt)
+        if self._barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
+            self._barrier.handle.announce.remote([(Where(rank, len(self.plan.steps), 0, attempt), 0)])
 
 
 class CheckpointWriter(Host):
@@ -319,12 +296,7 @@ class CheckpointWriter(Host):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        checkpointing = self.plan.checkpointing
-        assert checkpointing is not None
-        self._envs = {
-            number: self.env("checkpoint_writer", str(number), storage=self.storage(checkpointing.path))
-            for (number,) in birth.members
-        }
+        self._envs = {number: self.wiring.writer(number) for (number,) in birth.members}
         self._busy = {number: asyncio.Lock() for number in self._envs}
 
     async def write(self, number: int, shard: Shard, at: Where) -> Served[None]:

@@ -9,10 +9,10 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from rayio.analyze.live import Live
 from rayio.errors import RayioError
 from rayio.trace.clocks import Anchor, Clocks, Offset
 from rayio.trace.parts import Parts
+from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
 from rayio.trace.store import RunDirectory, from_ipc
 
@@ -24,7 +24,7 @@ class Collector:
         self._anchor = anchor.here()
         self._clocks = Clocks()
         self.directory = RunDirectory(Path(run_directory))
-        self.live = Live()
+        self._sums = Progress()
         self._parts = Parts(self.directory)
         #: Time (ns) of the last span received from each actor.
         self._heard: dict[str, int] = {}
@@ -76,7 +76,7 @@ class Collector:
         table = from_ipc(message)
         ends = pc.max(pc.add(table["start_ns"], table["duration_ns"])).as_py()
         self._heard[name] = max(self._heard.get(name, 0), ends or 0)
-        self.live.add(table)
+        self._sums.add(table)
         try:
             self._parts.keep(table)
         except RayioError as error:  # nobody waits for this call: the driver hears of it when it next asks
@@ -90,7 +90,7 @@ class Collector:
         """
         if self._failure is not None:
             raise self._failure
-        return {**self.live.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored}
+        return {**self._sums.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored}
 
     def finish(self) -> dict[str, Any]:
         """Write what is left; everything that was received is on disk when this returns.

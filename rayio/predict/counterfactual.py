@@ -11,7 +11,7 @@ import numpy as np
 from rayio.analyze.metrics import RunShape
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import BINDS, judge
-from rayio.pipeline import local
+from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.predict.replay import UNLIMITED, Measured, Recorded, addressed
@@ -48,7 +48,7 @@ class Base:
         """Live a scenario on the virtual engine and judge it."""
         plan = Plan(scenario, True, self.bytes_in_flight)
         recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
-        local.simulate(plan, recorder, tallies, lambda: None)
+        simulation.simulate(plan, recorder, tallies)
         spans = recorder.drain()
         assert spans is not None
         return judge(attribute(spans), RunShape.of(scenario))

@@ -2,46 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
-import signal
-import time
+import shutil
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, Literal
-
-import psutil
+from typing import TYPE_CHECKING, Any
 
 from rayio import __version__
-from rayio.analyze.live import Live, line
+from rayio.analyze.live import line
 from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.summary import check_expectations, check_names
 from rayio.analyze.untraced import measure_lives
-from rayio.errors import ExpectationError, LedgerError, RayioError, ScenarioError
+from rayio.errors import ExpectationError, LedgerError, RayioError
 from rayio.pipeline import ledger
+from rayio.pipeline.engine import Site, engine_named
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
+from rayio.pipeline.plan import Plan
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session.dataset import base_folder, prepare_files, resolve
 from rayio.session.result import Run
-from rayio.trace.clocks import Anchor, drifts
-from rayio.trace.parts import Parts
-from rayio.trace.recorder import Recorder
-from rayio.trace.span import schema
-from rayio.trace.store import RunDirectory, to_ipc
+from rayio.trace.clocks import Anchor
+from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
     from rayio.collectors.sending import Sender
     from rayio.export.live import LiveExport
-
-Engine = Literal["ray", "local", "virtual"]
 
 
 def simulate(
@@ -60,7 +52,7 @@ def run(
     source: str | Path | Scenario,
     overrides: Sequence[str] | Mapping[str, Any] | None = None,
     *,
-    engine: Engine = "ray",
+    engine: str = "ray",
     address: str | None = None,
     out: str | Path | None = None,
     root: str | Path | None = None,
@@ -87,8 +79,7 @@ def run(
         KeyboardInterrupt: after Ctrl-C, likewise.
     """
     scenario = resolve(source, overrides)
-    if engine not in ("ray", "local", "virtual"):
-        raise ScenarioError(f"no engine named {engine!r}; there are ray, local and virtual")
+    engine_named(engine)
     check_names(scenario.expect)
     if collector is not None:
         from rayio.export.live import LiveExport
@@ -118,27 +109,23 @@ class _Session:
     """One call of :func:`run`."""
 
     def __init__(
-        self, scenario: Scenario, engine: Engine, address: str | None, base: Path, out: Path, reporter: Reporter
+        self, scenario: Scenario, engine: str, address: str | None, base: Path, out: Path, reporter: Reporter
     ) -> None:
         self.scenario = scenario
-        self.engine = engine
-        self.address = address
+        self.engine_name = engine
         self.base = base
         self.reporter = reporter
-        self.plan = Plan(scenario, modelled=engine == "virtual" or scenario.dataset.is_modelled)
+        chosen = engine_named(engine)
+        self.plan = Plan(scenario, modelled=chosen.is_virtual or scenario.dataset.is_modelled)
         self.shape = RunShape.of(scenario)
         self.planned_steps = derive.total_rank_steps(scenario)
         self.notes = checks.idle(scenario)
-        if engine != "ray" and scenario.loader.worker == "thread":
-            self.notes.append(f"loader.worker=thread: is for Ray; on the {engine} engine all roles share one process")
-        self.live = Live()
         self.directory = RunDirectory.create(out)
-        self.parts = Parts(self.directory)
-        #: Spans that the roles recorded, as far as they could be asked.
-        self.recorded = 0
         self.live_export: LiveExport | None = None
         #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
         self.run_id = f"rayio-{self.directory.path.name}-{token_hex(4)}"
+        self.engine = chosen(self.plan, Site(self.run_id, base, self.directory, reporter, address))
+        anchor = Anchor.new()
         self.info: dict[str, Any] = {
             "run_id": self.run_id,
             "rayio": __version__,
@@ -150,142 +137,48 @@ class _Session:
             "modelled_storage": self.plan.modelled,
             "payload": "real" if self.plan.payload else "none",
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
-            "anchor": {"boot_id": Anchor.new().boot_id, "ns": 0 if engine == "virtual" else Anchor.new().ns},
+            "anchor": {"boot_id": anchor.boot_id, "ns": 0 if chosen.is_virtual else anchor.ns},
         }
 
     def run(self) -> Run:
         """Run, collect, measure; whatever happens after the roles have started is in the run directory."""
-        started = False
-        tallies = [Tally(rank) for rank in range(self.plan.world_size)]
-        error: BaseException | None = None
-        self._began = time.monotonic()
         try:
             self.directory.write_scenario(to_yaml(self.scenario))
-            with self._engine() as go:
-                started = True
-                self._began = time.monotonic()
-                if self.live_export is not None:
-                    self.live_export.start()
-                tallies, error = go(tallies)
-        except BaseException as problem:
-            if not started:
-                self._undo()
-                raise
-            error = problem
+            self._prepare()
+        except BaseException:
+            self.engine.close()
+            shutil.rmtree(self.directory.path, ignore_errors=True)  # nothing stays of a run that never began
+            raise
+        error = _first_error(self._live, self.engine.close, self._write_info)
         self.reporter.done()
-        self.parts.write(is_last=True)
-        return self._finish(tallies, error)
+        self.notes += self.engine.outcome.notes
+        return self._finish(self.engine.outcome.tallies, error)
 
-    def _undo(self) -> None:
-        """Leave nothing of a run that never began."""
-        import shutil
-
-        shutil.rmtree(self.directory.path, ignore_errors=True)
-
-    @contextlib.contextmanager
-    def _engine(self) -> Iterator[Callable[[list[Tally]], tuple[list[Tally], BaseException | None]]]:
-        """Make everything ready; what it yields runs the roles and gives what was consumed and what went wrong."""
-        if self.engine == "ray":
-            with self._ray() as go:
-                yield go
-            return
-        if self.plan.payload:
-            free = psutil.virtual_memory().available // self.scenario.cluster.nodes
-            self.plan = Plan(self.scenario, self.plan.modelled, int(IN_FLIGHT_SHARE * free))
+    def _prepare(self) -> None:
+        """Have everything there that roles need."""
+        self.engine.prepare()
+        self.plan = self.engine.plan
         if not self.plan.modelled:
             prepare_files(self.scenario, self.base, self.reporter)
-        self.directory.write_info(self.info | {"max_bytes_in_flight": self.plan.max_bytes_in_flight})
-        to_ipc(schema().empty_table())  # loads Arrow now: in the middle of a run it would stop every role's clock
-        yield self._in_process
+        self.info["max_bytes_in_flight"] = self.plan.max_bytes_in_flight
+        self._write_info()
 
-    def _in_process(self, tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
-        from rayio.pipeline import local
+    def _live(self) -> None:
+        if self.live_export is not None:
+            self.live_export.start()
+        self.engine.run(self._show)
 
-        recorder = Recorder(resolution_ns=self.scenario.trace.resolution_ns)
+    def _write_info(self) -> None:
+        self.directory.write_info(self.info | self.engine.outcome.info)
 
-        def watch() -> None:
-            table = recorder.drain()
-            if table is not None:
-                self.live.add(table)
-                self.parts.keep(table)
-            self._show(self.live.snapshot())
-
-        error: BaseException | None = None
-        try:
-            if self.engine == "virtual":
-                local.simulate(self.plan, recorder, tallies, watch)
-            else:
-                local.run(self.plan, recorder, self.base, tallies, watch, self.run_id)
-        except BaseException as problem:
-            error = problem
-        self.parts.keep(recorder.drain())
-        self.recorded = recorder.recorded
-        return tallies, error
-
-    @contextlib.contextmanager
-    def _ray(self) -> Iterator[Callable[[list[Tally]], tuple[list[Tally], BaseException | None]]]:
-        from rayio.cluster import connect as connecting
-        from rayio.cluster import run as cluster
-
-        is_there = self.address or os.environ.get("RAY_ADDRESS")
-        self.reporter.say("connecting to Ray" if is_there else "starting a local Ray")
-        connection = connecting.connect(self.address, self.directory.log)
-        try:
-            if self.plan.payload:
-                bound = connecting.in_flight_bytes(self.scenario.cluster.nodes, connection)
-                self.plan = Plan(self.scenario, self.plan.modelled, bound)
-            warnings = connecting.preflight(self.plan, connection)
-            for text in warnings:
-                self.reporter.say(f"warning: {text}")
-            self.notes += warnings
-            if not self.plan.modelled:
-                prepare_files(self.scenario, self.base, self.reporter)
-            self.info |= {"ray": connection.nodes[0].ray, "nodes": [_node(n) for n in connection.nodes]}
-            self.info |= {"is_our_ray": connection.is_ours, "max_bytes_in_flight": self.plan.max_bytes_in_flight}
-            self.directory.write_info(self.info)
-
-            def go(tallies: list[Tally]) -> tuple[list[Tally], BaseException | None]:
-                attempt = cluster.Run(self.plan, connection, self.directory.path, self.base, self.run_id)
-                seen = 0
-
-                def watch(progress: dict[str, Any]) -> None:
-                    nonlocal seen
-                    for restart in progress["restarts"][seen:]:
-                        self.reporter.say(_restarted(restart))
-                    seen = len(progress["restarts"])
-                    self._show(progress)
-
-                def begin() -> None:
-                    self._began = time.monotonic()
-                    self.reporter.say(f"{len(attempt.handles)} actors are running")
-
-                outcome = cluster.run(attempt, watch, self.reporter.say, begin)
-                self._keep(outcome)
-                by_rank = {tally.rank: tally for tally in outcome.tallies}
-                return [by_rank.get(tally.rank, tally) for tally in tallies], outcome.error
-
-            yield go
-        finally:
-            with _no_interrupt():
-                connection.close()
-
-    def _keep(self, outcome: Any) -> None:
-        self.notes += [*(_restarted(restart) for restart in outcome.restarts), *drifts(outcome.clocks)]
-        self.recorded = outcome.recorded
-        same = {"boot_id": self.info["anchor"]["boot_id"], "offset_ns": 0, "error_ns": 0}
-        clocks = {str(node): outcome.clocks.get(node, same) for node in range(self.scenario.cluster.nodes)}
-        self.info |= {"actors": outcome.actors, "restarts": outcome.restarts, "clocks": clocks}
-        self.directory.write_info(self.info)
-
-    def _show(self, snapshot: Mapping[str, Any]) -> None:
-        seconds = None if self.engine == "virtual" else time.monotonic() - self._began
+    def _show(self, progress: Mapping[str, Any], seconds: float | None) -> None:
         if self.scenario.trace.level == "none":
             self.reporter.live("running; trace.level is none, so nothing is known before the end")
             return
-        self.reporter.live(line(dict(snapshot), self.planned_steps, seconds))
+        self.reporter.live(line(progress, self.planned_steps, seconds))
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
-        result: dict[str, Any] = {"version": 1, "engine": self.engine, "scenario": self.scenario.name}
+        result: dict[str, Any] = {"version": 1, "engine": self.engine_name, "scenario": self.scenario.name}
         result |= self._numbers(tallies)
         if error is None:
             books = ledger.close(self.plan.planned(), tallies).as_dict()
@@ -322,8 +215,10 @@ class _Session:
         except RayioError as error:
             self.notes.append(f"the spans are stored as they came, not compacted: {error}")
         stored, trace = self.directory.stored, self.scenario.trace
-        if self.recorded != stored:
-            self.notes.append(f"{self.recorded} spans were recorded and {stored} are stored: the numbers may be wrong")
+        if self.engine.outcome.recorded != stored:
+            self.notes.append(
+                f"{self.engine.outcome.recorded} spans were recorded and {stored} are stored: the numbers may be wrong"
+            )
         spans = self.directory.spans()
         if trace.level == "none":
             steps = [tally.steps - tally.evaluation_steps for tally in tallies]
@@ -333,7 +228,12 @@ class _Session:
             numbers = measure(spans, self.shape)
             if trace.level == "step":
                 self.notes.append("trace.level is step: no reader was recorded, so what was read (MiB/s) is unknown")
-        counts = {"level": trace.level, "resolution": trace.resolution, "recorded": self.recorded, "stored": stored}
+        counts = {
+            "level": trace.level,
+            "resolution": trace.resolution,
+            "recorded": self.engine.outcome.recorded,
+            "stored": stored,
+        }
         counts |= exported
         return numbers | {"trace": counts}
 
@@ -362,26 +262,12 @@ class _Session:
         return None, 0
 
 
-@contextlib.contextmanager
-def _no_interrupt() -> Iterator[None]:
-    """Let a second Ctrl-C wait until Ray is down, where signals can be had."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _node(node: Any) -> dict[str, Any]:
-    return {"id": node.node_id, "host": node.host, "python": node.python, "object_store_bytes": node.object_store_bytes}
-
-
-def _restarted(restart: Mapping[str, Any]) -> str:
-    return (
-        f"{restart['actor']} died and was started again (pid {restart['pid']}); "
-        f"nothing was heard of it for {restart['silent_seconds']:.1f} s"
-    )
+def _first_error(*calls: Callable[[], None]) -> BaseException | None:
+    """Make each call whatever came of those before; give the first error, which is what ended the run."""
+    errors: list[BaseException] = []
+    for call in calls:
+        try:
+            call()
+        except BaseException as error:
+            errors.append(error)
+    return errors[0] if errors else None

@@ -1,11 +1,10 @@
-"""One run on Ray: place, start, watch, collect, tear down."""
+"""The actors of one run on Ray: placed, started, watched, asked for what they recorded, ended."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -42,23 +41,7 @@ CLASSES: dict[str, type] = {
 }
 
 
-@dataclass
-class Outcome:
-    """What a run on Ray leaves behind, however it ended."""
-
-    tallies: list[Tally] = field(default_factory=list)
-    error: BaseException | None = None
-    #: What run.json says of the actors.
-    actors: list[dict[str, Any]] = field(default_factory=list)
-    restarts: list[dict[str, Any]] = field(default_factory=list)
-    #: Spans that actors recorded (as far as they could be asked) and spans that reached the run directory.
-    recorded: int = 0
-    #: What was found of the clocks of emulated nodes that are not on the driver's host.
-    clocks: dict[int, dict[str, Any]] = field(default_factory=dict)
-    stored: int = 0
-
-
-class Run:
+class ActorGroup:
     """The actors of one run, from their start to their end."""
 
     def __init__(self, plan: Plan, connection: Connection, directory: Path, root: Path, run_id: str) -> None:
@@ -71,7 +54,15 @@ class Run:
         self.handles: dict[str, Any] = {}
         self.group: PlacementGroup | None = None
         self.directory = str(directory)
-        self.outcome = Outcome()
+        #: What run.json says of the actors.
+        self.actors: list[dict[str, Any]] = []
+        #: What ranks consumed, of those that are over or could be asked.
+        self.tallies: list[Tally] = []
+        self.restarts: list[dict[str, Any]] = []
+        #: Spans that actors recorded, as far as they could be asked.
+        self.recorded = 0
+        #: What was found of the clocks of emulated nodes that are not on the driver's host.
+        self.clocks: dict[int, dict[str, Any]] = {}
 
     def start(self, say: Callable[[str], None]) -> None:
         """Create every actor and wait until all have started.
@@ -137,7 +128,7 @@ class Run:
             ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
             for reference in ready:
                 try:
-                    self.outcome.actors.append(ray.get(reference))
+                    self.actors.append(ray.get(reference))
                 except RayError as error:
                     raise ClusterError(f"{asked[reference]} did not start: {_first_line(plain(error))}") from None
             if waiting and time.monotonic() > deadline:
@@ -163,7 +154,7 @@ class Run:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
             for reference in done:
                 try:
-                    self.outcome.tallies += ray.get(reference)
+                    self.tallies += ray.get(reference)
                 except RayTaskError as error:
                     raise plain(error) from None
                 except RayError as end:  # of several kinds: killed by Ray for its memory is another one than killed
@@ -175,7 +166,7 @@ class Run:
 
     def _why(self, name: str, error: RayError) -> str:
         """Say what an actor died of, as far as Ray knows: it takes a quarter of a minute to know of a lost node."""
-        home = next((actor["ray_node"] for actor in self.outcome.actors if actor["name"] == name), None)
+        home = next((actor["ray_node"] for actor in self.actors if actor["name"] == name), None)
         node = next((node for node in ray.nodes() if node["NodeID"] == home), None)
         if node is not None and not node["Alive"]:
             return f"its Ray node on {node['NodeManagerHostname']} was lost"
@@ -215,7 +206,7 @@ class Run:
 
     def _gather_tallies(self) -> None:
         """Ask ranks that were cut short what they have consumed so far."""
-        known = {tally.rank for tally in self.outcome.tallies}
+        known = {tally.rank for tally in self.tallies}
         asked = [
             self.handles[s.name].consumed.remote()
             for s in self.specs
@@ -224,7 +215,7 @@ class Run:
         ready, _ = ray.wait(asked, num_returns=len(asked), timeout=FLUSH_SECONDS) if asked else ([], [])
         for reference in ready:
             with contextlib.suppress(RayError):
-                self.outcome.tallies += ray.get(reference)
+                self.tallies += ray.get(reference)
 
     def _flush(self) -> None:
         flushing = [
@@ -239,8 +230,8 @@ class Run:
             return
         try:
             finished = ray.get(self.handles["collector"].finish.remote(), timeout=FINISH_SECONDS)
-            self.outcome.recorded = max(heard, finished["recorded"])
-            self.outcome.clocks = finished["clocks"]
+            self.recorded = max(heard, finished["recorded"])
+            self.clocks = finished["clocks"]
             self._remember(finished)
         except RayTaskError as error:
             raise plain(error) from None
@@ -248,23 +239,8 @@ class Run:
             raise RunError(f"the collector could not write all spans: {_first_line(error)}") from None
 
     def _remember(self, progress: dict[str, Any]) -> None:
-        self.outcome.restarts, self.outcome.stored = progress["restarts"], progress["stored"]
+        self.restarts = progress["restarts"]
 
 
 def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
-def run(attempt: Run, watch: Watch, say: Callable[[str], None], begin: Callable[[], None]) -> Outcome:
-    """Start, live, collect. What ends it early (an error, Ctrl-C) is in ``Outcome.error``, after all was collected."""
-    try:
-        attempt.start(say)
-        begin()
-        attempt.live(watch)
-    except BaseException as error:
-        attempt.outcome.error = error
-    try:
-        attempt.close()
-    except BaseException as error:
-        attempt.outcome.error = attempt.outcome.error or error
-    return attempt.outcome

@@ -1,0 +1,98 @@
+"""The Ray engine: every role in an actor, on the wall clock; storage is real, or a model held by actors."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from rayio.cluster import connect
+from rayio.cluster.group import ActorGroup
+from rayio.interrupts import uninterrupted
+from rayio.pipeline.engine import Outcome, Site, Watch
+from rayio.pipeline.plan import Plan
+from rayio.trace.clocks import Anchor, drifts
+
+
+class RayEngine:
+    """Runs a plan on a Ray cluster."""
+
+    is_virtual: ClassVar[bool] = False
+
+    def __init__(self, plan: Plan, site: Site) -> None:
+        self.plan = plan
+        self.site = site
+        self.outcome = Outcome.of(plan)
+        self._connection: connect.Connection | None = None
+        self._group: ActorGroup | None = None
+
+    def prepare(self) -> None:
+        """See ``rayio.pipeline.engine.Engine``; starts a local Ray where there is no cluster to use."""
+        say = self.site.reporter.say
+        is_there = self.site.address or os.environ.get("RAY_ADDRESS")
+        say("connecting to Ray" if is_there else "starting a local Ray")
+        connection = self._connection = connect.connect(self.site.address, self.site.directory.log)
+        if self.plan.payload:
+            bound = connect.in_flight_bytes(self.plan.scenario.cluster.nodes, connection)
+            self.plan = replace(self.plan, auto_bytes_in_flight=bound)
+        warnings = connect.preflight(self.plan, connection)
+        for text in warnings:
+            say(f"warning: {text}")
+        self.outcome.notes += warnings
+        nodes = [_described(node) for node in connection.nodes]
+        self.outcome.info |= {"ray": connection.nodes[0].ray, "nodes": nodes, "is_our_ray": connection.is_ours}
+
+    def run(self, watch: Watch) -> None:
+        """See ``rayio.pipeline.engine.Engine``."""
+        assert self._connection is not None
+        site, say = self.site, self.site.reporter.say
+        group = self._group = ActorGroup(self.plan, self._connection, site.directory.path, site.root, site.run_id)
+        group.start(say)
+        began, told = time.monotonic(), 0
+        say(f"{len(group.handles)} actors are running")
+
+        def look(progress: Mapping[str, Any]) -> None:
+            nonlocal told
+            for restart in group.restarts[told:]:
+                say(_restarted(restart))
+            told = len(group.restarts)
+            watch(progress, time.monotonic() - began)
+
+        group.live(look)
+
+    def close(self) -> None:
+        """See ``rayio.pipeline.engine.Engine``."""
+        try:
+            if self._group is not None:
+                self._end(self._group)
+        finally:
+            if self._connection is not None:
+                with uninterrupted():  # a second Ctrl-C waits until Ray is down
+                    self._connection.close()
+
+    def _end(self, group: ActorGroup) -> None:
+        """End the actors, and keep what they left behind."""
+        try:
+            group.close()
+        finally:
+            outcome = self.outcome
+            for tally in group.tallies:
+                outcome.tallies[tally.rank] = tally
+            outcome.recorded = group.recorded
+            outcome.notes += [*(_restarted(restart) for restart in group.restarts), *drifts(group.clocks)]
+            same = {"boot_id": Anchor.new().boot_id, "offset_ns": 0, "error_ns": 0}
+            clocks = {str(node): group.clocks.get(node, same) for node in range(self.plan.scenario.cluster.nodes)}
+            outcome.info |= {"actors": group.actors, "restarts": group.restarts, "clocks": clocks}
+
+
+def _described(node: connect.Node) -> dict[str, Any]:
+    return {"id": node.node_id, "host": node.host, "python": node.python, "object_store_bytes": node.object_store_bytes}
+
+
+def _restarted(restart: Mapping[str, Any]) -> str:
+    return (
+        f"{restart['actor']} died and was started again (pid {restart['pid']}); "
+        f"nothing was heard of it for {restart['silent_seconds']:.1f} s"
+    )

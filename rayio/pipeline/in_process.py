@@ -1,0 +1,211 @@
+"""All roles of a plan in one process: what queues, readers, barrier and writers are where no message has to travel.
+
+The local and the virtual engine are this on two kernels. ``costs`` (a lease, a put, a take, a transfer, a barrier) are
+what the messages of the Ray engine take: on the virtual clock they pass here, so that a prediction includes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from pathlib import Path
+
+from rayio.pipeline import roles
+from rayio.pipeline.barrier import Barrier
+from rayio.pipeline.env import Env, Shard, Where
+from rayio.pipeline.kernel import Future, Kernel
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.loading import Loading
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.prefetch import PrefetchQueue
+from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, Take
+from rayio.pipeline.wiring import Wiring
+from rayio.scenario.model import Costs
+from rayio.storage.base import Served
+from rayio.storage.model import Device, LocalArbiter
+from rayio.trace.recorder import Recorder
+
+#: Messages that take no time, besides what the engine's own take.
+FREE = Costs()
+
+
+class LocalQueue:
+    """A rank's end of a queue in the same process."""
+
+    __slots__ = ("_told", "consumed", "queue")
+
+    def __init__(self, queue: PrefetchQueue) -> None:
+        self.queue = queue
+        self.consumed = Consumed()
+        #: What the queue was told last: it is the next request as well, as long as the epoch lasts.
+        self._told: Take | None = None
+
+    async def get(self, at: Where) -> Delivery:
+        """Take the next batch; the window moves at once."""
+        if self.consumed.open(at.epoch) or self._told is None:
+            self._told = self.consumed.take(1, at.attempt)
+        (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
+        self.consumed.add(delivery.step)
+        self._told = self.consumed.take(1, at.attempt)
+        self.queue.heard(self._told)
+        return delivery
+
+
+class Workers:
+    """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
+
+    __slots__ = ("_names", "_waiting", "costs", "envs", "is_free", "loading")
+
+    def __init__(self, envs: list[Env], loading: Loading, costs: Costs) -> None:
+        self.envs = envs
+        self.loading = loading
+        self.costs = costs
+        #: Whether a lease costs nothing but the read.
+        self.is_free = not any((costs.lease, costs.put, costs.take, costs.transfer_latency, costs.transfer_bandwidth))
+        self._names = [f"{env.name} to be free" for env in envs]
+        #: By worker: None when it is free, else who waits for it, in order.
+        self._waiting: list[list[Future] | None] = [None] * len(envs)
+
+    async def submit(self, lease: Lease) -> list[Delivery]:
+        """Have a lease read once its worker has read those before."""
+        worker = lease.worker
+        env = self.envs[worker]
+        arrives = 0 if self.is_free else env.kernel.now() + round(self.costs.lease * 1e9)
+        waiting = self._waiting[worker]
+        if waiting is None:
+            self._waiting[worker] = []
+        else:
+            turn = env.kernel.future(self._names[worker])
+            waiting.append(turn)
+            await turn
+        try:
+            if self.is_free:
+                return await roles.read_lease(env, self.loading, lease)
+            if self.costs.lease:
+                await env.kernel.sleep_until(arrives)
+            batches = await roles.read_lease(env, self.loading, lease)
+            at = Where(lease.rank, lease.epoch, lease.steps[-1], lease.attempt)
+            if self.costs.put or self.costs.take:
+                await env.sleep("put", self.costs.put, at)
+        finally:
+            self._release(worker)
+        rate = self.costs.transfer_bandwidth
+        moved = sum(b.nbytes for b in batches) / rate if rate and self.loading.payload else 0.0
+        if moving := self.costs.transfer_latency + moved:
+            await env.sleep("transfer", moving, at, lane=1)
+        if self.costs.take:
+            await self._pass(env, self.costs.take)
+        return batches
+
+    def _release(self, worker: int) -> None:
+        """Let a worker take the next lease that waits for it and was not given up."""
+        waiting = self._waiting[worker]
+        while waiting:
+            turn = waiting.pop(0)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._waiting[worker] = None
+
+    @staticmethod
+    def _pass(env: Env, seconds: float) -> Awaitable[None]:
+        return env.kernel.sleep_until(env.kernel.now() + round(seconds * 1e9))
+
+
+class LocalBarrier:
+    """A rank's end of a barrier in the same process; its answer takes ``delay_ns``."""
+
+    __slots__ = ("barrier", "delay_ns")
+
+    def __init__(self, barrier: Barrier, delay_ns: int) -> None:
+        self.barrier = barrier
+        self.delay_ns = delay_ns
+
+    def announce(self, at: Where, deadline: int) -> Awaitable[int]:
+        """Announce this rank's deadline."""
+        rank, epoch, step, attempt = at
+        answer = self.barrier.announce(rank, epoch, step, attempt, deadline)
+        if not self.delay_ns:
+            return answer
+        return self.barrier.kernel.spawn(self._delayed(answer), f"barrier answers rank-{rank}")
+
+    async def _delayed(self, answer: Future) -> int:
+        latest = int(await answer)
+        await self.barrier.kernel.sleep_until(self.barrier.kernel.now() + self.delay_ns)
+        return latest
+
+
+class LocalWriter:
+    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered ``delay_ns`` later."""
+
+    def __init__(self, env: Env, delay_ns: int) -> None:
+        self.env = env
+        self.delay_ns = delay_ns
+        self._last: Future | None = None
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Have a shard written after those before it."""
+        before = self._last
+        mine = self._last = self.env.kernel.future(f"{self.env.name} to be free")
+        if before is not None:
+            await before
+        try:
+            served = await roles.write_shard(self.env, shard, at)
+        finally:
+            mine.set_result(None)
+        if self.delay_ns:
+            await self.env.kernel.sleep_until(self.env.kernel.now() + self.delay_ns)
+        return served
+
+
+class InProcess:
+    """All roles of a plan in this process, and the ports between them. Real storage is under ``root``."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        kernel: Kernel,
+        recorder: Recorder,
+        tallies: list[Tally],
+        root: Path = Path(),
+        costs: Costs = FREE,
+    ) -> None:
+        self.plan = plan
+        self.kernel = kernel
+        self.costs = costs
+        #: What each rank has consumed so far.
+        self.tallies = tallies
+        self.wiring = Wiring(
+            plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(costs.step * 1e9)
+        )
+        self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
+        self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets), round(costs.barrier * 1e9))
+        self._writers: dict[int, LocalWriter] = {}
+        #: The readers of each rank, which its two queues share.
+        self._workers: dict[int, Workers] = {}
+
+    async def run(self) -> None:
+        """Live every rank's life to its end."""
+        delay_ns = round(self.costs.checkpoint * 1e9)
+        for number in range(self.plan.num_writers):
+            self._writers[number] = LocalWriter(self.wiring.writer(number), delay_ns)
+        await self.kernel.gather(*(self.wiring.rank(tally.rank, self, tally) for tally in self.tallies))
+
+    def arbiter(self, device: int) -> LocalArbiter:
+        """See ``rayio.pipeline.wiring.Devices``."""
+        return LocalArbiter(self._devices[device])
+
+    def queue(self, spec: QueueSpec, *, evaluating: bool) -> LocalQueue:
+        """See ``rayio.pipeline.wiring.RankPorts``; a rank's readers are made with its first queue."""
+        workers = self._workers.get(spec.rank)
+        if workers is None:
+            readers = [self.wiring.reader(spec.rank, worker) for worker in range(spec.num_workers)]
+            workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs)
+        return LocalQueue(self.wiring.queue(spec, workers.submit, evaluating=evaluating))
+
+    def barrier(self) -> LocalBarrier:
+        """See ``rayio.pipeline.wiring.RankPorts``."""
+        return self._barrier
+
+    def writers(self, rank: int) -> Mapping[int, LocalWriter]:
+        """See ``rayio.pipeline.wiring.RankPorts``."""
+        return self._writers

@@ -1,0 +1,61 @@
+"""What the engines of this process do alike around their roles: bound memory, and store the spans as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import psutil
+
+from rayio.pipeline.engine import Outcome, Site
+from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
+from rayio.trace.parts import Parts
+from rayio.trace.progress import Progress
+from rayio.trace.recorder import Recorder
+from rayio.trace.span import schema
+from rayio.trace.store import to_ipc
+
+
+class Recording:
+    """The recorder of this process, emptied into the run directory while the roles live."""
+
+    def __init__(self, plan: Plan, site: Site, outcome: Outcome) -> None:
+        self.recorder = Recorder(resolution_ns=plan.scenario.trace.resolution_ns)
+        self.outcome = outcome
+        self.progress = Progress()
+        self.parts = Parts(site.directory)
+        to_ipc(schema().empty_table())  # loads Arrow now: in the middle of a run it would stop every role's clock
+
+    def look(self) -> Mapping[str, Any]:
+        """Store what was recorded since the last look; give the sums so far."""
+        table = self.recorder.drain()
+        if table is not None:
+            self.progress.add(table)
+            self.parts.keep(table)
+        return self.progress.snapshot()
+
+    def close(self) -> None:
+        """Store the rest.
+
+        Raises:
+            StorageError: it could not be written.
+        """
+        self.parts.keep(self.recorder.drain())
+        self.outcome.recorded = self.recorder.recorded
+        self.parts.write(is_last=True)
+
+
+def bounded(plan: Plan) -> Plan:
+    """Give the plan with what ``loader.max_bytes_in_flight: auto`` comes to: a share of the memory that is free now."""
+    if not plan.payload:
+        return plan
+    free = psutil.virtual_memory().available // plan.scenario.cluster.nodes
+    return replace(plan, auto_bytes_in_flight=int(IN_FLIGHT_SHARE * free))
+
+
+def threads_note(plan: Plan, engine: str) -> list[str]:
+    """Say that ``loader.worker: thread`` changes nothing where all roles share a process."""
+    if plan.scenario.loader.worker != "thread":
+        return []
+    return [f"loader.worker=thread: is for Ray; on the {engine} engine all roles share one process"]

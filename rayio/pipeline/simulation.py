@@ -1,0 +1,48 @@
+"""The virtual engine: every role in this process, on a clock that jumps (``rayio.pipeline.virtual``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from rayio.pipeline.engine import Outcome, Site, Watch
+from rayio.pipeline.in_process import InProcess
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.recording import Recording, bounded, threads_note
+from rayio.pipeline.virtual import VirtualKernel
+from rayio.trace.recorder import Recorder
+
+
+def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callable[[], None] | None = None) -> None:
+    """Run a plan on the virtual clock, booking into ``tallies`` (one per rank). Storage is always the model.
+
+    ``watch`` is called about once a second of wall time.
+    """
+    kernel = VirtualKernel(watch)
+    recorder.pid = 0
+    kernel.run(InProcess(plan, kernel, recorder, tallies, costs=plan.scenario.costs).run())
+
+
+class VirtualEngine:
+    """Runs a plan in no time."""
+
+    is_virtual: ClassVar[bool] = True
+
+    def __init__(self, plan: Plan, site: Site) -> None:
+        self.plan = bounded(plan)
+        self.outcome = Outcome.of(plan)
+        self.outcome.notes += threads_note(plan, "virtual")
+        self._recording = Recording(plan, site, self.outcome)
+
+    def prepare(self) -> None:
+        """See ``rayio.pipeline.engine.Engine``: there is nothing to reach."""
+
+    def run(self, watch: Watch) -> None:
+        """See ``rayio.pipeline.engine.Engine``."""
+        recording = self._recording
+        simulate(self.plan, recording.recorder, self.outcome.tallies, lambda: watch(recording.look(), None))
+
+    def close(self) -> None:
+        """See ``rayio.pipeline.engine.Engine``."""
+        self._recording.close()

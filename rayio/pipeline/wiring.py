@@ -1,0 +1,175 @@
+"""How a role's world is made: from the plan, and from ports that its engine supplies.
+
+Every engine makes its roles here, so what a scenario says about storage, tracing, queues and phases is put into
+practice once. An engine with processes of its own makes one ``Wiring`` in each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Protocol
+
+from rayio.pipeline import roles
+from rayio.pipeline.env import BarrierPort, Env, QueuePort, Where, WriterPort
+from rayio.pipeline.kernel import Kernel, WallKernel, Work
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.loading import Loading
+from rayio.pipeline.phases import PhasedQueue
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.prefetch import PrefetchQueue, Submit
+from rayio.pipeline.queue import Delivery, QueueSpec, QueueState
+from rayio.storage.base import Storage
+from rayio.storage.model import Arbiter, Latencies, ModelStorage
+from rayio.storage.posix import PosixStorage
+from rayio.trace.recorder import Recorder
+
+
+class Devices(Protocol):
+    """What an engine supplies to every role of a process that uses modelled storage."""
+
+    def arbiter(self, device: int) -> Arbiter:
+        """Reach a modelled storage device."""
+
+
+class RankPorts(Protocol):
+    """What an engine supplies to the ranks of a process."""
+
+    def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
+        """Reach the prefetch queue of a rank, or the one for its evaluations."""
+
+    def barrier(self) -> BarrierPort:
+        """Reach the barrier of all ranks."""
+
+    def writers(self, rank: int) -> Mapping[int, WriterPort]:
+        """Reach the checkpoint writers that a rank sends shards to, by number."""
+
+
+class InlineQueue:
+    """No queue: with ``num_workers: 0`` the rank reads its own batches, inside its wait for them."""
+
+    def __init__(self, env: Env, loading: Loading) -> None:
+        self.env = env
+        self.loading = loading
+
+    async def get(self, at: Where) -> Delivery:
+        """Read the batch now."""
+        return await roles.load_batch(self.env, self.loading, at, worker=0, lane=1)
+
+
+class Wiring:
+    """Makes the worlds of the roles that share a process.
+
+    ``num_ranks`` is how many ranks they belong to. ``born`` is when the process began (ns); None is now. ``late_ns`` is
+    how late a rank's steps end on a clock that is not late by itself.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        kernel: Kernel,
+        recorder: Recorder,
+        root: Path,
+        devices: Devices,
+        *,
+        num_ranks: int,
+        born: int | None = None,
+        late_ns: int = 0,
+    ) -> None:
+        self.plan = plan
+        self.kernel = kernel
+        self.recorder = recorder
+        self.root = root
+        self.devices = devices
+        self.num_ranks = num_ranks
+        self.born = born
+        self.late_ns = late_ns
+        self._modelled: dict[int, ModelStorage] = {}
+        self._latencies = Latencies(plan.first_byte.draw, plan.scenario.seed, num_ranks)
+
+    @cached_property
+    def loading(self) -> Loading:
+        """The batches of this process's ranks."""
+        return self.plan.loading(self.num_ranks)
+
+    def reader(self, rank: int, worker: int) -> Env:
+        """Make a reader's world."""
+        node = self.plan.node_of_reader(rank, worker)
+        env = self._env("reader", f"{rank}-{worker}", node)
+        env.storage = self._datasets(node)
+        return env
+
+    def queue(self, spec: QueueSpec, submit: Submit, *, evaluating: bool) -> PrefetchQueue:
+        """Make a rank's prefetch queue, whose leases ``submit`` carries to the readers."""
+        samplers, rank = self.loading.samplers, spec.rank
+
+        def step_bytes(epoch: int, step: int) -> int:
+            return samplers.of(epoch).step_bytes(epoch, rank, step)
+
+        env = self._env("queue", f"{rank}-eval" if evaluating else str(rank), self.plan.node_of_rank(rank))
+        return PrefetchQueue(env, QueueState(spec, step_bytes), submit)
+
+    def writer(self, number: int) -> Env:
+        """Make a checkpoint writer's world."""
+        checkpointing = self.plan.checkpointing
+        assert checkpointing is not None
+        node = self.plan.node_of_writer(number)
+        env = self._env("checkpoint_writer", str(number), node)
+        env.storage = self._storage(node, checkpointing.path)
+        return env
+
+    def rank(self, rank: int, ports: RankPorts, tally: Tally, attempt: int = 0) -> Work[None]:
+        """Make a rank's world, and give its life in it as a coroutine; what it consumes is booked into ``tally``."""
+        env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
+        env.writers = ports.writers(rank)
+        env.late_ns = self.late_ns
+        if self.plan.has_barrier:
+            env.barrier = ports.barrier()
+        env.queue = self._batches(env, rank, ports)
+        return roles.train(env, self.plan.training(rank), tally, attempt)
+
+    def _batches(self, env: Env, rank: int, ports: RankPorts) -> QueuePort:
+        """Say where a rank gets its batches: it reads them, or it has a queue, or two when it evaluates."""
+        plan = self.plan
+        if plan.scenario.loader.num_workers == 0:
+            env.storage = self._datasets(plan.node_of_rank(rank))
+            return InlineQueue(env, self.loading)
+        training = ports.queue(plan.queue(rank), evaluating=False)
+        if plan.evaluation is None:
+            return training
+        evaluation = ports.queue(plan.queue(rank, evaluating=True), evaluating=True)
+        return PhasedQueue(training, evaluation, len(plan.steps))
+
+    def _datasets(self, node: int) -> Storage:
+        return self.plan.data_storage(partial(self._storage, node))
+
+    def _storage(self, node: int, path: str) -> Storage:
+        """Connect a role of a node to storage. Connections to a modelled device hold no state: roles share them."""
+        plan, trace = self.plan, self.plan.scenario.trace
+        if not plan.modelled:
+            anchor = self.kernel.anchor if trace.is_itemised and isinstance(self.kernel, WallKernel) else None
+            return PosixStorage(self.root / path, self.kernel.threaded, anchor)
+        device = plan.device_of_node(node)
+        if device not in self._modelled:
+            self._modelled[device] = ModelStorage(
+                self.devices.arbiter(device),
+                plan.device,
+                self._latencies,
+                self.kernel,
+                io_depth=plan.scenario.loader.io_depth,
+                is_itemised=trace.is_itemised,
+            )
+        return self._modelled[device]
+
+    def _env(self, role: str, index: str, node: int) -> Env:
+        return Env(
+            self.kernel,
+            self.recorder,
+            role=role,
+            index=index,
+            node=node,
+            born=self.born,
+            level=self.plan.scenario.trace.level,
+            is_capturing=not self.plan.modelled,
+        )
