@@ -51,7 +51,8 @@ def library(function: Callable[[Any], Any]) -> Midway:
 
 
 def real(**overrides: Any) -> Any:
-    return scenario(dataset__path="data", dataset__sample_bytes="20 kB", train__compute="60 ms", **overrides)
+    small = {"dataset__path": "data", "dataset__sample_bytes": "20 kB", "train__compute": "60 ms"}
+    return scenario(**{"trace__tasks": True, **small, **overrides})
 
 
 def folder_of(done: Run) -> Path:
@@ -189,23 +190,30 @@ def test_killed_tasks_keep_what_had_ended_and_another_actor_goes_on_when_the_one
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_run_that_is_coarse_tells_tasks_nothing_and_another_tells_them_of_itself(tmp_path: Path) -> None:
-    def look(_: Any) -> dict[str, str | None]:
+def test_only_a_run_that_asks_for_tasks_tells_them_of_itself_and_wraps_what_submits_them(tmp_path: Path) -> None:
+    def look(_: Any) -> dict[str, Any]:
         import os
 
         import ray
+        from ray.actor import ActorClass
+        from ray.remote_function import RemoteFunction
 
         def told() -> dict[str, str | None]:
             return {name: os.environ.get(name) for name in ("OTEL_PYTHON_TRACER_PROVIDER", "RAYIO_RUN")}
 
-        seen: dict[str, str | None] = ray.get(ray.remote(num_cpus=0)(told).remote())
-        return seen
+        seen: dict[str, Any] = ray.get(ray.remote(num_cpus=0)(told).remote())
+        submitting = RemoteFunction._remote, ActorClass._remote
+        return seen | {"whose": {Path(function.__code__.co_filename).parts[-3] for function in submitting}}
 
-    coarse, fine = library(look), library(look)
-    run(real(trace__level="step"), root=tmp_path, out="coarse", reporter=coarse)
-    assert coarse.told == {PROVIDER: None, RUN: None}
-    done = run(real(), root=tmp_path, out="fine", reporter=fine)
-    assert fine.told == {PROVIDER: "rayio", RUN: name_of(done.directory.info["run_id"])}
+    def seen(out: str, **overrides: Any) -> tuple[Run, dict[str, Any]]:
+        looking = library(look)
+        return run(real(**overrides), root=tmp_path, out=out, reporter=looking), looking.told
+
+    nothing = {PROVIDER: None, RUN: None, "whose": {"ray"}}  # Ray wraps them too, for its own tracing
+    assert seen("unasked", trace__tasks=False)[1] == nothing
+    assert seen("coarse", trace__level="step")[1] == nothing
+    done, fine = seen("fine")
+    assert fine == {PROVIDER: "rayio", RUN: name_of(done.directory.info["run_id"]), "whose": {"rayio"}}
 
 
 @pytest.mark.usefixtures("local_ray")

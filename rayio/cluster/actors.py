@@ -117,7 +117,9 @@ class Host:
         )
         if offspring is None:
             return []
-        if not offspring.is_told or (shared := hosts.share(run, *here, self.is_eager)) is None:
+        if not self.plan.scenario.trace.captures_tasks or not offspring.is_told:
+            return [offspring]
+        if (shared := hosts.share(run, *here, self.is_eager)) is None:
             return [offspring]
         tell(children.variables(run))
         return [offspring, shared]

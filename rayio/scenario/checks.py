@@ -122,6 +122,8 @@ def idle(scenario: Scenario) -> list[str]:
         )
     if loader.scaling == "weak" and derive.is_replicated(scenario):
         said.append("loader.scaling=weak: changes nothing with loader.partition=replicated, which is every rank's own")
+    if scenario.trace.tasks and not scenario.trace.captures:
+        said.append(f"trace.tasks=true: no span of theirs is kept with trace.level={scenario.trace.level}")
     return said
 
 

@@ -318,6 +318,8 @@ class Trace(Section):
     ] = "batch"
     #: What times in spans are cut down to.
     resolution: Annotated[Literal["1 ns", "1 us"], choice("1 ns", "1 us")] = "1 ns"
+    #: Whether Ray's methods that submit tasks and actors are wrapped, so that spans of what libraries submit are kept.
+    tasks: bool = False
 
     @property
     def resolution_ns(self) -> int:
@@ -328,6 +330,11 @@ class Trace(Section):
     def captures(self) -> bool:
         """Whether spans of other libraries (OpenTelemetry) are kept."""
         return self.level not in ("none", "step")
+
+    @property
+    def captures_tasks(self) -> bool:
+        """Whether those of Ray tasks and actors that a library submits are kept too."""
+        return self.captures and self.tasks
 
     @property
     def is_itemised(self) -> bool:
