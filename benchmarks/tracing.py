@@ -41,7 +41,8 @@ from rayio.pipeline.plan import Plan
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.scenario.load import build
 from rayio.session import execute
-from rayio.storage.posix import PosixStorage
+from rayio.storage.posix import PosixStore
+from rayio.storage.real import RealStorage
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
@@ -147,9 +148,10 @@ def requests(folder: Path) -> None:
 
     recorder = Recorder()
     writer = recorder.register("reader", "0-0", 0)
-    plain, itemised = PosixStorage(folder, now), PosixStorage(folder, now, 0)
+    store = PosixStore(folder)
+    plain, itemised = RealStorage(store, now), RealStorage(store, now, 0)
 
-    def calls(storage: PosixStorage) -> Callable[[], None]:
+    def calls(storage: RealStorage) -> Callable[[], None]:
         async def some() -> None:
             for step in range(leases):
                 served = await storage.read(None, load)  # type: ignore[arg-type]

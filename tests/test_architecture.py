@@ -16,14 +16,15 @@ FILES = sorted(ROOT.rglob("*.py"))
 #: Rooms by how high they stand; a module imports from strictly lower rooms, or from its own.
 LEVEL = {
     "errors": 0, "units": 0, "seeds": 0, "registry": 0, "replacing": 0, "interrupts": 0, "reporter": 0, "results": 0,
-    "scenario": 1, "storage": 1, "trace": 1,
-    "data": 2, "otel": 2, "collectors": 2, "dlio": 2,
-    "pipeline": 3, "analyze": 3, "export": 3,
-    "cluster": 4,
-    "session": 5,
-    "predict": 5,
-    "report": 6,
-    "cli": 7,
+    "storage": 1,
+    "scenario": 2, "trace": 2,
+    "data": 3, "otel": 3, "collectors": 3, "dlio": 3,
+    "pipeline": 4, "analyze": 4, "export": 4,
+    "cluster": 5,
+    "session": 6,
+    "predict": 6,
+    "report": 7,
+    "cli": 8,
 }  # fmt: skip
 
 #: The package's own front doors, which stand above all.

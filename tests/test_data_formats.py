@@ -21,7 +21,9 @@ from rayio.data.sampler import Sampler
 from rayio.errors import DataError, StorageError
 from rayio.scenario.distribution import Constant, Distribution, Uniform
 from rayio.storage.base import Opener
-from rayio.storage.posix import Asked, counted_opener
+from rayio.storage.counted import Asked
+from rayio.storage.posix import PosixStore
+from rayio.storage.real import counted_opener
 
 #: Every format as it is, and hdf5 in chunks of whole samples and of parts of one.
 CASES = [(form, None) for form in FORMATS.values()] + [(FORMATS["hdf5"], 90), (FORMATS["hdf5"], 21)]
@@ -93,7 +95,7 @@ def test_what_is_written_is_read_in_any_order_with_the_planned_requests(  # type
     if data.draw(st.booleans()):
         samples.sort()
     batch, asked = batch_of(layout, samples), Asked()
-    ids, out = read(form, counted_opener(root, asked), layout, batch)
+    ids, out = read(form, counted_opener(PosixStore(root), asked), layout, batch)
     assert ids == samples
     assert out.tobytes() == expected_bytes(layout, batch)
     planned = form.requests(layout, batch)
@@ -254,7 +256,7 @@ def test_files_that_changed_places_are_told(form: Format, tmp_path: Path) -> Non
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)
-    opener = counted_opener(tmp_path, Asked())
+    opener = counted_opener(PosixStore(tmp_path), Asked())
     with pytest.raises(DataError, match=r"sample 4 .*expected id 4, found the sample with id 1: files were swapped"):
         read(form, opener, layout, batch_of(layout, [8, 4]))
 
@@ -264,7 +266,7 @@ def test_a_file_of_another_dataset_is_refused(form: Format, tmp_path: Path) -> N
     layout = dataset(tmp_path, form, size=Constant(value=40))
     dataset(tmp_path, form, size=Constant(value=40), seed=6)
     with pytest.raises(DataError, match=r"sample 4 \(row 1\): .*checksum.*of another dataset"):
-        read(form, counted_opener(tmp_path, Asked()), layout, batch_of(layout, [4]))
+        read(form, counted_opener(PosixStore(tmp_path), Asked()), layout, batch_of(layout, [4]))
 
 
 @pytest.mark.parametrize(
@@ -279,7 +281,7 @@ def test_a_file_of_another_sample_size_is_refused(form: Format, shape: str, tmp_
     dataset(tmp_path, form, size=Constant(value=40))
     layout = Layout(4, 3, Constant(value=48), 5, form.extension)
     with pytest.raises(DataError, match=rf"sample 4 .*expected {shape}"):
-        read(form, counted_opener(tmp_path, Asked()), layout, batch_of(layout, [4]))
+        read(form, counted_opener(PosixStore(tmp_path), Asked()), layout, batch_of(layout, [4]))
 
 
 @every_format
@@ -296,7 +298,7 @@ def test_a_foreign_file_is_refused(form: Format, content: bytes) -> None:
 def test_a_missing_file_is_named_with_the_sample_that_is_missed(form: Format, tmp_path: Path) -> None:
     layout = dataset(tmp_path, form)
     (tmp_path / layout.path(2)).unlink()
-    for opener in (counted_opener(tmp_path, Asked()), lambda path: (tmp_path / path).open("rb")):
+    for opener in (counted_opener(PosixStore(tmp_path), Asked()), lambda path: (tmp_path / path).open("rb")):
         with pytest.raises(DataError, match=r"000000002\.\w+: sample 7 .*missing"):
             read(form, opener, layout, batch_of(layout, [0, 7]))
 
@@ -307,14 +309,14 @@ def test_a_folder_in_a_files_place_is_a_storage_error(form: Format, tmp_path: Pa
     (tmp_path / layout.path(2)).unlink()
     (tmp_path / layout.path(2)).mkdir()
     with pytest.raises(StorageError, match="a folder is in the place of this file"):
-        read(form, counted_opener(tmp_path, Asked()), layout, batch_of(layout, [7]))
+        read(form, counted_opener(PosixStore(tmp_path), Asked()), layout, batch_of(layout, [7]))
 
 
 @every_format
 def test_samples_of_one_file_open_it_once_and_neighbours_are_one_read(form: Format, tmp_path: Path) -> None:
     layout = dataset(tmp_path, form, 2, 8, Constant(value=10_000))
     asked = Asked()
-    read(form, counted_opener(tmp_path, asked), layout, batch_of(layout, [0, 1, 2, 9, 7, 5]))
+    read(form, counted_opener(PosixStore(tmp_path), asked), layout, batch_of(layout, [0, 1, 2, 9, 7, 5]))
     assert asked.opens == 2
     # What each file needs first; then 0-2, 7, 5 of one and 9 of the other.
     heads = {"npz": 2, "hdf5": 1, "tfrecord": 0}[next(name for name in FORMATS if FORMATS[name] is form)]
@@ -384,7 +386,7 @@ def test_a_buffer_of_the_wrong_length_is_our_own_fault(tmp_path: Path) -> None:
     layout = dataset(tmp_path, FORMATS["npz"])
     batch = batch_of(layout, [1])
     with pytest.raises(ValueError, match="out has 3 bytes"):
-        FORMATS["npz"].read(counted_opener(tmp_path, Asked()), layout, batch, np.zeros(3, np.uint8))
+        FORMATS["npz"].read(counted_opener(PosixStore(tmp_path), Asked()), layout, batch, np.zeros(3, np.uint8))
 
 
 @pytest.mark.parametrize(("size", "requests"), [(5000, [4096, 4096, 5000] * 4), (100, [598, 100] * 4)])

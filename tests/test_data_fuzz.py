@@ -25,7 +25,8 @@ from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, StorageError
 from rayio.scenario.distribution import Constant
 from rayio.storage.base import Opener
-from rayio.storage.posix import PosixStorage
+from rayio.storage.posix import PosixStore
+from rayio.storage.real import RealStorage
 
 T = TypeVar("T")
 
@@ -89,7 +90,7 @@ def outcome(case: str, contents: dict[int, bytes], samples: list[int]) -> str:
     told, found = "", [-1]
     with changed(case, contents):
         try:
-            PosixStorage(ROOTS[case], inline).read(form.requests(layout, batch), load).send(None)
+            RealStorage(PosixStore(ROOTS[case]), inline).read(form.requests(layout, batch), load).send(None)
         except (DataError, StorageError) as error:
             told = str(error)
         except StopIteration as done:  # nothing in it waits for anything

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from rayio.data.formats import FORMATS
-from rayio.data.generate import TOKEN, Report, prepare, verify
+from rayio.data.generate import Report, prepare, verify
 from rayio.data.layout import Layout
 from rayio.data.manifest import NAME
 from rayio.errors import DataError, StorageError
 from rayio.scenario.distribution import Constant, Normal
+from rayio.storage.posix import TOKEN
 
 LAYOUT = Layout(30, 2, Normal(mean=300, stdev=100), 5)
 as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")

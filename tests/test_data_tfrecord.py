@@ -17,7 +17,8 @@ from rayio.data.formats.tfrecord import READ_BYTES, _around, _starts, decode, ma
 from rayio.data.layout import Layout
 from rayio.errors import DataError
 from rayio.scenario.distribution import Constant
-from rayio.storage.posix import Asked, CountedFile
+from rayio.storage.counted import Asked
+from rayio.storage.posix import PosixFile
 
 FORM = FORMATS["tfrecord"]
 
@@ -148,7 +149,7 @@ def test_a_long_run_is_read_in_pieces_of_whole_records(tmp_path: Any) -> None:
     (tmp_path / "f").write_bytes(written(layout, 0))
     batch, asked = layout.whole_file(0), Asked()
     out = np.zeros(batch.total_bytes, np.uint8)
-    assert FORM.read(lambda path: CountedFile(tmp_path / "f", asked), layout, batch, out).tolist() == [*range(5)]  # type: ignore[arg-type,return-value]
+    assert FORM.read(lambda path: PosixFile(tmp_path / "f", asked), layout, batch, out).tolist() == [*range(5)]  # type: ignore[arg-type,return-value]
     planned = FORM.requests(layout, batch)
     assert asked.requests == len(planned.nbytes) == 3
     assert planned.nbytes.max() <= READ_BYTES

@@ -289,7 +289,7 @@ def test_a_run_directory_that_cannot_be_written_still_prints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = simulated(tmp_path)
-    (run.path / "report.html.tmp").mkdir()  # nothing can be written under this name, not even by root
+    (run.path / "report.html").mkdir()  # nothing can be written under this name, not even by root
     capsys.readouterr()
     assert command("report", run.path) == 0
     said = capsys.readouterr()

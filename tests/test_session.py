@@ -428,7 +428,7 @@ def test_a_collector_that_ray_kills_for_its_memory_is_one_line(monkeypatch: pyte
 
 
 def test_an_evaluation_dataset_that_is_another_is_told_by_its_own_keys(home: Path) -> None:
-    def generated(files: int) -> Path:
+    def generated(files: int) -> Path | str:
         evaluated = {"dataset__eval": {"num_files": files}, "train__evaluate": {"compute": "1 ms"}}
         return rayio.generate(scenario(dataset__path="data", **evaluated), root=home)
 

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from rayio.errors import DataError, StorageError
 from rayio.storage.base import Opener, Requests, Served
-from rayio.storage.posix import WINDOW_BYTES, Asked, CountedFile, PosixStorage, refusal
+from rayio.storage.counted import WINDOW_BYTES, Asked
+from rayio.storage.posix import PosixFile, PosixStore, refusal
+from rayio.storage.real import RealStorage
 
 T = TypeVar("T")
 NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))
@@ -29,11 +31,11 @@ async def inline(function: Callable[[], T]) -> T:
 
 
 def read(root: Path, load: Callable[[Opener], T]) -> Served[T | None]:
-    return asyncio.run(PosixStorage(root, inline).read(NOTHING, load))
+    return asyncio.run(RealStorage(PosixStore(root), inline).read(NOTHING, load))
 
 
 def write(root: Path, path: str, num_bytes: int, request_bytes: int = 1000, *, fsync: bool = False) -> Served[None]:
-    return asyncio.run(PosixStorage(root, inline).write(path, num_bytes, request_bytes, fsync=fsync))
+    return asyncio.run(RealStorage(PosixStore(root), inline).write(path, num_bytes, request_bytes, fsync=fsync))
 
 
 def files_in(root: Path) -> list[str]:
@@ -47,7 +49,7 @@ def test_a_counted_file_reads_like_any_other(content, moves, tmp_path_factory) -
     path = tmp_path_factory.mktemp("files") / "f"
     path.write_bytes(content)
     asked = Asked()
-    with CountedFile(path, asked) as ours, io.BytesIO(content) as like:
+    with PosixFile(path, asked) as ours, io.BytesIO(content) as like:
         for move, number in moves:
             if move == "seek":
                 assert ours.seek(number) == like.seek(number)

@@ -324,7 +324,8 @@ def test_a_result_that_is_no_json_leaves_the_old_one(tmp_path: Path, result: dic
 def test_a_span_file_that_cannot_be_written_says_where_and_leaves_nothing(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "run")
     (run.path / "spans").rmdir()
-    with pytest.raises(StorageError, match=r"cannot write .*a\.parquet") as error:
+    (run.path / "spans").touch()
+    with pytest.raises(StorageError, match=r"spans: a part of this path is a file") as error:
         run.write_spans(spans([1]), "a")
     one_line(error)
 

@@ -72,7 +72,7 @@ def _number(value: float, condition: Condition) -> str:
 
 
 def summary(
-    result: Mapping[str, Any], *, run: Path | None = None, dropped_samples: int = 0, capped_samples: int = 0
+    result: Mapping[str, Any], *, run: Path | str | None = None, dropped_samples: int = 0, capped_samples: int = 0
 ) -> str:
     """Write a result as plain text of at most 40 lines, 80 columns but for notes and paths.
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 
 def explain(
-    path: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    path: Annotated[str, typer.Argument(help="A run directory.", metavar="RUN")],
     as_json: Annotated[bool, typer.Option("--json", help="Print the same numbers as JSON.")] = False,
     simulate: Annotated[
         bool, typer.Option(help="Live the run again on the virtual clock, to say what would change it.")

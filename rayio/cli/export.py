@@ -30,7 +30,7 @@ Grpc = Annotated[
 
 
 def export(
-    path: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    path: Annotated[str, typer.Argument(help="A run directory.", metavar="RUN")],
     otlp: Otlp = None,
     grpc: Grpc = None,
     perfetto: Annotated[
@@ -87,7 +87,7 @@ def export(
             _send(directory, path, url, select, by_grpc=by_grpc)
 
 
-def _send(directory: RunDirectory, path: Path, url: str, select: str | None, *, by_grpc: bool) -> None:
+def _send(directory: RunDirectory, path: str, url: str, select: str | None, *, by_grpc: bool) -> None:
     from rayio.collectors.transport import connect
     from rayio.errors import ExportError
     from rayio.export import run as exporting
@@ -125,7 +125,7 @@ def collector(otlp: str | None, grpc: str | None) -> Sender | None:
 
 
 def view(
-    path: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    path: Annotated[str, typer.Argument(help="A run directory.", metavar="RUN")],
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 0,
     select: Annotated[str, typer.Option(help="Steps to show, see rayio export.")] = "all",
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,

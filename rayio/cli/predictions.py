@@ -10,7 +10,7 @@ import typer
 
 
 def calibrate(
-    path: Annotated[Path, typer.Argument(metavar="RUN", help="Directory of a run on Ray or on the local engine.")],
+    path: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a run on Ray or on the local engine.")],
     out: Annotated[
         Path | None,
         typer.Option(help="Scenario file to write; one that is there is replaced.", show_default="print it"),

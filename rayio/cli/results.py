@@ -24,7 +24,7 @@ SHOWN_ROWS = 200
 
 
 def compare(
-    paths: Annotated[list[Path], typer.Argument(help="Run directories; runs of one scenario are repeats.")],
+    paths: Annotated[list[str], typer.Argument(help="Run directories; runs of one scenario are repeats.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare runs: keys that differ, each metric with its difference, and whether it exceeds the noise.
@@ -32,17 +32,18 @@ def compare(
     Example:  rayio compare runs/two runs/four
     """
     from rayio.analyze import compare as comparing
+    from rayio.storage.address import is_path, path_of
 
     if len(paths) < 2:
         raise typer.BadParameter("give at least two run directories")
-    places = [path.resolve() for path in paths]
+    places = [str(path_of(path).resolve()) if is_path(path) else path.rstrip("/") for path in paths]
     if twice := next((path for number, path in enumerate(paths) if places[number] in places[:number]), None):
         raise typer.BadParameter(f"{twice} is given twice; a run is no repeat of itself")
     comparison = comparing.compare([_compared(path) for path in paths])
     print(json.dumps(comparison, indent=2) if as_json else comparing.text(comparison))
 
 
-def _compared(path: Path) -> Compared:
+def _compared(path: str) -> Compared:
     import yaml
 
     from rayio import session
@@ -60,7 +61,7 @@ def _compared(path: Path) -> Compared:
 
 
 def query(
-    path: Annotated[Path, typer.Argument(help="A run directory.")],
+    path: Annotated[str, typer.Argument(help="A run directory.")],
     sql: Annotated[str, typer.Argument(help="One SELECT; the table is spans.")],
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
@@ -137,7 +138,8 @@ def _print_table(table: pa.Table) -> None:
 def dlio_results(
     folder: Annotated[Path, typer.Argument(help="Folder with summary.json and RANK_output.json.", metavar="DIR")],
     out: Annotated[
-        Path | None, typer.Option(help="Run directory to make; must not exist.", show_default="runs/<DIR's name>")
+        str | None,
+        typer.Option(help="Run directory to make; must not exist.", show_default="runs/<DIR's name>", metavar="RUN"),
     ] = None,
 ) -> None:
     """Make a run directory of a result folder of DLIO or MLPerf Storage, and say where its AU went.

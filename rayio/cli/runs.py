@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,12 +26,20 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(help="Dotted overrides: section.key=value ...", metavar="[KEY=VALUE]...")
 ]
 Root = Annotated[
-    Path | None,
-    typer.Option(help="Folder from which the scenario's relative paths and runs/ start.", show_default="here"),
+    str | None,
+    typer.Option(
+        help="Folder or address from which the scenario's relative paths and runs/ start.",
+        show_default="here",
+        metavar="DIR",
+    ),
 ]
 Out = Annotated[
-    Path | None,
-    typer.Option(help="Run directory to make, relative to --root; must not exist.", show_default="runs/<name>-<time>"),
+    str | None,
+    typer.Option(
+        help="Run directory to make, relative to --root, or its address; must not exist.",
+        show_default="runs/<name>-<time>",
+        metavar="DIR",
+    ),
 ]
 TraceLevel = Annotated[
     str | None,
@@ -143,7 +150,7 @@ def run(
             )
         )
         print(runs[-1].summary(), end="\n\n" if repeat > 1 else "\n", flush=True)
-        attempt(runs[-1].path, Terminal().say)
+        attempt(runs[-1].address, Terminal().say)
     if repeat == 1:
         _judge(runs[0])
         return
@@ -152,13 +159,16 @@ def run(
         _judge(done)
 
 
-def _places(out: Path | None, root: Path | None, repeat: int) -> list[Path | None]:
+def _places(out: str | None, root: str | None, repeat: int) -> list[str | None]:
     """Name the run directories of repeats; all must be free before the first one starts."""
+    from rayio import storage
+    from rayio.storage.address import join
+
     if out is None:
         return [None] * repeat
-    places = [out.with_name(f"{out.name}-{number}") for number in range(1, repeat + 1)]
+    places = [f"{out.rstrip('/')}-{number}" for number in range(1, repeat + 1)]
     for place in places:
-        if ((root or Path()) / place).exists():
+        if storage.open(join(root or ".", place)).exists:
             raise typer.BadParameter(f"--out {out} --repeat {repeat}: {place} exists; choose another --out")
     return [*places]
 
@@ -193,10 +203,10 @@ def generate(
 
 
 def report(
-    path: Annotated[Path, typer.Argument(help="A run directory.", metavar="RUN")],
+    path: Annotated[str, typer.Argument(help="A run directory.", metavar="RUN")],
     html: Annotated[bool, typer.Option(help="Write report.html, the same numbers with figures.")] = True,
     out: Annotated[
-        Path | None, typer.Option(help="File to write, or to replace.", show_default="RUN/report.html")
+        str | None, typer.Option(help="File to write, or to replace.", show_default="RUN/report.html", metavar="FILE")
     ] = None,
     window: Annotated[
         str | None, typer.Option(help="Stretch since the run's begin that the timeline shows exactly: 12s..15s.")

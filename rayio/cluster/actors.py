@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -50,7 +49,7 @@ class Birth:
     node: int
     members: tuple[tuple[int, ...], ...]
     plan: Plan
-    #: Folder from which the scenario's relative paths start, on the actor's node.
+    #: Address from which the scenario's relative paths start, on the actor's node.
     root: str
     anchor: Anchor
     #: Ray namespace in which the actors of this run have their names.
@@ -97,7 +96,7 @@ class Host:
         self._others: list[children.Children | hosts.HostSpool] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self.wiring = Wiring(
-            birth.plan, self.kernel, self.recorder, Path(birth.root), self,
+            birth.plan, self.kernel, self.recorder, birth.root, self,
             num_ranks=len({member[0] for member in birth.members}), born=self.born,
         )  # fmt: skip
         restarted = ray.get_runtime_context().was_current_actor_reconstructed

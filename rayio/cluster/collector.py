@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
 from rayio.errors import RayioError
+from rayio.storage.stores import Settings
 from rayio.trace.clocks import Anchor, Clocks, Offset
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress
@@ -20,10 +20,10 @@ from rayio.trace.store import RunDirectory, from_ipc
 class Collector:
     """Spans of all actors, as they come in; and who was born when, so that a death is noticed and its loss named."""
 
-    def __init__(self, run_directory: str, anchor: Anchor) -> None:
+    def __init__(self, run_directory: str, settings: Settings, anchor: Anchor) -> None:
         self._anchor = anchor.here()
         self._clocks = Clocks()
-        self.directory = RunDirectory(Path(run_directory))
+        self.directory = RunDirectory(run_directory, settings)
         self._sums = Progress()
         self._parts = Parts(self.directory)
         #: Time (ns) of the last span received from each actor.
@@ -99,5 +99,6 @@ class Collector:
         emulated nodes on other hosts what their clocks were found to be.
         """
         self._parts.write(is_last=True)
+        self.directory.close()
         recorded = sum(self._recorded.values()) + self._recorded_by_the_dead + self._recorder.recorded
         return {**self.progress(), "recorded": recorded, "clocks": self._clocks.of_node}

@@ -48,7 +48,7 @@ class RayEngine:
         """See ``rayio.pipeline.engine.Engine``."""
         assert self._connection is not None
         site, say = self.site, self.site.reporter.say
-        group = self._group = ActorGroup(self.plan, self._connection, site.directory.path, site.root, site.run_id)
+        group = self._group = ActorGroup(self.plan, self._connection, site.directory.address, site.root, site.run_id)
         group.start(say)
         began, told = time.monotonic(), 0
         say(f"{len(group.handles)} actors are running")

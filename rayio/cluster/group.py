@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ray
@@ -44,16 +43,16 @@ CLASSES: dict[str, type] = {
 class ActorGroup:
     """The actors of one run, from their start to their end."""
 
-    def __init__(self, plan: Plan, connection: Connection, directory: Path, root: Path, run_id: str) -> None:
+    def __init__(self, plan: Plan, connection: Connection, directory: str, root: str, run_id: str) -> None:
         self.plan = plan
         self.connection = connection
-        self.root = str(root)
+        self.root = root
         self.run_id = run_id
         self.anchor = Anchor.new()
         self.specs = actors(plan)
         self.handles: dict[str, Any] = {}
         self.group: PlacementGroup | None = None
-        self.directory = str(directory)
+        self.directory = directory
         #: What run.json says of the actors.
         self.actors: list[dict[str, Any]] = []
         #: What ranks consumed, of those that are over or could be asked.
@@ -73,7 +72,9 @@ class ActorGroup:
         deadline = time.monotonic() + self.plan.scenario.cluster.start_deadline
         self._place(deadline)
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
-        self.handles["collector"] = self._actor(Collector, "collector", beside_driver, 0, self.directory, self.anchor)
+        self.handles["collector"] = self._actor(
+            Collector, "collector", beside_driver, 0, self.directory, self.plan.scenario.storage.settings, self.anchor
+        )
         if self.plan.has_barrier:
             self.handles["barrier"] = self._actor(
                 shells.Barrier, "barrier", self._bundle(0), -1, self.plan, concurrency=shells.MAX_CONCURRENCY

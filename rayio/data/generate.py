@@ -7,24 +7,22 @@ at once, in notebooks and scripts without a main guard too.
 from __future__ import annotations
 
 import os
-import shutil
-import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from uuid import uuid4
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
+from rayio import storage
 from rayio.data import manifest
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import FILES_PER_FOLDER, Layout
 from rayio.errors import DataError, StorageError
-from rayio.replacing import replacing
-from rayio.storage.posix import PARTIAL, Asked, counted_opener, refusal
+from rayio.storage.counted import Asked
+from rayio.storage.real import counted_opener
+from rayio.storage.stores import DEFAULTS, Settings, Store
 from rayio.units import format_bytes
 
 #: Called with (files, bytes) that were just finished, in the caller's thread.
@@ -35,8 +33,6 @@ SHARD_FILES = 64
 SHARD_BYTES = 64 << 20
 #: More threads than this wait for Python's lock, unless the caller knows better.
 MAX_THREADS = 8
-#: Tells this process's unfinished files from those of an earlier one that had the same number.
-TOKEN = uuid4().hex[:12]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,50 +59,55 @@ class Survey:
 def prepare(
     layout: Layout,
     format: str,
-    root: Path,
+    root: str | Path,
     *,
+    settings: Settings = DEFAULTS,
     threads: int | None = None,
     progress: Progress | None = None,
     section: str = "dataset",
 ) -> Report:
     """Make the dataset be there: verify and reuse it, resume an interrupted one, or write it.
 
-    Every file appears whole or not at all; equal layouts give equal bytes whatever the number of ``threads`` (one a
-    processor, up to 8, when None). An interrupt leaves what is finished, and the next call goes on from there. Several
-    processes may prepare one folder at the same time. ``section`` is what messages call the dataset.
+    ``root`` is its address, ``settings`` how that is reached. Every file appears whole or not at all; equal layouts
+    give equal bytes whatever the number of ``threads`` (one a processor, up to 8, when None). An interrupt leaves what
+    is finished, and the next call goes on from there. Several processes may prepare one folder at the same time.
+    ``section`` is what messages call the dataset.
 
     Raises:
         DataError: ``root`` holds another dataset, something else, or a finished file of the wrong size.
         StorageError: no space, no permission.
     """
-    form = FORMATS[format]
+    form, store = FORMATS[format], storage.open(root, settings)
     wanted = manifest.Manifest.of(layout, format)
-    present = manifest.find(root)
+    present = manifest.find(store)
     if present is not None:
-        present.agree(wanted, root, section)
-    survey = take_stock(layout, form, root)
+        present.agree(wanted, store.address, section)
+    survey = take_stock(layout, form, store)
     missing = survey.missing
     if present is not None and present.complete and survey.wrong:
-        raise _wrong_size(layout, root, survey.wrong)
+        raise _wrong_size(layout, store, survey.wrong)
     # In an unfinished dataset a wrong size is a file that a crash of the machine cut short.
     missing = sorted(missing + [(number, expected) for number, _, expected in survey.wrong])
     written_bytes = sum(size for _, size in missing)
     report = Report(layout.num_files - len(missing), survey.found_bytes, len(missing), written_bytes)
     if present is not None and present.complete and not missing:
         return report
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise refusal(error, root, "creating the dataset's folder") from error
-    _check_space(root, written_bytes)
-    wanted.write(root)
-    _side_by_side(lambda number: write_file(layout, form, root, number), missing, threads, progress)
-    replace(wanted, complete=True).write(root)
+    store.prepare("creating the dataset's folder")
+    _check_space(store, written_bytes)
+    wanted.write(store)
+    _side_by_side(lambda number: write_file(layout, form, store, number), missing, threads, progress)
+    replace(wanted, complete=True).write(store)
     return report
 
 
 def verify(
-    layout: Layout, format: str, root: Path, *, threads: int | None = None, progress: Progress | None = None
+    layout: Layout,
+    format: str,
+    root: str | Path,
+    *,
+    settings: Settings = DEFAULTS,
+    threads: int | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Read every sample of a finished dataset and check its id and checksum.
 
@@ -114,41 +115,33 @@ def verify(
         DataError: the first file that is missing, truncated, corrupted or of another dataset.
         StorageError: no permission.
     """
-    form = FORMATS[format]
-    present = manifest.find(root)
+    form, store = FORMATS[format], storage.open(root, settings)
+    present = manifest.find(store)
     if present is None:
-        raise DataError(f"{root}: there is no dataset; generate it first")
-    present.agree(manifest.Manifest.of(layout, format), root)
-    survey = take_stock(layout, form, root)
+        raise DataError(f"{store.address}: there is no dataset; generate it first")
+    present.agree(manifest.Manifest.of(layout, format), store.address)
+    survey = take_stock(layout, form, store)
     if survey.wrong:
-        raise _wrong_size(layout, root, survey.wrong)
+        raise _wrong_size(layout, store, survey.wrong)
     if survey.missing:
-        raise DataError(f"{root / layout.path(survey.missing[0][0])}: the file is missing; generate the dataset again")
+        lost = store.full(layout.path(survey.missing[0][0]))
+        raise DataError(f"{lost}: the file is missing; generate the dataset again")
     sizes = [size for _, _, block in _blocks(layout, form) for size in block]
-    _side_by_side(lambda number: _verify_file(layout, form, root, number), list(enumerate(sizes)), threads, progress)
+    _side_by_side(lambda number: _verify_file(layout, form, store, number), list(enumerate(sizes)), threads, progress)
     return Report(layout.num_files, survey.found_bytes, 0, 0)
 
 
-def write_file(layout: Layout, form: Format, root: Path, number: int) -> None:
+def write_file(layout: Layout, form: Format, store: Store, number: int) -> None:
     """Write one file of a dataset, atomically.
 
     Raises:
         StorageError: no space, no permission.
     """
-    path = root / layout.path(number)
-    partial = path.with_name(
-        f"{path.name}+{threading.get_ident()}+{socket.gethostname()}+{os.getpid()}+{TOKEN}{PARTIAL}"
-    )
-    try:
-        path.parent.mkdir(exist_ok=True)
-        with replacing(path, partial), partial.open("xb", buffering=1 << 20) as file:
-            form.write(file, layout, number)
-    except OSError as error:
-        raise refusal(error, path, "writing the dataset") from error
+    store.write(layout.path(number), lambda file: form.write(file, layout, number), doing="writing the dataset")
 
 
-def take_stock(layout: Layout, form: Format, root: Path) -> Survey:
-    """Compare names and sizes in ``root`` with those expected, a folder at a time; remove what dead writers left.
+def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
+    """Compare names and sizes with those expected, a folder at a time; remove what dead writers left.
 
     Raises:
         StorageError: no permission.
@@ -157,9 +150,10 @@ def take_stock(layout: Layout, form: Format, root: Path) -> Survey:
     survey_wrong: list[tuple[int, int, int]] = []
     found_bytes = 0
     for first, folder, expected in _blocks(layout, form):
-        found = _sizes_in(root / folder)
+        store.tidy(folder)
+        found = store.sizes(folder)
         for number, size in enumerate(expected, first):
-            there = found.get(Path(layout.path(number)).name)
+            there = found.get(PurePosixPath(layout.path(number)).name)
             if there is None:
                 survey_missing.append((number, size))
             elif there != size:
@@ -169,74 +163,40 @@ def take_stock(layout: Layout, form: Format, root: Path) -> Survey:
     return Survey(survey_missing, survey_wrong, found_bytes)
 
 
-def _blocks(layout: Layout, form: Format) -> Iterator[tuple[int, Path, list[int]]]:
+def _blocks(layout: Layout, form: Format) -> Iterator[tuple[int, str, list[int]]]:
     """Give each folder: its first file's number, its path, the sizes of its files."""
     for first in range(0, layout.num_files, FILES_PER_FOLDER):
         numbers = np.arange(first, min(first + FILES_PER_FOLDER, layout.num_files), dtype=np.int64)
-        yield first, Path(layout.path(first)).parent, form.file_bytes(layout, numbers).tolist()
+        yield first, str(PurePosixPath(layout.path(first)).parent), form.file_bytes(layout, numbers).tolist()
 
 
-def _sizes_in(folder: Path) -> dict[str, int]:
-    sizes = {}
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.name.endswith(PARTIAL):
-                    _remove_orphan(Path(entry.path))
-                else:
-                    sizes[entry.name] = entry.stat().st_size
-    except FileNotFoundError:
-        return sizes
-    except OSError as error:
-        raise refusal(error, folder, "reading") from error
-    return sizes
-
-
-def _remove_orphan(partial: Path) -> None:
-    """Remove an unfinished file unless its writer, on this host or another, may still be at it."""
-    _, _, host, pid, token = (partial.name.removesuffix(PARTIAL).split("+") + [""] * 4)[:5]
-    if host != socket.gethostname() or not pid.isdigit() or token == TOKEN:
-        return
-    if int(pid) != os.getpid():
-        try:
-            os.kill(int(pid), 0)
-        except ProcessLookupError:
-            pass
-        except OSError:
-            return
-        else:
-            return
-    with suppress(OSError):
-        partial.unlink()
-
-
-def _check_space(root: Path, needed: int) -> None:
-    free = shutil.disk_usage(root).free
-    if needed > free:
+def _check_space(store: Store, needed: int) -> None:
+    free = store.free_bytes()
+    if free is not None and needed > free:
         raise StorageError(
-            f"{root}: the dataset needs {format_bytes(needed)} more, {format_bytes(free)} are free; "
+            f"{store.address}: the dataset needs {format_bytes(needed)} more, {format_bytes(free)} are free; "
             f"free some, choose another dataset.path, or lower dataset.num_files"
         )
 
 
-def _wrong_size(layout: Layout, root: Path, wrong: Sequence[tuple[int, int, int]]) -> DataError:
+def _wrong_size(layout: Layout, store: Store, wrong: Sequence[tuple[int, int, int]]) -> DataError:
     number, found, expected = wrong[0]
     first = number * layout.samples_per_file
     last = first + layout.samples_per_file - 1
     which = f"sample {first}" if first == last else f"samples {first} to {last}"
     more = f" (and {len(wrong) - 1} more files)" if len(wrong) > 1 else ""
     return DataError(
-        f"{root / layout.path(number)}: {which}: expected a file of {expected} bytes, found {found}{more}; "
+        f"{store.full(layout.path(number))}: {which}: expected a file of {expected} bytes, found {found}{more}; "
         f"delete it and generate the dataset again"
     )
 
 
-def _verify_file(layout: Layout, form: Format, root: Path, number: int) -> None:
+def _verify_file(layout: Layout, form: Format, store: Store, number: int) -> None:
     row_bytes = int(layout.sample_bytes_of(np.array([number]))[0])
     many = max(1, SHARD_BYTES // row_bytes)
     for first in range(0, layout.samples_per_file, many):
         batch = layout.whole_file(number, first, min(first + many, layout.samples_per_file))
-        form.read(counted_opener(root, Asked()), layout, batch, np.empty(batch.total_bytes, np.uint8))
+        form.read(counted_opener(store, Asked()), layout, batch, np.empty(batch.total_bytes, np.uint8))
 
 
 def _side_by_side(

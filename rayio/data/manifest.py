@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from rayio.data.layout import Layout
 from rayio.errors import DataError
-from rayio.replacing import replacing
-from rayio.storage.posix import PARTIAL, refusal
+from rayio.storage.stores import Store
 
 NAME = "rayio-dataset.json"
 #: Version of the manifest, of the files' names and of the samples' bytes.
@@ -44,24 +40,16 @@ class Manifest:
         spec = dump(mode="json", exclude_none=True) if dump else repr(sizes)
         return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed, chunk=layout.chunk)
 
-    def write(self, root: Path) -> None:
-        """Put the manifest into a dataset's folder, whole or not at all.
+    def write(self, store: Store) -> None:
+        """Put the manifest beside a dataset's files, whole or not at all.
 
         Raises:
             StorageError: no space or no permission.
         """
         text = json.dumps({"version": VERSION} | {name: getattr(self, name) for name in self.__slots__}, indent=2)
-        path = root / NAME
-        partial = root / f"{NAME}.{uuid4().hex}{PARTIAL}"
-        try:
-            with replacing(path, partial), partial.open("x", encoding="utf-8") as file:
-                file.write(text + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise refusal(error, path, "writing") from error
+        store.write(NAME, lambda file: file.write(f"{text}\n".encode()), fsync=True)
 
-    def agree(self, wanted: Manifest, root: Path, section: str = "dataset") -> None:
+    def agree(self, wanted: Manifest, root: str, section: str = "dataset") -> None:
         """Refuse when the dataset found in ``root`` is not the wanted one; ``section`` of the scenario describes it.
 
         Raises:
@@ -87,34 +75,28 @@ def _shown(value: Any) -> str:
     return json.dumps(value) if isinstance(value, dict) else str(value)
 
 
-def find(root: Path) -> Manifest | None:
-    """Read the manifest in ``root``; None when there is nothing there yet.
+def find(store: Store) -> Manifest | None:
+    """Read the manifest in a dataset's folder; None when there is nothing there yet.
 
     Raises:
-        DataError: ``root`` is a file, or a folder of something else, or its manifest cannot be read.
+        DataError: a file, or a folder of something else, is there, or its manifest cannot be read.
         StorageError: no permission.
     """
-    path = root / NAME
+    if store.is_file:
+        raise DataError(f"{store.address}: dataset.path is a file; it must be a folder, new or of this dataset")
+    if (text := store.read(NAME)) is None:
+        foreign = sorted(name for name in store.entries() if not _is_ours(name))
+        if foreign:
+            raise DataError(
+                f"{store.address}: the folder holds {foreign[0]!r} and no {NAME}, so it is no dataset of ours; "
+                f"choose a new or empty folder as dataset.path"
+            )
+        return None
     try:
-        if root.exists() and not root.is_dir():
-            raise DataError(f"{root}: dataset.path is a file; it must be a folder, new or of this dataset")
-        if not root.exists():
-            return None
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            foreign = sorted(entry.name for entry in root.iterdir() if not _is_ours(entry.name))
-            if foreign:
-                raise DataError(
-                    f"{root}: the folder holds {foreign[0]!r} and no {NAME}, so it is no dataset of ours; "
-                    f"choose a new or empty folder as dataset.path"
-                ) from None
-            return None
-        return _parse(json.loads(text))
-    except OSError as error:
-        raise refusal(error, root, "reading") from error
+        return _parse(json.loads(text.decode()))
     except (ValueError, TypeError, KeyError) as error:
-        raise DataError(f"{path}: not a manifest that this version reads ({error}); delete the folder") from error
+        told = f"{store.full(NAME)}: not a manifest that this version reads ({error}); delete the folder"
+        raise DataError(told) from error
 
 
 def _is_ours(name: str) -> bool:

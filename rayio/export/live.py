@@ -96,7 +96,7 @@ class LiveExport:
         if not failed and not sent.rejected:
             return f"{sent.spans} spans were exported to {target} while the run went{others}"
         why = f" ({sent.why})" if sent.why else ""
-        again = export_again(self._directory.path, self._sender, None if self._is_all else self._selection)
+        again = export_again(self._directory.address, self._sender, None if self._is_all else self._selection)
         done = "" if self._is_all else f", {sent.spans} were{others}"
         return f"{failed} of {stored} spans were not exported to {target}{why}{done}; the run has all: {again}"
 
@@ -125,7 +125,7 @@ class LiveExport:
         """Take in new files; send the traces that the newest has nothing of."""
         import pyarrow as pa
 
-        for path in sorted((self._directory.path / "spans").glob("*.parquet")):
+        for path in self._directory.span_paths():
             if path in self._seen:
                 continue
             self._seen.add(path)
@@ -159,7 +159,7 @@ class LiveExport:
         sizes = spans.trace_sizes
         self._big += int((sizes > MANY_SPANS).sum())
         self._largest = max(self._largest, int(sizes.max(initial=0)))
-        requests = otlp.requests(spans, self._directory.path.absolute().name)
+        requests = otlp.requests(spans, self._directory.name)
         sent = send_all(self._sender, requests, self._patience, self._stop)
         if sent.unsent:
             self._quiet_until = time.monotonic() + QUIET_SECONDS

@@ -54,7 +54,7 @@ class Chosen:
         recorded = ((directory.result or {}).get("trace") or {}).get("recorded")
         if not len(table) and (recorded or directory.lost_files):
             lost = f"damaged: {', '.join(directory.lost_files[:3])}" if directory.lost_files else "no file is there"
-            raise ExportError(f"{directory.path}/spans: no span of the run can be read ({lost}); nothing to export")
+            raise ExportError(f"{directory.address}/spans: no span of the run can be read ({lost}); nothing to export")
         kept = of_steps(table, steps)
         return cls(directory, kept, selection, recorded, len(table), None if steps is None else len(steps))
 
@@ -66,7 +66,7 @@ class Chosen:
     @cached_property
     def name(self) -> str:
         """Name the run for whoever looks at its spans."""
-        return self.directory.path.absolute().name
+        return self.directory.name
 
     @cached_property
     def spans(self) -> Spans:
@@ -82,7 +82,7 @@ class Chosen:
     def warnings(self) -> Iterator[str]:
         """Say what is missing, and what viewers will not like."""
         for name in self.directory.lost_files:
-            yield f"{self.directory.path}/spans/{name} is damaged; its spans are left out"
+            yield f"{self.directory.address}/spans/{name} is damaged; its spans are left out"
         if not self.directory.lost_files and self.recorded not in (None, self.stored):
             yield f"{self.recorded} spans were recorded and {self.stored} are stored: the others are lost"
         if not self.stored:
@@ -103,10 +103,10 @@ def many_spans(number: int, largest: int) -> str:
     )
 
 
-def export_again(path: Path, sender: Sender, selection: str | None) -> str:
+def export_again(path: str, sender: Sender, selection: str | None) -> str:
     """Give the command that sends a run's spans to the same collector."""
     chosen = f" --select {shlex.quote(selection)}" if selection else ""
-    return f"rayio export {shlex.quote(str(path))} {sender.option}{chosen}"
+    return f"rayio export {shlex.quote(path)} {sender.option}{chosen}"
 
 
 def send(chosen: Chosen, sender: Sender, patience: Patience | None = None) -> Sent:

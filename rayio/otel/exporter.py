@@ -17,7 +17,7 @@ from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
 from rayio.trace.span import FOREIGN_LANE
-from rayio.trace.store import RunDirectory
+from rayio.trace.store import INFO, RunDirectory
 
 
 class RunDirectoryExporter(SpanExporter):
@@ -32,7 +32,7 @@ class RunDirectoryExporter(SpanExporter):
     """
 
     def __init__(self, path: str | Path) -> None:
-        if (Path(path) / "run.json").exists():
+        if RunDirectory(path).holds(INFO):
             self.directory = RunDirectory.open(path)
         else:
             self.directory = RunDirectory.create(path, {"engine": "opentelemetry"})

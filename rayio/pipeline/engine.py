@@ -5,7 +5,6 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
 from rayio.pipeline.ledger import Tally
@@ -25,8 +24,8 @@ class Site:
 
     #: What ids are derived from (``rayio.trace.ids``).
     run_id: str
-    #: Folder from which the scenario's relative paths start.
-    root: Path
+    #: Address from which the scenario's relative paths start.
+    root: str
     #: Where spans go while the run goes.
     directory: RunDirectory
     reporter: Reporter = SILENT

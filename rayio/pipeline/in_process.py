@@ -166,7 +166,7 @@ class InProcess:
         kernel: Kernel,
         recorder: Recorder,
         tallies: list[Tally],
-        root: Path = Path(),
+        root: str | Path = "",
         costs: Costs = FREE,
     ) -> None:
         self.plan = plan

@@ -21,7 +21,7 @@ from rayio.trace.recorder import Recorder
 def run(
     plan: Plan,
     recorder: Recorder,
-    root: Path,
+    root: str | Path,
     tallies: list[Tally],
     watch: Callable[[], None] | None = None,
     run_id: str = "local",

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
+from rayio import storage
 from rayio.data.decode import Decoding
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
@@ -27,9 +29,11 @@ from rayio.scenario import checks, derive, evaluation
 from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Distribution, LogNormal
 from rayio.scenario.model import NO_TIME, Scenario, StorageParameters
+from rayio.storage.address import join
 from rayio.storage.base import Storage
 from rayio.storage.model import DeviceSpec
 from rayio.storage.presets import PRESETS
+from rayio.storage.stores import Store
 
 #: Share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take unless the
 #: scenario says otherwise.
@@ -259,6 +263,12 @@ class Plan:
             evaluating=schedule,
             factor=derive.straggling(self.scenario, rank),
         )
+
+    # --- real storage -----------------------------------------------------------------------------------------------
+
+    def store(self, root: str | Path, path: str) -> Store:
+        """Open the store at a path or address of the scenario; relative ones start from ``root``."""
+        return storage.open(join(str(root), path), self.scenario.storage.settings)
 
     # --- modelled storage -------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from rayio.pipeline.prefetch import PrefetchQueue, Submit
 from rayio.pipeline.queue import Delivery, QueueSpec, QueueState
 from rayio.storage.base import Storage
 from rayio.storage.model import Arbiter, Latencies, ModelStorage
-from rayio.storage.posix import PosixStorage
+from rayio.storage.real import RealStorage
 from rayio.trace.recorder import Recorder
 
 
@@ -70,7 +70,7 @@ class Wiring:
         plan: Plan,
         kernel: Kernel,
         recorder: Recorder,
-        root: Path,
+        root: str | Path,
         devices: Devices,
         *,
         num_ranks: int,
@@ -149,7 +149,7 @@ class Wiring:
         plan, trace = self.plan, self.plan.scenario.trace
         if not plan.modelled:
             anchor = self.kernel.anchor if trace.is_itemised and isinstance(self.kernel, WallKernel) else None
-            return PosixStorage(self.root / path, self.kernel.threaded, anchor)
+            return RealStorage(self.plan.store(self.root, path), self.kernel.threaded, anchor)
         device = plan.device_of_node(node)
         if device not in self._modelled:
             self._modelled[device] = ModelStorage(

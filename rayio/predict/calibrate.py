@@ -16,10 +16,10 @@ from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
+from rayio.predict.explain import scenario_of
 from rayio.replacing import replacing
 from rayio.scenario import derive
 from rayio.scenario.decode import Checksum, Decompress
-from rayio.scenario.load import load
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.trace.span import batch_parts
@@ -83,7 +83,7 @@ def calibrate(path: str | Path) -> Calibration:
         )
     if run.scenario is None:
         raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
-    scenario = load(run.path / "scenario.yaml")
+    scenario = scenario_of(run)
     spans = run.spans()
     if run.lost_files:
         raise StorageError(f"{path}/spans/{run.lost_files[0]} cannot be read: the file is damaged; run it again")
@@ -94,7 +94,7 @@ def calibrate(path: str | Path) -> Calibration:
         )
     if spans.num_rows == 0:
         raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
-    return learn(spans, scenario, info, name=run.path.name)
+    return learn(spans, scenario, info, name=run.name)
 
 
 def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name: str = "run") -> Calibration:

@@ -89,7 +89,7 @@ def explained(
     notes += of_use if charged.steps.number and not info.get("imported") else []
     return {
         "version": 1,
-        "run": str(directory.path),
+        "run": directory.address,
         "scenario": scenario.name,
         "engine": info.get("engine"),
         "sentence": sentence(verdict, capacity, ranks, predicted),
@@ -107,7 +107,7 @@ def _spanless(directory: RunDirectory) -> str:
     """Say that nothing is there to be explained, and whether it once was."""
     recorded = ((directory.result or {}).get("trace") or {}).get("recorded")
     if recorded:
-        return f"{recorded} spans were recorded and {directory.path}/spans holds none: nothing can be explained"
+        return f"{recorded} spans were recorded and {directory.address}/spans holds none: nothing can be explained"
     return "the run has no spans: nothing can be explained; run with trace.level=batch"
 
 
@@ -121,15 +121,15 @@ def scenario_of(directory: RunDirectory) -> Scenario:
     if text is None:
         broke_off = directory.result is None and directory.info.get("engine") != "opentelemetry"
         why = "the run broke off before it began" if broke_off else "there is no run to explain by it"
-        raise ScenarioError(f"{directory.path} has no scenario.yaml: {why}")
+        raise ScenarioError(f"{directory.address} has no scenario.yaml: {why}")
     try:
         said = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise ScenarioError(f"{directory.path}/scenario.yaml is not YAML: the file is damaged") from None
+        raise ScenarioError(f"{directory.address}/scenario.yaml is not YAML: the file is damaged") from None
     if not isinstance(said, dict):
-        raise ScenarioError(f"{directory.path}/scenario.yaml is not a scenario: the file is damaged")
+        raise ScenarioError(f"{directory.address}/scenario.yaml is not a scenario: the file is damaged")
     try:
-        return build(said, f"{directory.path}/scenario.yaml")
+        return build(said, f"{directory.address}/scenario.yaml")
     except RayioError as error:
         raise ScenarioError(f"{error}; another version of rayio wrote it, or it is damaged") from None
 

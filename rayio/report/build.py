@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from rayio import storage
 from rayio.errors import RayioError, StorageError
-from rayio.replacing import replacing
 from rayio.report.content import Content
 from rayio.report.page import page
+from rayio.storage.address import is_path, join, last_part, parent, path_of, shown
+from rayio.storage.stores import told
 from rayio.trace.store import RunDirectory
 from rayio.units import parse_seconds
 
@@ -24,7 +27,21 @@ def report(
     window: tuple[float, float] | None = None,
     simulate: bool | None = None,
 ) -> Path:
-    """Write the report of a run as one HTML file, and give its path; by default ``report.html`` in the run directory.
+    """Write the report of a run as one HTML file on this machine, and give its path; see :func:`write`."""
+    directory = RunDirectory.open(path)
+    target = path_of(out) if out is not None else directory.path / NAME
+    write(directory, target, window=window, simulate=simulate)
+    return target
+
+
+def write(
+    directory: RunDirectory,
+    out: str | Path | None = None,
+    *,
+    window: tuple[float, float] | None = None,
+    simulate: bool | None = None,
+) -> str:
+    """Write the report of a run as one HTML file; give its address, by default ``report.html`` in the run directory.
 
     ``window`` is a stretch of the run, in seconds since its begin, that the timeline shows exactly. ``simulate`` lets
     the virtual engine live the run again, to say what would change it; None does so where that takes a second or two.
@@ -33,22 +50,23 @@ def report(
         StorageError: no run is there, it cannot be read, or the file cannot be written.
         ScenarioError: the run was over before the window begins.
     """
-    directory = RunDirectory.open(path)
-    target = Path(out) if out is not None else directory.path / NAME
+    target = str(out) if out is not None else join(directory.address, NAME)
+    if out is not None and is_path(target) and os.path.isdir(path_of(target)):  # noqa: PTH112 (a name that no file can have is none)
+        raise StorageError(f"--out {target} is a folder; name a file, such as {join(target, NAME)}")
+    content = page(Content.of(directory, window, simulate)).encode()
+    store = directory.store
     try:
-        if target.is_dir():
-            raise StorageError(f"--out {target} is a folder; name a file, such as {target / NAME}")
-        text = page(Content.of(directory, window, simulate))
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(target, target.with_name(f"{target.name}.tmp")) as partial:
-            partial.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"cannot write {target}: {error.strerror}; choose another --out") from None
+        if out is not None:
+            store = storage.open(parent(target))
+            store.prepare("writing there")
+        store.write(last_part(target), lambda file: file.write(content), doing="writing the report")
+    except StorageError as error:
+        raise told(error, "cannot write", "--out") from None
     return target
 
 
 def attempt(path: str | Path, say: Callable[[str], None], out: str | Path | None = None, **how: Any) -> None:
-    """Write a report (see :func:`report`) and say where it is; in the run directory, failing to write it is only said.
+    """Write a report (see :func:`write`) and say where it is; in the run directory, failing to write it is only said.
 
     A run is well without its page, and may lie where nothing can be written.
 
@@ -56,7 +74,7 @@ def attempt(path: str | Path, say: Callable[[str], None], out: str | Path | None
         RayioError: a file or a window was asked for, and cannot be.
     """
     try:
-        say(f"report: {report(path, out, **how).absolute()}")
+        say(f"report: {shown(write(RunDirectory.open(path), out, **how))}")
     except RayioError as error:
         if out is not None or how.get("window") is not None:
             raise

@@ -53,7 +53,7 @@ class Content:
             ScenarioError: the run was over before the stretch begins.
         """
         info = directory.info
-        result = Run(directory).result if (directory.path / "result.json").exists() else None
+        result = Run(directory).result if directory.result is not None else None
         trouble = _ending(result)
         scenario: Scenario | None = None
         try:

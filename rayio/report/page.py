@@ -50,7 +50,7 @@ def page(content: Content) -> str:
         f'<header><p class="eyebrow">rayio report</p><h1>{escape(name)}</h1>{_facts(content)}{_trouble(content)}'
         f"{_verdict(content)}{tables.tiles(content.result) if content.result else ''}</header>"
         f'<nav aria-label="sections">{links}</nav><main>{"".join(parts)}</main>'
-        f"<footer>Written by rayio {__version__} from {escape(str(content.directory.path.absolute()))}</footer>"
+        f"<footer>Written by rayio {__version__} from {escape(content.directory.shown)}</footer>"
         f'<div id="tip" hidden></div><script>{_file("script.js")}</script></body></html>\n'
     )
 

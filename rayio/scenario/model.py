@@ -34,6 +34,7 @@ from rayio.scenario.fields import (
 )
 from rayio.scenario.phases import MODELLED, Evaluate, EvaluationDataset, Every, Path
 from rayio.scenario.stragglers import Stragglers
+from rayio.storage.stores import Settings
 from rayio.units import BYTES, RATE
 
 NO_TIME = Constant(value=0.0)
@@ -136,6 +137,11 @@ class Storage(Section):
     cache: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
     stage: Annotated[Literal[False], choice(False, later=(True,))] = False
     faults: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = "none"
+
+    @property
+    def settings(self) -> Settings:
+        """How real storage is reached."""
+        return Settings()
 
 
 class Loader(Section):

@@ -7,11 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayio import storage
 from rayio.errors import ScenarioError, StorageError
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive, evaluation
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
+from rayio.storage.address import is_absolute, is_path, join, path_of
 from rayio.units import format_bytes
 
 
@@ -25,8 +27,8 @@ def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[st
     return load(source, overrides or ())
 
 
-def base_folder(scenario: Scenario, root: str | Path | None) -> Path:
-    """Give the folder from which relative paths start: ``root``, or the working directory.
+def base_folder(scenario: Scenario, root: str | Path | None) -> str:
+    """Give the address from which relative paths start: ``root``, or the working directory.
 
     Raises:
         ScenarioError: inside a Ray job without ``root``, where the working directory is a cache that goes away.
@@ -36,15 +38,15 @@ def base_folder(scenario: Scenario, root: str | Path | None) -> Path:
     except FileNotFoundError:
         raise ScenarioError("the working directory does not exist any more; change to another one") from None
     if root is not None:
-        return here / root
+        return join(str(here), str(root))
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        relative = [p for p in _paths(scenario) if not Path(p).is_absolute()]
+        relative = [p for p in _paths(scenario) if not is_absolute(p)]
         if relative or not _paths(scenario):
             what = f"{relative[0]} is relative" if relative else "the run directory is relative"
             raise ScenarioError(
                 f"{what}, and the working directory of a Ray job is a cache that is removed; give --root DIR"
             )
-    return here
+    return str(here)
 
 
 def _paths(scenario: Scenario) -> list[str]:
@@ -61,8 +63,8 @@ def generate(
     root: str | Path | None = None,
     threads: int | None = None,
     reporter: Reporter = SILENT,
-) -> Path:
-    """Make the dataset of a scenario, or check the one that is there; give its folder.
+) -> Path | str:
+    """Make the dataset of a scenario, or check the one that is there; give its folder, or its address elsewhere.
 
     Raises:
         ScenarioError: the scenario cannot be, or has no bytes to generate (``model://``).
@@ -72,19 +74,20 @@ def generate(
     scenario = resolve(source, overrides)
     if scenario.dataset.is_modelled:
         raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled: there is nothing to generate")
-    return prepare_dataset(scenario, base_folder(scenario, root), threads, reporter)
+    place = prepare_dataset(scenario, base_folder(scenario, root), threads, reporter)
+    return path_of(place) if is_path(place) else place
 
 
 def prepare_dataset(
-    scenario: Scenario, base: Path, threads: int | None, reporter: Reporter, section: str = "dataset"
-) -> Path:
-    """Make or check the files of the dataset, and of the evaluation's; give the dataset's folder."""
+    scenario: Scenario, base: str, threads: int | None, reporter: Reporter, section: str = "dataset"
+) -> str:
+    """Make or check the files of the dataset, and of the evaluation's; give the dataset's address."""
     from rayio.data.formats import layout_of
     from rayio.data.generate import prepare
 
     if (held_out := evaluation.phase_of(scenario)) is not None:
         prepare_dataset(held_out, base, threads, reporter, "dataset.eval")
-    folder = base / scenario.dataset.path
+    folder = join(base, scenario.dataset.path)
     layout = layout_of(scenario)
     of_bytes = round(derive.dataset_bytes(scenario))
     written = [0, 0]
@@ -94,7 +97,10 @@ def prepare_dataset(
         written[1] += nbytes
         reporter.generating(written[0], written[1], layout.num_files, of_bytes)
 
-    report = prepare(layout, scenario.dataset.format, folder, threads=threads, progress=progress, section=section)
+    report = prepare(
+        layout, scenario.dataset.format, folder,
+        settings=scenario.storage.settings, threads=threads, progress=progress, section=section,
+    )  # fmt: skip
     reporter.done()
     done = []
     if report.written_files:
@@ -105,15 +111,13 @@ def prepare_dataset(
     return folder
 
 
-def prepare_files(scenario: Scenario, base: Path, reporter: Reporter) -> None:
+def prepare_files(scenario: Scenario, base: str, reporter: Reporter) -> None:
     """Have the dataset there, and the checkpoint folder writable, before any role starts."""
     prepare_dataset(scenario, base, None, reporter)
     if scenario.checkpoint is None:
         return
-    folder = base / scenario.checkpoint.path
+    place = storage.open(join(base, scenario.checkpoint.path), scenario.storage.settings)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"checkpoint.path={folder}: {error.strerror}; choose a folder that can be written") from None
-    if not os.access(folder, os.W_OK):
-        raise StorageError(f"checkpoint.path={folder}: no permission to write there")
+        place.prepare("making the checkpoint folder")
+    except StorageError as error:
+        raise StorageError(f"checkpoint.path={error}") from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
-from rayio import __version__
+from rayio import __version__, storage
 from rayio.analyze.live import line
 from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.summary import check_expectations, check_names
@@ -28,8 +27,9 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session.dataset import base_folder, prepare_files, resolve
 from rayio.session.result import Run
+from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
-from rayio.trace.store import RunDirectory
+from rayio.trace.store import LOG, RunDirectory
 
 if TYPE_CHECKING:
     from rayio.collectors.sending import Sender
@@ -68,7 +68,7 @@ def run(
         engine: ``ray`` (actors), ``local`` (this process, wall clock) or ``virtual`` (this process, virtual clock).
         address: Ray cluster to use (``auto``: the one running here); None starts a local one, or uses RAY_ADDRESS.
         out: run directory to make; None picks ``runs/<name>-<time>`` below ``root``.
-        root: folder from which relative paths start; None is the working directory.
+        root: folder or address from which relative paths start; None is the working directory.
         reporter: who is told how it goes.
         collector: where spans are sent while the run goes (``rayio.collectors.transport.connect``); closed at the end.
         select: the steps whose spans are sent there: ``all``, ``first``, ``every:N``.
@@ -95,21 +95,23 @@ def run(
     return session.run()
 
 
-def _out(scenario: Scenario, base: Path, out: str | Path | None) -> Path:
+def _out(scenario: Scenario, base: str, out: str | Path | None) -> str:
     if out is not None:
-        return base / out
+        return join(base, str(out))
     stem = f"{scenario.name}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
     number = 0
-    while (path := base / "runs" / (stem if not number else f"{stem}-{number}")).exists():
+    while storage.open(
+        place := join(base, f"runs/{stem}" + (f"-{number}" if number else "")), scenario.storage.settings
+    ).exists:
         number += 1
-    return path
+    return place
 
 
 class _Session:
     """One call of :func:`run`."""
 
     def __init__(
-        self, scenario: Scenario, engine: str, address: str | None, base: Path, out: Path, reporter: Reporter
+        self, scenario: Scenario, engine: str, address: str | None, base: str, out: str, reporter: Reporter
     ) -> None:
         self.scenario = scenario
         self.engine_name = engine
@@ -120,10 +122,10 @@ class _Session:
         self.shape = RunShape.of(scenario)
         self.planned_steps = derive.total_rank_steps(scenario)
         self.notes = checks.idle(scenario)
-        self.directory = RunDirectory.create(out)
+        self.directory = RunDirectory.create(out, settings=scenario.storage.settings)
         self.live_export: LiveExport | None = None
         #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
-        self.run_id = f"rayio-{self.directory.path.name}-{token_hex(4)}"
+        self.run_id = f"rayio-{self.directory.name}-{token_hex(4)}"
         self.engine = chosen(self.plan, Site(self.run_id, base, self.directory, reporter, address))
         anchor = Anchor.new()
         self.info: dict[str, Any] = {
@@ -133,7 +135,7 @@ class _Session:
             "platform": platform.platform(),
             "cpus": os.cpu_count(),
             "engine": engine,
-            "root": str(base),
+            "root": base,
             "modelled_storage": self.plan.modelled,
             "payload": "real" if self.plan.payload else "none",
             "started": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -147,7 +149,7 @@ class _Session:
             self._prepare()
         except BaseException:
             self.engine.close()
-            shutil.rmtree(self.directory.path, ignore_errors=True)  # nothing stays of a run that never began
+            self.directory.remove()  # nothing stays of a run that never began
             raise
         error = _first_error(self._live, self.engine.close, self._write_info)
         self.reporter.done()
@@ -193,17 +195,19 @@ class _Session:
         verdict, code = self._verdict(error, books, result)
         result |= {"exit_code": code, "error": verdict}
         self.directory.write_result(result)
+        self.directory.keep_log()
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
-            self.reporter.say(f"what was recorded until the interrupt is in {done.path}")
+            self.reporter.say(f"what was recorded until the interrupt is in {self.directory.address}")
             raise error
         if isinstance(error, RayioError):
-            self.reporter.say(f"the run broke off; what was recorded until then is in {done.path}")
+            self.reporter.say(f"the run broke off; what was recorded until then is in {self.directory.address}")
             raise error
         if error is not None:
             with self.directory.log.open("a") as log:
                 traceback.print_exception(error, file=log)
-            self.reporter.say(f"the run broke off; the traceback is in {self.directory.log}")
+            self.directory.keep_log()
+            self.reporter.say(f"the run broke off; the traceback is in {self.directory.store.full(LOG)}")
             raise error
         return done
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ def import_dlio_results(folder: str | Path, out: str | Path | None = None) -> Ru
     try:
         _write(directory, results, recorder, batch, scenario, [*results.notes, *notes, PLACED])
     except BaseException:
-        shutil.rmtree(directory.path, ignore_errors=True)
+        directory.remove()
         raise
     return Run(directory)
 

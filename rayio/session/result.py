@@ -33,7 +33,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """Open an existing run directory.
+        """Open an existing run directory, by its path or address.
 
         Raises:
             StorageError: no run is there, or it is damaged.
@@ -42,8 +42,17 @@ class Run:
 
     @property
     def path(self) -> Path:
-        """Where the run directory is."""
+        """Where the run directory is on this machine.
+
+        Raises:
+            StorageError: it is somewhere else; see :attr:`address`.
+        """
         return self.directory.path
+
+    @property
+    def address(self) -> str:
+        """Where the run directory is: a path, or an address such as ``s3://bucket/runs/one``."""
+        return self.directory.address
 
     @property
     def result(self) -> dict[str, Any]:
@@ -54,15 +63,15 @@ class Run:
         """
         result = self.directory.result
         if result is None:
-            raise StorageError(f"{self.path} has no result.json: the run broke off, or is still under way")
+            raise StorageError(f"{self.address} has no result.json: the run broke off, or is still under way")
         if result.get("version") != 1:
             raise StorageError(
-                f"{self.path}/result.json has version {result.get('version')!r}; it takes the rayio that wrote it"
+                f"{self.address}/result.json has version {result.get('version')!r}; it takes the rayio that wrote it"
             )
         for key, kind, what in _KINDS:
             if not isinstance(value := result.get(key), kind):
                 said = f"{key} is {json.dumps(value)[:40]}" if key in result else f"it has no {key}"
-                raise StorageError(f"{self.path}/result.json: {said}, expected {what}: the file is damaged")
+                raise StorageError(f"{self.address}/result.json: {said}, expected {what}: the file is damaged")
         return result
 
     @property
@@ -89,7 +98,7 @@ class Run:
             result["notes"] = [*result.get("notes", ()), lost]
         return summary(
             result,
-            run=self.path.absolute(),
+            run=self.directory.shown,
             dropped_samples=result.get("dropped_samples_per_epoch", 0),
             capped_samples=result.get("capped_samples_per_epoch", 0),
         )

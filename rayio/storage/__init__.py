@@ -1,1 +1,5 @@
-"""Where bytes are: real storage and models of it, behind one protocol that counts every request."""
+"""Where bytes are: real storage and models of it, each request counted. :func:`open` opens real storage by address."""
+
+from rayio.storage.stores import Settings, Store, open
+
+__all__ = ["Settings", "Store", "open"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -35,8 +35,8 @@ _VERSION, _REPLACES = b"rayio.span_schema", b"rayio.replaces"
 _MICROSECONDS = {"start_ns": "start_us", "duration_ns": "duration_us"}
 
 
-def write(path: Path, table: pa.Table, replaces: Iterable[str] = ()) -> None:
-    """Write a table of spans; ``replaces`` names the files beside it that it stands for.
+def write(file: Path | BinaryIO, table: pa.Table, replaces: Iterable[str] = ()) -> None:
+    """Write a table of spans into a file; ``replaces`` names the files beside it that it stands for.
 
     Raises:
         OSError: it could not be written; what is left of it is the caller's to remove.
@@ -54,7 +54,7 @@ def write(path: Path, table: pa.Table, replaces: Iterable[str] = ()) -> None:
     )
     pq.write_table(
         table,
-        path,
+        file,
         compression="zstd",
         use_dictionary=_DICTIONARY,
         column_encoding={name: "DELTA_BINARY_PACKED" for name in table.column_names if name not in _DICTIONARY},
@@ -136,21 +136,21 @@ class DamagedError(Exception):
     """A span file cannot be read; the argument is its name."""
 
 
-def in_folder(folder: Path) -> tuple[list[SpanFile], list[str]]:
+def among(paths: Iterable[Path]) -> tuple[list[SpanFile], list[str]]:
     """Give the span files of a folder that count, by name, and the names of those that are damaged."""
-    files, damaged = _all(folder)
+    files, damaged = _all(paths)
     gone = _replaced(files)
     return [file for file in files if file.path.name not in gone], [name for name in damaged if name not in gone]
 
 
-def replaced(folder: Path) -> frozenset[str]:
+def replaced(paths: Iterable[Path]) -> frozenset[str]:
     """Give the names that files of a folder stand for: what has such a name does not count."""
-    return _replaced(_all(folder)[0])
+    return _replaced(_all(paths)[0])
 
 
-def _all(folder: Path) -> tuple[list[SpanFile], list[str]]:
+def _all(paths: Iterable[Path]) -> tuple[list[SpanFile], list[str]]:
     files, damaged = [], []
-    for path in sorted(folder.glob("*.parquet")):
+    for path in paths:
         try:
             files.append(SpanFile(path))
         except DamagedError as error:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayio.errors import QueryError
-from rayio.trace.files import DamagedError, SpanFile, in_folder
+from rayio.trace.files import DamagedError, SpanFile, among
 from rayio.trace.rows import NOTHING
 from rayio.trace.span import COLUMNS, schema
 from rayio.trace.store import RunDirectory
@@ -51,7 +51,7 @@ def query(directory: RunDirectory, sql: str) -> Answer:
     import duckdb
 
     files: dict[Path, str] = {}
-    whole, damaged = in_folder(directory.path / "spans")
+    whole, damaged = among(directory.span_paths())
     for file in whole:
         try:
             files[file.path] = ", ".join(_column(file, name) for name in COLUMNS)

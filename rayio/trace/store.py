@@ -1,20 +1,23 @@
 """The run directory: what was asked, on what, what happened and what came out; readable whenever the run broke off.
 
 ``scenario.yaml`` (resolved), ``run.json`` (versions, cluster, clocks), ``spans/*.parquet``, ``result.json`` and
-``log.txt``. Every file but the log appears whole or not at all.
+``log.txt``. Every file but the log appears whole or not at all. It lies wherever its address says; span files that
+are not on this machine are fetched into a temporary folder once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayio.errors import StorageError
-from rayio.replacing import replacing
+from rayio import storage
+from rayio.errors import DataError, StorageError
+from rayio.storage import address as addresses
+from rayio.storage.mirror import Mirror
+from rayio.storage.stores import DEFAULTS, Fill, Settings, told
 from rayio.trace import files
 from rayio.trace.span import schema
 
@@ -27,95 +30,143 @@ VERSION = 1
 #: Spans that compaction sorts and writes at a time: what it holds in memory, twice.
 COMPACT_ROWS = 1 << 21
 
+#: Names in a run directory.
+INFO, RESULT, SCENARIO, SPANS, LOG = "run.json", "result.json", "scenario.yaml", "spans", "log.txt"
+
 
 class RunDirectory:
-    """One run on disk: :meth:`create` makes it, :meth:`open` reads it back."""
+    """One run, wherever its files are: :meth:`create` makes it, :meth:`open` reads it back.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    ``settings`` say how its address is reached where that is no path.
+    """
+
+    def __init__(self, address: str | Path, settings: Settings = DEFAULTS) -> None:
+        self.store = storage.open(address, settings)
+        self._mirror = None if self.store.is_local else Mirror(self.store)
         self._spans: pa.Table | None = None
         self._lost: tuple[str, ...] = ()
 
     @classmethod
-    def create(cls, path: str | Path, info: Mapping[str, Any] | None = None) -> RunDirectory:
+    def create(
+        cls, address: str | Path, info: Mapping[str, Any] | None = None, settings: Settings = DEFAULTS
+    ) -> RunDirectory:
         """Make a new run directory, with parents, and its ``run.json`` from ``info``.
 
         Raises:
-            StorageError: the path holds a run, or files that are not ours, or cannot be written.
+            StorageError: the address holds a run, or files that are not ours, or cannot be written.
         """
-        path = Path(path)
+        run = cls(address, settings)
+        if run.store.is_file:
+            raise StorageError(f"{run.address} is a file; give --out a directory that does not exist yet")
+        there = run.store.entries()
+        if INFO in there:
+            raise StorageError(f"{run.address} already holds a run; choose another --out, or remove it")
+        if there:
+            raise StorageError(f"{run.address} is not empty and holds no run; choose another --out")
         try:
-            if path.exists() and not path.is_dir():
-                raise StorageError(f"{path} is a file; give --out a directory that does not exist yet")
-            if (path / "run.json").exists():
-                raise StorageError(f"{path} already holds a run; choose another --out, or remove it")
-            if path.exists() and any(path.iterdir()):
-                raise StorageError(f"{path} is not empty and holds no run; choose another --out")
-            (path / "spans").mkdir(parents=True)
-        except OSError as error:
-            raise StorageError(
-                f"cannot make the run directory {path}: {error.strerror}; choose another --out"
-            ) from None
-        run = cls(path)
+            run.store.prepare("writing there", SPANS)
+        except StorageError as error:
+            raise told(error, "cannot make the run directory", "--out") from None
         try:
             run.write_info(info or {})
         except StorageError:
-            shutil.rmtree(path, ignore_errors=True)
+            run.remove()
             raise
         return run
 
     @classmethod
-    def open(cls, path: str | Path) -> RunDirectory:
+    def open(cls, address: str | Path, settings: Settings = DEFAULTS) -> RunDirectory:
         """Open an existing run directory.
 
         Raises:
             StorageError: no run is there, it cannot be read, or another version of rayio wrote it in another layout.
         """
-        run = cls(Path(path))
-        if not run.path.is_dir():
-            raise StorageError(
-                f"{run.path} is not a run directory: {'a file' if run.path.exists() else 'no such path'}"
-            )
-        if not (run.path / "run.json").is_file():
-            raise StorageError(f"{run.path} is not a run directory: it has no run.json")
+        run = cls(address, settings)
+        if not run.holds(INFO):
+            what = "a file" if run.store.is_file else f"it has no {INFO}" if run.store.exists else "no such path"
+            raise StorageError(f"{run.address} is not a run directory: {what}")
         version = run.info.get("version")
         if version != VERSION:
             raise StorageError(
-                f"{run.path} has layout version {version!r}; this one reads {VERSION}: use the rayio that wrote it"
+                f"{run.address} has layout version {version!r}; this one reads {VERSION}: use the rayio that wrote it"
             )
         return run
 
     @property
+    def address(self) -> str:
+        """Where the run is, as it was given."""
+        return self.store.address
+
+    @property
+    def shown(self) -> str:
+        """Where the run is, as it can be used from anywhere."""
+        return addresses.shown(self.address)
+
+    @property
+    def name(self) -> str:
+        """The last part of its address."""
+        return addresses.last_part(self.address)
+
+    @property
+    def path(self) -> Path:
+        """Where the run directory is on this machine.
+
+        Raises:
+            StorageError: it is somewhere else.
+        """
+        if not self.store.is_local:
+            raise StorageError(f"{self.address} is no folder of this machine: it has an address and no path")
+        return self.store.local("")
+
+    def holds(self, name: str) -> bool:
+        """Say whether the run has a file of this name."""
+        return self.store.size(name) is not None
+
+    def remove(self) -> None:
+        """Remove the run, as far as that can be done."""
+        self.store.remove_all()
+
+    def close(self) -> None:
+        """Give back what reading it took on this machine; it can be read on."""
+        if self._mirror is not None:
+            self._mirror.close()
+
+    @property
     def log(self) -> Path:
-        """Where the log belongs: everything that did not fit on one line."""
-        return self.path / "log.txt"
+        """Where on this machine the log is written: everything that did not fit on one line (see :meth:`keep_log`)."""
+        return self.store.local(LOG) if self._mirror is None else self._mirror.folder / LOG
+
+    def keep_log(self) -> None:
+        """Have what is in the log so far in the run directory."""
+        if self._mirror is not None and self.log.exists():
+            content = self.log.read_bytes()
+            self.store.write(LOG, lambda file: file.write(content))
 
     @property
     def info(self) -> dict[str, Any]:
         """What ``run.json`` says: versions, cluster, clock anchors, engine settings."""
-        return self._read_json("run.json")
+        return self._read_json(INFO) or {}
 
     @property
     def result(self) -> dict[str, Any] | None:
         """What ``result.json`` says, or None for a run that broke off before its numbers were made."""
-        return self._read_json("result.json") if (self.path / "result.json").exists() else None
+        return self._read_json(RESULT)
 
     @property
     def scenario(self) -> str | None:
         """The resolved scenario as YAML text, or None when the run broke off before it was written."""
-        path = self.path / "scenario.yaml"
         try:
-            return path.read_text(encoding="utf-8") if path.exists() else None
-        except (OSError, UnicodeDecodeError) as error:
-            raise StorageError(f"cannot read {path}: {error}") from None
+            return None if (text := self.store.read(SCENARIO)) is None else text.decode()
+        except UnicodeDecodeError as error:
+            raise StorageError(f"cannot read {self.store.full(SCENARIO)}: {error}") from None
 
     def write_scenario(self, text: str) -> None:
         """Keep the resolved scenario."""
-        self._write("scenario.yaml", text.encode())
+        self.write(SCENARIO, text.encode())
 
     def write_info(self, info: Mapping[str, Any]) -> None:
         """Replace ``run.json``; the layout's version is added."""
-        self._write("run.json", _json({"version": VERSION, **info}))
+        self.write(INFO, _json({"version": VERSION, **info}))
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         """Replace ``result.json``.
@@ -123,27 +174,52 @@ class RunDirectory:
         Raises:
             ValueError: a number is not finite; null is what says "not known".
         """
-        self._write("result.json", _json(result))
+        self.write(RESULT, _json(result))
+
+    def write(self, name: str, content: bytes) -> None:
+        """Put a file into the run directory, whole or not at all.
+
+        Raises:
+            StorageError: no space, no permission.
+        """
+        self.store.write(name, lambda file: file.write(content))
 
     def write_spans(self, table: pa.Table, stem: str) -> Path:
-        """Store a table of spans as ``spans/<stem>.parquet``, or ``<stem>-1`` and so on when that name is taken."""
+        """Store a table of spans as ``spans/<stem>.parquet``, or ``<stem>-1`` and so on when that name is taken.
+
+        What it gives is a path on this machine with the file's content.
+        """
         return self._write_spans(table, stem)
 
     def _write_spans(self, table: pa.Table, stem: str, replaces: Iterable[str] = ()) -> Path:
-        folder = self.path / "spans"
-        path, taken = folder / f"{stem}.parquet", 0
-        gone = files.replaced(folder)
-        while path.exists() or path.name in gone:
-            taken += 1
-            path = folder / f"{stem}-{taken}.parquet"
-        partial = path.with_suffix(".tmp")
-        try:
-            with replacing(path, partial):
-                files.write(partial, table, replaces)
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror or error}") from None
+        gone = files.replaced(paths := self.span_paths())
+        taken = {path.name for path in paths} | gone
+        name, number = f"{stem}.parquet", 0
+        while name in taken:
+            number += 1
+            name = f"{stem}-{number}.parquet"
         self._spans = None
-        return path
+        return self._write_part(f"{SPANS}/{name}", lambda file: files.write(file, table, replaces))
+
+    def _write_part(self, name: str, fill: Fill) -> Path:
+        if self._mirror is not None:
+            return self._mirror.write(name, fill)
+        self.store.write(name, fill)
+        return self.store.local(name)
+
+    def span_paths(self) -> list[Path]:
+        """Paths on this machine with the content of each span file, by name."""
+        names = sorted(name for name in self.store.sizes(SPANS) if name.endswith(".parquet"))
+        if self._mirror is None:
+            return [self.store.local(f"{SPANS}/{name}") for name in names]
+        paths = []
+        for name in names:
+            with contextlib.suppress(DataError):  # one that stands for it has taken its place since
+                paths.append(self._mirror.path(f"{SPANS}/{name}"))
+        return paths
+
+    def _remove_part(self, name: str) -> None:
+        (self.store if self._mirror is None else self._mirror).remove(f"{SPANS}/{name}")
 
     def compact(self, rows: int = COMPACT_ROWS) -> None:
         """Join the parts that a run wrote into few files in an order that takes half the bytes.
@@ -153,9 +229,9 @@ class RunDirectory:
         Raises:
             StorageError: no space, no permission; what was there is there still.
         """
-        for name in files.replaced(self.path / "spans"):  # a compaction that was killed left them behind
-            (self.path / "spans" / name).unlink(missing_ok=True)
-        parts = [file for file in files.in_folder(self.path / "spans")[0] if not file.path.name.startswith("spans-")]
+        for name in files.replaced(self.span_paths()):  # a compaction that was killed left them behind
+            self._remove_part(name)
+        parts = [file for file in files.among(self.span_paths())[0] if not file.path.name.startswith("spans-")]
         group: list[files.SpanFile] = []
         for number, part in enumerate(parts, 1):
             group.append(part)
@@ -174,24 +250,24 @@ class RunDirectory:
         if tables:
             self.write_compacted(pa.concat_tables(tables), [path.name for path in read])
         for path in read:
-            path.unlink()
+            self._remove_part(path.name)
 
     def write_compacted(self, table: pa.Table, replaces: Iterable[str] = ()) -> None:
         """Store a table of spans in the order that takes half the bytes; ``replaces`` are files that it stands for."""
-        number = len(list((self.path / "spans").glob("spans-*.parquet")))
+        number = sum(name.startswith("spans-") and name.endswith(".parquet") for name in self.store.sizes(SPANS))
         self._write_spans(files.ordered(table, files.ORDER), f"spans-{number:05d}", replaces)
 
     @property
     def stored(self) -> int:
         """How many spans the files say that they hold."""
-        return sum(file.num_rows for file in files.in_folder(self.path / "spans")[0])
+        return sum(file.num_rows for file in files.among(self.span_paths())[0])
 
     def columns(self, *names: str) -> pa.Table:
         """Read these columns of every span, in no order; far quicker and smaller than :meth:`spans`."""
         import pyarrow as pa
 
         tables = []
-        whole, _ = files.in_folder(self.path / "spans")
+        whole, _ = files.among(self.span_paths())
         for file in whole:
             with contextlib.suppress(files.DamagedError):
                 tables.append(file.read(names))
@@ -209,7 +285,7 @@ class RunDirectory:
             import pyarrow as pa
 
             tables = []
-            whole, lost = files.in_folder(self.path / "spans")
+            whole, lost = files.among(self.span_paths())
             for file in whole:
                 try:
                     tables.append(file.read())
@@ -221,7 +297,7 @@ class RunDirectory:
 
     def damaged_files(self) -> list[str]:
         """Give the names of span files whose footer cannot be read; quicker than reading them (see ``lost_files``)."""
-        return files.in_folder(self.path / "spans")[1]
+        return files.among(self.span_paths())[1]
 
     @property
     def lost_files(self) -> tuple[str, ...]:
@@ -229,26 +305,17 @@ class RunDirectory:
         self.spans()
         return self._lost
 
-    def _read_json(self, name: str) -> dict[str, Any]:
-        path = self.path / name
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        content, path = self.store.read(name), self.store.full(name)
+        if content is None:
+            return None
         try:
-            value = json.loads(path.read_bytes())
-        except OSError as error:
-            raise StorageError(f"cannot read {path}: {error.strerror}") from None
+            value = json.loads(content)
         except ValueError as error:
             raise StorageError(f"{path} is not JSON, the file is damaged: {error}") from None
         if not isinstance(value, dict):
             raise StorageError(f"{path} holds {type(value).__name__}, not an object: the file is damaged")
         return value
-
-    def _write(self, name: str, content: bytes) -> None:
-        path = self.path / name
-        partial = self.path / f"{name}.tmp"
-        try:
-            with replacing(path, partial):
-                partial.write_bytes(content)
-        except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _json(value: Mapping[str, Any]) -> bytes:

@@ -27,7 +27,7 @@ from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
 from rayio.storage.base import Opener, Requests
-from rayio.storage.posix import WINDOW_BYTES
+from rayio.storage.counted import WINDOW_BYTES
 
 #: Bytes of a file that are no data: superblock, groups, descriptions of both datasets. All that is needed to read ``x``
 #: is at the start.

@@ -22,7 +22,7 @@ from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
 from rayio.storage.base import Opener, Requests, RequestTable
-from rayio.storage.posix import WINDOW_BYTES
+from rayio.storage.counted import WINDOW_BYTES
 
 SAMPLES, LABELS = "x.npy", "y.npy"
 #: The earliest time a zip can say: equal layouts give equal bytes.

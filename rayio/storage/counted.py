@@ -1,0 +1,203 @@
+"""What a call to storage asked for, request by request, and files that count it."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Callable
+from heapq import heappop, heappush
+from struct import Struct
+from time import perf_counter_ns
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.storage.base import ISSUED, OPEN, READ, WRITE, Issued
+
+T = TypeVar("T")
+
+#: A ``read()`` shorter than this fetches this much around it, as a page cache would: a library that picks at a file's
+#: headers costs one request. ``readinto()`` goes to the storage system as it is.
+WINDOW_BYTES = 4096
+
+#: Packs a row of ``rayio.storage.base.ISSUED``.
+_pack = Struct("<qqqqiihh").pack
+
+
+class Asked:
+    """What one call to storage asked of the system so far; with an anchor, request by request.
+
+    ``anchor`` is what to add to ``perf_counter_ns`` to get the engine's time.
+    """
+
+    __slots__ = ("anchor", "files", "is_itemised", "nbytes", "opens", "requests", "rows", "syncs")
+
+    def __init__(self, anchor: int | None = None) -> None:
+        self.opens = 0
+        self.requests = 0
+        self.nbytes = 0
+        self.syncs = 0
+        self.anchor = anchor
+        self.is_itemised = anchor is not None
+        #: Rows of ``ISSUED`` in the order of their ends, on the clock of ``perf_counter_ns``; threads may add to it.
+        self.rows = bytearray()
+        self.files: dict[str, int] = {}
+
+    def file(self, path: str) -> int:
+        """Number a file; the same path gives the same number."""
+        return self.files.setdefault(path, len(self.files))
+
+    def add(self, kind: int, start: int, file: int, thread: int, offset: int = -1, nbytes: int = 0) -> None:
+        """Note a request that began at ``start`` (``perf_counter_ns``) and ends now."""
+        self.rows += _pack(start, perf_counter_ns(), offset, nbytes, file, thread, kind, 0)
+
+    @property
+    def issued(self) -> Issued | None:
+        """Every request, in the order of their ends; None without an anchor."""
+        if self.anchor is None:
+            return None
+        rows = np.frombuffer(self.rows, ISSUED)
+        rows["start"] += self.anchor
+        rows["end"] += self.anchor
+        if (rows["start"][1:] < rows["end"][:-1]).any():
+            rows["slot"] = slots(rows["start"], rows["end"])
+        return Issued(rows, list(self.files))
+
+
+class Timed:
+    """Calls on behalf of one file, each noted where there is a clock."""
+
+    def __init__(self, asked: Asked, name: str) -> None:
+        self.asked = asked
+        self.number = asked.file(name)
+        self.thread = threading.get_native_id()
+
+    def call(self, kind: int, function: Callable[[], T], offset: int = -1) -> T:
+        """Make the call; a write's result is its bytes."""
+        start = perf_counter_ns()
+        result = function()
+        if self.asked.is_itemised:
+            nbytes = result if kind == WRITE and isinstance(result, int) else 0
+            self.asked.add(kind, start, self.number, self.thread, offset, nbytes)
+        return result
+
+
+def slots(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int16]:
+    """Give intervals (ns) numbers from 0 so that those with one number do not overlap, and as few as can be."""
+    given = np.zeros(len(start), np.int16)
+    busy: list[tuple[int, int]] = []
+    for place in np.argsort(start, kind="stable").tolist():
+        if busy and busy[0][0] <= start[place]:
+            _, given[place] = heappop(busy)
+        else:
+            given[place] = len(busy)
+        heappush(busy, (int(end[place]), int(given[place])))
+    return given
+
+
+class CountedFile(io.RawIOBase):
+    """A file open for reading that counts the requests that really reach the storage system.
+
+    ``read`` keeps the windows it has fetched, so asking again costs nothing; ``readinto`` is one request into the
+    caller's memory. A storage says how it fetches (:meth:`_fetch`) and how long the file is (:attr:`size`).
+    """
+
+    def __init__(self, shown: str, asked: Asked, name: str) -> None:
+        #: The file's address, for messages.
+        self.shown = shown
+        self.asked = asked
+        self._number = self._thread = 0
+        if asked.is_itemised:
+            self._number, self._thread = asked.file(name), threading.get_native_id()
+        self._position = 0
+        self._size = -1
+        #: Start and bytes of what small reads fetched; a file has few headers, so this stays short.
+        self._windows: list[tuple[int, bytes]] = []
+
+    def _fetch(self, position: int, buffer: Any) -> int:
+        """Read from ``position`` straight into ``buffer``, in one request; the file's end makes it shorter.
+
+        Raises:
+            DataError: the file is gone.
+            StorageError: the storage system refuses.
+        """
+        raise NotImplementedError
+
+    @property
+    def size(self) -> int:
+        """Bytes of the file, as it was opened."""
+        return self._size
+
+    def _opened(self, start: int) -> None:
+        """Count the opening, which began at ``start`` and ends now."""
+        self.asked.opens += 1
+        if self.asked.is_itemised:
+            self.asked.add(OPEN, start, self._number, self._thread)
+
+    def readable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def seekable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def tell(self) -> int:
+        """Give the position of the next read."""
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move to ``offset``; nothing is asked of the storage system that it has not said yet."""
+        if whence == io.SEEK_CUR:
+            offset += self._position
+        elif whence == io.SEEK_END:
+            offset += self.size
+        if offset < 0:
+            raise ValueError(f"negative position {offset} in {self.shown}")
+        self._position = offset
+        return offset
+
+    def readinto(self, buffer: Any) -> int:
+        """Read straight into ``buffer``, in one request; the file's end makes it shorter."""
+        asked = self.asked
+        start = perf_counter_ns()
+        length = self._fetch(self._position, buffer)
+        if asked.is_itemised:
+            asked.add(READ, start, self._number, self._thread, self._position, length)
+        asked.requests += 1
+        asked.nbytes += length
+        self._position += length
+        return length
+
+    def read(self, size: int | None = -1) -> bytes:
+        """Read ``size`` bytes, or all that are left; few of them come from a window."""
+        left = max(0, self.size - self._position)
+        size = left if size is None or size < 0 else min(size, left)
+        if size == 0:
+            return b""
+        if size >= WINDOW_BYTES:
+            whole = bytearray(size)
+            return bytes(whole[: self.readinto(whole)])
+        start, window = self._window(size)
+        begin = self._position - start
+        part = window[begin : begin + size]
+        self._position += len(part)
+        return part
+
+    def readall(self) -> bytes:
+        """Read all that is left."""
+        return self.read()
+
+    def _window(self, size: int) -> tuple[int, bytes]:
+        """Find or fetch a window that holds the next ``size`` bytes; near the file's end it reaches back."""
+        position = self._position
+        for start, window in self._windows:
+            if start <= position and position + size <= start + len(window):
+                return start, window
+        self._position = max(0, min(position, self.size - WINDOW_BYTES))
+        start, buffer = self._position, bytearray(min(WINDOW_BYTES, self.size))
+        window = bytes(buffer[: self.readinto(buffer)])
+        self._position = position
+        self._windows.append((start, window))
+        return start, window

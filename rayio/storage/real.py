@@ -1,0 +1,89 @@
+"""A store as one role sees it: batches are read and files written by it, and every request is counted."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from typing import BinaryIO, Protocol, TypeVar
+
+import numpy as np
+
+from rayio.errors import DataError
+from rayio.storage.base import Opener, Requests, Served
+from rayio.storage.counted import Asked
+from rayio.storage.stores import Store
+
+T = TypeVar("T")
+
+
+class Threaded(Protocol):
+    """Runs a blocking call for an engine: in a thread, or in place."""
+
+    def __call__(self, function: Callable[[], T], /) -> Awaitable[T]:
+        """Give the call's result when awaited."""
+
+
+def counted_opener(store: Store, asked: Asked) -> Opener:
+    """Make an opener for files of a store that adds to ``asked``."""
+    return lambda name: store.open(name, asked)
+
+
+@lru_cache(maxsize=2)
+def _random_bytes(num_bytes: int) -> memoryview:
+    """Make the bytes that checkpoints are written from: random, because zeros compress and leave holes."""
+    words = np.random.PCG64DXSM(0).random_raw(-(-num_bytes // 8))
+    return np.asarray(words).view(np.uint8)[:num_bytes].data.toreadonly()
+
+
+class RealStorage:
+    """Storage with bytes (``rayio.storage.base.Storage``). ``run`` is the engine's way to make a blocking call.
+
+    With an anchor (what to add to ``perf_counter_ns`` to get the engine's time) every request is timed and given out
+    (:attr:`Served.issued`).
+    """
+
+    def __init__(self, store: Store, run: Threaded, anchor: int | None = None) -> None:
+        self.store = store
+        self.run = run
+        self.anchor = anchor
+        self._is_prepared = False
+
+    async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
+        """Call ``load`` and count what it asks for; ``requests`` is what a model would have served."""
+        asked = Asked(self.anchor)
+        try:
+            value = await self.run(lambda: load(counted_opener(self.store, asked)))
+        except DataError as error:
+            if str(error).startswith(self.store.address):
+                raise
+            raise DataError(self.store.full(str(error))) from None  # a format names files as the dataset does
+        return Served(value, asked.opens, asked.requests, asked.nbytes, 0, asked.issued)
+
+    async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
+        """Write random bytes as one file, which appears whole or not at all.
+
+        A failed write leaves nothing behind, and what had that name before stays.
+
+        Raises:
+            StorageError: no space, no permission, or the system refuses.
+        """
+        if request_bytes < 1 or num_bytes < 0:
+            raise ValueError(f"cannot write {num_bytes} bytes in requests of {request_bytes}")
+        asked = Asked(self.anchor)
+
+        def fill(file: BinaryIO) -> None:
+            buffer = _random_bytes(min(request_bytes, max(num_bytes, 1)))
+            written = 0
+            while written < num_bytes:
+                written += file.write(buffer[: num_bytes - written]) or 0
+
+        doing = f"writing {num_bytes} bytes"
+
+        def write() -> None:
+            if self.store.is_local and not self._is_prepared:
+                self.store.prepare(doing)
+                self._is_prepared = True
+            self.store.write(path, fill, asked=asked, fsync=fsync, doing=doing)
+
+        await self.run(write)
+        return Served(None, asked.opens, asked.requests, num_bytes, asked.syncs, asked.issued)
