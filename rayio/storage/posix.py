@@ -20,7 +20,7 @@ from rayio.replacing import replacing
 from rayio.storage.address import path_of
 from rayio.storage.base import FSYNC, OPEN, WRITE
 from rayio.storage.counted import Asked, CountedFile, Timed
-from rayio.storage.stores import Fill
+from rayio.storage.stores import DEFAULTS, Fill, Settings
 from rayio.units import format_bytes
 
 #: End of the names of files that are being written.
@@ -121,7 +121,8 @@ class PosixStore:
 
     is_local = True
 
-    def __init__(self, address: str | Path) -> None:
+    def __init__(self, address: str | Path, settings: Settings = DEFAULTS) -> None:
+        del settings  # a file system is reached through its path alone
         self.root = path_of(address)
 
     @property

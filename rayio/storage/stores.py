@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
 
 from rayio.errors import ScenarioError, StorageError
 from rayio.registry import Registry
@@ -126,14 +127,11 @@ class Store(Protocol):
         """A path of this machine with the file's content; only where :attr:`is_local`."""
 
 
-def _posix(address: str, settings: Settings) -> Store:
-    from rayio.storage.posix import PosixStore
+#: What makes a store of an address.
+Opens = Callable[[str, Settings], Store]
 
-    return PosixStore(address)
-
-
-#: Schemes and what opens their addresses. Modules are imported when an address asks for them.
-STORES: Registry[Callable[[str, Settings], Store]] = Registry("storage", {"file": _posix})
+#: Schemes and what opens their addresses, or where to find it: a module is loaded when an address asks for it.
+STORES: Registry[str | Opens] = Registry("storage", {"file": "rayio.storage.posix:PosixStore"})
 
 
 def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
@@ -148,11 +146,12 @@ def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
     """
     text = str(address)
     try:
-        opener = STORES[scheme_of(text)]
+        found = STORES[scheme_of(text)]
     except ScenarioError:
         others = ", ".join(sorted(f"{name}://" for name in STORES.names()))
         raise StorageError(f"{text}: no storage serves {scheme_of(text)}://; give a path, or one of {others}") from None
-    return opener(text, settings)
+    opens = cast("Opens", pkgutil.resolve_name(found)) if isinstance(found, str) else found
+    return opens(text, settings)
 
 
 def told(error: StorageError, what: str, option: str) -> StorageError:
