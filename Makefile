@@ -2,7 +2,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 
-.PHONY: quickstart test slow check bench clean
+.PHONY: quickstart test slow check docs bench clean
 
 # A fresh machine with Python >= 3.11: a venv, install, generate a small dataset, run it on a local Ray, print the summary, write the report.
 quickstart: $(VENV)/.installed
@@ -20,6 +20,10 @@ check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The documentation as a site, in build/site; a link that leads nowhere is an error.
+docs: $(VENV)/.installed-docs
+	$(BIN)/python -m mkdocs build --strict
 
 # Every benchmark, each prints its table; see benchmarks/README.md.
 bench: $(VENV)/.installed-test
@@ -39,5 +43,9 @@ $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	@touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf build $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis

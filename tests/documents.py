@@ -1,0 +1,115 @@
+"""Pages of documentation taken apart, and their blocks run: what a reader would type, in the order of the page."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
+#: What a block may be: commands, a program, a file, output, and text that is neither (a query, a drawing).
+LANGUAGES = ("sh", "python", "yaml", "text", "sql", "json", "diagram", "diff")
+#: Where the pages say that the reader is.
+HOME = "/home/me"
+_FENCE = re.compile(r"^```(\w*)$")
+_REMARK = re.compile(r"^<!-- (not run|exit code|output): (.+) -->$")
+_UNITS = {
+    "s", "ms", "us", "µs", "ns", "min", "h", "d", "B", "kB", "KiB", "MB", "MiB", "GB", "GiB", "TiB", "%", "pt", "pts",
+    "B/s", "KiB/s", "MiB/s", "GiB/s", "MB/s", "GB/s", "·", "-",
+}  # fmt: skip
+_RULED = re.compile(r"^[\u2500-\u257f]+$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block: its text, and what the remarks above it say."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+    #: ``not run``: why; ``exit code``: the one that is expected; ``output``: exact, of a text block.
+    remarks: dict[str, str]
+
+    @property
+    def place(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def is_run(self) -> bool:
+        return self.language in ("sh", "python", "yaml") and "not run" not in self.remarks
+
+
+def blocks(page: str) -> list[Block]:
+    """The blocks of a page, in its order."""
+    found, remarks, opened = [], dict[str, str](), None
+    lines = PAGES[page].read_text().splitlines()
+    for number, line in enumerate(lines, 1):
+        if opened is not None:
+            if line == "```":
+                text = "\n".join(lines[opened[0] : number - 1]) + "\n"
+                found.append(Block(page, opened[0], opened[1], text, remarks))
+                opened, remarks = None, {}
+        elif fence := _FENCE.match(line):
+            opened = (number, fence[1])
+        elif remark := _REMARK.match(line):
+            remarks[remark[1]] = remark[2]
+        elif line.strip():
+            remarks = {}
+    assert opened is None, f"{page}:{opened} is never closed"
+    return found
+
+
+def words(text: str) -> list[str]:
+    """What of a text does not change from run to run: its words, without numbers, their units and ruled lines."""
+    kept, after_number = [], False
+    for token in text.split():
+        is_number = any(c.isdigit() for c in token) or token in ("∞", "±")
+        if not (is_number or _RULED.match(token) or (after_number and token.rstrip(",;.)") in _UNITS)):
+            kept.append(token.rstrip(",;"))
+        after_number = is_number
+    return kept
+
+
+def missing(shown: str, printed: str) -> str:
+    """The first piece of what a page shows that was not printed in its order; lines of ``...`` separate pieces."""
+    rest = words(printed)
+    for piece in re.split(r"(?m)^\s*\.\.\.\s*$", shown):
+        wanted = words(piece)
+        begins = (i for i in range(len(rest) - len(wanted) + 1) if rest[i : i + len(wanted)] == wanted)
+        begin = next(begins, None)
+        if begin is None:
+            return piece
+        rest = rest[begin + len(wanted) :]
+    return ""
+
+
+def walk(page: str, folder: Path, variables: dict[str, str]) -> Iterator[tuple[Block, str]]:
+    """Run a page's blocks as its reader would, in ``folder``; give each with what was printed by the last that ran."""
+    tools = folder / ".bin"
+    tools.mkdir()
+    for name, arguments in (("rayio", "-m rayio"), ("python", "")):
+        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+        (tools / name).chmod(0o755)
+    path = os.pathsep.join([str(tools), os.environ["PATH"]])
+    environment = os.environ | {"HOME": str(folder), "PATH": path, "COLUMNS": "120", **variables}
+    printed = ""
+    for block in blocks(page):
+        if block.is_run and block.language == "yaml":
+            name = block.text.partition("\n")[0].removeprefix("# ")
+            (folder / name).write_text(block.text)
+        elif block.is_run:
+            command = ["bash", "-eu", "-o", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
+            done = subprocess.run(
+                [*command, block.text], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT, text=True, timeout=300,
+            )  # fmt: skip
+            printed = done.stdout.replace(str(folder), HOME)
+            expected = int(block.remarks.get("exit code", 0))
+            assert done.returncode == expected, f"{block.place}: exit code {done.returncode}\n{printed}"
+        yield block, printed

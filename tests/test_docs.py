@@ -1,0 +1,160 @@
+"""The documentation does what it says: its blocks run, its links lead somewhere, its site builds and loads nothing."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from documents import LANGUAGES, PAGES, ROOT, blocks, missing, walk, words
+
+from rayio.cli import application
+from rayio.scenario.load import load
+
+RUNNABLE = [page for page in PAGES if any(block.is_run for block in blocks(page))]
+ON_RAY = [page for page in RUNNABLE if "<!-- ray -->" in PAGES[page].read_text()]
+
+
+def run_page(page: str, folder: Path, variables: dict[str, str]) -> None:
+    """Type what a page says, and hold what is printed against what it shows."""
+    for block, printed in walk(page, folder, variables):
+        if block.language != "text" or "not run" in block.remarks:
+            continue
+        if block.remarks.get("output") == "exact":
+            assert block.text in printed, f"{block.place}: was printed differently\n{printed}"
+        assert not (piece := missing(block.text, printed)), f"{block.place}: was not printed: {piece}\n{printed}"
+
+
+@pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in ON_RAY])
+def test_what_a_page_says_to_type_prints_what_it_shows(page: str, tmp_path: Path) -> None:
+    run_page(page, tmp_path, {})
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("page", ON_RAY)
+def test_so_does_a_page_whose_runs_are_on_ray(page: str, tmp_path: Path, local_ray: None) -> None:
+    import ray
+
+    run_page(page, tmp_path, {"RAY_ADDRESS": ray.get_runtime_context().gcs_address})
+
+
+def test_pieces_that_were_not_printed_are_found() -> None:
+    printed = "AU  62.2 %  min 61 %\nnote: none\nlast line, 3 ms\n"
+    assert words("AU 12 % └─┘ 3 ms,") == ["AU"]
+    assert missing("AU  99 %  min 1 %\n...\nlast line, 14 s\n", printed) == ""
+    assert missing("AV  99 %\n", printed) == "AV  99 %\n"
+    assert missing("last line\n...\nnote: none\n", printed).strip() == "note: none"
+    assert missing("AU 62.2 %\nlast line\n", printed) != "", "lines in between are left out without a word"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_blocks_say_what_they_are_and_why_they_are_not_run(page: str) -> None:
+    text = PAGES[page].read_text()
+    assert not re.search(r"(?m)^[ \t]+```|^~~~", text), "a fence that is indented would not be seen"
+    for block in blocks(page):
+        assert block.language in LANGUAGES, f"{block.place}: {block.language!r}"
+        if block.is_run and block.language == "yaml":
+            assert re.match(r"# [\w-]+\.yaml\n", block.text), f"{block.place}: says no file to write it to"
+        if block.is_run and block.language == "sh":
+            assert not re.search(r"(?m)^\$ ", block.text), f"{block.place}: has a prompt"
+        assert "run" not in block.remarks.get("not run", "reason").split()[:1], f"{block.place}: says no reason"
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if any(b.language == "yaml" and b.is_run for b in blocks(page))]
+)
+def test_scenarios_of_a_page_are_valid(page: str, tmp_path: Path) -> None:
+    for block in blocks(page):
+        if block.language == "yaml" and block.is_run:
+            file = tmp_path / block.text.partition("\n")[0].removeprefix("# ")
+            file.write_text(block.text)
+            load(file)
+
+
+def anchors(page: Path) -> set[str]:
+    """Ids that a page's headings get, on the site and where the files are shown."""
+    found = set()
+    for heading in re.findall(r"(?m)^#+ (.+)$", re.sub(r"(?ms)^```.*?^```$", "", page.read_text())):
+        plain = re.sub(r"[^\w\s-]", "", heading.replace("`", "")).strip().lower()
+        found |= {re.sub(r"[-\s]+", "-", plain), plain.replace(" ", "-")}
+    return found
+
+
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "benchmarks/README.md"])
+def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
+    source = ROOT / page
+    for target in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"(?ms)^```.*?^```$", "", source.read_text())):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (source.parent / path).resolve() if path else source
+        assert file.is_relative_to(ROOT), f"{page}: {target}"
+        assert file.exists(), f"{page}: {target}"
+        assert not anchor or anchor in anchors(file), f"{page}: {target}"
+        if page.startswith("docs/"):
+            assert file.is_relative_to(ROOT / "docs"), f"{page}: {target} is not on the site"
+
+
+def test_the_readme_is_short() -> None:
+    assert len(PAGES["README.md"].read_text().splitlines()) <= 130
+
+
+def test_numbers_from_benchmarks_are_those_of_the_benchmarks() -> None:
+    measured = (ROOT / "benchmarks" / "README.md").read_text()
+    regions = [
+        region
+        for page in PAGES.values()
+        for region in re.findall(r"(?s)<!-- benchmarks -->(.*?)<!-- end -->", page.read_text())
+    ]
+    numbers = {
+        number for region in regions for number in re.findall(r"(?<![\w.])\d[\d ]*\.?\d*(?=[\s,;:).]|$)", region)
+    }
+    assert len(numbers) > 20
+    unknown = {number for number in map(str.strip, numbers) if len(number) > 2 and number not in measured}
+    assert not unknown, f"not in benchmarks/README.md: {sorted(unknown)}"
+
+
+def test_every_command_is_described() -> None:
+    import typer.main
+
+    group = typer.main.get_command(application())
+    text = PAGES["docs/commands.md"].read_text()
+    commands = getattr(group, "commands", {})
+    assert len(commands) > 10
+    assert not [name for name in commands if f"rayio {name}" not in text]
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed (extra: docs)")
+def test_the_site_builds_without_a_warning_and_loads_nothing_from_elsewhere(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    pages = sorted((tmp_path / "site").rglob("*.html"))
+    assert len(pages) > 15
+    for page in pages:
+        for url in _loaded(page.read_text()):
+            assert not re.match(r"(https?:)?//", url), f"{page.name} loads {url}"
+    for style in (tmp_path / "site").rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*[\"']?\s*(https?:)?//", style.read_text()), style.name
+
+
+def _loaded(text: str) -> list[str]:
+    """What a browser fetches to show a page."""
+    found: list[str] = []
+
+    class Elements(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            given = dict(attrs)
+            if tag == "link" and given.get("rel") == "canonical":
+                return
+            keys = ("src", "srcset", "data", "poster") + (("href",) if tag == "link" else ())
+            found.extend(value for key in keys if (value := given.get(key)))
+
+    Elements().feed(text)
+    assert found
+    return found
