@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from machine import print_machine
@@ -19,7 +20,7 @@ SHARES = ("data_wait_share", "sync_share", "checkpoint_share", "other_share")
 NO_COSTS = {"costs.lease": 0, "costs.put": 0, "costs.take": 0}
 
 
-def row(name: str, results: list[dict[str, Any]]) -> None:
+def row(name: str, results: Sequence[Mapping[str, Any]]) -> None:
     values = [statistics.median(r[key] for r in results) for key in ("au", *SHARES)]
     print(f"{name:<28}{values[0]:>8.4f}" + "".join(f"{100 * v:>9.2f} %" for v in values[1:]), flush=True)
 

@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import yaml
-from handmade import with_foreign
+from handmade import result, with_foreign
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayio import session
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
 from rayio.cli import main
 from rayio.errors import RayioError, RunError, StorageError
@@ -121,7 +122,9 @@ def test_a_run_with_evaluation_and_all_samples_is_simulated_back(evaluated: dict
     size = {"dataset__num_files": 190, "loader__num_workers": workers}
     costs = {"lease": "3 ms", "put": "2 ms", "take": "1500 us", "step": "300 us"} if workers else {"step": "300 us"}
     wanted = scenario(**BOUND | more | size, costs=costs, storage__model=STORAGE)
-    was, again = (measure(simulated(one).spans, RunShape.of(one)) for one in (wanted, learned(wanted)))
+    was, again = (
+        measure(RunArrays.of_spans(simulated(one).spans), RunShape.of(one)) for one in (wanted, learned(wanted))
+    )
     for name in ("au", "samples_per_second", "wall_seconds"):
         assert again[name] == pytest.approx(was[name], rel=0.03), name
     assert again["evaluation"]["au"] == pytest.approx(was["evaluation"]["au"], rel=0.03)
@@ -140,7 +143,7 @@ def test_a_run_without_a_reader_in_its_spans_is_told_which_level_has_them(tmp_pa
         made = RunDirectory.create(tmp_path / level, {"engine": "local"})
         made.write_scenario(to_yaml(wanted))
         made.write_spans(simulated(wanted).spans, "part-00000")
-        made.write_result({"exit_code": 0})
+        made.write_result(result())
         with pytest.raises(RunError, match=f"trace.level={level}, which leaves out the readers; run it with trace"):
             calibrate(made.path)
 

@@ -7,21 +7,23 @@ import random
 from pathlib import Path
 from typing import Any
 
+import handmade
 import pytest
 
 from rayio import session
 from rayio.analyze.compare import Compared, compare, noise, repeats, repeats_text, spread, t_quantile, text
 from rayio.cli import main
+from rayio.results.run_result import Evaluation, Percentiles, Statistics
 from rayio.session.result import Run
 from scenarios import scenario
 
 
 def a_run(label: str, au: float | None, scenario: dict[str, Any] | None = None, **result: Any) -> Compared:
-    percentiles = {"data_wait": {"mean": 0.1, "p50": 0.1, "p90": 0.2, "p99": 0.4, "max": 0.5}}
+    waits = Statistics(count=9, mean=0.1, p50=0.1, p90=0.2, p99=0.4, max=0.5)
     default = {"loader": {"num_workers": 2}, "train": {"epochs": 1}}
     return Compared(
         label,
-        {"au": au, "percentiles": percentiles, "exit_code": 0, **result},
+        handmade.result(au=au, percentiles=Percentiles(data_wait=waits), **result),
         default if scenario is None else scenario,
         {"engine": "ray"},
     )
@@ -122,7 +124,11 @@ def test_what_a_run_lacks_is_unknown_and_not_zero() -> None:
 
 
 def test_the_au_of_evaluation_is_a_percentage() -> None:
-    runs = [a_run(name, 0.5, {"name": name}, evaluation={"au": au}) for name, au in (("a", 0.25), ("b", 0.5))]
+    counts: dict[str, Any] = {"rounds": 1, "steps": 9, "mean_seconds": 1.0, "data_wait_share": 0.5}
+    runs = [
+        a_run(name, 0.5, {"name": name}, evaluation=Evaluation(au=au, au_min=au, au_max=au, **counts))
+        for name, au in (("a", 0.25), ("b", 0.5))
+    ]
     (row,) = [line for line in text(compare(runs)).splitlines() if line.startswith("  evaluation.au ")]
     assert row.split()[1:6] == ["25.00", "%", "50.00", "%", "+25.00"]
 

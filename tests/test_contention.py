@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.timeline import integers, texts
 from rayio.scenario.model import Scenario
@@ -30,7 +31,7 @@ SATURATED: dict[str, Any] = {
 
 def throughput_and_wait(spans: pa.Table, wanted: Scenario) -> tuple[float, float]:
     """Give samples per second in the window, and seconds that all ranks waited for data."""
-    found = measure(spans, RunShape.of(wanted))
+    found = measure(RunArrays.of_spans(spans), RunShape.of(wanted))
     waits = texts(spans, "name", ("data_wait",)) == 0
     return found["samples_per_second"], integers(spans, "duration_ns")[waits].sum() / 1e9
 

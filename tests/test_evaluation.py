@@ -11,6 +11,7 @@ import pytest
 from datasets import on_disk
 from handmade import Trace
 
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
 from rayio.errors import DataError, ScenarioError
 from rayio.pipeline.plan import Plan
@@ -90,7 +91,7 @@ def test_the_time_of_an_evaluation_is_the_ranks_own_and_part_of_the_step_before(
         assert [span["duration_ns"] for span in spans] == [6_000_000] * 2
         (life,) = run.rows("life", rank=rank)
         assert life["duration_ns"] == 2 * (12 * 10_000_000 + 6_000_000)
-    result = measure(run.spans, RunShape.of(run.plan.scenario))
+    result = measure(RunArrays.of_spans(run.spans), RunShape.of(run.plan.scenario))
     assert result["time"]["evaluate"] == pytest.approx(4 * 0.006)
     assert sum(result["time"].values()) == pytest.approx(2 * 0.252)
     # the window: 23 whole steps, and the pauses after two of them
@@ -108,7 +109,7 @@ def test_rates_and_read_times_of_training_leave_evaluations_out() -> None:
     assert len(run.rows("read", epoch=2)) == 4
     training = run.spans.filter(pc.less(run.spans["epoch"], 2))
     shape = RunShape.of(run.plan.scenario)
-    whole, alone = measure(run.spans, shape), measure(training, shape)
+    whole, alone = measure(RunArrays.of_spans(run.spans), shape), measure(RunArrays.of_spans(training), shape)
     assert whole["percentiles"]["read"] == alone["percentiles"]["read"]
     assert whole["mib_per_second"] == alone["mib_per_second"] > 0
     assert whole["samples_per_second"] == alone["samples_per_second"]
@@ -240,7 +241,7 @@ def test_the_au_of_evaluations_is_the_mean_over_ranks_of_finished_ones() -> None
             trace.add("rank", "eval_data_wait", now, now + waited, 1, **place)
             trace.add("rank", "eval_compute", now, now + 40, 1, **place)
     trace.add("rank", "eval_compute", 900, 940, 1, rank=0, epoch=3, step=0)  # of one that was not finished
-    result = measure(trace.spans, RunShape(2, 1, 0, 1, 2))["evaluation"]
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(2, 1, 0, 1, 2))["evaluation"]
     assert (result["au_min"], result["au_max"]) == (pytest.approx(0.4), pytest.approx(0.8))
     assert result["au"] == pytest.approx(0.6)
     assert (result["rounds"], result["steps"]) == (2, 4)
@@ -249,4 +250,4 @@ def test_the_au_of_evaluations_is_the_mean_over_ranks_of_finished_ones() -> None
 
 
 def test_without_evaluation_there_are_no_numbers_of_it() -> None:
-    assert measure(simulated().spans, RunShape.of(scenario()))["evaluation"] is None
+    assert measure(RunArrays.of_spans(simulated().spans), RunShape.of(scenario()))["evaluation"] is None

@@ -10,12 +10,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from handmade import with_foreign
+from handmade import result, with_foreign
 from hypothesis import HealthCheck, given, settings
 from test_access import Requests
 from test_engines import scenarios
 from test_stalls import sums_are_exact
 
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.explanation import text
 from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.stalls import CAUSES, attribute
@@ -24,6 +25,7 @@ from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.predict import counterfactual, replay
 from rayio.predict.explain import explain
+from rayio.results.run_result import RunResult
 from rayio.scenario.load import build
 from rayio.scenario.model import Costs, Scenario
 from rayio.scenario.write import to_yaml
@@ -356,7 +358,7 @@ def test_of_a_long_run_the_first_epochs_are_simulated_with_their_evaluations(
 def test_the_table_and_au_sum_to_one_whatever_the_scenario(wanted: Scenario) -> None:
     run = simulated(wanted)
     shape = RunShape.of(wanted)
-    verdict, numbers = judge(attribute(run.spans), shape), measure(run.spans, shape)
+    verdict, numbers = judge(attribute(run.spans), shape), measure(RunArrays.of_spans(run.spans), shape)
     sums_to_the_whole({"verdict": verdict}, numbers["au"] or verdict["au"])
     if numbers["au"] is not None:
         assert verdict["data_wait_share"] == numbers["data_wait_share"]
@@ -440,7 +442,7 @@ def test_explaining_imports_no_ray(tmp_path: Path) -> None:
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
-def directory(root: Path, wanted: Scenario, run: Outcome | None, result: dict[str, Any] | None = None) -> Path:
+def directory(root: Path, wanted: Scenario, run: Outcome | None, result: RunResult | None = None) -> Path:
     made = RunDirectory.create(root / "run", {"engine": "virtual", "modelled_storage": True})
     made.write_scenario(to_yaml(wanted))
     if run is not None:
@@ -490,7 +492,7 @@ def test_an_interrupted_run_is_explained_as_far_as_it_went(tmp_path: Path) -> No
     ends = pc.add(run.spans["start_ns"], run.spans["duration_ns"])
     half = run.spans.filter(pc.less(ends, 1_500_000_000))
     cut = Outcome(run.plan, run.tallies, half)
-    found = explain(directory(tmp_path, wanted, cut, {"exit_code": 130, "error": "interrupted"}))
+    found = explain(directory(tmp_path, wanted, cut, result(exit_code=130, error="interrupted")))
     assert found["verdict"]["cause"] == "decode"
     assert found["verdict"]["au"] == pytest.approx(1 / 3, abs=POINTS)
     assert "the run ended with exit code 130: interrupted" in found["notes"]

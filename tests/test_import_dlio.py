@@ -145,7 +145,7 @@ def test_an_import_is_explained_without_blaming_rayio_and_not_calibrated(results
     assert "overhead" not in found["sentence"]
     assert not any("trace.level" in note for note in found["notes"])
     assert found["simulated"] is None
-    assert found["imported"]["lost_points"] == (made.result or {})["imported"]["lost_points"]
+    assert found["imported"]["lost_points"] == made.result["imported"]["lost_points"]
     shown = explanation.text(found)
     assert all(f"\n  {name} " in shown for name in LOSSES)
     with pytest.raises(RunError, match="was imported: its results say nothing of readers"):

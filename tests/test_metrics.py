@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,11 @@ from handmade import Trace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
-from rayio.analyze.summary import lookup
 from rayio.analyze.timeline import PHASES, timeline
-from rayio.results.metrics import HEADLINE, METRICS, SPLIT
+from rayio.results.metrics import HEADLINE, METRICS, SPLIT, lookup
+from rayio.results.run_result import RunResult
 from rayio.scenario.load import load
 from scenarios import scenario
 
@@ -51,7 +53,7 @@ SHAPE = RunShape(world_size=2, batch_size=4, warmup_steps=1, epochs=1, steps_per
 
 @pytest.mark.parametrize("origin", [0, UNIX])
 def test_the_window_runs_from_the_last_rank_warm_to_the_first_rank_done(origin: int) -> None:
-    result = measure(two_ranks(origin), SHAPE)
+    result = measure(RunArrays.of_spans(two_ranks(origin)), SHAPE)
     assert result["window_seconds"] == (335 - 200) / 1e9
     assert result["window_steps"] == 1  # rank 0 ends its last step after the window; rank 1 has two
     assert "only 1 whole steps per rank in the window: the numbers are rough" in result["notes"]
@@ -59,7 +61,7 @@ def test_the_window_runs_from_the_last_rank_warm_to_the_first_rank_done(origin: 
 
 @pytest.mark.parametrize("origin", [0, UNIX])
 def test_au_is_requested_compute_over_step_time_of_whole_steps_in_the_window(origin: int) -> None:
-    result = measure(two_ranks(origin), SHAPE)
+    result = measure(RunArrays.of_spans(two_ranks(origin)), SHAPE)
     by_rank = [50 / 70, 110 / 135]
     assert [rank["au"] for rank in result["ranks"]] == by_rank
     assert (result["au"], result["au_min"], result["au_max"]) == (sum(by_rank) / 2, *by_rank)
@@ -67,7 +69,7 @@ def test_au_is_requested_compute_over_step_time_of_whole_steps_in_the_window(ori
 
 @pytest.mark.parametrize("origin", [0, UNIX])
 def test_rates_count_what_arrived_in_the_window_and_what_was_read_for_it_whenever_that_was(origin: int) -> None:
-    result = measure(two_ranks(origin), SHAPE)
+    result = measure(RunArrays.of_spans(two_ranks(origin)), SHAPE)
     assert result["samples_per_second"] == 4 * 4 / (135 / 1e9)
     assert result["mib_per_second"] == 3 / (135 / 1e9)
 
@@ -86,7 +88,7 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
         "other": [15, 10],
     }
     assert (lives.end - lives.begin).tolist() == [410, 335]
-    result = measure(two_ranks(origin), SHAPE)
+    result = measure(RunArrays.of_spans(two_ranks(origin)), SHAPE)
     assert result["time"]["data_wait"] == 95 / 1e9
     assert result["share"]["compute"] == 310 / 745
     assert result["ranks"][0]["checkpoint"] == 70 / 1e9
@@ -94,7 +96,7 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
 
 
 def test_what_is_lost_in_the_window_is_split_rank_by_rank_so_that_it_sums_to_one_with_au() -> None:
-    result = measure(two_ranks(), SHAPE)
+    result = measure(RunArrays.of_spans(two_ranks()), SHAPE)
     shares = [result[f"{name}_share"] for name in ("data_wait", "sync", "checkpoint", "evaluate", "other")]
     data_wait, sync, other = (10 / 70 + 15 / 135) / 2, 5 / 70 / 2, (5 / 70 + 10 / 135) / 2
     assert shares == pytest.approx([data_wait, sync, 0, 0, other], rel=1e-12)
@@ -102,11 +104,11 @@ def test_what_is_lost_in_the_window_is_split_rank_by_rank_so_that_it_sums_to_one
 
 
 def test_goodput_is_compute_over_the_wall_time_of_the_planned_ranks() -> None:
-    assert measure(two_ranks(), SHAPE)["goodput"] == 310 / (410 * 2)
+    assert measure(RunArrays.of_spans(two_ranks()), SHAPE)["goodput"] == 310 / (410 * 2)
 
 
 def test_start_up_skew_is_between_the_first_and_the_last_first_ask() -> None:
-    assert measure(two_ranks(), SHAPE)["startup_skew_seconds"] == 20 / 1e9
+    assert measure(RunArrays.of_spans(two_ranks()), SHAPE)["startup_skew_seconds"] == 20 / 1e9
 
 
 def test_percentiles_are_times_that_occurred() -> None:
@@ -114,7 +116,7 @@ def test_percentiles_are_times_that_occurred() -> None:
     story = [("startup", 1), *(p for n in range(1, 102) for p in (("data_wait", n), ("compute", 1000)))]
     trace.rank(0, story)
     # 101 waits of 1..101 ns, the first of them before the window.
-    row = measure(trace.spans, RunShape(1, 1, 1, 1, 101))["percentiles"]["data_wait"]
+    row = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 101))["percentiles"]["data_wait"]
     assert row == {
         "count": 100,
         "mean": 51.5 / 1e9,
@@ -126,7 +128,7 @@ def test_percentiles_are_times_that_occurred() -> None:
 
 
 def test_percentiles_of_reads_are_of_the_window_and_those_of_checkpoints_of_the_run() -> None:
-    table = measure(two_ranks(), SHAPE)["percentiles"]
+    table = measure(RunArrays.of_spans(two_ranks()), SHAPE)["percentiles"]
     assert (table["read"]["count"], table["read"]["max"]) == (2, 7 / 1e9)
     assert (table["checkpoint"]["count"], table["checkpoint"]["max"]) == (1, 70 / 1e9)
     assert (table["write"]["count"], table["write"]["p50"]) == (1, 68 / 1e9)
@@ -135,7 +137,7 @@ def test_percentiles_of_reads_are_of_the_window_and_those_of_checkpoints_of_the_
 
 
 def test_without_warm_up_the_window_begins_when_the_last_rank_asks() -> None:
-    result = measure(two_ranks(), RunShape(2, 4, 0, 1, 3))
+    result = measure(RunArrays.of_spans(two_ranks()), RunShape(2, 4, 0, 1, 3))
     assert result["window_seconds"] == (335 - 120) / 1e9
 
 
@@ -144,7 +146,7 @@ def test_a_rank_that_reads_by_itself_does_so_inside_its_wait() -> None:
     trace.rank(0, [("data_wait", 30), ("compute", 70)] * 12)
     for step in range(12):
         trace.add("rank", "read", 100 * step, 100 * step + 20, 1, rank=0, epoch=0, step=step, nbytes=1 << 20)
-    result = measure(trace.spans, RunShape(1, 1, 1, 1, 12))
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 12))
     assert (result["au"], result["data_wait_share"], result["other_share"]) == (0.7, 0.3, 0)
     assert result["percentiles"]["read"]["count"] == 11
     assert result["mib_per_second"] == 11 / (1100 / 1e9)
@@ -155,7 +157,7 @@ def test_a_rank_that_reads_by_itself_does_so_inside_its_wait() -> None:
 def test_fewer_than_ten_measured_steps_are_said(steps: int, notes: int) -> None:
     trace = Trace()
     trace.rank(0, [("data_wait", 10), ("compute", 90)] * (1 + steps))
-    result = measure(trace.spans, RunShape(1, 1, 1, 1, 1 + steps))
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 1 + steps))
     assert result["window_steps"] == steps
     assert len(result["notes"]) == notes
 
@@ -163,7 +165,7 @@ def test_fewer_than_ten_measured_steps_are_said(steps: int, notes: int) -> None:
 def test_overshoot_is_our_own_time() -> None:
     trace = Trace()
     trace.rank(0, [("data_wait", 10), ("compute", 80), ("overshoot", 10)] * 12)
-    result = measure(trace.spans, RunShape(1, 1, 1, 1, 12))
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 12))
     assert (result["au"], result["other_share"]) == (0.8, 0.1)
     assert result["time"]["other"] == 120 / 1e9
 
@@ -194,13 +196,13 @@ def test_what_a_failure_cost_is_restart_and_each_step_counts_once() -> None:
     }
     assert list(zip(steps.step.tolist(), steps.attempt.tolist(), strict=True)) == [(0, 0), (1, 1), (2, 1)]
     assert (steps.start.tolist(), steps.end.tolist()) == ([10, 110, 130], [30, 130, 150])
-    result = measure(restarted(), RunShape(1, 1, 1, 1, 3))
+    result = measure(RunArrays.of_spans(restarted()), RunShape(1, 1, 1, 1, 3))
     assert result["goodput"] == 30 / 150
     assert result["au"] == 0.5
 
 
 def test_a_run_without_spans_has_no_numbers_and_says_why() -> None:
-    result = measure(two_ranks().slice(0, 0), SHAPE)
+    result = measure(RunArrays.of_spans(two_ranks().slice(0, 0)), SHAPE)
     assert {result[name] for name in HEADLINE if name not in ("wall_seconds", "steps")} == {None}
     assert (result["wall_seconds"], result["steps"], result["ranks"]) == (0, 0, [])
     assert result["notes"][0] == "2 of 2 ranks recorded nothing"
@@ -209,7 +211,7 @@ def test_a_run_without_spans_has_no_numbers_and_says_why() -> None:
 def test_a_run_of_only_warm_up_has_no_window() -> None:
     trace = Trace()
     trace.rank(0, [("startup", 5), ("data_wait", 5), ("compute", 5)])
-    result = measure(trace.spans, RunShape(1, 1, 1, 1, 1))
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 1))
     assert (result["au"], result["samples_per_second"], result["window_steps"]) == (None, None, None)
     assert result["time"]["compute"] == 5 / 1e9
     assert "no window: a rank has no step after its 1 warm-up steps" in result["notes"]
@@ -219,7 +221,7 @@ def test_a_window_that_ends_before_it_begins_is_none() -> None:
     trace = Trace()
     trace.rank(0, [("data_wait", 1), ("compute", 1)] * 2)
     trace.rank(1, [("data_wait", 1), ("compute", 1)] * 2, begin=1_000)
-    result = measure(trace.spans, RunShape(2, 1, 1, 1, 2))
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(2, 1, 1, 1, 2))
     assert (result["au"], result["window_seconds"]) == (None, None)
     assert "no window: a rank was done before another was warm" in result["notes"]
 
@@ -228,7 +230,7 @@ def test_a_run_that_broke_off_keeps_the_numbers_it_has() -> None:
     trace = Trace()
     trace.rank(0, [("data_wait", 10), ("compute", 90)] * 3 + [("data_wait", 40)], life=False)
     trace.rank(1, [("data_wait", 20), ("compute", 80)] * 4, life=False)
-    result = measure(trace.spans, RunShape(2, 1, 1, 1, 10))
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(2, 1, 1, 1, 10))
     assert (result["steps"], result["au"]) == (7, pytest.approx((0.9 + 0.8) / 2))
     assert result["ranks"][0]["data_wait"] == 70 / 1e9
     assert result["notes"][0] == "2 of 2 ranks did not finish their 10 steps: the run broke off"
@@ -238,7 +240,7 @@ def test_a_run_that_broke_off_keeps_the_numbers_it_has() -> None:
 def test_a_rank_that_recorded_nothing_is_said_and_the_rest_is_split() -> None:
     trace = Trace()
     trace.rank(1, [("data_wait", 10), ("compute", 90)] * 3)
-    result = measure(trace.spans, RunShape(3, 1, 1, 1, 3))
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(3, 1, 1, 1, 3))
     assert result["notes"][0] == "2 of 3 ranks recorded nothing"
     assert (result["au"], result["time"]["compute"]) == (None, 270 / 1e9)
     assert result["goodput"] == 270 / (300 * 3)
@@ -248,7 +250,7 @@ def test_of_many_ranks_the_first_are_listed() -> None:
     trace = Trace()
     for rank in range(70):
         trace.rank(rank, [("data_wait", 10), ("compute", 90)] * 11)
-    result = measure(trace.spans, RunShape(70, 1, 1, 1, 11))
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(70, 1, 1, 1, 11))
     assert [rank["rank"] for rank in result["ranks"]] == list(range(64))
     assert result["notes"] == ["64 of 70 ranks are listed one by one in result.json"]
     assert result["au"] == pytest.approx(0.9)
@@ -262,10 +264,11 @@ def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> No
         trace.add("rank", name, 110, 115, 1, rank=0, epoch=1, step=0)
     for name in ("read", "decode", "collate", "write"):
         trace.add("reader", name, 300, 305, rank=0)
-    result = measure(trace.spans, RunShape(1, 1, 1, 1, 12))
-    result["au_dlio"] = result["au_dlio_stdev"] = 0.0  # blocks of one step: DLIO's formula has nothing to say
+    measured = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 12))
+    # Blocks of one step: DLIO's formula has nothing to say.
+    result = replace(measured, au_dlio=0.0, au_dlio_stdev=0.0)
     assert [name for name in METRICS if lookup(result, name) is None] == []
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert RunResult.of_json(json.loads(json.dumps(result.as_json(), allow_nan=False))) == result
 
 
 def test_the_shape_follows_from_the_scenario(tmp_path: Any) -> None:
@@ -292,14 +295,14 @@ def test_a_smaller_last_batch_counts_as_the_samples_that_it_holds() -> None:
     trace.rank(0, story * 6, per_epoch=3)
     trace.rank(1, story * 8, per_epoch=4)
     shape = RunShape(2, 4, 0, 2, 4, steps_of=(3, 4), samples_of=(11, 13))
-    result = measure(trace.spans, shape)
+    result = measure(RunArrays.of_spans(trace.spans), shape)
     # six seconds: two epochs of rank 0 are 22 samples; rank 1 has one of 13 and two batches of 4
     assert result["samples_per_second"] == pytest.approx((22 + 13 + 8) / 6)
     assert not any("broke off" in note for note in result["notes"])
     # DLIO counts batches: per rank and epoch (n - 2) / (n - 1) seconds of 4 samples
     assert result["samples_per_second_dlio"] == pytest.approx(4 * (1 / 2 + 2 / 3))
     assert result["au_dlio"] == pytest.approx(100)
-    left_off = measure(_cut(story), shape)
+    left_off = measure(RunArrays.of_spans(_cut(story)), shape)
     assert any("1 of 2 ranks did not finish their 8 steps" in note for note in left_off["notes"])
 
 
@@ -361,7 +364,9 @@ def test_au_and_window_are_those_of_a_plain_loop(
             rows.append((now, now + sum(step), step[1]))
             now += sum(step)
         plain.append(rows)
-    result = measure(trace.spans, RunShape(len(ranks), 1, warmup, 1, max(len(s) for _, _, s in ranks)))
+    result = measure(
+        RunArrays.of_spans(trace.spans), RunShape(len(ranks), 1, warmup, 1, max(len(s) for _, _, s in ranks))
+    )
     if any(len(rows) <= warmup for rows in plain):
         assert result["window_seconds"] is None
         return
@@ -382,5 +387,5 @@ def test_waiting_at_the_first_step_of_epochs_is_pointed_out(first: int, others: 
     trace = Trace()
     epoch = [("data_wait", first), ("compute", 100), *[("data_wait", others), ("compute", 100)] * 9]
     trace.rank(0, epoch * 3, per_epoch=10)
-    notes = measure(trace.spans, RunShape(1, 1, 1, 3, 10))["notes"]
+    notes = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 3, 10))["notes"]
     assert any("at the first step of an epoch" in note for note in notes) == said

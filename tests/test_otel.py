@@ -16,6 +16,7 @@ from opentelemetry.sdk.trace import TracerProvider as SdkProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SimpleSpanProcessor
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
 from rayio.data.formats import FORMATS
 from rayio.otel import RunDirectoryExporter
@@ -252,8 +253,10 @@ def test_spans_of_a_library_inside_a_read_belong_to_its_batch(tmp_path: Path) ->
         assert row["start_ns"] + row["duration_ns"] <= mine["start_ns"] + mine["duration_ns"]
         place = (mine["rank"], mine["epoch"], mine["step"])
         assert said(row)["trace"] == f"{trace_id('local', 'batch', *place):032x}"
-    without = measure(run.spans.filter([row["lane"] < FOREIGN_LANE for row in rows]), RunShape.of(wanted))
-    assert measure(run.spans, RunShape.of(wanted)) == without  # their names are their own
+    without = measure(
+        RunArrays.of_spans(run.spans.filter([row["lane"] < FOREIGN_LANE for row in rows])), RunShape.of(wanted)
+    )
+    assert measure(RunArrays.of_spans(run.spans), RunShape.of(wanted)) == without  # their names are their own
 
 
 @pytest.mark.usefixtures("instrumented")

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,12 @@ import pytest
 from pages import Page, check
 
 import rayio
-from rayio.analyze.summary import lookup
 from rayio.cli import main
 from rayio.errors import StorageError
 from rayio.report import report
 from rayio.report.build import stretch
 from rayio.report.definitions import TERMS, term
+from rayio.results.metrics import lookup
 from rayio.scenario.write import to_yaml
 from rayio.trace.store import RunDirectory
 from scenarios import scenario
@@ -149,8 +150,9 @@ def test_a_simulation_that_fails_leaves_what_was_measured(tmp_path: Path, monkey
 
 def test_an_interrupted_run_is_reported(tmp_path: Path) -> None:
     run = simulated(tmp_path)
-    ledger = run.result["ledger"] | {"even": None, "differences": []}
-    run.directory.write_result(run.result | {"exit_code": 130, "error": "interrupted", "ledger": ledger})
+    assert run.result.ledger is not None
+    ledger = replace(run.result.ledger, even=None, differences=())
+    run.directory.write_result(replace(run.result, exit_code=130, error="interrupted", ledger=ledger))
     page = written(run)
     assert "The run ended with exit code 130: interrupted" in page.words
     assert "not closed, the run broke off" in page.words
@@ -195,7 +197,7 @@ def test_a_result_of_other_types_is_named(
     change: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = simulated(tmp_path)
-    run.directory.write_result(run.result | change)
+    (run.path / "result.json").write_text(json.dumps(run.result.as_json() | change))
     for arguments in (["report", run.path], ["compare", run.path, simulated(tmp_path / "other").path]):
         assert command(*arguments) == 2
         assert capsys.readouterr().err == f"rayio: {run.path}/result.json: {said}: the file is damaged\n"
@@ -206,7 +208,7 @@ def test_a_result_of_other_types_is_named(
 
 def test_a_run_that_failed_says_so_first(tmp_path: Path) -> None:
     run = simulated(tmp_path)
-    run.directory.write_result(run.result | {"exit_code": 2, "error": "reader 0-1: <file> is damaged"})
+    run.directory.write_result(replace(run.result, exit_code=2, error="reader 0-1: <file> is damaged"))
     page = written(run)
     assert "The run ended with exit code 2: reader 0-1: <file> is damaged" in page.words
 
@@ -240,7 +242,7 @@ def test_a_run_that_recorded_nothing_has_a_page(tmp_path: Path) -> None:
 def test_what_others_wrote_cannot_break_the_page(tmp_path: Path) -> None:
     evil = "</script><script>alert(1)</script>\"'&<img src=x>"
     run = simulated(tmp_path, dataset__path="model://x")
-    run.directory.write_result(run.result | {"scenario": evil, "notes": [evil]})
+    run.directory.write_result(replace(run.result, scenario=evil, notes=(evil,)))
     run.directory.write_info(run.directory.info | {"platform": evil})
     text = report(run.path).read_text(encoding="utf-8")
     page = check(text)

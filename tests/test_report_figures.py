@@ -11,6 +11,7 @@ from handmade import Trace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, find_window, measure
 from rayio.analyze.timeline import PHASES, Lives, Steps, timeline
 from rayio.report import axes, figures, tracks
@@ -85,7 +86,7 @@ def test_figures_sum_to_the_numbers_of_the_result(overrides: dict[str, Any]) -> 
     wanted = RunShape.of(outcome.plan.scenario)
     spans = outcome.spans.unify_dictionaries()
     lives, steps = timeline(spans)
-    result = measure(spans, wanted)
+    result = measure(RunArrays.of_spans(spans), wanted)
     found = figures.over_time(spans, lives, steps, wanted, figures.time_bins(lives, steps))
     for name in (*PHASES, "other"):
         assert int(found.split[name].sum()) / 1e9 == pytest.approx(result["time"][name], abs=1e-12)

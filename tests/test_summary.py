@@ -1,38 +1,41 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from handmade import Trace
+from handmade import Trace, result
 
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.summary import check_expectations, check_names, summary
 from rayio.errors import ScenarioError
+from rayio.results.run_result import Books, RunResult
 from rayio.scenario.expect import Condition
 
 MS = 1_000_000
-LEDGER = {
-    "even": True,
-    "planned_samples": 168,
-    "delivered_samples": 168,
-    "delivered_bytes": 24 << 20,
-    "skipped_samples": 0,
-    "differences": [],
-}
+LEDGER = Books(
+    planned_steps=24,
+    planned_samples=168,
+    delivered_steps=24,
+    delivered_samples=168,
+    delivered_bytes=24 << 20,
+    even=True,
+)
 
 
-def a_result() -> dict[str, Any]:
+def a_result() -> RunResult:
     trace = Trace()
     story = [("startup", 500 * MS), *[("data_wait", 4 * MS), ("compute", 95 * MS), ("gap", 1 * MS)] * 12]
     for rank in range(2):
         trace.rank(rank, story)
-    result = measure(trace.spans, RunShape(2, 7, 1, 1, 12))
-    return result | {"scenario": "unet3d-small", "engine": "ray", "ledger": LEDGER}
+    found = measure(RunArrays.of_spans(trace.spans), RunShape(2, 7, 1, 1, 12))
+    return replace(found, scenario="unet3d-small", engine="ray", ledger=LEDGER)
 
 
 def test_the_summary_is_one_screen_with_units_and_where_the_run_is() -> None:
-    text = summary(a_result(), run=Path("runs/try1"), dropped_samples=5, capped_samples=14)
+    unread = replace(a_result(), dropped_samples_per_epoch=5, capped_samples_per_epoch=14)
+    text = summary(unread, run=Path("runs/try1"))
     assert (
         text
         == """\
@@ -74,39 +77,37 @@ def test_a_full_summary_fits_on_one_screen() -> None:
     trace.rank(0, [("startup", MS), *step * 12])
     for name in ("read", "decode", "collate", "write"):
         trace.add("reader", name, 300 * MS, 305 * MS, rank=0)
-    text = summary(
-        measure(trace.spans, RunShape(1, 1, 1, 1, 12)) | {"ledger": LEDGER}, run=Path("r"), dropped_samples=1
-    )
+    found = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 12))
+    text = summary(replace(found, ledger=LEDGER, dropped_samples_per_epoch=1), run=Path("r"))
     assert len(text.splitlines()) <= 40
     assert "of 1 rank," in text
     assert all(name in text for name in ("read  ", "decode  ", "collate  ", "write  ", "checkpoint  "))
 
 
 def test_an_uneven_ledger_is_shouted_with_its_first_differences() -> None:
-    uneven = LEDGER | {"even": False, "delivered_samples": 161, "differences": [f"rank {n}: lost" for n in range(9)]}
-    text = summary(a_result() | {"ledger": uneven})
+    differences = tuple(f"rank {n}: lost" for n in range(9))
+    uneven = replace(LEDGER, even=False, delivered_samples=161, differences=differences)
+    text = summary(replace(a_result(), ledger=uneven))
     assert "ledger NOT EVEN: 161 of 168" in text
     assert "rank 2: lost" in text
     assert "rank 3: lost" not in text
 
 
 def test_a_run_that_broke_off_before_any_span_has_a_summary() -> None:
-    result = measure(Trace().spans, RunShape(2, 7, 1, 1, 12))
-    text = summary(result)
+    text = summary(measure(RunArrays.of_spans(Trace().spans), RunShape(2, 7, 1, 1, 12)))
     assert "AU                   unknown" in text
     assert "note: 2 of 2 ranks recorded nothing" in text
     assert "as DLIO" not in text
 
 
 def test_an_empty_result_has_a_summary() -> None:
-    assert summary({}).startswith("run on the unknown engine: 0 steps")
+    assert summary(result()).startswith("run on the unknown engine: 0 steps")
 
 
 def test_time_lost_to_failures_is_shown_when_there_is_some() -> None:
-    result = a_result()
-    assert "lost to failures" not in summary(result)
-    result["time"]["restart"] = 3.0
-    assert "lost to failures" in summary(result)
+    whole = a_result()
+    assert "lost to failures" not in summary(whole)
+    assert "lost to failures" in summary(replace(whole, time=replace(whole.time, restart=3.0)))
 
 
 def test_conditions_that_hold_say_nothing() -> None:
@@ -127,7 +128,7 @@ def test_a_condition_that_does_not_hold_is_one_line(name: str, condition: Condit
 
 
 def test_a_near_miss_is_written_with_enough_digits_to_show_it() -> None:
-    assert check_expectations({"au": Condition(">=", 0.9)}, {"au": 0.89996}) == ["au 0.89996 is not >= 0.9"]
+    assert check_expectations({"au": Condition(">=", 0.9)}, result(au=0.89996)) == ["au 0.89996 is not >= 0.9"]
 
 
 def test_an_unknown_metric_is_refused_with_the_nearest_names() -> None:
@@ -141,7 +142,7 @@ def test_an_evaluation_has_a_line_of_its_own_and_a_part_of_the_time() -> None:
     trace = Trace()
     trace.rank(0, [("data_wait", 0), ("compute", 90 * MS), ("evaluate", 10 * MS)] * 12)
     trace.add("rank", "eval_compute", 0, 84 * MS, 1, rank=0, epoch=1, step=0)
-    text = summary(measure(trace.spans, RunShape(1, 1, 1, 1, 12)))
+    text = summary(measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 12)))
     assert "evaluation            70.0 %  AU of evaluation, min 70.0 %, max 70.0 % over ranks; 12 of 10 ms each" in text
     assert "  evaluate          120 ms    10.0 %  evaluating\n" in text
     assert "evaluat" not in summary(a_result())

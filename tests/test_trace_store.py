@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from handmade import result
 
 from rayio.errors import StorageError
 from rayio.trace.parts import Parts
@@ -35,13 +36,13 @@ def one_line(error: pytest.ExceptionInfo[StorageError]) -> str:
 def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path / "runs" / "try1", {"engine": "local"})
     run.write_scenario("name: tiny\n")
-    run.write_result({"au": 0.5})
+    run.write_result(result(au=0.5))
     run.log.write_text("a line\n")
     run.write_spans(spans([1, 2, 3]), "rank-0")
     again = RunDirectory.open(tmp_path / "runs" / "try1")
     assert again.info == {"version": 1, "engine": "local"}
     assert again.scenario == "name: tiny\n"
-    assert again.result == {"au": 0.5}
+    assert again.result == result(au=0.5)
     assert again.spans().to_pylist() == spans([1, 2, 3]).to_pylist()
     assert again.spans().schema.equals(schema())
     assert again.lost_files == ()
@@ -311,14 +312,14 @@ def test_a_damaged_result_is_named(tmp_path: Path) -> None:
         _ = run.result
 
 
-@pytest.mark.parametrize("result", [{"au": float("nan")}, {"au": object()}])
-def test_a_result_that_is_no_json_leaves_the_old_one(tmp_path: Path, result: dict[str, Any]) -> None:
+@pytest.mark.parametrize("au", [float("nan"), object()])
+def test_a_result_that_is_no_json_leaves_the_old_one(tmp_path: Path, au: Any) -> None:
     run = RunDirectory.create(tmp_path / "run")
-    run.write_result({"au": 0.25})
+    run.write_result(result(au=0.25))
     with pytest.raises((ValueError, TypeError)):
-        run.write_result(result)
-    assert run.result == {"au": 0.25}
-    assert json.loads((run.path / "result.json").read_text()) == {"au": 0.25}
+        run.write_result(result(au=au))
+    assert run.result == result(au=0.25)
+    assert json.loads((run.path / "result.json").read_text())["au"] == 0.25
 
 
 def test_a_span_file_that_cannot_be_written_says_where_and_leaves_nothing(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
-from rayio.analyze.summary import lookup
-from rayio.results.metrics import METRICS
+from rayio.results.metrics import METRICS, lookup
+from rayio.results.run_result import RunResult
 from rayio.units import format_seconds
 
 #: Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
@@ -35,7 +35,7 @@ class Compared:
     """One run: a label, its result, its scenario as a mapping (empty when there is none), its run.json."""
 
     label: str
-    result: Mapping[str, Any]
+    result: RunResult
     scenario: Mapping[str, Any]
     info: Mapping[str, Any]
 
@@ -102,7 +102,7 @@ def compare(runs: Sequence[Compared]) -> dict[str, Any]:
     return result
 
 
-def repeats(results: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def repeats(results: Sequence[RunResult]) -> list[dict[str, Any]]:
     """Give the spread of each metric over repeats, of those that every one of them has."""
     rows = []
     for name in METRICS:
@@ -161,8 +161,8 @@ def _difference(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
 def _notes(sides: Sequence[Sequence[Compared]], is_one: bool) -> list[str]:
     notes = []
     for run in (run for side in sides for run in side):
-        if run.result.get("exit_code"):
-            notes.append(f"{run.label} ended with exit code {run.result['exit_code']}: {run.result.get('error')}")
+        if run.result.exit_code:
+            notes.append(f"{run.label} ended with exit code {run.result.exit_code}: {run.result.error}")
         if not run.scenario:
             notes.append(f"{run.label} has no scenario: its keys are not compared")
     if is_one:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rayio.analyze.summary import dlio_points
 from rayio.analyze.verdict import rate
+from rayio.results.run_result import Imported
 from rayio.units import format_bytes, format_seconds
 
 #: Rows of a table that are shown; the JSON has all.
@@ -18,7 +19,7 @@ def text(explained: Mapping[str, Any]) -> str:
     blocks = [
         [*_folded(explained["sentence"])],
         _losses(explained["verdict"]),
-        dlio_points(explained["imported"]),
+        dlio_points(Imported.of_json(told) if (told := explained["imported"]) else None),
         _capacities(explained["capacity"]),
         _changes(explained["simulated"]),
         _ranks(explained["ranks"]),

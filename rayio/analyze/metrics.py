@@ -1,4 +1,4 @@
-"""Spans -> numbers: where a run's time went, how busy the accelerators were, how fast samples arrived.
+"""Arrays -> numbers: where a run's time went, how busy the accelerators were, how fast samples arrived.
 
 Counts and sums are whole nanoseconds until the last division. A number that cannot be known (a run that broke off, too
 few steps) is None, and a note says why.
@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.analyze.arrays import Reads, RunArrays
 from rayio.analyze.evaluation import evaluation
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, nearest_rank, texts, timeline
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, nearest_rank
 from rayio.data.sampler import Sampler
 from rayio.dlio.metrics import dlio
-from rayio.results.metrics import HEADLINE, SPLIT
+from rayio.results.metrics import SPLIT
+from rayio.results.run_result import Number, Percentiles, Rank, RunResult, Seconds, Shares, Statistics
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
-from rayio.trace.span import FOREIGN_LANE
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Steps in the window below which a note says that they are few.
 FEW_STEPS = 10
@@ -37,12 +34,15 @@ MOST = 0.5
 #: Ranks listed one by one in a result; of more, the first ones.
 LISTED_RANKS = 64
 
-#: Times that have percentiles: of whole steps in the window, of reader and writer spans.
+#: Times that have percentiles: of whole steps in the window, of readers' and writers' work.
 STEP_TIMES = ("step_time", "data_wait", "compute", "sync")
-SPAN_TIMES = ("read", "decode", "collate", "write")
+WORK_TIMES = ("read", "decode", "collate", "write")
 
-#: What may follow a step; few spans, of which those of the whole run have percentiles.
+#: What may follow a step.
 PAUSES = ("checkpoint", "evaluate")
+
+#: What is rare, so that its percentiles are of the whole run.
+WHOLE_RUN = (*PAUSES, "write")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,44 +107,60 @@ class Window:
         return (steps.start >= self.begin) & (steps.end <= self.end)
 
 
-def measure(spans: pa.Table, shape: RunShape) -> dict[str, Any]:
-    """Compute every number of a result from a run's spans (in any order); seconds, fractions, MiB = 2**20 bytes.
+def measure(run: RunArrays, shape: RunShape) -> RunResult:
+    """Compute every number of a result from a run's arrays; seconds, fractions, MiB = 2**20 bytes.
 
     ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it. ``time`` and ``share`` split the wall time of all
     ranks together; ``au``, the ``…_share`` numbers (means over ranks too) and percentiles of steps are of the whole
-    steps in the window, percentiles of ``read``, ``decode`` and ``collate`` of the spans for training that end in it,
+    steps in the window, percentiles of ``read``, ``decode`` and ``collate`` of the work for training that ends in it,
     those of ``checkpoint``, ``evaluate`` and ``write`` of the whole run. ``window_steps`` is of the rank with the
     fewest; ``steps`` sums all completed ones. ``evaluation`` is None when there was none.
     """
-    spans = own(spans).unify_dictionaries()
-    lives, steps = timeline(spans)
+    lives, steps = run.lives, run.steps
     window, notes = find_window(lives, steps, shape)
     inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
-    result: dict[str, Any] = {
-        **_utilisation(steps, inside, lives, window, notes),
-        **_rates(spans, lives, steps, window, shape),
-        **_shares(steps, inside, len(lives.rank)),
-        **_whole_run(lives, steps, shape),
-        **_dlio(lives, steps, shape, notes),
-        "time": {name: int(lives.split[name].sum()) / 1e9 for name in SPLIT},
-        "share": _fractions(lives),
-        "evaluation": evaluation(spans, shape.epochs),
-        "percentiles": _percentiles(spans, steps, inside, window, shape),
-        "ranks": _ranks(lives, steps, inside),
-    }
+    au, lowest, highest, fewest = _utilisation(steps, inside, lives, window, notes)
+    samples_per_second, mib_per_second = _rates(run.reads, lives, steps, window, shape)
+    wall = int(lives.end.max() - lives.begin.min()) if len(lives.rank) else 0
+    asked = steps.start[np.unique(steps.life, return_index=True)[1]]
+    part = _shares(steps, inside, len(lives.rank))
+    au_dlio, au_dlio_stdev, rate_dlio, rate_dlio_stdev = _dlio(lives, steps, shape, notes)
+    ranks = _ranks(lives, steps, inside)
     notes += filling(steps, inside)
     if len(lives.rank) > LISTED_RANKS:
         notes.append(f"{LISTED_RANKS} of {len(lives.rank)} ranks are listed one by one in result.json")
     for rank in lives.rank[lives.split["other"] < 0][:1]:
         notes.append(f"spans of rank {rank} overlap on lane 0: its split is wrong, which is a defect of rayio")
-    result["notes"] = notes
-    return result
-
-
-def own(spans: pa.Table) -> pa.Table:
-    """Leave out the spans of other libraries: their names are their own."""
-    is_own = integers(spans, "lane") < FOREIGN_LANE
-    return spans if is_own.all() else spans.filter(is_own)
+    return RunResult(
+        au=au,
+        au_min=lowest,
+        au_max=highest,
+        window_seconds=window.seconds if window else None,
+        window_steps=fewest,
+        samples_per_second=samples_per_second,
+        mib_per_second=mib_per_second,
+        data_wait_share=part["data_wait"],
+        sync_share=part["sync"],
+        checkpoint_share=part["checkpoint"],
+        evaluate_share=part["evaluate"],
+        other_share=part["other"],
+        # Compute of steps that count by wall time, mean over planned ranks; failures and checkpoints included.
+        goodput=int(steps.parts["compute"].sum()) / (wall * shape.world_size) if wall else None,
+        wall_seconds=wall / 1e9,
+        world_size=shape.world_size,
+        steps=steps.number,
+        startup_skew_seconds=int(asked.max() - asked.min()) / 1e9 if len(asked) else None,
+        au_dlio=au_dlio,
+        au_dlio_stdev=au_dlio_stdev,
+        samples_per_second_dlio=rate_dlio,
+        samples_per_second_dlio_stdev=rate_dlio_stdev,
+        time=Seconds(**{name: int(lives.split[name].sum()) / 1e9 for name in SPLIT}),
+        share=_fractions(lives),
+        evaluation=evaluation(run, shape.epochs),
+        percentiles=_percentiles(run, inside, window, shape),
+        ranks=ranks,
+        notes=tuple(notes),
+    )
 
 
 def find_window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | None, list[str]]:
@@ -171,8 +187,11 @@ def find_window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | N
 
 def _utilisation(
     steps: Steps, inside: NDArray[np.bool_], lives: Lives, window: Window | None, notes: list[str]
-) -> dict[str, Any]:
-    """AU per rank = Σ compute / Σ step time over whole steps in the window; then mean, min and max over ranks."""
+) -> tuple[Number, Number, Number, int | None]:
+    """Give AU (mean, min and max over ranks) and the steps in the window of the rank with the fewest.
+
+    AU per rank = Σ compute / Σ step time over whole steps in the window.
+    """
     au = _au_by_rank(steps, inside, len(lives.rank))
     known = au[~np.isnan(au)]
     fewest = int(np.bincount(steps.life[inside], minlength=len(lives.rank)).min(initial=steps.number))
@@ -181,15 +200,9 @@ def _utilisation(
             notes.append(f"{len(au) - len(known)} of {len(au)} ranks have no whole step in the window, so no AU")
         if fewest < FEW_STEPS:
             notes.append(f"only {fewest} whole steps per rank in the window: the numbers are rough")
-    if len(known) < len(au):  # a mean over some of the ranks would pass for one over all
-        known = known[:0]
-    return {
-        "au": float(known.mean()) if len(known) else None,
-        "au_min": float(known.min()) if len(known) else None,
-        "au_max": float(known.max()) if len(known) else None,
-        "window_seconds": window.seconds if window else None,
-        "window_steps": fewest if window else None,
-    }
+    if len(known) < len(au) or not len(au):  # a mean over some of the ranks would pass for one over all
+        return None, None, None, fewest if window else None
+    return float(known.mean()), float(known.min()), float(known.max()), fewest if window else None
 
 
 def _au_by_rank(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> NDArray[np.float64]:
@@ -199,26 +212,18 @@ def _au_by_rank(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> NDArray[
     return np.where(total > 0, busy / np.maximum(total, 1), np.nan)
 
 
-def _rates(spans: pa.Table, lives: Lives, steps: Steps, window: Window | None, shape: RunShape) -> dict[str, Any]:
-    """Samples whose wait ended in the window, and the bytes that were read for their batches, per second of it.
+def _rates(reads: Reads, lives: Lives, steps: Steps, window: Window | None, shape: RunShape) -> tuple[Number, Number]:
+    """Give samples and MiB per second: of the batches that arrived in the window, by its length.
 
     Samples are those that a batch really holds, the last one of an epoch too. Bytes follow the batch, whenever it was
     read: what was prefetched before the window and consumed in it counts.
     """
     if window is None:
-        return {"samples_per_second": None, "mib_per_second": None}
+        return None, None
     inside = window.holds(steps.arrived)
     consumed = int(shape.samples(lives.rank[steps.life[inside]], steps.step[inside]).sum())
-    name = texts(spans, "name", ("read", "data_wait"))
-    ended = integers(spans, "start_ns") + integers(spans, "duration_ns")
-    batches = integers(spans, "link")[(name == 1) & window.holds(ended)]
-    reads = name == 0
-    of_these = np.isin(integers(spans, "batch")[reads], batches)
-    nbytes = int(integers(spans, "bytes")[reads][of_these].sum())
-    return {
-        "samples_per_second": consumed / window.seconds,
-        "mib_per_second": nbytes / 2**20 / window.seconds if reads.any() else None,
-    }
+    nbytes = int(reads.nbytes[np.isin(reads.batch, steps.batch[inside])].sum())
+    return consumed / window.seconds, nbytes / 2**20 / window.seconds if len(reads.batch) else None
 
 
 def shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> Callable[[Ints], float | None]:
@@ -241,12 +246,11 @@ def by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
     return sums
 
 
-def _shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> dict[str, Any]:
+def _shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> dict[str, Number]:
     """What the step time in the window went to; with AU the shares sum to 1."""
     share, spent = shares(steps, inside, ranks), {name: steps.parts[name][inside] for name in PHASES[1:]}
     other = steps.duration[inside] - sum(spent.values())
-    parts = {name: spent[name] for name in ("data_wait", "sync", *PAUSES)} | {"other": other}
-    return {f"{name}_share": share(ns) for name, ns in parts.items()}
+    return {name: share(ns) for name, ns in {**spent, "other": other}.items()}
 
 
 def filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:
@@ -263,84 +267,61 @@ def first_step_share(steps: Steps, inside: NDArray[np.bool_]) -> float | None:
     return int(waits[steps.step[inside] == 0].sum()) / int(waits.sum()) if waits.any() else None
 
 
-def _whole_run(lives: Lives, steps: Steps, shape: RunShape) -> dict[str, Any]:
-    """Goodput = compute of steps that count / wall time, mean over planned ranks; failures and checkpoints included."""
-    wall = int(lives.end.max() - lives.begin.min()) if len(lives.rank) else 0
-    asked = steps.start[np.unique(steps.life, return_index=True)[1]]
-    return {
-        "goodput": int(steps.parts["compute"].sum()) / (wall * shape.world_size) if wall else None,
-        "wall_seconds": wall / 1e9,
-        "world_size": shape.world_size,
-        "steps": steps.number,
-        "startup_skew_seconds": int(asked.max() - asked.min()) / 1e9 if len(asked) else None,
-    }
-
-
-def _dlio(lives: Lives, steps: Steps, shape: RunShape, notes: list[str]) -> dict[str, Any]:
-    """DLIO's numbers: mean and (population) standard deviation over epochs; AU in percent, as they print it."""
+def _dlio(lives: Lives, steps: Steps, shape: RunShape, notes: list[str]) -> tuple[Number, Number, Number, Number]:
+    """DLIO's AU in percent, as it prints it, and samples/s: each the mean and (population) deviation over epochs."""
     of_ranks = shape.steps(np.arange(shape.world_size))
     by_epoch = dlio(steps, batch_size=shape.batch_size, steps_of=of_ranks[lives.rank], planned=int(of_ranks.sum()))
     au, rate = by_epoch.au_percent, by_epoch.samples_per_second
     if not len(au):
         notes.append("no au_dlio: it needs a whole epoch of at least 3 steps")
-        return dict.fromkeys(name for name in HEADLINE if "dlio" in name)
-    return {
-        "au_dlio": float(au.mean()),
-        "au_dlio_stdev": float(au.std()),
-        "samples_per_second_dlio": float(rate.mean()),
-        "samples_per_second_dlio_stdev": float(rate.std()),
-    }
+        return None, None, None, None
+    return float(au.mean()), float(au.std()), float(rate.mean()), float(rate.std())
 
 
-def _fractions(lives: Lives) -> dict[str, float | None]:
+def _fractions(lives: Lives) -> Shares:
     total = int((lives.end - lives.begin).sum())
-    return {name: int(lives.split[name].sum()) / total if total else None for name in SPLIT}
+    return Shares(**{name: int(lives.split[name].sum()) / total if total else None for name in SPLIT})
 
 
-def _percentiles(
-    spans: pa.Table, steps: Steps, inside: NDArray[np.bool_], window: Window | None, shape: RunShape
-) -> dict[str, Any]:
-    times = {"step_time": steps.duration, **steps.parts}
+def _percentiles(run: RunArrays, inside: NDArray[np.bool_], window: Window | None, shape: RunShape) -> Percentiles:
+    times = {"step_time": run.steps.duration, **run.steps.parts}
     table = {name: _statistics(times[name][inside]) for name in STEP_TIMES}
-    names = (*PAUSES, *SPAN_TIMES)
-    name, duration = texts(spans, "name", names), integers(spans, "duration_ns")
-    ended = integers(spans, "start_ns") + duration
-    is_measured = integers(spans, "epoch") < shape.epochs
-    if window:
-        is_measured &= window.holds(ended)
-    is_whole_run = np.isin(names, (*PAUSES, "write"))
-    for code, text in enumerate(names):
-        chosen = name == code
-        table[text] = _statistics(duration[chosen if is_whole_run[code] else chosen & is_measured])
-    return table
+    for name in (*PAUSES, *WORK_TIMES):
+        work = run.of(name)
+        duration = work.duration
+        if name not in WHOLE_RUN:
+            is_measured = work.epoch < shape.epochs
+            duration = duration[is_measured & window.holds(work.end) if window else is_measured]
+        table[name] = _statistics(duration)
+    return Percentiles(**table)
 
 
-def _statistics(durations: Ints) -> dict[str, float | int] | None:
+def _statistics(durations: Ints) -> Statistics | None:
     """Mean, nearest-rank percentiles (each a time that occurred) and maximum, in seconds; None of no durations."""
     number = len(durations)
     if number == 0:
         return None
     places = {f"p{percent}": nearest_rank(number, percent) for percent in (50, 90, 99)}
     ordered = np.partition(durations, [*places.values(), number - 1])
-    return {
-        "count": number,
-        "mean": int(durations.sum()) / number / 1e9,
+    return Statistics(
+        count=number,
+        mean=int(durations.sum()) / number / 1e9,
         **{name: int(ordered[place]) / 1e9 for name, place in places.items()},
-        "max": int(ordered[-1]) / 1e9,
-    }
+        max=int(ordered[-1]) / 1e9,
+    )
 
 
-def _ranks(lives: Lives, steps: Steps, inside: NDArray[np.bool_]) -> list[dict[str, Any]]:
-    """One line per rank: its AU, its completed steps, and its split in seconds."""
+def _ranks(lives: Lives, steps: Steps, inside: NDArray[np.bool_]) -> tuple[Rank, ...]:
+    """One entry per rank: its AU, its completed steps, and its split in seconds."""
     au = _au_by_rank(steps, inside, len(lives.rank))
     number = np.bincount(steps.life, minlength=len(lives.rank))
-    return [
-        {
-            "rank": int(lives.rank[i]),
-            "au": None if np.isnan(au[i]) else float(au[i]),
-            "steps": int(number[i]),
-            "wall": int(lives.end[i] - lives.begin[i]) / 1e9,
+    return tuple(
+        Rank(
+            rank=int(lives.rank[i]),
+            au=None if np.isnan(au[i]) else float(au[i]),
+            steps=int(number[i]),
+            wall=int(lives.end[i] - lives.begin[i]) / 1e9,
             **{name: int(lives.split[name][i]) / 1e9 for name in SPLIT},
-        }
+        )
         for i in range(min(len(lives.rank), LISTED_RANKS))
-    ]
+    )

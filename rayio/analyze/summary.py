@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
 
 from rayio.dlio.losses import LOSSES
 from rayio.errors import ScenarioError
-from rayio.results.metrics import METRICS, SPLIT
+from rayio.results.metrics import METRICS, SPLIT, STATISTICS, TIMES, lookup
+from rayio.results.run_result import Imported, RunResult, Statistics
 from rayio.scenario.expect import Condition
 from rayio.units import format_bytes, format_seconds
 
@@ -37,7 +37,7 @@ def check_names(expect: Mapping[str, Condition]) -> None:
             raise ScenarioError(f"expect: no metric named {name!r}; did you mean {', '.join(near)}?")
 
 
-def check_expectations(expect: Mapping[str, Condition], result: Mapping[str, Any]) -> list[str]:
+def check_expectations(expect: Mapping[str, Condition], result: RunResult) -> list[str]:
     """Give one line for each condition that does not hold: ``au 0.87 is not >= 0.9``.
 
     Raises:
@@ -54,14 +54,6 @@ def check_expectations(expect: Mapping[str, Condition], result: Mapping[str, Any
     return unmet
 
 
-def lookup(result: Mapping[str, Any], name: str) -> float | None:
-    """Give a number by its dotted name (``percentiles.data_wait.p99``); None where the result has none."""
-    value: Any = result
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, Mapping) else None
-    return None if value is None else float(value)
-
-
 def _number(value: float, condition: Condition) -> str:
     """Write a value with as few digits as show that it fails the condition."""
     for digits in range(3, 17):
@@ -71,126 +63,126 @@ def _number(value: float, condition: Condition) -> str:
     return repr(value)
 
 
-def summary(
-    result: Mapping[str, Any], *, run: Path | str | None = None, dropped_samples: int = 0, capped_samples: int = 0
-) -> str:
+def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     """Write a result as plain text of at most 40 lines, 80 columns but for notes and paths.
 
-    ``dropped_samples`` and ``capped_samples`` are per epoch: what ``drop_last`` and ``train.steps`` leave unread. Parts
-    that the result lacks are left out.
+    Parts that the result lacks are left out.
     """
     lines = [_title(result), "", *_headline(result), "", *_split(result)]
     lines += ["", *times] if (times := _percentiles(result)) else []
-    lines += ["", *points] if (points := dlio_points(result.get("imported"))) else []
-    lines += ["", *_books(result, dropped_samples, capped_samples)]
-    lines += [f"  note: {note}" for note in result.get("notes", ())]
+    lines += ["", *points] if (points := dlio_points(result.imported)) else []
+    lines += ["", *_books(result)]
+    lines += [f"  note: {note}" for note in result.notes]
     if run is not None:
         lines += ["", f"  run directory  {run}"]
     return "\n".join(lines) + "\n"
 
 
-def _title(result: Mapping[str, Any]) -> str:
-    ranks = result.get("world_size", 0)
-    name, engine = result.get("scenario", "run"), result.get("engine", "unknown")
-    wall = format_seconds(result.get("wall_seconds") or 0.0)
+def _title(result: RunResult) -> str:
+    ranks, steps, wall = result.world_size, result.steps or 0, format_seconds(result.wall_seconds or 0.0)
     on = f"{ranks} ranks together" if ranks != 1 else "1 rank"
-    if result.get("imported"):
-        return f"{name}, imported from results of DLIO: {result.get('steps', 0)} steps of {on}, {wall}"
-    return f"{name} on the {engine} engine: {result.get('steps', 0)} steps of {on}, {wall}"
+    if result.imported:
+        return f"{result.scenario}, imported from results of DLIO: {steps} steps of {on}, {wall}"
+    return f"{result.scenario} on the {result.engine} engine: {steps} steps of {on}, {wall}"
 
 
-def _headline(result: Mapping[str, Any]) -> list[str]:
-    low, high = _percent(result.get("au_min")), _percent(result.get("au_max"))
-    window = result.get("window_seconds")
+def _headline(result: RunResult) -> list[str]:
+    low, high = _percent(result.au_min), _percent(result.au_max)
+    window = result.window_seconds
     measured = (
-        f"measured over {result.get('window_steps')} steps per rank, {format_seconds(window)}"
+        f"measured over {result.window_steps} steps per rank, {format_seconds(window)}"
         if window is not None
         else "no steps to measure over"
     )
     rows = [
-        ("AU", _percent(result.get("au")), f"min {low}, max {high} over ranks; {measured}"),
-        ("throughput", f"{_decimal(result.get('samples_per_second'))} samples/s", ""),
-        ("read", f"{_decimal(result.get('mib_per_second'))} MiB/s", ""),
-        ("data wait", _percent(result.get("data_wait_share")), "of step time"),
+        ("AU", _percent(result.au), f"min {low}, max {high} over ranks; {measured}"),
+        ("throughput", f"{_decimal(result.samples_per_second)} samples/s", ""),
+        ("read", f"{_decimal(result.mib_per_second)} MiB/s", ""),
+        ("data wait", _percent(result.data_wait_share), "of step time"),
         (
             "overhead",
-            _percent(result.get("other_share"), 2),
-            "of step time (in no record)" if result.get("imported") else "of step time (rayio's own)",
+            _percent(result.other_share, 2),
+            "of step time (in no record)" if result.imported else "of step time (rayio's own)",
         ),
-        ("goodput", _percent(result.get("goodput")), "of wall time was compute that counts"),
+        ("goodput", _percent(result.goodput), "of wall time was compute that counts"),
     ]
-    if result.get("au") is None:
+    if result.au is None:
         rows[0] = ("AU", "unknown", measured)
-    if result.get("au_dlio") is not None:
-        rate = _decimal(result.get("samples_per_second_dlio"))
-        rows.append(("as DLIO", f"{result['au_dlio']:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
-    if found := result.get("evaluation"):
-        low, high, each = _percent(found["au_min"]), _percent(found["au_max"]), _seconds(found["mean_seconds"])
-        remark = f"AU of evaluation, min {low}, max {high} over ranks; {found['rounds']} of {each} each"
-        rows.append(("evaluation", _percent(found["au"]), remark))
+    if result.au_dlio is not None:
+        rate = _decimal(result.samples_per_second_dlio)
+        rows.append(("as DLIO", f"{result.au_dlio:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
+    if found := result.evaluation:
+        low, high, each = _percent(found.au_min), _percent(found.au_max), _seconds(found.mean_seconds)
+        remark = f"AU of evaluation, min {low}, max {high} over ranks; {found.rounds} of {each} each"
+        rows.append(("evaluation", _percent(found.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
 
 
-def _split(result: Mapping[str, Any]) -> list[str]:
-    time, share = result.get("time", {}), result.get("share", {})
-    names = [name for name in SPLIT if name not in ("evaluate", "restart") or time.get(name)]
+def _split(result: RunResult) -> list[str]:
+    time, share = result.time, result.share
+    names = [name for name in SPLIT if name not in ("evaluate", "restart") or getattr(time, name)]
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
-        f"  {name:<12}{_seconds(time.get(name)):>12}{_percent(share.get(name)):>10}  {what[name]}" for name in names
+        f"  {name:<12}{_seconds(getattr(time, name)):>12}{_percent(getattr(share, name)):>10}  {what[name]}"
+        for name in names
     ]
 
 
-def meaning_of(result: Mapping[str, Any]) -> dict[str, str]:
+def meaning_of(result: RunResult) -> dict[str, str]:
     """Say what each part of the ranks' time is."""
-    return _WHAT | ({"other": "in no record of the results"} if result.get("imported") else {})
+    return _WHAT | ({"other": "in no record of the results"} if result.imported else {})
 
 
-def _percentiles(result: Mapping[str, Any]) -> list[str]:
-    rows = {name: row for name, row in result.get("percentiles", {}).items() if row and row["max"] > 0}
+def _percentiles(result: RunResult) -> list[str]:
+    rows = measured_times(result)
     if not rows:
         return []
-    columns = ("mean", "p50", "p90", "p99", "max")
-    lines = [f"  {'time of one':<12}{'count':>8}" + "".join(f"{column:>11}" for column in columns)]
-    for name, row in rows.items():
-        lines.append(f"  {name:<12}{row['count']:>8}" + "".join(f"{_seconds(row[column]):>11}" for column in columns))
+    lines = [f"  {'time of one':<12}{'count':>8}" + "".join(f"{column:>11}" for column in STATISTICS)]
+    for name, row in rows:
+        times = (format_seconds(getattr(row, column)) for column in STATISTICS)
+        lines.append(f"  {name:<12}{row.count:>8}" + "".join(f"{time:>11}" for time in times))
     return lines
 
 
-def dlio_points(told: Mapping[str, Any] | None) -> list[str]:
+def measured_times(result: RunResult) -> list[tuple[str, Statistics]]:
+    """Give the percentiles of those things that occurred and took time."""
+    rows = ((name, getattr(result.percentiles, name)) for name in TIMES)
+    return [(name, row) for name, row in rows if row is not None and row.max > 0]
+
+
+def dlio_points(told: Imported | None) -> list[str]:
     """Say by DLIO's own formula where the points that AU lacks of 100 went, and what was published.
 
     ``told`` is what an imported result has under ``imported``; nothing is said of others.
     """
     if not told:
         return []
-    published = told.get("published_au")
-    said = f"; published {published:.2f}" if published is not None else ""
+    said = f"; published {told.published_au:.2f}" if told.published_au is not None else ""
     lines = [f"  where DLIO's AU lost its points (the parts sum to 100){said}"]
     rows = {"au": "Σ compute / T"} | LOSSES
-    points = {"au": told["au"], **told["lost_points"]}
+    points = {"au": told.au, **told.lost_points}
     return lines + [f"  {name:<16}{points[name]:>8.2f}  {what}" for name, what in rows.items()]
 
 
-def _books(result: Mapping[str, Any], dropped_samples: int, capped_samples: int) -> list[str]:
+def _books(result: RunResult) -> list[str]:
     lines = []
-    if ledger := result.get("ledger"):
-        state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[ledger.get("even")]
+    if books := result.ledger:
+        state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[books.even]
         lines.append(
-            f"  ledger {state}: {ledger.get('delivered_samples')} of {ledger.get('planned_samples')} planned samples"
-            f" delivered, {ledger.get('skipped_samples')} skipped, {format_bytes(ledger.get('delivered_bytes') or 0)}"
+            f"  ledger {state}: {books.delivered_samples} of {books.planned_samples} planned samples"
+            f" delivered, {books.skipped_samples} skipped, {format_bytes(books.delivered_bytes)}"
         )
-        lines += [f"    {difference}" for difference in ledger.get("differences", ())[:3]]
-    if trace := result.get("trace"):
-        recorded, stored = trace["recorded"], trace["stored"]
-        how = "all stored" if recorded == stored else f"{stored} STORED"
-        sent = f", {trace['exported']} exported" if "exported" in trace else ""
-        sent += f", {trace['not_selected']} not selected" if "not_selected" in trace else ""
-        lines.append(f"  trace level {trace['level']}: {recorded} spans recorded, {how}{sent}")
-    if dropped_samples:
-        lines.append(f"  drop_last dropped {dropped_samples} samples per epoch: they fill no whole batch on every rank")
-    if capped_samples:
-        lines.append(f"  train.steps left {capped_samples} samples per epoch unread")
+        lines += [f"    {difference}" for difference in books.differences[:3]]
+    if trace := result.trace:
+        how = "all stored" if trace.recorded == trace.stored else f"{trace.stored} STORED"
+        sent = f", {trace.exported} exported" if trace.exported is not None else ""
+        sent += f", {trace.not_selected} not selected" if trace.not_selected is not None else ""
+        lines.append(f"  trace level {trace.level}: {trace.recorded} spans recorded, {how}{sent}")
+    if dropped := result.dropped_samples_per_epoch:
+        lines.append(f"  drop_last dropped {dropped} samples per epoch: they fill no whole batch on every rank")
+    if capped := result.capped_samples_per_epoch:
+        lines.append(f"  train.steps left {capped} samples per epoch unread")
     return lines
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rayio.analyze.metrics import LISTED_RANKS, PAUSES, SPAN_TIMES, STEP_TIMES, RunShape
+from rayio.analyze.metrics import LISTED_RANKS, RunShape
 from rayio.analyze.timeline import integers
-from rayio.results.metrics import HEADLINE, SPLIT
+from rayio.results.metrics import HEADLINE
+from rayio.results.run_result import Percentiles, Rank, RunResult, Seconds, Shares
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -17,8 +18,8 @@ NOTE = (
 )
 
 
-def measure_lives(spans: pa.Table, shape: RunShape, steps_of_rank: list[int], samples: int) -> dict[str, Any]:
-    """Give a result with the keys of :func:`rayio.analyze.metrics.measure`; what needs steps is None.
+def measure_lives(spans: pa.Table, shape: RunShape, steps_of_rank: list[int], samples: int) -> RunResult:
+    """Give a result as :func:`rayio.analyze.metrics.measure` does; what needs steps is None.
 
     ``spans`` are the ranks' lives, ``steps_of_rank`` the training steps that each rank has consumed, ``samples`` what
     all of them together held.
@@ -26,25 +27,25 @@ def measure_lives(spans: pa.Table, shape: RunShape, steps_of_rank: list[int], sa
     begin, rank = integers(spans, "start_ns"), integers(spans, "rank")
     end = begin + integers(spans, "duration_ns")
     wall = int(end.max() - begin.min()) / 1e9 if len(spans) else 0.0
-    steps = sum(steps_of_rank)
     lives = dict(zip(rank.tolist(), ((end - begin) / 1e9).tolist(), strict=True))
-    ranks = [
-        {"rank": one, "au": None, "steps": number, "wall": lives.get(one), **dict.fromkeys(SPLIT)}
-        for one, number in enumerate(steps_of_rank[:LISTED_RANKS])
-    ]
     notes = [NOTE]
     if missing := shape.world_size - len(lives):
         notes.append(f"{missing} of {shape.world_size} ranks did not live to their end: the run broke off")
-    return {
-        **dict.fromkeys(HEADLINE),
+    known: dict[str, float | None] = {
         "samples_per_second": samples / wall if wall else None,
         "wall_seconds": wall,
-        "world_size": shape.world_size,
-        "steps": steps,
-        "time": dict.fromkeys(SPLIT),
-        "share": dict.fromkeys(SPLIT),
-        "evaluation": None,
-        "percentiles": dict.fromkeys((*STEP_TIMES, *PAUSES, *SPAN_TIMES)),
-        "ranks": ranks,
-        "notes": notes,
+        "steps": sum(steps_of_rank),
     }
+    numbers: dict[str, Any] = dict.fromkeys(HEADLINE) | known
+    return RunResult(
+        **numbers,
+        world_size=shape.world_size,
+        time=Seconds(),
+        share=Shares(),
+        percentiles=Percentiles(),
+        ranks=tuple(
+            Rank(rank=one, au=None, steps=number, wall=lives.get(one))
+            for one, number in enumerate(steps_of_rank[:LISTED_RANKS])
+        ),
+        notes=tuple(notes),
+    )

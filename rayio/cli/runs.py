@@ -230,7 +230,7 @@ def report(
     done = session.Run.open(path)
     if done.directory.result is not None:
         print(done.summary())
-        if (why := done.result.get("error")) is not None:
+        if (why := done.result.error) is not None:
             print(f"\n  the run ended with exit code {done.exit_code}: {why}")
         sys.stdout.flush()
     if html:
@@ -256,5 +256,5 @@ def _verdict(done: Run) -> None:
 
 def _judge(done: Run) -> None:
     if done.exit_code:
-        print(f"rayio: {done.result['error']}", file=sys.stderr)
+        print(f"rayio: {done.result.error}", file=sys.stderr)
         raise typer.Exit(done.exit_code)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from rayio.dlio.metrics import EXCLUDED
 from rayio.dlio.results import Block, Floats, Results, number
+from rayio.results.run_result import Imported, ImportedEpoch, LostPoints
 
 #: The parts of 100 % - AU, in the order of a step; the meaning is for a reader.
 LOSSES = {
@@ -92,17 +92,19 @@ def batch_size(results: Results) -> int | None:
     return None
 
 
-def explained(results: Results) -> dict[str, Any]:
+def explained(results: Results) -> Imported:
     """Give the part of a result that says what was published, what the records give, and where the rest went."""
     table = losses(results)
     published = results.published.get("train_au_percentage")
-    epochs: list[dict[str, Any]] = [
-        {"epoch": place + 1, **row, "published_au": float(published[place]) if isinstance(published, list) else None}
-        for place, row in enumerate(table)
-    ]
-    return {
-        "au": mean_of(table)["au"],
-        "published_au": number(results.published.get("train_au_mean_percentage")),
-        "lost_points": {name: mean_of(table)[name] for name in LOSSES},
-        "epochs": epochs,
-    }
+    mean = mean_of(table)
+    return Imported(
+        au=mean["au"],
+        published_au=number(results.published.get("train_au_mean_percentage")),
+        lost_points=LostPoints(**{name: mean[name] for name in LOSSES}),
+        epochs=tuple(
+            ImportedEpoch(
+                epoch=place, **row, published_au=float(published[place - 1]) if isinstance(published, list) else None
+            )
+            for place, row in enumerate(table, 1)
+        ),
+    )

@@ -51,7 +51,8 @@ class Chosen:
         words = select.parse(selection)
         table = directory.spans()
         steps = select.chosen(table, words)
-        recorded = ((directory.result or {}).get("trace") or {}).get("recorded")
+        result = directory.result
+        recorded = result.trace.recorded if result and result.trace else None
         if not len(table) and (recorded or directory.lost_files):
             lost = f"damaged: {', '.join(directory.lost_files[:3])}" if directory.lost_files else "no file is there"
             raise ExportError(f"{directory.address}/spans: no span of the run can be read ({lost}); nothing to export")

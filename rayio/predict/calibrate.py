@@ -10,7 +10,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from rayio.analyze.metrics import RunShape, own
+from rayio.analyze.arrays import own
+from rayio.analyze.metrics import RunShape
 from rayio.analyze.timeline import Steps, texts, timeline
 from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan
@@ -75,9 +76,9 @@ def calibrate(path: str | Path) -> Calibration:
         raise RunError(f"{path} was simulated: it knows no costs but those it was given; calibrate a run on Ray")
     if result is None:
         raise RunError(f"{path} has no result.json: the run broke off, or is still under way; calibrate a whole run")
-    if result.get("exit_code") not in (0, 3):
-        raise RunError(f"{path} ended with exit code {result.get('exit_code')}; calibrate a run that went well")
-    if result.get("imported"):
+    if result.exit_code not in (0, 3):
+        raise RunError(f"{path} ended with exit code {result.exit_code}; calibrate a run that went well")
+    if result.imported:
         raise RunError(
             f"{path} was imported: its results say nothing of readers and messages; calibrate a run of rayio"
         )

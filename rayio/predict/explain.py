@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from rayio.analyze.access import access
-from rayio.analyze.metrics import RunShape, own
+from rayio.analyze.arrays import own
+from rayio.analyze.metrics import RunShape
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
 from rayio.errors import RayioError, ScenarioError
 from rayio.predict.counterfactual import counterfactuals, prediction, ready
+from rayio.results.run_result import RunResult
 from rayio.scenario import derive
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
@@ -40,7 +42,7 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
     found = explained(directory, scenario, spans, charged, simulate=simulate)
     result = directory.result
     return found | {
-        "imported": (result or {}).get("imported"),
+        "imported": result.imported.as_json() if result and result.imported else None,
         "notes": [*_trouble(directory, result), *found["notes"]],
     }
 
@@ -105,8 +107,8 @@ def explained(
 
 def _spanless(directory: RunDirectory) -> str:
     """Say that nothing is there to be explained, and whether it once was."""
-    recorded = ((directory.result or {}).get("trace") or {}).get("recorded")
-    if recorded:
+    result = directory.result
+    if result and result.trace and (recorded := result.trace.recorded):
         return f"{recorded} spans were recorded and {directory.address}/spans holds none: nothing can be explained"
     return "the run has no spans: nothing can be explained; run with trace.level=batch"
 
@@ -134,13 +136,13 @@ def scenario_of(directory: RunDirectory) -> Scenario:
         raise ScenarioError(f"{error}; another version of rayio wrote it, or it is damaged") from None
 
 
-def _trouble(directory: RunDirectory, result: dict[str, Any] | None) -> list[str]:
+def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
     """Say how the run ended, and what of its spans is missing."""
     said = []
     if result is None:
         said.append("the run has no result: it broke off, or is still under way; explained is what was recorded")
-    elif result.get("error"):
-        said.append(f"the run ended with exit code {result.get('exit_code')}: {result['error']}")
+    elif result.error:
+        said.append(f"the run ended with exit code {result.exit_code}: {result.error}")
     if lost := directory.lost_files:
         said.append(f"span files that cannot be read: {', '.join(lost)}; their spans are missing here")
     return said

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from rayio.analyze.metrics import RunShape, Window, find_window, measure, own
+from rayio.analyze.arrays import RunArrays, own
+from rayio.analyze.metrics import RunShape, Window, find_window, measure
 from rayio.analyze.stalls import attribute
 from rayio.errors import RayioError, ScenarioError
 from rayio.predict.explain import explained, scenario_of
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
+from rayio.results.run_result import RunResult
 from rayio.scenario.model import Scenario
-from rayio.session.result import Run
 from rayio.trace.store import RunDirectory
 
 #: Completed steps of all ranks together up to which a report lives the run again, to say what would change it: of more,
@@ -26,7 +27,8 @@ class Content:
 
     directory: RunDirectory
     info: dict[str, Any]
-    result: dict[str, Any]
+    #: None when the run has none, and none can be worked out of its spans.
+    result: RunResult | None
     scenario: Scenario | None
     explanation: dict[str, Any] | None
     #: What is wrong with the run or with what is left of it, a sentence each.
@@ -53,7 +55,7 @@ class Content:
             ScenarioError: the run was over before the stretch begins.
         """
         info = directory.info
-        result = Run(directory).result if directory.result is not None else None
+        result = directory.result
         trouble = _ending(result)
         scenario: Scenario | None = None
         try:
@@ -68,8 +70,8 @@ class Content:
         charged = attribute(spans, payload=info.get("payload") == "real")
         lives, steps = charged.lives, charged.steps
         shape = RunShape.of(scenario) if scenario else _guessed(result, len(lives.rank))
-        if result is None:
-            result = measure(spans, shape) if scenario else {}
+        if result is None and scenario is not None:
+            result = replace(measure(RunArrays.of_spans(spans), shape), scenario=scenario.name)
         if not len(lives.rank):
             trouble.append("The run has no spans of ranks: there is nothing to draw.")
         elif not steps.number:
@@ -102,11 +104,11 @@ class Content:
         )  # fmt: skip
 
 
-def _ending(result: dict[str, Any] | None) -> list[str]:
+def _ending(result: RunResult | None) -> list[str]:
     if result is None:
         return ["The run has no result.json: it broke off, or is still under way. Shown is what was recorded so far."]
-    if result.get("error"):
-        return [f"The run ended with exit code {result.get('exit_code')}: {result['error']}"]
+    if result.error:
+        return [f"The run ended with exit code {result.exit_code}: {result.error}"]
     return []
 
 
@@ -116,8 +118,8 @@ def _no_steps(scenario: Scenario | None) -> str:
     return "No rank completed a step: there is nothing to draw."
 
 
-def _guessed(result: dict[str, Any] | None, ranks: int) -> RunShape:
+def _guessed(result: RunResult | None, ranks: int) -> RunShape:
     """Make do without a scenario: all ranks' steps count alike, after one of warm-up; samples are not known."""
-    result = result or {}
-    number = int(result.get("world_size") or ranks or 1)
-    return RunShape(number, 1, 1, 1, int(result.get("steps") or 0) // number)
+    number, steps = (result.world_size, result.steps) if result else (0, 0)
+    number = number or ranks or 1
+    return RunShape(number, 1, 1, 1, (steps or 0) // number)

@@ -26,12 +26,14 @@ _NOTHING_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'u
 
 def page(content: Content) -> str:
     """Write the page."""
-    name = str(content.result.get("scenario") or (content.scenario.name if content.scenario else "run"))
+    result = content.result
+    name = result.scenario if result else content.scenario.name if content.scenario else "run"
+    times = sections.step_times(content) + (tables.percentiles(result) if result else "")
     parts = [
         section("loss", "Where the step time went", _losses(content)),
         section("time", "Over time", sections.over_time(content) + sections.queue_depth(content)),
         section("timeline-section", "Timeline", sections.timeline(content)),
-        section("steps", "Times of single steps", sections.step_times(content) + tables.percentiles(content.result)),
+        section("steps", "Times of single steps", times),
         section("ranks", "Ranks", sections.heat_map(content) + _ranks(content)),
         section("stages", "What each stage can do, and what would change it", _stages(content)),
         section("access", "How storage was used", sections.access(content)),
@@ -48,7 +50,7 @@ def page(content: Content) -> str:
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
         f"<title>{escape(name)} · rayio</title><style>{_file('style.css')}</style></head><body>"
         f'<header><p class="eyebrow">rayio report</p><h1>{escape(name)}</h1>{_facts(content)}{_trouble(content)}'
-        f"{_verdict(content)}{tables.tiles(content.result) if content.result else ''}</header>"
+        f"{_verdict(content)}{tables.tiles(result) if result else ''}</header>"
         f'<nav aria-label="sections">{links}</nav><main>{"".join(parts)}</main>'
         f"<footer>Written by rayio {__version__} from {escape(content.directory.shown)}</footer>"
         f'<div id="tip" hidden></div><script>{_file("script.js")}</script></body></html>\n'
@@ -60,11 +62,10 @@ def _file(name: str) -> str:
 
 
 def _facts(content: Content) -> str:
-    ranks = content.result.get("world_size") or 0
-    wall = content.result.get("wall_seconds")
-    engine = (
-        "imported from results of DLIO" if content.result.get("imported") else f"{content.info.get('engine')} engine"
-    )
+    result = content.result
+    ranks, wall = (result.world_size, result.wall_seconds) if result else (0, None)
+    is_imported = result is not None and result.imported is not None
+    engine = "imported from results of DLIO" if is_imported else f"{content.info.get('engine')} engine"
     started = str(content.info.get("started") or "").replace("T", " ").replace("+00:00", " UTC").partition(".")[0]
     facts = [engine, f"{ranks} rank{'s' * (ranks != 1)}", format_seconds(wall) if wall else "", started]
     return '<p class="facts">' + " · ".join(escape(str(fact)) for fact in facts if fact) + "</p>"
@@ -85,17 +86,17 @@ def _verdict(content: Content) -> str:
 def _losses(content: Content) -> str:
     found = content.explanation
     waterfall = tables.waterfall(found["verdict"]) if found and found["verdict"]["au"] is not None else ""
-    return waterfall + tables.lost_points(content.result)
+    return waterfall + (tables.lost_points(content.result) if content.result else "")
 
 
 def _ranks(content: Content) -> str:
     result = content.result
-    if not result.get("time") or result["time"].get("compute") is None:
+    if result is None or result.time.compute is None:
         return ""
     split = f"<h3>{term('split', 'wall time of all ranks')}</h3>{tables.time_split(result)}"
-    if (number := len(result.get("ranks") or ())) < 2:
+    if (number := len(result.ranks)) < 2:
         return split
-    more = f"{number} of {result['world_size']}" if number < result["world_size"] else f"all {number}"
+    more = f"{number} of {result.world_size}" if number < result.world_size else f"all {number}"
     return f"{split}<details><summary>{more} ranks one by one</summary>{tables.ranks(result)}</details>"
 
 
@@ -113,22 +114,16 @@ def _stages(content: Content) -> str:
 
 def _records(content: Content) -> str:
     result, rows = content.result, []
-    if books := result.get("ledger"):
-        state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[books.get("even")]
-        delivered = f"{state}: {books.get('delivered_samples'):,} of {books.get('planned_samples'):,} planned samples"
-        skipped = (
-            f"delivered, {books.get('skipped_samples'):,} skipped, {format_bytes(books.get('delivered_bytes') or 0)}"
-        )
-        rows.append([term("ledger", "ledger"), f"{delivered} {skipped}"])
-    if trace := result.get("trace"):
-        rows.append(
-            [
-                term("stored", "spans"),
-                f"{trace['recorded']:,} recorded, {trace['stored']:,} stored; level {trace['level']}",
-            ]
-        )
+    if result and (books := result.ledger):
+        state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[books.even]
+        delivered = f"{state}: {books.delivered_samples:,} of {books.planned_samples:,} planned samples delivered"
+        skipped = f"{books.skipped_samples:,} skipped, {format_bytes(books.delivered_bytes)}"
+        rows.append([term("ledger", "ledger"), f"{delivered}, {skipped}"])
+    if result and (trace := result.trace):
+        said = f"{trace.recorded:,} recorded, {trace.stored:,} stored; level {trace.level}"
+        rows.append([term("stored", "spans"), said])
     body = tables.table(["", ""], rows, "plain") if rows else ""
-    notes = [*result.get("notes", ()), *(content.explanation["notes"] if content.explanation else ())]
+    notes = [*(result.notes if result else ()), *(content.explanation["notes"] if content.explanation else ())]
     notes = [note for note in dict.fromkeys(notes) if not any(note.strip(".") in text for text in content.trouble)]
     listed = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return body + (f'<ul class="notes">{listed}</ul>' if listed else "")

@@ -76,7 +76,8 @@ def over_time(content: Content) -> str:
         charts.stacked(shares, 1.0), label="share of the ranks' time by phase, over time", x=_time_axis(found.bins),
         y=[(at, f"{100 * at:.0f} %") for at in (0.0, 0.25, 0.5, 0.75, 1.0)], tips=said, marks=marks, height=190,
     )  # fmt: skip
-    unit = "samples/s" if content.result.get("samples_per_second") is not None or content.scenario else "steps/s"
+    has_samples = content.result is not None and content.result.samples_per_second is not None
+    unit = "samples/s" if has_samples or content.scenario else "steps/s"
     high = axes.roof(float(found.rate.max()))
     tips = _tips(found.bins, [f"{axes.number(round(rate, 1))} {unit}" for rate in found.rate])
     rate = charts.plot(
@@ -130,9 +131,9 @@ def step_times(content: Content) -> str:
         part = np.log(value / low) / np.log(high / low) if found.is_log else (value - low) / (high - low)
         return float(np.clip(part, 0, 1))
 
-    statistics = (content.result.get("percentiles") or {}).get("step_time")
+    statistics = content.result.percentiles.step_time if content.result else None
     marks = []
-    if statistics and statistics["count"] > 2:
+    if statistics and statistics.count > 2:
         known = [(n, statistics[n]) for n in ("p50", "p90", "p99") if statistics[n] <= high]
         marks = [(place(value), f"{n} {tables.seconds(value)}") for n, value in known]
     top = axes.roof(float(found.counts.max()))

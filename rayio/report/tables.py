@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from rayio.analyze.summary import meaning_of
+from rayio.analyze.summary import meaning_of, measured_times
 from rayio.analyze.verdict import rate
 from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
-from rayio.results.metrics import SPLIT
+from rayio.results.metrics import SPLIT, STATISTICS
+from rayio.results.run_result import RunResult
 from rayio.units import format_bytes, format_seconds
 
 
@@ -44,26 +45,26 @@ def _steps(count: int) -> str:
     return f"{count:,} step{'s' * (count != 1)}"
 
 
-def tiles(result: Mapping[str, Any]) -> str:
+def tiles(result: RunResult) -> str:
     """Write the headline numbers; ``data-key`` names the key of result.json that each shows."""
-    low, high = percent(result.get("au_min")), percent(result.get("au_max"))
-    of_all = f"{low} to {high} over ranks" if result.get("world_size", 0) > 1 and result.get("au") is not None else ""
-    others = "in no record" if result.get("imported") else "rayio's own"
+    low, high = percent(result.au_min), percent(result.au_max)
+    of_all = f"{low} to {high} over ranks" if result.world_size > 1 and result.au is not None else ""
+    others = "in no record" if result.imported else "rayio's own"
     rows = [
-        ("au", "au", "AU", percent(result.get("au")), of_all or "of step time"),
-        ("samples_per_second", "rate", "throughput", decimal(result.get("samples_per_second")), "samples/s"),
-        ("mib_per_second", "read-rate", "read", decimal(result.get("mib_per_second")), "MiB/s"),
-        ("data_wait_share", "share", "data wait", percent(result.get("data_wait_share")), "of step time"),
-        ("sync_share", "share", "sync", percent(result.get("sync_share")), "of step time"),
-        ("other_share", "overhead", "overhead", percent(result.get("other_share"), 2), f"of step time, {others}"),
-        ("goodput", "goodput", "goodput", percent(result.get("goodput")), "of wall time"),
-        ("wall_seconds", "wall", "wall time", seconds(result.get("wall_seconds")), _steps(result.get("steps", 0))),
+        ("au", "au", "AU", percent(result.au), of_all or "of step time"),
+        ("samples_per_second", "rate", "throughput", decimal(result.samples_per_second), "samples/s"),
+        ("mib_per_second", "read-rate", "read", decimal(result.mib_per_second), "MiB/s"),
+        ("data_wait_share", "share", "data wait", percent(result.data_wait_share), "of step time"),
+        ("sync_share", "share", "sync", percent(result.sync_share), "of step time"),
+        ("other_share", "overhead", "overhead", percent(result.other_share, 2), f"of step time, {others}"),
+        ("goodput", "goodput", "goodput", percent(result.goodput), "of wall time"),
+        ("wall_seconds", "wall", "wall time", seconds(result.wall_seconds), _steps(result.steps or 0)),
     ]
-    if result.get("au_dlio") is not None:
-        rate_dlio = decimal(result.get("samples_per_second_dlio"))
-        rows.append(("au_dlio", "au-dlio", "as DLIO", f"{result['au_dlio']:.1f} %", f"{rate_dlio} samples/s"))
-    if found := result.get("evaluation"):
-        rows.append(("evaluation.au", "eval-au", "evaluation", percent(found["au"]), f"{found['rounds']} evaluations"))
+    if result.au_dlio is not None:
+        rate_dlio = decimal(result.samples_per_second_dlio)
+        rows.append(("au_dlio", "au-dlio", "as DLIO", f"{result.au_dlio:.1f} %", f"{rate_dlio} samples/s"))
+    if found := result.evaluation:
+        rows.append(("evaluation.au", "eval-au", "evaluation", percent(found.au), f"{found.rounds} evaluations"))
     return '<div class="tiles">' + "".join(
         f'<div class="tile"><span class="name">{term(what, name)}</span><b data-key="{key}">{value}</b>'
         f'<span class="unit">{escape(unit)}</span></div>'
@@ -97,29 +98,26 @@ def waterfall(verdict: Mapping[str, Any]) -> str:
     )  # fmt: skip
 
 
-def time_split(result: Mapping[str, Any]) -> str:
+def time_split(result: RunResult) -> str:
     """Write the ranks' wall time by phase."""
-    time, share = result.get("time") or {}, result.get("share") or {}
-    what = meaning_of(result)
+    time, share, what = result.time, result.share, meaning_of(result)
     rows = [
-        [term(f"span-{name}", name), bar(0, share.get(name) or 0.0, name), percent(share.get(name)),
-         seconds(time.get(name)), escape(what[name])]
+        [term(f"span-{name}", name), bar(0, getattr(share, name) or 0.0, name), percent(getattr(share, name)),
+         seconds(getattr(time, name)), escape(what[name])]
         for name in SPLIT
-        if time.get(name) or name not in ("evaluate", "restart", "checkpoint")
+        if getattr(time, name) or name not in ("evaluate", "restart", "checkpoint")
     ]  # fmt: skip
     return table(["phase", "", "share", "time", "meaning"], rows, "bars worded")
 
 
-def percentiles(result: Mapping[str, Any]) -> str:
+def percentiles(result: RunResult) -> str:
     """Write how long single things took."""
-    columns = ("mean", "p50", "p90", "p99", "max")
     rows = [
-        [term("step" if name == "step_time" else f"span-{name}", name), f"{row['count']:,}"]
-        + [format_seconds(row[column]) for column in columns]
-        for name, row in (result.get("percentiles") or {}).items()
-        if row and row["max"] > 0
+        [term("step" if name == "step_time" else f"span-{name}", name), f"{row.count:,}"]
+        + [format_seconds(getattr(row, column)) for column in STATISTICS]
+        for name, row in measured_times(result)
     ]
-    return table(["time of one", "number", *columns], rows) if rows else ""
+    return table(["time of one", "number", *STATISTICS], rows) if rows else ""
 
 
 def capacities(capacity: Mapping[str, Any]) -> str:
@@ -150,19 +148,13 @@ def changes(simulated: Mapping[str, Any]) -> str:
     return table(["change", "AU", "takes away of the loss", "then binds"], rows, "worded")
 
 
-def ranks(result: Mapping[str, Any]) -> str:
+def ranks(result: RunResult) -> str:
     """Write the split of every rank that result.json lists."""
-    listed = result.get("ranks") or []
-    names = [name for name in SPLIT if any(row.get(name) for row in listed)]
+    names = [name for name in SPLIT if any(getattr(row, name) for row in result.ranks)]
     rows = [
-        [
-            str(row["rank"]),
-            percent(row["au"]),
-            f"{row['steps']:,}",
-            seconds(row["wall"]),
-            *(seconds(row[n]) for n in names),
-        ]
-        for row in listed
+        [str(row.rank), percent(row.au), f"{row.steps:,}", seconds(row.wall)]
+        + [seconds(getattr(row, name)) for name in names]
+        for row in result.ranks
     ]
     return table(["rank", term("au", "AU"), "steps", "life", *(term(f"span-{n}", n) for n in names)], rows)
 
@@ -197,16 +189,15 @@ def access_figures(access: Mapping[str, Any]) -> str:
     return table(["access pattern", ""], rows) if rows else ""
 
 
-def lost_points(result: Mapping[str, Any]) -> str:
+def lost_points(result: RunResult) -> str:
     """Write where the AU of imported results lost its points, by DLIO's own formula."""
     from rayio.dlio.losses import LOSSES
 
-    told = result.get("imported")
+    told = result.imported
     if not told:
         return ""
-    points = {"au": told["au"], **told["lost_points"]}
-    published = told.get("published_au")
-    said = "" if published is None else f" Published: {published:.2f} %."
+    points = {"au": told.au, **told.lost_points}
+    said = "" if told.published_au is None else f" Published: {told.published_au:.2f} %."
     rows = [
         [term("au-dlio", name), f"{points[name]:.2f}", escape(what)]
         for name, what in ({"au": "Σ compute / T"} | LOSSES).items()

@@ -28,7 +28,9 @@ class DamagedRecordError(ValueError):
     """Why JSON is not a record; the text names the key, what it holds and what was expected."""
 
 
-def value(about: str, unit: str = "", *, default: Any = MISSING, can_be_absent: bool = False) -> Any:
+def value(
+    about: str, unit: str = "", *, default: Any = MISSING, can_be_absent: bool = False, is_required: bool = False
+) -> Any:
     """Declare a field of a record.
 
     Args:
@@ -36,8 +38,9 @@ def value(about: str, unit: str = "", *, default: Any = MISSING, can_be_absent: 
         unit: ``s``, ``bytes``, ``fraction`` (0 to 1), ``percent``, ``steps`` …; empty for what has none.
         default: what a file that lacks it means; without one it must be there.
         can_be_absent: None is written by leaving the key out; the default is then None.
+        is_required: a file must have it, although a new record has a default.
     """
-    metadata = {"about": about, "unit": unit, "can_be_absent": can_be_absent}
+    metadata = {"about": about, "unit": unit, "can_be_absent": can_be_absent, "is_required": is_required}
     return field(default=None if can_be_absent else default, metadata=metadata)
 
 
@@ -134,7 +137,7 @@ def _read_record(record: type[Record], content: Any, path: str) -> Record:
         place = f"{path}.{each.name}" if path else each.name
         if each.name in content:
             read[each.name] = _read(_hints(record)[each.name], content[each.name], place)
-        elif each.default is MISSING:
+        elif each.default is MISSING or each.metadata["is_required"]:
             raise DamagedRecordError(f"it has no {place}")
     return record(**read)
 

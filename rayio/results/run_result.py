@@ -6,9 +6,12 @@ says why. Keys are only ever added within a version; a reader passes over those 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from rayio.results.record import Json, Record, schema, value
+from rayio.errors import StorageError
+from rayio.results.record import DamagedRecordError, Json, Record, schema, value
 
 #: Version of ``result.json``.
 VERSION = 1
@@ -173,6 +176,12 @@ class RunResult(Record):
     version: int = value("version of this schema", default=VERSION)
     engine: str = value("ray, local, virtual, or dlio of imported results", default="unknown")
     scenario: str = value("name of the scenario", default="run")
+    exit_code: int = value(
+        "0 done, 1 our fault, 2 bad input, 3 expect: unmet, 4 ledger uneven, 130 interrupted",
+        default=0,
+        is_required=True,
+    )
+    error: str | None = value("why the exit code is not 0", default=None)
     au: Number = value("accelerator utilisation: Σ compute / Σ step time in the window, mean over ranks", "fraction")
     au_min: Number = value("that of the rank with the least", "fraction")
     au_max: Number = value("that of the rank with the most", "fraction")
@@ -207,10 +216,6 @@ class RunResult(Record):
         "samples that train.steps leaves unread", "samples", can_be_absent=True
     )
     imported: Imported | None = value("what imported results say", can_be_absent=True)
-    exit_code: int = value(
-        "0 done, 1 our fault, 2 bad input, 3 expect: unmet, 4 ledger uneven, 130 interrupted", default=0
-    )
-    error: str | None = value("why the exit code is not 0", default=None)
 
 
 def result_schema() -> Json:
@@ -219,3 +224,17 @@ def result_schema() -> Json:
     described = schema(RunResult)
     described["properties"]["version"] = {"description": "version of this schema", "const": VERSION}
     return {"$schema": described.pop("$schema"), **title, **described}
+
+
+def read_result(content: Mapping[str, Any], where: object) -> RunResult:
+    """Read what ``json.loads`` gave of the file ``where``.
+
+    Raises:
+        StorageError: another version wrote it, or a key is missing or holds another type.
+    """
+    if content.get("version") != VERSION:
+        raise StorageError(f"{where} has version {content.get('version')!r}; it takes the rayio that wrote it")
+    try:
+        return RunResult.of_json(content)
+    except DamagedRecordError as error:
+        raise StorageError(f"{where}: {error}: the file is damaged") from None

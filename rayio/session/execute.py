@@ -6,12 +6,14 @@ import os
 import platform
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from rayio import __version__, storage
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.live import line
 from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.summary import check_expectations, check_names
@@ -22,6 +24,7 @@ from rayio.pipeline.engine import Site, engine_named
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.reporter import SILENT, Reporter
+from rayio.results.run_result import Books, RunResult, TraceCounts
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
@@ -180,21 +183,24 @@ class _Session:
         self.reporter.live(line(progress, self.planned_steps, seconds))
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
-        result: dict[str, Any] = {"version": 1, "engine": self.engine_name, "scenario": self.scenario.name}
-        result |= self._numbers(tallies)
+        result = self._numbers(tallies)
         if error is None:
             books = ledger.close(self.plan.planned(), tallies).as_dict()
         else:  # nothing to compare: how much was planned is enough
             books = ledger.close(self.plan.planned_numbers(), tallies).as_dict() | {"even": None, "differences": []}
-        result["ledger"] = books
-        result["dropped_samples_per_epoch"] = derive.dropped_samples(self.scenario)
-        result["capped_samples_per_epoch"] = derive.capped_samples(self.scenario)
-        result["notes"] = [*self.notes, *result["notes"]]
-        if lost := self.directory.lost_files:
-            result["notes"].append(f"span files that cannot be read: {', '.join(lost)}")
+        lost = self.directory.lost_files
+        unread = (f"span files that cannot be read: {', '.join(lost)}",) if lost else ()
+        result = replace(
+            result,
+            engine=self.engine_name,
+            scenario=self.scenario.name,
+            ledger=Books.of_json(books),
+            dropped_samples_per_epoch=derive.dropped_samples(self.scenario),
+            capped_samples_per_epoch=derive.capped_samples(self.scenario),
+            notes=(*self.notes, *result.notes, *unread),
+        )
         verdict, code = self._verdict(error, books, result)
-        result |= {"exit_code": code, "error": verdict}
-        self.directory.write_result(result)
+        self.directory.write_result(replace(result, exit_code=code, error=verdict))
         self.directory.keep_log()
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
@@ -211,7 +217,7 @@ class _Session:
             raise error
         return done
 
-    def _numbers(self, tallies: list[Tally]) -> dict[str, Any]:
+    def _numbers(self, tallies: list[Tally]) -> RunResult:
         """Compact the spans, count them, and measure."""
         exported = self._exported()
         try:
@@ -229,19 +235,19 @@ class _Session:
             samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)
             numbers = measure_lives(spans, self.shape, steps, samples)
         else:
-            numbers = measure(spans, self.shape)
+            numbers = measure(RunArrays.of_spans(spans), self.shape)
             if trace.level == "step":
                 self.notes.append("trace.level is step: no reader was recorded, so what was read (MiB/s) is unknown")
-        counts = {
-            "level": trace.level,
-            "resolution": trace.resolution,
-            "recorded": self.engine.outcome.recorded,
-            "stored": stored,
-        }
-        counts |= exported
-        return numbers | {"trace": counts}
+        counts = TraceCounts(
+            level=trace.level,
+            resolution=trace.resolution,
+            recorded=self.engine.outcome.recorded,
+            stored=stored,
+            **exported,
+        )
+        return replace(numbers, trace=counts)
 
-    def _exported(self) -> dict[str, Any]:
+    def _exported(self) -> dict[str, int]:
         """End the live export, while the files that it reads are there."""
         if self.live_export is None:
             return {}
@@ -251,7 +257,7 @@ class _Session:
         return self.live_export.counts()
 
     def _verdict(
-        self, error: BaseException | None, books: Mapping[str, Any], result: Mapping[str, Any]
+        self, error: BaseException | None, books: Mapping[str, Any], result: RunResult
     ) -> tuple[str | None, int]:
         if isinstance(error, KeyboardInterrupt):
             return "interrupted", 130

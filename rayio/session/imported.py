@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from rayio import __version__
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
 from rayio.dlio.losses import batch_size, explained, has_barrier
 from rayio.dlio.results import Results, number, read
@@ -20,9 +21,6 @@ from rayio.scenario.write import to_yaml
 from rayio.session.result import Run
 from rayio.trace.recorder import Recorder
 from rayio.trace.store import RunDirectory
-
-#: What a result of DLIO's says nothing about; measured from spans it would be a zero that means "not known".
-NOT_RECORDED = ("mib_per_second",)
 
 
 def import_dlio_results(folder: str | Path, out: str | Path | None = None) -> Run:
@@ -80,26 +78,24 @@ def _write(
         directory.write_scenario(to_yaml(scenario))
     if (table := recorder.drain()) is not None:
         directory.write_spans(table, "part-00000")
-    result: dict[str, Any] = {"version": 1, "engine": "dlio", "scenario": title(results)}
-    result |= measure(directory.spans(), shape)
+    measured = measure(RunArrays.of_spans(directory.spans()), shape)
     told = explained(results)
-    aus = [row["au"] for row in told["epochs"]]
-    result |= dict.fromkeys(NOT_RECORDED)
-    result |= {"au_dlio": told["au"], "au_dlio_stdev": float(np.std(aus)), **_published_rates(results)}
     if batch is None:
-        result["samples_per_second"] = None
         notes = [*notes, "the batch size is not in the results, so neither is samples_per_second"]
-    if scenario is not None:
-        result["dropped_samples_per_epoch"] = derive.dropped_samples(scenario)
-        result["capped_samples_per_epoch"] = derive.capped_samples(scenario)
-    result["notes"] = [*notes, *result["notes"]]
-    directory.write_result(result | {"imported": told, "exit_code": 0, "error": None})
-
-
-def _published_rates(results: Results) -> dict[str, float | None]:
-    """Take the throughput as it was published: its formula is not the same in all versions of DLIO."""
-    names = {
-        "samples_per_second_dlio": "train_throughput_mean_samples_per_second",
-        "samples_per_second_dlio_stdev": "train_throughput_stdev_samples_per_second",
-    }
-    return {name: number(results.published.get(key)) for name, key in names.items()}
+    # Throughput by DLIO is taken as it was published: its formula is not the same in all versions of DLIO.
+    result = replace(
+        measured,
+        engine="dlio",
+        scenario=title(results),
+        samples_per_second=None if batch is None else measured.samples_per_second,
+        mib_per_second=None,  # the results say nothing of it; measured from spans it would be a zero
+        au_dlio=told.au,
+        au_dlio_stdev=float(np.std([epoch.au for epoch in told.epochs])),
+        samples_per_second_dlio=number(results.published.get("train_throughput_mean_samples_per_second")),
+        samples_per_second_dlio_stdev=number(results.published.get("train_throughput_stdev_samples_per_second")),
+        dropped_samples_per_epoch=None if scenario is None else derive.dropped_samples(scenario),
+        capped_samples_per_epoch=None if scenario is None else derive.capped_samples(scenario),
+        imported=told,
+        notes=(*notes, *measured.notes),
+    )
+    directory.write_result(result)

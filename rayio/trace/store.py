@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rayio import storage
 from rayio.errors import DataError, StorageError
+from rayio.results.run_result import RunResult, read_result
 from rayio.storage import address as addresses
 from rayio.storage.mirror import Mirror
 from rayio.storage.stores import DEFAULTS, Fill, Settings, told
@@ -148,9 +149,14 @@ class RunDirectory:
         return self._read_json(INFO) or {}
 
     @property
-    def result(self) -> dict[str, Any] | None:
-        """What ``result.json`` says, or None for a run that broke off before its numbers were made."""
-        return self._read_json(RESULT)
+    def result(self) -> RunResult | None:
+        """What ``result.json`` says, or None for a run that broke off before its numbers were made.
+
+        Raises:
+            StorageError: it is damaged, or another version of rayio wrote it.
+        """
+        content = self._read_json(RESULT)
+        return None if content is None else read_result(content, f"{self.address}/{RESULT}")
 
     @property
     def scenario(self) -> str | None:
@@ -168,13 +174,13 @@ class RunDirectory:
         """Replace ``run.json``; the layout's version is added."""
         self.write(INFO, _json({"version": VERSION, **info}))
 
-    def write_result(self, result: Mapping[str, Any]) -> None:
+    def write_result(self, result: RunResult) -> None:
         """Replace ``result.json``.
 
         Raises:
             ValueError: a number is not finite; null is what says "not known".
         """
-        self.write(RESULT, _json(result))
+        self.write(RESULT, _json(result.as_json()))
 
     def write(self, name: str, content: bytes) -> None:
         """Put a file into the run directory, whole or not at all.
