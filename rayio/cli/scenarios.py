@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -79,11 +80,25 @@ def scenarios() -> None:
         print(f"{name:<{width}}  {description}")
 
 
-def schema() -> None:
-    """Print the JSON Schema, for editors.
+class Described(StrEnum):
+    """What has a schema."""
+
+    SCENARIO = "scenario"
+    RESULT = "result"
+
+
+def schema(
+    of: Annotated[Described, typer.Argument(help="scenario, or result: what result.json holds.")] = Described.SCENARIO,
+) -> None:
+    """Print the JSON Schema of scenarios, for editors, or of results.
 
     Example:  rayio schema > scenario.schema.json
     """
+    if of is Described.RESULT:
+        from rayio.results.run_result import result_schema
+
+        print(json.dumps(result_schema(), indent=2, ensure_ascii=False))
+        return
     print(json.dumps(json_schema(), indent=2))
 
 

@@ -1,0 +1,215 @@
+"""What result.json holds: its schema, its types, and results that were written before."""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from handmade import Trace, result
+
+import rayio
+from rayio.analyze.arrays import Reads, RunArrays, Timed
+from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.timeline import PHASES, Lives, Steps
+from rayio.cli import main
+from rayio.errors import StorageError
+from rayio.predict.explain import explain
+from rayio.results.metrics import METRICS, SPLIT, lookup
+from rayio.results.record import units
+from rayio.results.run_result import Rank, RunResult, Seconds, Shares, read_result, result_schema
+from scenarios import scenario
+
+#: A run directory as version 0.1 wrote it: two ranks, two epochs, evaluations and checkpoints.
+OLD = Path(__file__).parent / "runs" / "version-0.1"
+
+UNITS = {
+    "",
+    "s",
+    "fraction",
+    "percent",
+    "bytes",
+    "steps",
+    "samples",
+    "samples/s",
+    "MiB/s",
+    "ranks",
+    "spans",
+    "things",
+    "evaluations",
+}
+
+
+def closed(schema: Any) -> Any:
+    """The same schema, but a key that it does not name is an error."""
+    if isinstance(schema, list):
+        return [closed(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    inner = {key: closed(part) for key, part in schema.items()}
+    return inner | ({"additionalProperties": False} if schema.get("type") == "object" else {})
+
+
+def check(content: Any) -> None:
+    """Let a validator that is not ours look at a result: nothing in it may be without a description."""
+    jsonschema.Draft202012Validator(closed(result_schema())).validate(content)
+
+
+def test_the_schema_is_one_and_every_number_in_it_has_a_unit_and_a_meaning() -> None:
+    jsonschema.Draft202012Validator.check_schema(result_schema())
+    for name, unit, about in units(RunResult):
+        assert unit in UNITS, name
+        assert about, name
+    of = {name: unit for name, unit, _ in units(RunResult)}
+    assert (of["au"], of["wall_seconds"], of["ledger.delivered_bytes"], of["ranks[].wall"]) == (
+        "fraction", "s", "bytes", "s",
+    )  # fmt: skip
+
+
+def test_nothing_in_the_result_of_a_run_is_without_a_description(tmp_path: Path) -> None:
+    wanted = scenario(
+        dataset__eval={"num_files": 12},
+        train={"epochs": 2, "compute": "5 ms", "evaluate": {"compute": "2 ms"}},
+        checkpoint={"every": {"epochs": 1}, "path": "c", "model": {"bytes": "1 MB"}},
+    )
+    for level in ("none", "step", "batch"):
+        one = wanted.model_copy(update={"trace": wanted.trace.model_copy(update={"level": level})})
+        run = rayio.simulate(one, out=tmp_path / level, root=tmp_path)
+        check(json.loads((run.path / "result.json").read_text()))
+
+
+def test_what_the_schema_does_not_know_is_found() -> None:
+    whole = result(au=0.5).as_json()
+    check(whole)
+    for broken in (whole | {"more": 1}, whole | {"au": "x"}, whole | {"time": whole["time"] | {"nap": 1}}):
+        with pytest.raises(jsonschema.ValidationError):
+            check(broken)
+
+
+def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments, title in ((["schema", "result"], "rayio result, version 1"), (["schema", "scenario"], None)):
+        with pytest.raises(SystemExit) as left:
+            main(arguments)
+        assert left.value.code == 0
+        printed = json.loads(capsys.readouterr().out)
+        assert title is None or printed["title"] == title
+    with pytest.raises(SystemExit) as left:
+        main(["schema", "resutl"])
+    assert left.value.code == 2
+    assert "resutl" in capsys.readouterr().err
+
+
+# --- results of version 0.1 -----------------------------------------------------------------------------------------
+
+
+def test_a_run_of_version_0_1_is_read_to_the_last_key() -> None:
+    content = json.loads((OLD / "result.json").read_text())
+    check(content)
+    run = rayio.Run.open(OLD)
+    assert run.result.as_json() == content
+    assert run.result["ledger"] == content["ledger"]
+    assert run.result.ledger is not None
+    assert run.result.ledger.even
+    assert "AU" in run.summary()
+
+
+def test_what_was_measured_of_it_then_is_measured_of_it_now() -> None:
+    content = json.loads((OLD / "result.json").read_text())
+    spans = rayio.Run.open(OLD).directory.spans()
+    again = measure(RunArrays.of_spans(spans), RunShape(2, 2, 1, 2, 12)).as_json()
+    assert again["steps"] == 48
+    measured = [key for key in again if key not in ("engine", "scenario", "notes", "exit_code", "error")]
+    assert {key: again[key] for key in measured} == {key: content[key] for key in measured}
+
+
+def test_it_is_explained(tmp_path: Path) -> None:
+    assert explain(OLD, simulate=False)["verdict"]["au"] == pytest.approx(rayio.Run.open(OLD).au)
+
+
+# --- types ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"time": {"compute": "x"}}, 'time.compute is "x", expected a number or null'),
+        ({"notes": ["a", 3]}, "notes[1] is 3, expected a text"),
+        ({"ranks": [{"rank": 0}]}, "it has no ranks[0].au"),
+        ({"steps": True}, "steps is true, expected a number or null"),
+        ({"ledger": 3}, "ledger is 3, expected an object"),
+        ({"window_steps": 1.5}, "window_steps is 1.5, expected a number or null"),
+        ({"version": 2}, "has version 2; it takes the rayio that wrote it"),
+    ],
+)
+def test_damage_is_named_by_its_place(change: dict[str, Any], said: str) -> None:
+    content = result(au=0.5, world_size=1).as_json() | change
+    with pytest.raises(StorageError) as refused:
+        read_result(content, "r/result.json")
+    assert said in str(refused.value)
+
+
+def test_a_key_of_a_later_version_is_passed_over_and_one_that_came_later_has_its_default() -> None:
+    content = result(au=0.5).as_json()
+    assert read_result(content | {"of_tomorrow": {}}, "") == result(au=0.5)
+    del content["ranks"]
+    assert read_result(content, "").ranks == ()
+
+
+def test_a_result_is_a_mapping_of_its_json_too() -> None:
+    one = result(au=0.5, notes=("a",))
+    assert dict(one) == one.as_json() == copy.deepcopy(one).as_json()
+    assert one["notes"] == ["a"]
+    assert "ledger" not in one
+    assert one.get("ledger") is None
+    with pytest.raises(AttributeError):
+        one.au = 1.0  # type: ignore[misc]
+
+
+def test_the_parts_of_the_time_are_the_same_everywhere() -> None:
+    assert [each.name for each in fields(Seconds)] == [each.name for each in fields(Shares)] == [*SPLIT]
+    assert {each.name for each in fields(Rank)} - {"rank", "au", "steps", "wall"} == {*SPLIT}
+    assert {*PHASES} < {*SPLIT}
+
+
+# --- arrays ---------------------------------------------------------------------------------------------------------
+
+
+def test_numbers_need_no_spans() -> None:
+    """Two ranks of twelve steps, as an engine without spans would give them: wait 10, compute 80, sync 10 ns."""
+    ranks, steps = 2, 12
+    number = ranks * steps
+    life = np.repeat(np.arange(ranks), steps)
+    step = np.tile(np.arange(steps), ranks)
+    start = step * 100
+    nothing = np.zeros(number, np.int64)
+    parts = {"data_wait": nothing + 10, "compute": nothing + 80, "sync": nothing + 10}
+    parts |= {"checkpoint": nothing, "evaluate": nothing}
+    table = Steps(
+        life=life, epoch=nothing, step=step, attempt=nothing, batch=np.arange(number), start=start, end=start + 100,
+        arrived=start + 10, computed=start + 90, saving=start + 100, parts=parts,
+    )  # fmt: skip
+    split = {name: np.full(ranks, 0) for name in SPLIT}
+    split |= {name: np.full(ranks, 12 * ns) for name, ns in (("data_wait", 10), ("compute", 80), ("sync", 10))}
+    lives = Lives(np.arange(ranks), np.zeros(ranks, np.int64), np.full(ranks, 1200), split)
+    read = Timed(life, nothing, start, nothing + 7)
+    run = RunArrays(lives, table, {"read": read}, Reads(np.arange(number), nothing + (1 << 20)))
+
+    trace = Trace(origin=0)
+    for rank in range(ranks):
+        trace.rank(rank, [("data_wait", 10), ("compute", 80), ("sync", 10)] * steps)
+    found, of_spans = (
+        measure(arrays, RunShape(ranks, 3, 1, 1, steps)) for arrays in (run, RunArrays.of_spans(trace.spans))
+    )
+    assert found.au == 0.8
+    assert found.mib_per_second == pytest.approx(2 * 11 / 1100e-9)
+    assert found.percentiles.read is not None
+    assert found.percentiles.read.p50 == 7e-9
+    of_reads = ("mib_per_second", "percentiles.read")
+    for name in METRICS:
+        if not name.startswith(of_reads):
+            assert lookup(found, name) == lookup(of_spans, name), name
