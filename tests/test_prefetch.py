@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from queues import CheckedQueue
 
 from rayio.errors import DataError
 from rayio.pipeline.env import Env
 from rayio.pipeline.prefetch import PrefetchQueue
-from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, StaleAttemptError, Take
+from rayio.pipeline.queue import Delivery, Lease, QueueSpec, StaleAttemptError, Take
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.trace.recorder import Recorder
 
@@ -40,7 +41,7 @@ class Story:
         #: Every lease with the time at which it was submitted.
         self.leases: list[tuple[int, Lease]] = []
         env = Env(self.kernel, self.recorder, role="queue", index="0", node=0)
-        state = QueueState(QueueSpec(0, workers, prefetch, (steps, steps), **spec), lambda epoch, step: 100)
+        state = CheckedQueue(QueueSpec(0, workers, prefetch, (steps, steps), **spec), lambda epoch, step: 100)
         self.queue = PrefetchQueue(env, state, self._read)
         self.queue.lease_steps = lease_steps
 

@@ -46,7 +46,7 @@ class LocalQueue:
         (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
         self.consumed.add(delivery.step)
         self._told = self.consumed.take(1, at.attempt)
-        self.queue.heard(self._told)
+        self.queue.rank_advanced(self._told)
         return delivery
 
 

@@ -57,7 +57,7 @@ class PrefetchQueue:
         """
         if self.state.is_overtaken(take):
             return []
-        self.heard(take)
+        self.rank_advanced(take)
         self._ticket += 1
         ticket = self._ticket
         self._wake()
@@ -77,12 +77,12 @@ class PrefetchQueue:
 
     def at_hand(self, take: Take) -> list[Delivery]:
         """Learn what was consumed, then give the batches that are there; none where :meth:`take` has to wait."""
-        self.heard(take)
+        self.rank_advanced(take)
         return self.state.deliverable(take) if self._failure is None else []
 
-    def heard(self, take: Take) -> None:
+    def rank_advanced(self, take: Take) -> None:
         """Learn what the rank consumed, and let workers start what the window now permits."""
-        if self.state.heard(take):
+        if self.state.rank_advanced(take):
             self._grant()
 
     async def _sweep(self) -> None:
@@ -103,7 +103,7 @@ class PrefetchQueue:
 
     def _grant(self) -> None:
         kernel = self.env.kernel
-        for lease in self.state.leases() if self.lease_steps == 1 else self._joined():
+        for lease in self.state.grant() if self.lease_steps == 1 else self._joined():
             kernel.spawn(self._carry_out(lease, kernel.now()), self._readers[lease.worker])
         if self.state.memory_bound != (self._bound_since is not None):
             self._note_memory_bound()
@@ -112,7 +112,7 @@ class PrefetchQueue:
         env = self.env
         try:
             for delivery in await self.submit(lease):
-                self.state.finished(delivery)
+                self.state.batch_read(delivery)
                 at = env.where(lease.rank, delivery.epoch, delivery.step, delivery.attempt)
                 env.span("lease", granted, env.kernel.now(), at, lane=1, nbytes=delivery.nbytes)
             if self.state.spec.assignment == "dynamic":
@@ -125,7 +125,7 @@ class PrefetchQueue:
         """Hand out leases of several steps; what only just fits the window is waited for, it would be single steps."""
         spec = self.state.spec
         lump = min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
-        return _coalesce(self.state.leases(lump), self.lease_steps)
+        return _coalesce(self.state.grant(lump), self.lease_steps)
 
     def _note_memory_bound(self) -> None:
         """Note that the bound on bytes begins to keep the window closed, or record that it did."""

@@ -1,6 +1,7 @@
 """The brain of one rank's prefetch queue: which worker reads which step, and what may be handed over when.
 
-Pure: it is told what happened and says what to do. The engines carry that out (see prefetch.py).
+Pure: it is told what happened (two events, ``rank_advanced`` and ``batch_read``) and says what to do (``grant``,
+``deliverable``). The engines carry that out (see prefetch.py). ``validate`` checks what holds after every event.
 
 The window is PyTorch's. With W workers and prefetch factor P, step n may be started only when step n - P*W has been
 *consumed*, that is, is in the rank's hands. Out of order, the number of consumed steps takes the place of that step.
@@ -8,7 +9,7 @@ The window is PyTorch's. With W workers and prefetch factor P, step n may be sta
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -171,10 +172,10 @@ class QueueState:
         self._free = set(range(spec.num_workers))
         self._sizes: dict[int, int] = {}
 
-    def heard(self, take: Take) -> bool:
-        """Learn what the rank has consumed; say whether that was news, so that there may be leases to hand out.
+    def rank_advanced(self, take: Take) -> bool:
+        """Event: the rank says what it has consumed; true where that was news, so that there may be leases to grant.
 
-        The first word of a new epoch or attempt opens that one's window.
+        The first take of a new epoch or attempt opens that one's window.
 
         Raises:
             StaleAttemptError: the message is of an older attempt or a finished epoch.
@@ -193,6 +194,8 @@ class QueueState:
             for step in range(self.consumed, consumed):
                 self._forget(step)
             self.consumed = consumed
+            if consumed > self.next_step:  # batches that a queue before this one, which was killed, had handed over
+                self.next_step = consumed
         for step in extra:
             self._forget(step)
             self.extra.add(step)
@@ -223,8 +226,8 @@ class QueueState:
         if self._sizes:
             self.bytes_in_flight -= self._sizes.pop(step, 0)
 
-    def leases(self, lump: int = 1) -> list[Lease]:
-        """Hand out every step that the window and the bound on bytes permit, one step a lease, in step order.
+    def grant(self, lump: int = 1) -> list[Lease]:
+        """Lease every step that the window and the bound on bytes permit, one step a lease, in step order.
 
         With a ``lump``, only as many as make whole lumps for every worker (or all that is left of the epoch), unless
         nothing is being read: single steps that only just fit the window would cost a call each.
@@ -261,14 +264,14 @@ class QueueState:
         self.bytes_in_flight += size
         return True
 
-    def finished(self, delivery: Delivery) -> None:
-        """Learn that a batch was read. One that nobody waits for any more (consumed, older attempt) is dropped."""
-        self._free.add(delivery.worker)
-        step = delivery.step
-        if delivery.attempt != self.attempt or delivery.epoch != self.epoch or step not in self.leased:
+    def batch_read(self, delivery: Delivery) -> None:
+        """Event: a worker has read a batch. One that nobody waits for any more (consumed, older attempt) is dropped."""
+        if delivery.attempt != self.attempt or delivery.epoch != self.epoch:
             return
-        del self.leased[step]
-        self.ready[step] = delivery
+        if self.leased.pop(delivery.step, None) is not None:
+            self.ready[delivery.step] = delivery
+        if self.spec.assignment == "dynamic" and delivery.worker not in self.leased.values():
+            self._free.add(delivery.worker)
 
     def deliverable(self, take: Take) -> list[Delivery]:
         """Give up to ``want`` batches that the rank neither consumed nor holds: in step order, or as they became ready.
@@ -290,3 +293,41 @@ class QueueState:
         if first not in self.ready:
             return []
         return sorted((d for d in found if d.step >= first), key=lambda delivery: delivery.step)[:want]
+
+    def validate(self) -> None:
+        """Check what holds after every event, in whatever order events come.
+
+        Raises:
+            AssertionError: something does not; the message says what, and has the whole state.
+        """
+        if broken := "; ".join(self._broken()):
+            raise AssertionError(f"{broken}\n{ {name: getattr(self, name) for name in self.__slots__} }")
+
+    def _broken(self) -> Iterator[str]:
+        spec, leased, ready = self.spec, self.leased, self.ready
+        granted = leased.keys() | ready.keys()
+        if not self.consumed <= self.next_step <= self.num_steps:
+            yield "not consumed <= next_step <= num_steps"
+        if both := leased.keys() & ready.keys():
+            yield f"steps {both} are leased and ready"
+        if granted != {*range(self.consumed, self.next_step)} - self.extra:
+            yield "the steps leased or ready are not those between consumed and next_step that are not consumed"
+        if any(step <= self.consumed for step in self.extra):
+            yield "consumed out of order, but not above what is consumed in order"
+        if len(granted) > spec.window:
+            yield f"{len(granted)} steps are granted, the window is {spec.window}"
+        if strange := [d for s, d in ready.items() if (d.epoch, d.step, d.attempt) != (self.epoch, s, self.attempt)]:
+            yield f"of another place than where they lie: {strange}"
+        if spec.assignment == "static":
+            if any(worker != step % spec.num_workers for step, worker in leased.items()):
+                yield "a step is leased to another worker than its own"
+        elif (
+            len(busy := {*leased.values()}) != len(leased)
+            or self._free & busy
+            or not busy <= {*range(spec.num_workers)}
+        ):
+            yield "a worker has two leases, or one and is free"
+        if self.bytes_in_flight != sum(self._sizes.values()) or (spec.max_bytes and self._sizes.keys() != granted):
+            yield "bytes_in_flight are not those of the steps granted"
+        if spec.max_bytes and self.bytes_in_flight > spec.max_bytes and sum(map(bool, self._sizes.values())) > 1:
+            yield f"{self.bytes_in_flight} bytes in flight of several batches, {spec.max_bytes} are permitted"
