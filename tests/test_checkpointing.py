@@ -150,3 +150,18 @@ def test_a_run_leaves_the_planned_files_at_their_planned_sizes_and_no_others(wri
     left = {p.relative_to(folder).as_posix(): p.stat().st_size for p in folder.rglob("*") if p.is_file()}
     assert left == planned
     assert sum(row["bytes"] for row in run.rows("checkpoint")) == sum(planned.values())
+
+
+def test_what_a_file_s_fsync_took_is_a_span_of_its_own_after_the_write(tmp_path: Path) -> None:
+    for fsync in (True, False):
+        section = {"every": {"steps": 5}, "path": f"ck-{fsync}", "model": {"bytes": 3_000_000}, "fsync": fsync}
+        wanted = on_disk(
+            scenario(checkpoint=section, dataset__path="data", train__compute="100 us", trace__level="io"), tmp_path
+        )
+        run = run_locally(wanted, tmp_path)
+        writes, syncs, requests = run.rows("write"), run.rows("fsync"), run.rows("io.fsync")
+        assert len(syncs) == (len(writes) if fsync else 0)
+        for write, sync in zip(writes, syncs, strict=False):
+            assert write["start_ns"] + write["duration_ns"] == sync["start_ns"]
+            assert (sync["role"], sync["lane"], sync["step"]) == ("checkpoint_writer", 0, write["step"])
+        assert sum(row["duration_ns"] for row in syncs) >= sum(row["duration_ns"] for row in requests) > 0 or not fsync

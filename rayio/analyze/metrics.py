@@ -36,13 +36,13 @@ LISTED_RANKS = 64
 
 #: Times that have percentiles: of whole steps in the window, of readers' and writers' work.
 STEP_TIMES = ("step_time", "data_wait", "compute", "sync")
-WORK_TIMES = ("read", "decode", "collate", "write")
+WORK_TIMES = ("read", "decode", "collate", "write", "fsync")
 
 #: What may follow a step.
 PAUSES = ("checkpoint", "evaluate")
 
 #: What is rare, so that its percentiles are of the whole run.
-WHOLE_RUN = (*PAUSES, "write")
+WHOLE_RUN = (*PAUSES, "write", "fsync")
 
 
 @dataclass(frozen=True, slots=True)

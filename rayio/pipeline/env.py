@@ -179,7 +179,7 @@ class Env:
         except Exception:
             self.span("read", start, self.kernel.now(), at, lane=lane, status="error")
             raise
-        _, _, number, nbytes, _, issued = served
+        _, _, number, nbytes, _, issued, _ = served
         self.span("read", start, self.kernel.now(), at, lane=lane, nbytes=nbytes, requests=number)
         if issued is not None:
             if self.level == "io":
@@ -198,7 +198,11 @@ class Env:
         except Exception:
             self.span("write", start, self.kernel.now(), at, status="error")
             raise
-        self.span("write", start, self.kernel.now(), at, nbytes=served.nbytes, requests=served.requests)
+        end = self.kernel.now()
+        written = max(start, end - served.sync_ns)
+        self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
+        if end > written:  # a file is forced to the device once it is whole
+            self.span("fsync", written, end, at)
         if served.issued is not None and self.level == "io":
             self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
         return served

@@ -73,6 +73,7 @@ class Percentiles(Record):
     decode: Statistics | None = value("decodes of a batch for training that ended in the window", default=None)
     collate: Statistics | None = value("collates of a batch for training that ended in the window", default=None)
     write: Statistics | None = value("writes of a checkpoint file, whole run", default=None)
+    fsync: Statistics | None = value("waits until a checkpoint file is durable, whole run", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,6 +98,8 @@ class Served(NamedTuple, Generic[T]):
     nbytes: int
     syncs: int = 0
     issued: Issued | None = None
+    #: Time that those calls took, where it passed.
+    sync_ns: int = 0
 
 
 class Clock(Protocol):

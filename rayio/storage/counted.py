@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.storage.base import ISSUED, OPEN, READ, WRITE, Issued
+from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, WRITE, Issued
 
 T = TypeVar("T")
 
@@ -31,13 +31,15 @@ class Asked:
     ``anchor`` is what to add to ``perf_counter_ns`` to get the engine's time.
     """
 
-    __slots__ = ("anchor", "files", "is_itemised", "nbytes", "opens", "requests", "rows", "syncs")
+    __slots__ = ("anchor", "files", "is_itemised", "nbytes", "opens", "requests", "rows", "sync_ns", "syncs")
 
     def __init__(self, anchor: int | None = None) -> None:
         self.opens = 0
         self.requests = 0
         self.nbytes = 0
         self.syncs = 0
+        #: How long those took together.
+        self.sync_ns = 0
         self.anchor = anchor
         self.is_itemised = anchor is not None
         #: Rows of ``ISSUED`` in the order of their ends, on the clock of ``perf_counter_ns``; threads may add to it.
@@ -80,6 +82,9 @@ class Timed:
         if self.asked.is_itemised:
             nbytes = result if kind == WRITE and isinstance(result, int) else 0
             self.asked.add(kind, start, self.number, self.thread, offset, nbytes)
+        if kind == FSYNC:
+            self.asked.syncs += 1
+            self.asked.sync_ns += perf_counter_ns() - start
         return result
 
 

@@ -188,10 +188,8 @@ class PosixStore:
                     fill(cast(BinaryIO, _Writing(file, timed)))
                 if fsync:
                     timed.call(FSYNC, lambda: os.fsync(file.fileno()))
-                    timed.asked.syncs += 1
             if fsync:
                 timed.call(FSYNC, lambda: sync_folder(path.parent))
-                timed.asked.syncs += 1
         except OSError as error:
             raise _write_refusal(error, path, doing) from error
 

@@ -86,4 +86,4 @@ class RealStorage:
             self.store.write(path, fill, asked=asked, fsync=fsync, doing=doing)
 
         await self.run(write)
-        return Served(None, asked.opens, asked.requests, num_bytes, asked.syncs, asked.issued)
+        return Served(None, asked.opens, asked.requests, num_bytes, asked.syncs, asked.issued, asked.sync_ns)
