@@ -1,34 +1,111 @@
-"""A registry is a dict that explains itself: choosing an implementation is indexing by its name."""
+"""A registry is a mapping that explains itself: choosing an implementation is indexing by its name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from importlib.metadata import entry_points
-from typing import Generic, TypeVar
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Generic, TypeVar
 
 from rayio.errors import ScenarioError
 
 T = TypeVar("T")
 
 
-class Registry(dict[str, T], Generic[T]):
-    """Implementations by name; packages add theirs through the entry-point group ``rayio.<kind>``.
+class Registry(Mapping[str, T], Generic[T]):
+    """Implementations by name: those built in, and those that packages add in the entry-point group ``rayio.<group>``.
 
-    Entry points are read only when a name is missing, so start-up pays nothing for them.
+    Both are references (``package.module:thing``) until they are first used, so that whoever knows a name need not
+    import what it stands for. Packages are asked only for names that are not built in: start-up pays nothing for them.
+
+    Args:
+        group: what the entries are, as the entry-point group has it.
+        entries: references to what is built in, in the order in which names are listed.
+        later: names that are documented and not built: they are refused as such.
+        title: the group in words, where they differ.
+        needs: attributes that an entry must have to be of use.
+        makes: whether an entry that is a class stands for one object of it, and not for itself.
     """
 
-    def __init__(self, kind: str, entries: dict[str, T] | None = None) -> None:
-        super().__init__(entries or {})
-        self.kind = kind
+    def __init__(
+        self,
+        group: str,
+        entries: Mapping[str, str],
+        *,
+        later: tuple[str, ...] = (),
+        title: str = "",
+        needs: tuple[str, ...] = (),
+        makes: bool = False,
+    ) -> None:
+        self.group = group
+        self.title = title or group
+        self.later = later
+        self._references = dict(entries)
+        self._needs = needs
+        self._makes = makes
+        self._found: dict[str, T] = {}
 
-    def __missing__(self, name: str) -> T:
-        for point in entry_points(group=f"rayio.{self.kind}"):
-            if point.name == name:
-                self[name] = point.load()
-                return self[name]
-        raise ScenarioError(f"no {self.kind} named {name!r}; there are {', '.join(sorted(self.names()))}")
+    def __getitem__(self, name: str) -> T:
+        """Give what has this name.
 
-    def names(self) -> Iterator[str]:
-        """Every name that can be chosen, built in or installed."""
-        yield from self
-        yield from (point.name for point in entry_points(group=f"rayio.{self.kind}") if point.name not in self)
+        Raises:
+            ScenarioError: nothing has it, or the package that adds it cannot be used; one line says which and why.
+        """
+        try:
+            return self._found[name]
+        except KeyError:
+            return self._found.setdefault(name, self._resolve(name))
+
+    def _resolve(self, name: str) -> T:
+        if name in self._references:
+            module, _, attribute = self._references[name].partition(":")
+            return self._made(getattr(import_module(module), attribute))
+        points = [point for point in self._installed() if point.name == name]
+        if not points:
+            shown = name if len(name) <= 80 else f"{name[:77]}..."
+            raise ScenarioError(f"no {self.title} named {shown!r}; there are {', '.join(sorted(self))}")
+        if len({point.value for point in points}) > 1:
+            packages = " and ".join(sorted({_package(point) for point in points}))
+            raise ScenarioError(f"{self.title} {name!r} is in {packages}; uninstall one of them")
+        whose = f"{self.title} {name!r} of {_package(points[0])} ({points[0].value})"
+        try:
+            thing = self._made(points[0].load())
+        except Exception as error:  # whatever another package's code raises as it is imported
+            reason = " ".join(str(error).split()) or "no reason given"
+            raise ScenarioError(f"{whose} cannot be used: {type(error).__name__}: {reason}") from error
+        if missing := [attribute for attribute in self._needs if not hasattr(thing, attribute)]:
+            raise ScenarioError(f"{whose} cannot be used: it has no {' and no '.join(missing)}")
+        return thing
+
+    def _made(self, thing: Any) -> T:
+        made: T = thing() if self._makes and isinstance(thing, type) else thing
+        return made
+
+    def _installed(self) -> list[EntryPoint]:
+        return [*entry_points(group=f"rayio.{self.group}")]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._references or any(point.name == name for point in self._installed())
+
+    def __iter__(self) -> Iterator[str]:
+        """Every name that can be chosen, those built in first."""
+        yield from dict.fromkeys([*self._references, *sorted(point.name for point in self._installed())])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def usable(self) -> dict[str, T]:
+        """Give what can be used, by name: without what other packages fail to give."""
+        found = {}
+        for name in self:
+            try:
+                found[name] = self[name]
+            except ScenarioError:
+                if name in self._references:
+                    raise
+        return found
+
+
+def _package(point: EntryPoint) -> str:
+    dist = point.dist
+    return f"package {dist.name} {dist.version}" if dist is not None else f"module {point.module}"

@@ -13,6 +13,7 @@ import pytest
 from datasets import on_disk
 
 from rayio.data.formats import FORMATS, layout_of
+from rayio.data.formats.chunks import chunk_of
 from rayio.errors import DataError, ScenarioError
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
@@ -79,17 +80,17 @@ def test_a_run_of_its_own_process_ends_with_its_exit_code_whatever_its_files_hol
 
 def test_chunks_are_part_of_the_scenario(tmp_path: Path) -> None:
     plan = wanted("hdf5", "3 KiB")
-    assert layout_of(plan).chunk == 3072
+    assert chunk_of(layout_of(plan)) == 3072
     (tmp_path / "again.yaml").write_text(to_yaml(plan))
     assert load(tmp_path / "again.yaml") == plan
-    assert layout_of(wanted("hdf5", "none")).chunk is None
+    assert chunk_of(layout_of(wanted("hdf5", "none"))) is None
 
 
 @pytest.mark.parametrize(
     ("format", "chunk", "says"),
     [
-        ("npz", "4 KiB", "dataset.chunk=4 KiB: only hdf5 has chunks, not npz"),
-        ("tfrecord", 4096, "dataset.chunk=4096: only hdf5 has chunks, not tfrecord"),
+        ("npz", "4 KiB", "dataset.chunk=4 KiB: only hdf5 has chunk, not npz"),
+        ("tfrecord", 4096, "dataset.chunk=4096: only hdf5 has chunk, not tfrecord"),
         ("hdf5", 0, "dataset.chunk=0: must be greater than 0"),
         ("hdf5", "5 GiB", "dataset.chunk=5 GiB: must be less than 4 GiB"),
         ("hdf5", "auto", "dataset.chunk=auto: "),

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayio.data.formats import FORMATS, Format, npz, request_table, runs
+from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.npz import NPY, ROWS, _npy_header
 from rayio.data.formats.runs import by_file
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
 from rayio.errors import DataError, StorageError
+from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.distribution import Constant, Distribution, Uniform
 from rayio.storage.base import Opener
 from rayio.storage.counted import Asked
@@ -43,7 +45,9 @@ def dataset(
     seed: int = 5,
     chunk: int | None = None,
 ) -> Layout:
-    layout = Layout(num_files, per_file, size, seed, form.extension, chunk)
+    layout = Layout(
+        num_files, per_file, size, seed, form.extension, NO_OPTIONS if chunk is None else Hdf5Options(chunk=chunk)
+    )
     for number in range(num_files):
         path = root / layout.path(number)
         path.parent.mkdir(parents=True, exist_ok=True)

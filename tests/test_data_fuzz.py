@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayio.data.formats import FORMATS
+from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.sample import fill
 from rayio.data.formats.tfrecord import masked_crc
 from rayio.data.generate import prepare
@@ -37,7 +38,7 @@ CASES = {
     for per_file, size in ((1, 6000), (7, 500))
 }
 for title, chunk in (("samples", 1200), ("parts", 300)):
-    CASES[f"hdf5-7-{title}"] = ("hdf5", replace(CASES["hdf5-7"][1], chunk=chunk))
+    CASES[f"hdf5-7-{title}"] = ("hdf5", replace(CASES["hdf5-7"][1], options=Hdf5Options(chunk=chunk)))
 #: Where readers look first and last; anywhere else the samples are.
 EDGES = st.one_of(st.integers(0, 460), st.integers(-500, -1), st.integers(0, 10**6))
 

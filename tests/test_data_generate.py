@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rayio.data.formats import FORMATS
+from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.generate import Report, prepare, verify
 from rayio.data.layout import Layout
 from rayio.data.manifest import NAME
@@ -134,7 +135,7 @@ def test_verify_reads_every_sample(format: str, tmp_path: Path) -> None:
         (replace(LAYOUT, num_files=31), "dataset.num_files = 30, the scenario says 31;"),
         (replace(LAYOUT, samples_per_file=1), "dataset.samples_per_file = 2, the scenario says 1;"),
         (replace(LAYOUT, seed=6), "seed = 5, the scenario says 6;"),
-        (replace(LAYOUT, chunk=4096), "dataset.chunk = none, the scenario says 4096;"),
+        (replace(LAYOUT, options=Hdf5Options(chunk=4096)), "dataset.chunk = none, the scenario says 4096;"),
         (replace(LAYOUT, seed=6, num_files=3), r"dataset.num_files = 30, the scenario says 3 \(and 1 more\);"),
         (
             replace(LAYOUT, sample_bytes=Constant(value=300)),
@@ -184,9 +185,21 @@ def test_a_manifest_that_cannot_be_read_is_refused(text: str, tmp_path: Path) ->
 def test_a_manifest_from_before_there_were_chunks_is_read(tmp_path: Path) -> None:
     make(tmp_path)
     note = json.loads((tmp_path / NAME).read_text())
-    del note["chunk"]
+    del note["options"]
     (tmp_path / NAME).write_text(json.dumps(note))
     assert make(tmp_path).reused_files == 30
+
+
+def test_a_manifest_of_rayio_0_1_is_read_which_has_its_chunks_beside_the_rest(tmp_path: Path) -> None:
+    layout = replace(LAYOUT, extension=".hdf5", options=Hdf5Options(chunk=4096))
+    prepare(layout, "hdf5", tmp_path)
+    note = json.loads((tmp_path / NAME).read_text())
+    assert note.pop("options") == {"chunk": 4096}
+    (tmp_path / NAME).write_text(json.dumps(note | {"chunk": 4096}))
+    assert prepare(layout, "hdf5", tmp_path).reused_files == 30
+    (tmp_path / NAME).write_text(json.dumps(note | {"chunk": 1024}))
+    with pytest.raises(DataError, match=r"the dataset there has dataset.chunk = 1024, the scenario says 4096;"):
+        prepare(layout, "hdf5", tmp_path)
 
 
 def test_a_dataset_of_another_version_is_refused(tmp_path: Path) -> None:

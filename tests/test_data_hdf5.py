@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 
 from rayio.data.formats import FORMATS, hdf5
-from rayio.data.formats.hdf5 import METADATA_BYTES, chunk_shape
+from rayio.data.formats.chunks import Hdf5Options, chunk_shape
+from rayio.data.formats.hdf5 import METADATA_BYTES
 from rayio.data.layout import Layout
 from rayio.errors import DataError, StorageError
 from rayio.scenario.distribution import Constant
@@ -35,7 +36,7 @@ def written(layout: Layout) -> bytes:
 
 
 def layout_of(size: int, per_file: int, chunk: int | None) -> Layout:
-    return Layout(1, per_file, Constant(value=size), 5, ".hdf5", chunk)
+    return Layout(1, per_file, Constant(value=size), 5, ".hdf5", Hdf5Options(chunk=chunk))
 
 
 @pytest.mark.parametrize(

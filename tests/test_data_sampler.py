@@ -8,12 +8,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from shuffles import Together
 
 from rayio import seeds
 from rayio.data.layout import MIN_SAMPLE_BYTES, Layout
 from rayio.data.partition import PARTITIONS
 from rayio.data.sampler import Sampler, sample_digest
-from rayio.data.shuffle import SHUFFLES, Sizes
+from rayio.data.shuffle import SHUFFLES
 from rayio.errors import DataError, ScenarioError
 from rayio.scenario import checks, derive
 from rayio.scenario.distribution import Constant, Normal
@@ -36,14 +37,14 @@ def samplers(draw: st.DrawFn) -> Sampler:
     drop_last = draw(st.booleans())
     least = world_size * (batch_size if drop_last else 1)
     files = draw(st.integers(math.ceil(least / per_file), 60))
+    shuffle = draw(shuffles)
     return Sampler(
         Layout(files, per_file, SIZES, 10),
         batch_size=batch_size,
         world_size=world_size,
         partition=draw(partitions),
-        shuffle=draw(shuffles),
-        shuffle_block=draw(st.integers(1, 30)),
-        shuffle_buffer=draw(st.integers(1, 30)),
+        shuffle=shuffle,
+        shuffle_options=Together(block=draw(st.integers(1, 30)), buffer=draw(st.integers(1, 30))).options(shuffle),
         seed=draw(any_seed),
         max_steps=draw(st.none() | st.integers(1, 8)),
         drop_last=drop_last,
@@ -194,8 +195,7 @@ def test_epochs_differ_when_shuffled_and_only_then() -> None:
             batch_size=100,
             world_size=1,
             shuffle=shuffle,
-            shuffle_block=7,
-            shuffle_buffer=9,
+            shuffle_options=Together(block=7, buffer=9).options(shuffle),
             seed=seed,
         )
         return [int(sample) for sample in sampler.batch(epoch, 0, 0).samples]
@@ -292,8 +292,6 @@ def test_a_step_that_is_not_planned_is_an_error(rank: int, step: int) -> None:
     [
         ({"batch_size": 0}, "batch_size must be at least 1, not 0"),
         ({"world_size": 0}, "world_size must be at least 1"),
-        ({"shuffle_block": 0}, "shuffle_block must be at least 1, not 0"),
-        ({"shuffle_buffer": -1}, "shuffle_buffer must be at least 1, not -1"),
         ({"batch_size": 6}, "10 samples are fewer than batch_size 6 on each of 2 ranks"),
         ({"world_size": 11, "batch_size": 1}, "fewer than batch_size 1 on each of 11 ranks"),
     ],
@@ -385,7 +383,7 @@ def test_a_scenarios_shuffle_and_its_size_reach_the_sampler(shuffle: str, sizes:
     scenario = Scenario.model_validate({"name": "t", "dataset": dataset, "loader": loader, "train": {"compute": 1}})
     sampler = Sampler.from_scenario(scenario)
     samples = np.concatenate([sampler.batch(0, 0, step).samples for step in range(2)])
-    together = Sizes(5, sizes.get("shuffle_block", 1), sizes.get("shuffle_buffer", 1))
+    together = Together(5, sizes.get("shuffle_block", 1), sizes.get("shuffle_buffer", 1)).of(shuffle)
     key = seeds.key(scenario.seed, "shuffle", 0)
     assert samples.tolist() == SHUFFLES[shuffle](100, key, np.arange(100), together).tolist()
     assert samples.tolist() != list(range(100))

@@ -11,41 +11,42 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from shuffles import Together
 
 from rayio import seeds
-from rayio.data.shuffle import SHUFFLES, Sizes
+from rayio.data.shuffle import SHUFFLES
 
 any_seed = st.integers(0, 2**64)
 HUGE = 5_000_000_000
 
 
-def order(shuffle: str, num_samples: int, key: int, sizes: Sizes) -> NDArray[np.int64]:
-    return SHUFFLES[shuffle](num_samples, key, np.arange(num_samples), sizes)
+def order(shuffle: str, num_samples: int, key: int, sizes: Together) -> NDArray[np.int64]:
+    return SHUFFLES[shuffle](num_samples, key, np.arange(num_samples), sizes.of(shuffle))
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @given(
     files=st.integers(1, 400),
-    sizes=st.builds(Sizes, file=st.integers(1, 9), block=st.integers(1, 4000), buffer=st.integers(1, 4000)),
+    sizes=st.builds(Together, file=st.integers(1, 9), block=st.integers(1, 4000), buffer=st.integers(1, 4000)),
     key=any_seed,
 )
-def test_a_shuffle_is_a_permutation_that_depends_on_its_key_alone(shuffle: str, files: int, sizes: Sizes, key: int):  # type: ignore[no-untyped-def]
+def test_a_shuffle_is_a_permutation_that_depends_on_its_key_alone(shuffle: str, files: int, sizes: Together, key: int):  # type: ignore[no-untyped-def]
     num_samples = files * sizes.file
     positions = np.arange(num_samples)
     whole = order(shuffle, num_samples, key, sizes)
     assert sorted(whole.tolist()) == positions.tolist()
     assert whole.dtype == np.int64
     ends = [*positions[:3], *positions[-3:]]
-    one_by_one = [int(SHUFFLES[shuffle](num_samples, key, np.array([place]), sizes)[0]) for place in ends]
+    one_by_one = [int(SHUFFLES[shuffle](num_samples, key, np.array([place]), sizes.of(shuffle))[0]) for place in ends]
     assert one_by_one == whole[ends].tolist()
-    assert np.array_equal(SHUFFLES[shuffle](num_samples, key, positions[::-1], sizes), whole[::-1])
+    assert np.array_equal(SHUFFLES[shuffle](num_samples, key, positions[::-1], sizes.of(shuffle)), whole[::-1])
 
 
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 @given(key=any_seed, other=any_seed)
 def test_another_key_gives_another_order_unless_there_is_no_shuffle(shuffle: str, key: int, other: int):  # type: ignore[no-untyped-def]
     assume(key % 2**64 != other % 2**64)
-    sizes = Sizes(file=10, block=16, buffer=50)
+    sizes = Together(file=10, block=16, buffer=50)
     same = np.array_equal(order(shuffle, 1000, key, sizes), order(shuffle, 1000, other, sizes))
     assert same == (shuffle == "none")
 
@@ -53,9 +54,9 @@ def test_another_key_gives_another_order_unless_there_is_no_shuffle(shuffle: str
 @pytest.mark.parametrize("shuffle", SHUFFLES)
 def test_five_billion_samples_need_no_table(shuffle: str) -> None:
     positions = np.linspace(0, HUGE - 1, 40_000).astype(np.int64).reshape(4, -1)
-    sizes = Sizes(file=1000, block=3000, buffer=7_000_001)
+    sizes = Together(file=1000, block=3000, buffer=7_000_001)
     tracemalloc.start()
-    samples = SHUFFLES[shuffle](HUGE, 7, positions, sizes)
+    samples = SHUFFLES[shuffle](HUGE, 7, positions, sizes.of(shuffle))
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert most < 12 * positions.nbytes, "memory for the positions asked of it, however large the sizes"
@@ -64,21 +65,21 @@ def test_five_billion_samples_need_no_table(shuffle: str) -> None:
     assert samples.min() >= 0
     assert HUGE * 0.99 < samples.max() < HUGE
     assert abs(float(samples.mean()) / HUGE - 0.5) < 0.01
-    changed = (SHUFFLES[shuffle](HUGE, 8, positions, sizes) != samples).mean()
+    changed = (SHUFFLES[shuffle](HUGE, 8, positions, sizes.of(shuffle)) != samples).mean()
     assert changed == 0 if shuffle == "none" else changed > 0.99
 
 
 @pytest.mark.parametrize(
     ("shuffle", "num_samples", "sizes", "whole"),
     [
-        ("global", 5, Sizes(), 5),
-        ("file", 15, Sizes(file=3), 5),
-        ("block", 13, Sizes(block=3), 5),
-        ("buffer", 5, Sizes(buffer=5), 5),
-        ("buffer", 5, Sizes(buffer=99), 5),
+        ("global", 5, Together(), 5),
+        ("file", 15, Together(file=3), 5),
+        ("block", 13, Together(block=3), 5),
+        ("buffer", 5, Together(buffer=5), 5),
+        ("buffer", 5, Together(buffer=99), 5),
     ],
 )
-def test_all_orders_of_a_few_come_equally_often(shuffle: str, num_samples: int, sizes: Sizes, whole: int) -> None:
+def test_all_orders_of_a_few_come_equally_often(shuffle: str, num_samples: int, sizes: Together, whole: int) -> None:
     draws, orders = 6000, math.factorial(whole)
     seen = Counter(tuple(order(shuffle, num_samples, seeds.key(1, "t", draw), sizes).tolist()) for draw in range(draws))
     chi_square = sum((number - draws / orders) ** 2 for number in seen.values()) / (draws / orders)
@@ -87,46 +88,46 @@ def test_all_orders_of_a_few_come_equally_often(shuffle: str, num_samples: int, 
 
 
 def test_files_and_blocks_keep_their_inner_order() -> None:
-    files = order("file", 40, 1, Sizes(file=4)).reshape(-1, 4)
+    files = order("file", 40, 1, Together(file=4)).reshape(-1, 4)
     assert (files == files[:, :1] + np.arange(4)).all()
     assert (files[:, 0] % 4 == 0).all()
-    blocks = order("block", 43, 1, Sizes(block=5)).tolist()
+    blocks = order("block", 43, 1, Together(block=5)).tolist()
     starts = [sample for sample in blocks if sample % 5 == 0]
     assert blocks == [sample for start in starts for sample in range(start, min(start + 5, 43))]
     assert starts != sorted(starts)
 
 
 def test_a_short_last_block_comes_anywhere() -> None:
-    places = {order("block", 10, key, Sizes(block=4)).tolist().index(8) for key in range(60)}
+    places = {order("block", 10, key, Together(block=4)).tolist().index(8) for key in range(60)}
     assert places == {0, 4, 8}
 
 
 @given(num_samples=st.integers(1, 500), buffer=st.integers(1, 600), key=any_seed)
 def test_a_buffer_moves_no_sample_further_than_it_is_long(num_samples: int, buffer: int, key: int) -> None:
-    moved = order("buffer", num_samples, key, Sizes(buffer=buffer)) - np.arange(num_samples)
+    moved = order("buffer", num_samples, key, Together(buffer=buffer)) - np.arange(num_samples)
     assert np.abs(moved).max() <= min(buffer, num_samples) - 1
 
 
 def test_windows_of_a_buffer_are_permuted_each_in_its_own_way() -> None:
-    windows = order("buffer", 1000, 1, Sizes(buffer=20)).reshape(50, 20) - 20 * np.arange(50)[:, None]
+    windows = order("buffer", 1000, 1, Together(buffer=20)).reshape(50, 20) - 20 * np.arange(50)[:, None]
     assert len({tuple(window) for window in windows.tolist()}) == 50
     assert np.abs(windows.mean(axis=0) - 9.5).max() < 4, "no place is favoured"
 
 
 def test_a_small_rest_behind_a_large_buffer_is_found_at_once() -> None:
     num_samples = 2**40 + 3
-    last = SHUFFLES["buffer"](num_samples, 1, np.arange(2**40, num_samples), Sizes(buffer=2**40))
+    last = SHUFFLES["buffer"](num_samples, 1, np.arange(2**40, num_samples), Together(buffer=2**40).of("buffer"))
     assert sorted(last.tolist()) == [2**40, 2**40 + 1, 2**40 + 2]
 
 
 def test_a_block_as_large_as_the_dataset_and_a_buffer_of_one_shuffle_nothing() -> None:
-    sizes = Sizes(file=50, block=50, buffer=1)
+    sizes = Together(file=50, block=50, buffer=1)
     for shuffle in ("file", "block", "buffer"):
         assert order(shuffle, 50, 3, sizes).tolist() == list(range(50))
 
 
 #: 200 files of 50 samples.
-PATTERN = Sizes(file=50, block=20, buffer=500)
+PATTERN = Together(file=50, block=20, buffer=500)
 
 
 def pattern(shuffle: str) -> tuple[float, int]:

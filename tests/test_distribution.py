@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rayio import seeds
-from rayio.scenario.distribution import KINDS, Constant, Distribution, Exponential, LogNormal, Normal, Uniform
+from rayio.kinds import DISTRIBUTIONS
+from rayio.scenario.distribution import Constant, Distribution, Exponential, LogNormal, Normal, Uniform
 
 KEY = seeds.key(10, "test")
 MANY = np.arange(200_000)
@@ -31,7 +32,7 @@ every = pytest.mark.parametrize("distribution", EVERY.values(), ids=EVERY)
 
 
 def test_every_kind_is_tested() -> None:
-    assert {type(distribution) for distribution in EVERY.values()} == {*KINDS.values()}
+    assert {type(distribution) for distribution in EVERY.values()} == {*DISTRIBUTIONS.values()}
 
 
 @every

@@ -129,7 +129,7 @@ def test_what_is_not_said_is_pytorchs_default(here: Path) -> None:
         ("expect.au=>= 0.5", "expect", {"au": Condition(">=", 0.5)}),
         ("checkpoint=none", "checkpoint", None),
         ("dataset.path=a=b", "dataset.path", "a=b"),
-        ("storage.model=anything", "storage.model", "anything"),
+        ("storage.model=s3", "storage.model", "s3"),
         ("costs.transfer_bandwidth=none", "costs.transfer_bandwidth", None),
         ("cluster.roles_per_actor=auto", "cluster.roles_per_actor", "auto"),
     ],

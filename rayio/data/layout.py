@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.errors import DataError
+from rayio.scenario.choice import NO_OPTIONS
+from rayio.scenario.fields import Section
 
 #: A sample holds its id and a checksum, 8 bytes each: see ``rayio.data.formats.sample``.
 MIN_SAMPLE_BYTES = 16
@@ -70,8 +72,8 @@ class Layout:
     sample_bytes: SampleBytes
     seed: int
     extension: str = ".npz"
-    #: The most bytes of a chunk, for a format that has chunks; None is one run of samples.
-    chunk: int | None = None
+    #: What the format has been told beside its name.
+    options: Section = NO_OPTIONS
 
     def __post_init__(self) -> None:
         for name in ("num_files", "samples_per_file"):

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
+
+from pydantic_core import to_jsonable_python
 
 from rayio.data.layout import Layout
 from rayio.errors import DataError
@@ -29,8 +32,8 @@ class Manifest:
     seed: int
     #: Set once every file has its name; until then the dataset can be resumed.
     complete: bool = False
-    #: The most bytes of a chunk; a dataset written before there were chunks has none.
-    chunk: int | None = None
+    #: What the format was told beside its name, as plain data.
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, layout: Layout, format: str) -> Manifest:
@@ -38,7 +41,8 @@ class Manifest:
         sizes = layout.sample_bytes
         dump = getattr(sizes, "model_dump", None)
         spec = dump(mode="json", exclude_none=True) if dump else repr(sizes)
-        return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed, chunk=layout.chunk)
+        options = to_jsonable_python(layout.options.model_dump(exclude_none=True))
+        return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed, options=options)
 
     def write(self, store: Store) -> None:
         """Put the manifest beside a dataset's files, whole or not at all.
@@ -55,18 +59,24 @@ class Manifest:
         Raises:
             DataError: it names the field that differs and both values.
         """
-        names = ("format", "num_files", "samples_per_file", "sample_bytes", "chunk", "seed")
-        others = [name for name in names if getattr(self, name) != getattr(wanted, name)]
+        mine, theirs = self._said(), wanted._said()
+        others = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
         if others:
             name = others[0]
-            owner = "dataset" if name in ("format", "chunk") else section  # an evaluation has those of training
+            # An evaluation has the format of training.
+            owner = "dataset" if name == "format" or name not in self.__slots__ else section
             key = "seed" if name == "seed" else f"{owner}.{name}"
             more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
             raise DataError(
-                f"{root}: the dataset there has {key} = {_shown(getattr(self, name))}, "
-                f"the scenario says {_shown(getattr(wanted, name))}{more}; "
+                f"{root}: the dataset there has {key} = {_shown(mine.get(name))}, "
+                f"the scenario says {_shown(theirs.get(name))}{more}; "
                 f"choose another {section}.path, delete that folder, or change the scenario"
             )
+
+    def _said(self) -> dict[str, Any]:
+        """What two datasets are compared by."""
+        names = ("format", "num_files", "samples_per_file", "sample_bytes")
+        return {**{name: getattr(self, name) for name in names}, **self.options, "seed": self.seed}
 
 
 def _shown(value: Any) -> str:
@@ -108,5 +118,8 @@ def _parse(fields: Any) -> Manifest:
         raise TypeError("expected a mapping")
     if fields.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION}, found {fields.get('version')!r}")
-    fields.setdefault("chunk", None)
+    chunk = fields.get("chunk")  # the one option of rayio 0.1, which it wrote beside the others
+    fields.setdefault("options", {} if chunk is None else {"chunk": chunk})
+    if not isinstance(fields["options"], dict):
+        raise TypeError("options must be a mapping")
     return Manifest(**{name: fields[name] for name in Manifest.__slots__})

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio import kinds
 from rayio.registry import Registry
 
 
@@ -56,11 +57,8 @@ def replicated_positions(num_samples: int, world_size: int, rank: int, local: ND
     return local
 
 
-PARTITIONS: Registry[Partition] = Registry(
-    "partition",
-    {
-        "contiguous": Partition(contiguous_share, contiguous_positions),
-        "strided": Partition(strided_share, strided_positions),
-        "replicated": Partition(replicated_share, replicated_positions, shared=True),
-    },
-)
+CONTIGUOUS = Partition(contiguous_share, contiguous_positions)
+STRIDED = Partition(strided_share, strided_positions)
+REPLICATED = Partition(replicated_share, replicated_positions, shared=True)
+
+PARTITIONS: Registry[Partition] = kinds.PARTITIONS

@@ -15,6 +15,8 @@ from rayio.data.partition import PARTITIONS
 from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.errors import DataError
 from rayio.scenario import derive
+from rayio.scenario.choice import NO_OPTIONS
+from rayio.scenario.fields import Section
 from rayio.storage.base import RequestTable
 
 if TYPE_CHECKING:
@@ -80,8 +82,8 @@ class Sampler:
 
     With ``drop_last`` every rank has the same number of steps; samples that do not fill a batch on every rank are
     dropped from the end of each rank's share, and with ``shuffle="global"`` those are others every epoch. Without it
-    every rank has all of its share: its last batch may be smaller, and ranks may differ by a step. ``shuffle_block``
-    and ``shuffle_buffer`` are samples, for the shuffles of these names. ``block_samples`` and ``max_blocks`` bound a
+    every rank has all of its share: its last batch may be smaller, and ranks may differ by a step.
+    ``shuffle_options`` are those of the shuffle. ``block_samples`` and ``max_blocks`` bound a
     cache of computed steps, which is no part of the plan; see :meth:`cached_for`.
 
     Raises:
@@ -98,20 +100,14 @@ class Sampler:
         world_size: int,
         partition: str = "contiguous",
         shuffle: str = "global",
-        shuffle_block: int = 1,
-        shuffle_buffer: int = 1,
+        shuffle_options: Section = NO_OPTIONS,
         seed: int,
         max_steps: int | None = None,
         drop_last: bool = True,
         block_samples: int = BLOCK_SAMPLES,
         max_blocks: int = 4,
     ) -> None:
-        for name, number in (
-            ("batch_size", batch_size),
-            ("world_size", world_size),
-            ("shuffle_block", shuffle_block),
-            ("shuffle_buffer", shuffle_buffer),
-        ):
+        for name, number in (("batch_size", batch_size), ("world_size", world_size)):
             if number < 1:
                 raise DataError(f"{name} must be at least 1, not {number}")
         self.layout = layout
@@ -119,7 +115,7 @@ class Sampler:
         self.world_size = world_size
         self.partition = partition
         self.shuffle = shuffle
-        self.sizes = Sizes(layout.samples_per_file, shuffle_block, shuffle_buffer)
+        self.sizes = Sizes(layout.samples_per_file, shuffle_options)
         self.seed = seed
         self.max_steps = max_steps
         self.drop_last = drop_last
@@ -160,8 +156,7 @@ class Sampler:
             world_size=derive.world_size(scenario),
             partition=loader.partition,
             shuffle=loader.shuffle,
-            shuffle_block=loader.shuffle_block or 1,
-            shuffle_buffer=loader.shuffle_buffer or 1,
+            shuffle_options=loader.shuffle_options,
             seed=scenario.seed,
             max_steps=scenario.train.steps,
             drop_last=loader.drop_last,

@@ -8,29 +8,41 @@ and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import Annotated, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from rayio import seeds
+from rayio import kinds, seeds
 from rayio.registry import Registry
+from rayio.scenario import derive
+from rayio.scenario.choice import NO_OPTIONS
+from rayio.scenario.fields import Section, whole
+from rayio.scenario.kind import Kind
+from rayio.scenario.model import Scenario
 
 
 class Sizes(NamedTuple):
-    """How many consecutive samples belong together; each shuffle looks at its own number."""
+    """How many consecutive samples belong together, where a shuffle asks for it."""
 
     #: Samples of one file.
     file: int = 1
-    #: Samples of a block (``loader.shuffle_block``).
-    block: int = 1
-    #: Samples that a shuffle buffer holds (``loader.shuffle_buffer``).
-    buffer: int = 1
+    #: What the shuffle has been told beside its name.
+    options: Section = NO_OPTIONS
 
 
-#: ``(num_samples, key, positions, sizes)`` to sample ids: for each key a permutation of ``[0, num_samples)``.
-Shuffle = Callable[[int, int, NDArray[np.int64], Sizes], NDArray[np.int64]]
+class Shuffle(Protocol):
+    """An order of samples for each key: a permutation of ``[0, num_samples)``, evaluated at any positions.
+
+    One that has options of its own beside ``loader.shuffle`` says so by ``options``, see
+    :class:`rayio.scenario.kind.Kind`; it finds them in ``sizes.options``.
+    """
+
+    def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+        """Give the samples at these positions (any shape) of the epoch that has this key."""
+
 
 #: Rounds of the Feistel network; small domains take twice as many, or some orders come three times as often as others.
 ROUNDS = 8
@@ -41,32 +53,78 @@ _FIRST, _SECOND, _HALF = np.uint64(seeds.GOLDEN), np.uint64(0xD6E8FEB86659FD93),
 CHUNK = 1 << 12
 
 
-def unshuffled(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+class Unshuffled(Kind):
     """Visit samples in file order, the same every epoch."""
-    return positions
+
+    def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+        """Give the positions themselves."""
+        return positions
 
 
-def global_permutation(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+class GlobalShuffle(Kind):
     """Permute all samples, in O(1) memory and time per position, for any ``num_samples`` up to 2**62."""
-    return _permute(num_samples, key, positions)
+
+    def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+        """Give samples of anywhere."""
+        return _permute(num_samples, key, positions)
 
 
-def file_permutation(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+class FileShuffle(Kind):
     """Permute files and keep the order within each: every file is read from end to end. One file stays as it is."""
-    return _permute_runs(num_samples, key, positions, sizes.file)
+
+    def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+        """Give samples that follow each other, but for those at the edges of files."""
+        return _permute_runs(num_samples, key, positions, sizes.file)
+
+    def idle(self, scenario: Scenario) -> Iterator[str]:
+        """One file."""
+        yield from _in_one(scenario, scenario.dataset.samples_per_file)
 
 
-def block_permutation(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-    """Permute blocks of ``sizes.block`` consecutive samples and keep the order within each.
+class BlockOptions(Section):
+    """What ``loader`` may say of shuffle block."""
+
+    shuffle_block: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="Samples of a block; there is no default."
+    )
+
+
+class BlockShuffle(Kind):
+    """Permute blocks of ``shuffle_block`` consecutive samples and keep the order within each.
 
     Blocks begin at sample 0 and disregard the edges of files; when the dataset is no multiple of a block, its last
     samples are a shorter one. A block as large as the dataset shuffles nothing.
     """
-    return _permute_runs(num_samples, key, positions, sizes.block)
+
+    options = BlockOptions
+
+    def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+        """Give samples that follow each other, but for those at the edges of blocks."""
+        return _permute_runs(num_samples, key, positions, self._samples(sizes.options) or 1)
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """No number."""
+        if self._samples(scenario.loader.shuffle_options) is None:
+            yield "loader.shuffle=block: give loader.shuffle_block, a number of samples"
+
+    def idle(self, scenario: Scenario) -> Iterator[str]:
+        """One block."""
+        yield from _in_one(scenario, self._samples(scenario.loader.shuffle_options) or 1)
+
+    def _samples(self, options: Section) -> int | None:
+        return options.shuffle_block if isinstance(options, BlockOptions) else None
 
 
-def buffer_permutation(num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-    """Permute within consecutive windows of ``sizes.buffer`` samples; the last window is what remains.
+class BufferOptions(Section):
+    """What ``loader`` may say of shuffle buffer."""
+
+    shuffle_buffer: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="Samples that the shuffle buffer holds; there is no default."
+    )
+
+
+class BufferShuffle(Kind):
+    """Permute within consecutive windows of ``shuffle_buffer`` samples; the last window is what remains.
 
     This stands in for a shuffle buffer that is filled in file order. It mixes as far, and a sample comes at most
     ``buffer - 1`` positions early, as from such a buffer. What differs: a real buffer may keep a sample for any length
@@ -74,20 +132,39 @@ def buffer_permutation(num_samples: int, key: int, positions: NDArray[np.int64],
     Windows are cut from the whole epoch's order before the partition: with ``contiguous`` a rank meets them one after
     the other, with ``strided`` all ranks work in the same one.
     """
-    window = min(sizes.buffer, num_samples)
-    flat = positions.ravel()
-    numbers = flat // window
-    places = flat - numbers * window
-    whole = num_samples // window
-    samples = numbers * window
-    tweak = _window_words(seeds.key(key, "window"), numbers)
-    in_rest = numbers == whole
-    if not in_rest.any():
-        samples += _permute(window, key, places, tweak)
-    else:  # a domain of its own: walking the large one's cycles until they hit a small rest could take for ever
-        for chosen, size in ((~in_rest, window), (in_rest, num_samples - whole * window)):
-            samples[chosen] += _permute(size, key, places[chosen], tweak[chosen])
-    return samples.reshape(positions.shape)
+
+    options = BufferOptions
+
+    def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
+        """Give samples that are at most a window away from where they lie."""
+        window = min(self._samples(sizes.options) or 1, num_samples)
+        flat = positions.ravel()
+        numbers = flat // window
+        places = flat - numbers * window
+        whole = num_samples // window
+        samples = numbers * window
+        tweak = _window_words(seeds.key(key, "window"), numbers)
+        in_rest = numbers == whole
+        if not in_rest.any():
+            samples += _permute(window, key, places, tweak)
+        else:  # a domain of its own: walking the large one's cycles until they hit a small rest could take for ever
+            for chosen, size in ((~in_rest, window), (in_rest, num_samples - whole * window)):
+                samples[chosen] += _permute(size, key, places[chosen], tweak[chosen])
+        return samples.reshape(positions.shape)
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """No number."""
+        if self._samples(scenario.loader.shuffle_options) is None:
+            yield "loader.shuffle=buffer: give loader.shuffle_buffer, a number of samples"
+
+    def _samples(self, options: Section) -> int | None:
+        return options.shuffle_buffer if isinstance(options, BufferOptions) else None
+
+
+def _in_one(scenario: Scenario, together: int) -> Iterator[str]:
+    """Say when all samples are in one of what is permuted."""
+    if together >= (samples := derive.num_samples(scenario)):
+        yield f"loader.shuffle={scenario.loader.shuffle}: shuffles nothing, all {samples} samples are in one"
 
 
 def _window_words(key: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
@@ -174,13 +251,4 @@ def _feistel(
     return (high << np.uint64(low_bits)) | low
 
 
-SHUFFLES: Registry[Shuffle] = Registry(
-    "shuffle",
-    {
-        "none": unshuffled,
-        "file": file_permutation,
-        "block": block_permutation,
-        "buffer": buffer_permutation,
-        "global": global_permutation,
-    },
-)
+SHUFFLES: Registry[Shuffle] = kinds.SHUFFLES

@@ -11,12 +11,7 @@ from rayio.scenario.model import Checkpoint, Scenario
 
 
 class Checkpointing:
-    """The checkpoints of a run: any rank can work out any of them.
-
-    ``writers: rank_zero``: rank 0 saves the whole state through one writer. ``all_ranks``: every rank saves a whole
-    copy through a writer of its own. ``{dedicated: N}``: rank 0 has the state cut into N parts, saved at the same time
-    by N writers.
-    """
+    """The checkpoints of a run: any rank can work out any of them. Who saves what, the kind of writers says."""
 
     def __init__(self, scenario: Scenario, section: Checkpoint) -> None:
         self.section = section
@@ -31,14 +26,10 @@ class Checkpointing:
         due = self.schedule.due(at.epoch, at.step, steps)
         if not due:
             return ()
-        if self.section.writers == "all_ranks":
-            return tuple(self._shard(one, f"rank-{at.rank:05d}.bin", at.rank) for one in due)
-        if at.rank != 0:
-            return ()
-        numbers = range(len(self.sizes))
-        return tuple(self._shard(one, f"shard-{number:05d}.bin", number) for one in due for number in numbers)
+        numbers = self.section.writers.of_rank(at.rank, len(self.sizes))
+        return tuple(self._shard(one, number) for one in due for number in numbers)
 
-    def _shard(self, due: int, name: str, writer: int) -> Shard:
+    def _shard(self, due: int, writer: int) -> Shard:
         epoch, step = self.schedule.step(due)
-        path = f"epoch-{epoch:04d}-step-{step:08d}/{name}"
+        path = f"epoch-{epoch:04d}-step-{step:08d}/{self.section.writers.file_name(writer)}"
         return Shard(path, self.sizes[writer], self.section.request_bytes, self.section.fsync, writer)

@@ -110,9 +110,10 @@ class Plan:
 
     def node_of_writer(self, writer: int) -> int:
         """Give the node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
-        if self.checkpointing is not None and self.checkpointing.section.writers == "all_ranks":
-            return self.node_of_rank(writer)
-        return writer % self.scenario.cluster.nodes
+        if self.scenario.checkpoint is None:
+            raise ValueError("there are no checkpoints, so no writer has a node")
+        cluster = self.scenario.cluster
+        return self.scenario.checkpoint.writers.node(writer, cluster.nodes, cluster.ranks_per_node)
 
     def readers(self) -> Iterator[tuple[int, int]]:
         """Give (rank, worker) of every reader."""
@@ -127,14 +128,15 @@ class Plan:
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
         """Give the numbers of the writers that some ranks send shards to."""
-        if self.checkpointing is not None and self.checkpointing.section.writers == "all_ranks":
-            return ranks
-        return range(self.num_writers) if 0 in ranks else ()
+        if self.scenario.checkpoint is None:
+            return ()
+        writers, number = self.scenario.checkpoint.writers, self.num_writers
+        return sorted({writer for rank in ranks for writer in writers.of_rank(rank, number)})
 
     @property
     def has_barrier(self) -> bool:
         """Whether ranks meet after each step."""
-        return self.scenario.train.sync.kind != "none"
+        return self.scenario.train.sync.meets
 
     def parties(self, epoch: int, step: int) -> int:
         """Give the number of ranks that meet at a step: those that have not run out of steps."""

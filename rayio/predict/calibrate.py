@@ -20,7 +20,7 @@ from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
 from rayio.predict.explain import scenario_of
 from rayio.replacing import replacing
 from rayio.scenario import derive
-from rayio.scenario.decode import Checksum, Decompress
+from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.trace.span import batch_parts
@@ -212,7 +212,7 @@ def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]
     taken = read.decode[chosen] / 1e9 / size
     mean = float(read.decode[chosen].sum()) / 1e9 / int(size.sum())
     deviation = float(((taken - mean) * np.sqrt(size)).std())
-    if isinstance(decode, Checksum | Decompress):
+    if isinstance(decode, Work):
         notes.append(f"loader.decode: measured in place of {decode.kind}")
     elif abs(mean - decode.expected) <= DECODE_DIFFERS * decode.expected:
         return {}

@@ -147,7 +147,7 @@ def changes(base: Base) -> dict[str, Change]:
         found["no bound on bytes"] = _unbounded
     if derive.world_size(scenario) > 1:
         found["no stragglers"] = _no_stragglers
-        if scenario.train.sync.kind != "none":
+        if scenario.train.sync.meets:
             found["no barrier"] = _no_barrier
     if derive.num_checkpoints(scenario):
         found["no checkpoints"] = _no_checkpoints

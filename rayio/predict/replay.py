@@ -25,8 +25,8 @@ from rayio.predict import observe
 from rayio.predict.costs import costs as costs_of
 from rayio.predict.costs import typical
 from rayio.scenario import derive, evaluation
+from rayio.scenario.every import Every
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
-from rayio.scenario.phases import Every
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def _costs(spans: pa.Table, charged: Attribution, scenario: Scenario) -> Costs:
         window.begin if window else 0,
         payload=False,
         backlog=loader.assignment == "static" and loader.prefetch_factor > 1,
-        sync_seconds=None if sync.kind == "none" else derive.allreduce_seconds(sync, derive.world_size(scenario)),
+        sync_seconds=None if not sync.meets else derive.allreduce_seconds(sync, derive.world_size(scenario)),
     )
     return found.model_copy(update={"checkpoint": _message_of_checkpoints(spans)})
 

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 
 from rayio.errors import ScenarioError
 from rayio.scenario import derive, evaluation
+from rayio.scenario.choice import Choosing
 from rayio.scenario.decode import Work
-from rayio.scenario.fields import show
-from rayio.scenario.model import Dedicated, Scenario, StorageParameters
+from rayio.scenario.fields import Section, show
+from rayio.scenario.kind import Kind
+from rayio.scenario.model import Scenario
 from rayio.units import format_bytes
 
 RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
@@ -23,6 +25,19 @@ def check(scenario: Scenario) -> None:
     """
     for message in contradictions(scenario):
         raise ScenarioError(message)
+
+
+def sections(scenario: Scenario) -> list[Section]:
+    """The sections of a scenario that it has."""
+    return [value for _, value in scenario if isinstance(value, Section)]
+
+
+def kinds(scenario: Scenario) -> Iterator[Kind]:
+    """The kinds that the sections of a scenario chose by name, as far as they have something to say."""
+    for section in sections(scenario):
+        for choice in section.choices if isinstance(section, Choosing) else ():
+            if isinstance(kind := choice.registry[getattr(section, choice.key)], Kind):
+                yield kind
 
 
 def contradictions(scenario: Scenario) -> Iterator[str]:
@@ -46,14 +61,10 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             f" step, {files} has {samples}{' for each of them' * derive.is_replicated(scenario)}; use at most {share}"
             ", or loader.drop_last=false"
         )
-    for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
-        if loader.shuffle == shuffle and together is None:
-            yield f"loader.shuffle={shuffle}: give loader.shuffle_{shuffle}, a number of samples"
-    if isinstance(model := scenario.storage.model, StorageParameters) and None not in (
-        model.requests_per_second,
-        model.opens_per_second,
-    ):
-        yield "storage.model.opens_per_second: takes the place of requests_per_second; give one of them"
+    for section in sections(scenario):
+        yield from section.contradictions()
+    for kind in kinds(scenario):
+        yield from kind.contradictions(scenario)
     if train.epochs > derive.MAX_EPOCHS:
         yield f"train.epochs={train.epochs}: at most {derive.MAX_EPOCHS} are possible"
     if (steps := derive.steps_per_epoch(scenario)) > derive.MAX_STEPS:
@@ -81,10 +92,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     yield from evaluation.contradictions(scenario)
-    if scenario.checkpoint is not None and isinstance(scenario.checkpoint.writers, Dedicated):
-        writers, state = scenario.checkpoint.writers.dedicated, scenario.checkpoint.model.bytes
-        if writers > state:
-            yield f"checkpoint.writers.dedicated={writers}: more writers than the {state} B of checkpoint.model.bytes"
+    if scenario.checkpoint is not None:
+        yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, ranks)
     for name, value in table(scenario).items():
         is_instant = name == "read_demand" and train.compute.expected == 0
         if not is_instant and not math.isfinite(value):
@@ -104,26 +113,12 @@ def idle(scenario: Scenario) -> list[str]:
         said.append(f"train.steps={train.steps}: caps nothing, an epoch has {derive.uncapped_steps(scenario)[1]} steps")
     if not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
         said.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
-    if train.stragglers is not None and train.stragglers.factor == 1:
-        said.append("train.stragglers.factor=1: slows nobody down")
-    if loader.num_workers == 0 and loader.prefetch_factor != type(loader).model_fields["prefetch_factor"].default:
-        said.append(f"loader.prefetch_factor={loader.prefetch_factor}: nothing is prefetched with loader.num_workers=0")
-    if loader.worker == "thread" and loader.num_workers < 2:
-        said.append(f"loader.worker=thread: changes nothing with loader.num_workers={loader.num_workers}")
-    for shuffle, together in (("block", loader.shuffle_block), ("buffer", loader.shuffle_buffer)):
-        if loader.shuffle != shuffle and together is not None:
-            said.append(
-                f"loader.shuffle_{shuffle}={together}: nothing asks for it with loader.shuffle={loader.shuffle}"
-            )
-    together = {"file": scenario.dataset.samples_per_file, "block": loader.shuffle_block}.get(loader.shuffle)
-    if together is not None and together >= derive.num_samples(scenario):
-        said.append(
-            f"loader.shuffle={loader.shuffle}: shuffles nothing, all {derive.num_samples(scenario)} samples are in one"
-        )
+    for section in sections(scenario):
+        said += section.idle()
+    for kind in kinds(scenario):
+        said += kind.idle(scenario)
     if loader.scaling == "weak" and derive.is_replicated(scenario):
         said.append("loader.scaling=weak: changes nothing with loader.partition=replicated, which is every rank's own")
-    if scenario.trace.tasks and not scenario.trace.captures:
-        said.append(f"trace.tasks=true: no span of theirs is kept with trace.level={scenario.trace.level}")
     return said
 
 
@@ -152,4 +147,5 @@ def table(scenario: Scenario) -> dict[str, float]:
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
         "allreduce_seconds": derive.allreduce_seconds(scenario.train.sync, derive.world_size(scenario)),
         **evaluation.table(scenario),
+        **{name: number for kind in kinds(scenario) for name, number in kind.table(scenario).items()},
     }

@@ -6,7 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rayio.scenario.distribution import Constant, Exponential, LogNormal, Normal, Of, Uniform
+from rayio.kinds import DECODES
+from rayio.scenario.distribution import Distribution, Of
 from rayio.scenario.fields import Positive, Reads, RefusedError, Section, choice, quantity
 from rayio.units import RATE, SECONDS
 
@@ -23,16 +24,20 @@ def _ratio(value: Any) -> float:
 class Work(Section):
     """Decoding that is really done, by the worker that has read the batch; it takes what it takes."""
 
-    #: Bytes of samples per second of one worker: what it costs on modelled storage, where there are no bytes.
-    rate: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = None
+    rate: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = Field(
+        None, description="Bytes of samples per second of one reader: what it costs on modelled storage."
+    )
+    kind: str
 
 
 class Checksum(Work):
     """Every byte of every sample goes through a checksum, ``passes`` times."""
 
     kind: Literal["checksum"] = "checksum"
-    algorithm: Annotated[Literal["crc32", "sha256"], choice("crc32", "sha256")] = "sha256"
-    passes: Positive = 1
+    algorithm: Annotated[Literal["crc32", "sha256"], choice("crc32", "sha256")] = Field(
+        "sha256", description="Which checksum."
+    )
+    passes: Positive = Field(1, description="Times that each sample goes through it.")
 
 
 class Decompress(Work):
@@ -43,13 +48,9 @@ class Decompress(Work):
     """
 
     kind: Literal["decompress"] = "decompress"
-    ratio: Annotated[float, Reads(_ratio, {"type": "number", "minimum": 1, "maximum": MAX_RATIO})] = 2.0
+    ratio: Annotated[float, Reads(_ratio, {"type": "number", "minimum": 1, "maximum": MAX_RATIO})] = Field(
+        2.0, description="Bytes that come out for each byte that goes in."
+    )
 
 
-WORK: dict[str, type[Section]] = {"checksum": Checksum, "decompress": Decompress}
-Decode = Annotated[
-    Annotated[
-        Constant | Normal | LogNormal | Uniform | Exponential | Checksum | Decompress, Field(discriminator="kind")
-    ],
-    Of(SECONDS, WORK),
-]
+Decode = Annotated[Distribution | Work, Of(SECONDS, DECODES)]

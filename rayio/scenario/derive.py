@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, Scenario
-from rayio.scenario.phases import Every
+from rayio.kinds import PARTITIONS
+from rayio.scenario.every import Every
+from rayio.scenario.model import Scenario
+from rayio.scenario.sync import Sync
 
 #: A sample begins with its id and a digest of 8 bytes each.
 MIN_SAMPLE_BYTES = 16
@@ -19,12 +21,13 @@ MAX_SECONDS = (1 << 62) / 1e9
 
 def world_size(scenario: Scenario) -> int:
     """Ranks of the whole run."""
-    return scenario.cluster.nodes * scenario.cluster.ranks_per_node
+    return scenario.cluster.world_size
 
 
 def is_replicated(scenario: Scenario) -> bool:
     """Whether every rank reads the whole dataset."""
-    return scenario.loader.partition == "replicated"
+    is_shared: bool = PARTITIONS[scenario.loader.partition].shared
+    return is_shared
 
 
 def num_files(scenario: Scenario) -> int:
@@ -197,19 +200,9 @@ def straggling(scenario: Scenario, rank: int) -> float:
 
 
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
-    """Bytes that each writer writes in one checkpoint; of unequal shares the first are one byte longer."""
+    """Bytes that each writer writes in one checkpoint, by number."""
     checkpoint = scenario.checkpoint
-    if checkpoint is None:
-        return ()
-    size = checkpoint.model.bytes
-    match checkpoint.writers:
-        case "rank_zero":
-            return (size,)
-        case "all_ranks":
-            return (size,) * world_size(scenario)
-        case Dedicated(dedicated=writers):
-            share, left = divmod(size, writers)
-            return (share + 1,) * left + (share,) * (writers - left)
+    return () if checkpoint is None else checkpoint.writers.sizes(checkpoint.model.bytes, world_size(scenario))
 
 
 def checkpoint_bytes(scenario: Scenario) -> int:
@@ -240,13 +233,6 @@ def num_checkpoints(scenario: Scenario) -> int:
     return total_steps(scenario) // often if often else 0
 
 
-def allreduce_seconds(sync: NoSync | Barrier | AllReduce, ranks: int) -> float:
-    """Time of one all-reduce over a ring of n ranks: ``2(n-1)/n * bytes / bandwidth + 2(n-1) * latency``.
-
-    Nothing for other kinds of sync and for one rank. Sources: Thakur, Rabenseifner and Gropp, "Optimization of
-    collective communication operations in MPICH" (IJHPCA 2005); Patarasuk and Yuan, "Bandwidth optimal all-reduce
-    algorithms for clusters of workstations" (JPDC 2009).
-    """
-    if not isinstance(sync, AllReduce) or ranks < 2:
-        return 0.0
-    return 2 * (ranks - 1) / ranks * sync.bytes / sync.bandwidth + 2 * (ranks - 1) * sync.latency
+def allreduce_seconds(sync: Sync, ranks: int) -> float:
+    """Time that so many ranks stay together after a step, once all are there (see ``sync.AllReduce.seconds``)."""
+    return sync.seconds(ranks)

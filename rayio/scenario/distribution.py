@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -18,14 +18,14 @@ from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_va
 from pydantic_core import CoreSchema, core_schema
 
 from rayio import seeds
-from rayio.scenario.fields import JsonSchema, NotYetError, Reads, RefusedError, Section, listed, refusal, show
+from rayio.kinds import DISTRIBUTIONS
+from rayio.registry import Registry
+from rayio.scenario.choice import check_name, described, summary
+from rayio.scenario.fields import JsonSchema, Reads, RefusedError, Section, listed, refusal, refusing
 from rayio.units import BYTES, SECONDS, Dimension
 
 Floats = NDArray[np.float64]
 Index = NDArray[np.int64]
-
-#: Documented kinds whose part is not built.
-KINDS_NOT_YET = ("gamma", "poisson", "empirical")
 
 
 def _number(value: Any) -> float:
@@ -48,6 +48,7 @@ class Distribution(Section):
 
     #: Fields that carry the unit of the whole (others are plain numbers).
     quantities: ClassVar[tuple[str, ...]] = ()
+    kind: str
 
     @abstractmethod
     def draw(self, address_key: int, index: Index) -> Floats:
@@ -64,7 +65,7 @@ class Constant(Distribution):
 
     quantities = ("value",)
     kind: Literal["constant"] = "constant"
-    value: Number
+    value: Number = Field(description="The value.")
 
     def draw(self, address_key: int, index: Index) -> Floats:
         """Give ``value`` for each index."""
@@ -81,8 +82,8 @@ class Uniform(Distribution):
 
     quantities = ("low", "high")
     kind: Literal["uniform"] = "uniform"
-    low: Number
-    high: Number
+    low: Number = Field(description="The least.")
+    high: Number = Field(description="The most.")
 
     @model_validator(mode="after")
     def _is_ordered(self) -> Self:
@@ -105,7 +106,7 @@ class Exponential(Distribution):
 
     quantities = ("mean",)
     kind: Literal["exponential"] = "exponential"
-    mean: Number
+    mean: Number = Field(description="The mean.")
 
     def draw(self, address_key: int, index: Index) -> Floats:
         """Draw by inversion for each index."""
@@ -122,8 +123,8 @@ class Normal(Distribution):
 
     quantities = ("mean", "stdev")
     kind: Literal["normal"] = "normal"
-    mean: Number
-    stdev: Number
+    mean: Number = Field(description="The mean, before negative values are drawn again.")
+    stdev: Number = Field(description="The standard deviation, before negative values are drawn again.")
 
     def draw(self, address_key: int, index: Index) -> Floats:
         """Draw for each index; negative values are drawn again at the next attempt's address."""
@@ -154,9 +155,11 @@ class LogNormal(Distribution):
 
     quantities = ("median", "max")
     kind: Literal["lognormal"] = "lognormal"
-    median: Number
-    sigma: Annotated[float, Reads(_sigma, {"type": "number", "minimum": 0, "maximum": 10})]
-    max: Number | None = None
+    median: Number = Field(description="The median.")
+    sigma: Annotated[float, Reads(_sigma, {"type": "number", "minimum": 0, "maximum": 10})] = Field(
+        description="The standard deviation of the logarithm."
+    )
+    max: Number | None = Field(None, description="Values above are drawn again; none by default.")
 
     @model_validator(mode="after")
     def _max_leaves_something(self) -> Self:
@@ -199,47 +202,47 @@ def _standard_normal(address_key: int, index: Index) -> Floats:
     return drawn
 
 
-KINDS: dict[str, type[Distribution]] = {
-    "constant": Constant,
-    "normal": Normal,
-    "lognormal": LogNormal,
-    "uniform": Uniform,
-    "exponential": Exponential,
-}
+NO_TIME = Constant(value=0.0)
 
 
 @dataclass(frozen=True, eq=False)
 class Of:
     """Annotation of a distribution of times or sizes: a bare quantity is a constant, units are parsed inside.
 
-    ``others`` are kinds that may stand in its place and that read their own keys.
+    ``others`` has kinds that may stand in its place and that read their own keys.
     """
 
     dimension: Dimension
-    others: Mapping[str, type[Section]] = field(default_factory=dict)
+    others: Registry[Any] | None = None
+
+    def sections(self) -> list[type[Section]]:
+        """Classes of the kinds there are."""
+        return [*DISTRIBUTIONS.usable().values(), *({} if self.others is None else self.others.usable()).values()]
 
     def read(self, value: Any) -> Any:
-        """Turn what was written into a mapping with ``kind`` and plain numbers."""
+        """Make the distribution, or what stands in its place, of what was written."""
         if isinstance(value, Section):
             return value
         if not isinstance(value, Mapping):
-            return {"kind": "constant", "value": self.dimension.parse(value)}
+            return Constant(value=self.dimension.parse(value))
         kind = value.get("kind")
+        others = [] if self.others is None else [*self.others]
         if kind is None:
-            raise RefusedError(f"kind is missing; it must be {listed([*KINDS, *self.others])}")
-        if kind in KINDS_NOT_YET:
-            raise NotYetError(show(kind), "kind")
-        if isinstance(kind, str) and kind in self.others:
-            return value
-        if not isinstance(kind, str) or kind not in KINDS:
-            raise RefusedError(f"must be {listed([*KINDS, *self.others])}", "kind", kind)
-        numbers = {name: value[name] for name in KINDS[kind].quantities if name in value}
+            raise RefusedError(f"kind is missing; it must be {listed([*DISTRIBUTIONS, *others])}")
+        if self.others is not None and isinstance(kind, str) and kind in self.others:
+            check_name(self.others, kind, "kind")
+            return self.others[kind].model_validate(value)
+        if not isinstance(kind, str) or (kind not in DISTRIBUTIONS and kind not in DISTRIBUTIONS.later):
+            raise RefusedError(f"must be {listed([*DISTRIBUTIONS, *others])}", "kind", kind)
+        check_name(DISTRIBUTIONS, kind, "kind")
+        made = DISTRIBUTIONS[kind]
+        numbers = {name: value[name] for name in made.quantities if name in value}
         for name, written in numbers.items():
             try:
                 numbers[name] = self.dimension.parse(written)
             except ValueError as error:
                 raise RefusedError(str(error), name, written) from None
-        return {**value, **numbers}
+        return made.model_validate({**value, **numbers})
 
     def write(self, value: Any) -> Any:
         """Write a distribution with units; a constant as a bare quantity."""
@@ -251,27 +254,23 @@ class Of:
         return {k: self.dimension.exact(v) if k in value.quantities else v for k, v in plain.items()}
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def validate(value: Any) -> Any:
-            try:
-                return self.read(value)
-            except ValueError as error:
-                raise refusal(error) from None
-
         writes = core_schema.plain_serializer_function_ser_schema(self.write, when_used="json")
-        return core_schema.no_info_before_validator_function(validate, handler(source), serialization=writes)
+        return core_schema.no_info_plain_validator_function(refusing(self.read), serialization=writes)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         kinds = []
-        for name, kind in KINDS.items():
-            fields = [key for key in kind.model_fields if key != "kind"]
+        for name, kind in DISTRIBUTIONS.usable().items():
             unit: JsonSchema = {"anyOf": [{"type": "number"}, {"type": "string"}]}
-            properties = {key: unit if key in kind.quantities else {"type": "number"} for key in fields}
-            properties["kind"] = {"const": name}
+            properties = {
+                key: described(unit if key in kind.quantities else {"type": "number"}, field)
+                for key, field in kind.model_fields.items()
+                if key != "kind"
+            }
+            properties["kind"] = {"const": name, "description": summary(kind)}
             kinds.append({"type": "object", "properties": properties, "additionalProperties": False})
-        kinds += [other.model_json_schema() for other in self.others.values()]
+        kinds += [] if self.others is None else [other.model_json_schema() for other in self.others.usable().values()]
         return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}, *kinds]}
 
 
-AnyDistribution = Annotated[Constant | Normal | LogNormal | Uniform | Exponential, Field(discriminator="kind")]
-SecondsDistribution = Annotated[AnyDistribution, Of(SECONDS)]
-BytesDistribution = Annotated[AnyDistribution, Of(BYTES)]
+SecondsDistribution = Annotated[Distribution, Of(SECONDS)]
+BytesDistribution = Annotated[Distribution, Of(BYTES)]

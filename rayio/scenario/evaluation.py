@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from rayio import seeds
 from rayio.scenario import derive
+from rayio.scenario.address import MODELLED
+from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.model import Scenario
-from rayio.scenario.phases import MODELLED
 from rayio.units import format_bytes
 
 
@@ -31,6 +32,8 @@ def phase_of(scenario: Scenario) -> Scenario | None:
     loader = {
         "batch_size": wanted.batch_size or scenario.loader.batch_size,
         "shuffle": "none",
+        "shuffle_options": NO_OPTIONS,
+        "unused_options": (),
         "drop_last": False,
     }
     train = {"epochs": rounds, "steps": wanted.steps, "compute": wanted.compute, "evaluate": None}

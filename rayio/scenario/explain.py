@@ -9,6 +9,8 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rayio.scenario.choice import KindOf
+from rayio.scenario.distribution import Of
 from rayio.scenario.fields import Section, listed, show
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import KeyPath, Layer
@@ -52,7 +54,7 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
         case "model_type" | "model_attributes_type" | "dict_type":
             if value is None:
                 return f"{where}: {name}=null: give it keys, or leave it out for the defaults"
-            keys = sorted({key for section in _sections_at(path) for key in section.model_fields})
+            keys = sorted({key for section in _sections_at(path) for key in section.known_keys()})
             reason = f"must be a mapping with {listed(keys)}" if keys else "must be a mapping"
         case _:
             reason = "is not allowed here"
@@ -76,22 +78,26 @@ def place(path: KeyPath, layers: Sequence[Layer]) -> str:
 
 
 def _locate(loc: tuple[int | str, ...], data: Mapping[str, Any]) -> tuple[KeyPath, list[type[Section]]]:
-    """Turn pydantic's location into a key path, without the tags of unions, and the sections its last key is in."""
+    """Turn pydantic's location into a key path, without fields that nobody writes, and the sections its key is in."""
     path: list[str] = []
     sections: list[type[Section]] = [Scenario]
     node: Any = data
     for number, key in enumerate(map(str, loc)):
         is_key = isinstance(node, Mapping) and key in node
         if number == len(loc) - 1:
-            tagged = [section for section in sections if _kind(section) == key]
-            return (tuple(path), sections) if tagged and not is_key else ((*path, key), sections)
+            is_written = is_key or not any(key in section.hidden() for section in sections)
+            return (*path, key) if is_written else tuple(path), _chosen(sections, node)
         if is_key:
             path.append(key)
             node = node[key]
             sections = [s for section in sections for s in _fields_sections(section, key)]
-        else:
-            sections = [section for section in sections if _kind(section) == key] or sections
     return tuple(path), sections
+
+
+def _chosen(sections: list[type[Section]], node: Any) -> list[type[Section]]:
+    """Keep the section of the kind that a mapping names, where it names one."""
+    kind = node.get("kind") if isinstance(node, Mapping) else None
+    return [section for section in sections if _kind(section) == kind] or sections
 
 
 def _kind(section: type[Section]) -> str | None:
@@ -101,10 +107,12 @@ def _kind(section: type[Section]) -> str | None:
 
 def _fields_sections(section: type[Section], key: str) -> list[type[Section]]:
     field = section.model_fields.get(key)
-    return _inside(field.annotation) if field is not None else []
+    return [] if field is None else [s for part in (field.annotation, *field.metadata) for s in _inside(part)]
 
 
 def _inside(annotation: Any) -> list[type[Section]]:
+    if isinstance(annotation, (KindOf, Of)):
+        return annotation.sections()
     if isinstance(annotation, type) and issubclass(annotation, Section):
         return [annotation]
     return [section for part in get_args(annotation) for section in _inside(part)]
@@ -120,10 +128,10 @@ def _sections_at(path: KeyPath) -> list[type[Section]]:
 def _nearest(path: KeyPath, sections: Sequence[type[Section]]) -> str:
     """Suggest what an unknown key may have meant: a neighbour's name, or the same name in another section."""
     *parents, key = path
-    keys = sorted({name for section in sections for name in section.model_fields})
+    keys = sorted({name for section in sections for name in section.known_keys()})
     if near := get_close_matches(key, keys, n=1, cutoff=0.6):
         return f"did you mean {near[0]}?"
     for name in Scenario.model_fields:
-        if any(key in section.model_fields for section in _fields_sections(Scenario, name)) and [name] != parents:
+        if any(key in section.known_keys() for section in _fields_sections(Scenario, name)) and [name] != parents:
             return f"did you mean {name}.{key}?"
     return f"{'.'.join(parents) or 'a scenario'} has {', '.join(keys)}"

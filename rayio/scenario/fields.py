@@ -6,11 +6,11 @@ Pydantic checks structure (unknown keys, missing keys); every leaf is read here,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from rayio.units import BYTES, RATE, SECONDS, Dimension
@@ -28,6 +28,24 @@ class Section(BaseModel):
 
     #: Keys that are documented and whose part is not built: refused as such, not as unknown.
     keys_not_yet: ClassVar[frozenset[str]] = frozenset()
+
+    @classmethod
+    def hidden(cls) -> tuple[str, ...]:
+        """Fields that are no keys."""
+        return ()
+
+    @classmethod
+    def known_keys(cls) -> list[str]:
+        """Every key that may be written here."""
+        return [*cls.model_fields]
+
+    def contradictions(self) -> Iterator[str]:
+        """Values of this section that cannot be together: a line each, which begins with a key and its value."""
+        yield from ()
+
+    def idle(self) -> Iterator[str]:
+        """Keys of this section that do nothing, as its other keys have it: a line each."""
+        yield from ()
 
 
 class RefusedError(ValueError):
@@ -58,26 +76,35 @@ def refusal(error: ValueError) -> PydanticCustomError:
     return PydanticCustomError("refused", "{reason}", {"reason": str(error), "key": key, "value": value})
 
 
+def refusing(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Have pydantic pass on what ``read`` says of a value, and the lines of sections within it as they are."""
+
+    def validate(value: Any) -> Any:
+        try:
+            return read(value)
+        except ValidationError:
+            raise
+        except ValueError as error:
+            raise refusal(error) from None
+
+    return validate
+
+
 @dataclass(frozen=True, eq=False)
 class Reads:
     """Annotation of a leaf: how it is read, what an editor may accept, and how it is written back to YAML."""
 
     read: Callable[[Any], Any]
-    schema: JsonSchema
+    #: What an editor may accept; a function where it takes looking up.
+    schema: JsonSchema | Callable[[], JsonSchema]
     write: Callable[[Any], Any] | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def validate(value: Any) -> Any:
-            try:
-                return self.read(value)
-            except ValueError as error:
-                raise refusal(error) from None
-
         writes = self.write and core_schema.plain_serializer_function_ser_schema(self.write, when_used="json")
-        return core_schema.no_info_plain_validator_function(validate, serialization=writes)
+        return core_schema.no_info_plain_validator_function(refusing(self.read), serialization=writes)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        return dict(self.schema)
+        return dict(self.schema() if callable(self.schema) else self.schema)
 
 
 def whole(minimum: int, *, or_word: str | None = None, or_none: bool = False, range_later: bool = False) -> Reads:
@@ -178,6 +205,11 @@ def file_name() -> Reads:
 
     pattern = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
     return Reads(read, {"type": "string", "pattern": pattern, "maxLength": MAX_NAME})
+
+
+def none_is_null(value: Any) -> Any:
+    """Read the word none as no value at all."""
+    return None if value == "none" else value
 
 
 def boolean() -> Reads:

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from rayio.errors import ScenarioError
 from rayio.scenario import checks
+from rayio.scenario.choice import Choice, Choosing, options_of
 from rayio.scenario.explain import explain, more
 from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
@@ -99,12 +100,32 @@ def merge(base: Any, over: Any, path: KeyPath = ()) -> Any:
     """Lay ``over`` on ``base``: mappings key by key, everything else replaces; so does a mapping of another kind."""
     if not isinstance(base, Mapping) or not isinstance(over, Mapping) or path in ALTERNATIVES:
         return over
-    if "kind" in over and over["kind"] != base.get("kind"):
-        return over
     merged = dict(base)
+    if len(path) == 1 and (choices := choices_of(path[0])):
+        merged = without_options_of_others(choices, merged, over)
+    elif "kind" in over and over["kind"] != base.get("kind"):
+        return over
     for key, value in over.items():
         merged[key] = merge(base[key], value, (*path, key)) if key in base else value
     return merged
+
+
+def choices_of(section: str) -> tuple[Choice, ...]:
+    """Keys of a section of the scenario that choose kinds."""
+    field = Scenario.model_fields.get(section)
+    kind = None if field is None else field.annotation
+    return kind.choices if isinstance(kind, type) and issubclass(kind, Choosing) else ()
+
+
+def without_options_of_others(
+    choices: tuple[Choice, ...], base: dict[str, Any], over: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Leave out what ``base`` gives the kinds that ``over`` replaces by others: unless it is an option of both."""
+    for choice in choices:
+        if choice.key in over and choice.key in base and over[choice.key] != base[choice.key]:
+            before, now = (options_of(choice.kind(at[choice.key])).model_fields for at in (base, over))
+            base = {key: value for key, value in base.items() if key not in before or key in now}
+    return base
 
 
 def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:

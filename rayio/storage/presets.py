@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from rayio import kinds
 from rayio.registry import Registry
 
 
@@ -51,78 +52,79 @@ _LUSTRE = (
     "20 000 opens/s; stripes are not modelled"
 )
 
-PRESETS: Registry[Preset] = Registry(
-    "storage model",
-    {
-        "memory": Preset(
-            first_byte_median=2e-6,
-            first_byte_sigma=0.0,
-            connection_bandwidth=10e9,
-            bandwidth=20e9,
-            requests_per_second=None,
-            scope="node",
-            provenance="assumed",
-            source="files in memory, as tmpfs or the page cache have them: 2 us, 10 GB/s a thread, 20 GB/s a node",
-        ),
-        "nvme": Preset(
-            first_byte_median=90e-6,
-            first_byte_sigma=0.3,
-            connection_bandwidth=3e9,
-            bandwidth=6e9,
-            requests_per_second=700_000,
-            scope="node",
-            provenance="assumed",
-            source="a PCIe 4.0 NVMe drive of a server: 90 us random read, 6 GB/s, 700 000 requests/s",
-        ),
-        "s3": Preset(
-            first_byte_median=30e-3,
-            first_byte_sigma=1.15,
-            first_byte_max=2.0,
-            connection_bandwidth=55 * 2**20,
-            bandwidth=12.5e9,
-            requests_per_second=5500,
-            scope="node",
-            shared_cap=True,
-            provenance="published",
-            source=(
-                "Durner, Leis and Neumann, PVLDB 16(11), 2023: 30 ms to the first byte (p95 200 ms), 55 MiB/s a "
-                "connection; AWS: 5500 GET/s a prefix, and the dataset is one prefix; assumed: cut at 2 s, 100 Gb/s a "
-                "node, PUT counts as GET"
-            ),
-            url=(
-                "https://www.vldb.org/pvldb/vol16/p2769-durner.pdf "
-                "https://docs.aws.amazon.com/AmazonS3/latest/dev/request-rate-perf-considerations.html"
-            ),
-            retrieved="2026-11-21",
-        ),
-        "lustre-theta": Preset(
-            first_byte_median=0.1e-3,
-            first_byte_sigma=0.3,
-            connection_bandwidth=2.6e9,
-            bandwidth=210e9,
-            requests_per_second=None,
-            opens_per_second=20_000,
-            open_median=1e-3,
-            open_sigma=0.8,
-            scope="cluster",
-            provenance="assumed",
-            source=(
-                "Theta's Lustre, 56 OSTs, 210 GB/s: 2.6 GB/s a client and 256 KB requests at 1.2 GB/s are from I/O "
-                f"profiles of deep-learning workloads on Theta; the rest is assumed: {_LUSTRE}"
-            ),
-        ),
-        "lustre-cori": Preset(
-            first_byte_median=0.1e-3,
-            first_byte_sigma=0.3,
-            connection_bandwidth=2e9,
-            bandwidth=700e9,
-            requests_per_second=None,
-            opens_per_second=20_000,
-            open_median=1e-3,
-            open_sigma=0.8,
-            scope="cluster",
-            provenance="assumed",
-            source=f"Cori's Lustre, 248 OSTs, 700 GB/s, 2 GB/s a client; all assumed: {_LUSTRE}",
-        ),
-    },
+MEMORY = Preset(
+    first_byte_median=2e-6,
+    first_byte_sigma=0.0,
+    connection_bandwidth=10e9,
+    bandwidth=20e9,
+    requests_per_second=None,
+    scope="node",
+    provenance="assumed",
+    source="files in memory, as tmpfs or the page cache have them: 2 us, 10 GB/s a thread, 20 GB/s a node",
 )
+
+NVME = Preset(
+    first_byte_median=90e-6,
+    first_byte_sigma=0.3,
+    connection_bandwidth=3e9,
+    bandwidth=6e9,
+    requests_per_second=700_000,
+    scope="node",
+    provenance="assumed",
+    source="a PCIe 4.0 NVMe drive of a server: 90 us random read, 6 GB/s, 700 000 requests/s",
+)
+
+S3 = Preset(
+    first_byte_median=30e-3,
+    first_byte_sigma=1.15,
+    first_byte_max=2.0,
+    connection_bandwidth=55 * 2**20,
+    bandwidth=12.5e9,
+    requests_per_second=5500,
+    scope="node",
+    shared_cap=True,
+    provenance="published",
+    source=(
+        "Durner, Leis and Neumann, PVLDB 16(11), 2023: 30 ms to the first byte (p95 200 ms), 55 MiB/s a "
+        "connection; AWS: 5500 GET/s a prefix, and the dataset is one prefix; assumed: cut at 2 s, 100 Gb/s a "
+        "node, PUT counts as GET"
+    ),
+    url=(
+        "https://www.vldb.org/pvldb/vol16/p2769-durner.pdf "
+        "https://docs.aws.amazon.com/AmazonS3/latest/dev/request-rate-perf-considerations.html"
+    ),
+    retrieved="2026-11-21",
+)
+
+LUSTRE_THETA = Preset(
+    first_byte_median=0.1e-3,
+    first_byte_sigma=0.3,
+    connection_bandwidth=2.6e9,
+    bandwidth=210e9,
+    requests_per_second=None,
+    opens_per_second=20_000,
+    open_median=1e-3,
+    open_sigma=0.8,
+    scope="cluster",
+    provenance="assumed",
+    source=(
+        "Theta's Lustre, 56 OSTs, 210 GB/s: 2.6 GB/s a client and 256 KB requests at 1.2 GB/s are from I/O "
+        f"profiles of deep-learning workloads on Theta; the rest is assumed: {_LUSTRE}"
+    ),
+)
+
+LUSTRE_CORI = Preset(
+    first_byte_median=0.1e-3,
+    first_byte_sigma=0.3,
+    connection_bandwidth=2e9,
+    bandwidth=700e9,
+    requests_per_second=None,
+    opens_per_second=20_000,
+    open_median=1e-3,
+    open_sigma=0.8,
+    scope="cluster",
+    provenance="assumed",
+    source=f"Cori's Lustre, 248 OSTs, 700 GB/s, 2 GB/s a client; all assumed: {_LUSTRE}",
+)
+
+PRESETS: Registry[Preset] = kinds.STORAGE_MODELS

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol, cast
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
+from rayio import kinds
 from rayio.errors import ScenarioError, StorageError
 from rayio.registry import Registry
 from rayio.storage.address import scheme_of
@@ -130,8 +130,8 @@ class Store(Protocol):
 #: What makes a store of an address.
 Opens = Callable[[str, Settings], Store]
 
-#: Schemes and what opens their addresses, or where to find it: a module is loaded when an address asks for it.
-STORES: Registry[str | Opens] = Registry("storage", {"file": "rayio.storage.posix:PosixStore"})
+#: Schemes and what opens their addresses.
+STORES: Registry[Opens] = kinds.STORAGES
 
 
 def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
@@ -146,11 +146,12 @@ def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
     """
     text = str(address)
     try:
-        found = STORES[scheme_of(text)]
-    except ScenarioError:
-        others = ", ".join(sorted(f"{name}://" for name in STORES.names()))
+        opens = STORES[scheme_of(text)]
+    except ScenarioError as error:
+        if scheme_of(text) in STORES:  # it is there and cannot be used
+            raise StorageError(f"{text}: {error}") from None
+        others = ", ".join(sorted(f"{name}://" for name in STORES))
         raise StorageError(f"{text}: no storage serves {scheme_of(text)}://; give a path, or one of {others}") from None
-    opens = cast("Opens", pkgutil.resolve_name(found)) if isinstance(found, str) else found
     return opens(text, settings)
 
 

@@ -7,9 +7,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.hdf5 import Hdf5
-from rayio.data.formats.npz import Npz
-from rayio.data.formats.tfrecord import TfRecord
+from rayio import kinds
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
 from rayio.scenario import derive
@@ -18,7 +16,11 @@ from rayio.storage.base import Opener, Requests, RequestTable
 
 
 class Format(Protocol):
-    """A way to lay samples into files. Implementations hold no state."""
+    """A way to lay samples into files. Implementations hold no state.
+
+    One that has options of its own beside ``dataset.format`` says so by ``options``, see
+    :class:`rayio.scenario.kind.Kind`; it finds them in ``layout.options``.
+    """
 
     @property
     def extension(self) -> str:
@@ -57,7 +59,7 @@ def request_table(
     return table
 
 
-FORMATS: Registry[Format] = Registry("format", {"npz": Npz(), "hdf5": Hdf5(), "tfrecord": TfRecord()})
+FORMATS: Registry[Format] = kinds.FORMATS
 
 
 def layout_of(scenario: Scenario) -> Layout:
@@ -69,5 +71,5 @@ def layout_of(scenario: Scenario) -> Layout:
         sample_bytes=dataset.sample_bytes,
         seed=scenario.seed,
         extension=FORMATS[dataset.format].extension,
-        chunk=dataset.chunk,
+        options=dataset.options,
     )

@@ -17,15 +17,17 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.runs import Runs, by_file, check_length, opened, place_of, read_into
+from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_of, chunk_shape
+from rayio.data.formats.runs import by_file, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
+from rayio.scenario.kind import Kind
 from rayio.storage.base import Opener, Requests
 from rayio.storage.counted import WINDOW_BYTES
 
@@ -38,10 +40,11 @@ HEAD_BYTES = 447
 METADATA_READS = 1000
 
 
-class Hdf5:
+class Hdf5(Kind):
     """One open, one request for the description, then one for each run of samples or for each chunk."""
 
     extension = ".hdf5"
+    options = Hdf5Options
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add up whole chunks, labels and metadata."""
@@ -56,7 +59,7 @@ class Hdf5:
         whole = layout.whole_file(number)
         num_rows, row_bytes = shape = len(whole.samples), int(whole.nbytes[0])
         rows, columns = chunk = tuple(int(edge[0]) for edge in chunk_shape(layout, whole.nbytes[:1]))
-        head, middle = _description(shape, None if layout.chunk is None else chunk)
+        head, middle = _description(shape, None if chunk_of(layout) is None else chunk)
         file.write(head)
         # Chunks hold whole samples, or parts of one that follow each other: x is one sample after the other.
         row = np.zeros(-(-row_bytes // columns) * columns, np.uint8)
@@ -73,14 +76,14 @@ class Hdf5:
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
-        reads = _Reads.of(layout, batch)
+        reads = Reads.of(layout, batch)
         heads = np.minimum(self.file_bytes(layout, reads.files), WINDOW_BYTES)
         nbytes = reads.repeated(heads, reads.nbytes)
         return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
         """Give the files of the requests, in order, and where in them each reads."""
-        reads = _Reads.of(layout, batch)
+        reads = Reads.of(layout, batch)
         files, file = np.unique(reads.files, return_inverse=True)
         offsets = reads.repeated(np.zeros_like(reads.starts), HEAD_BYTES + reads.starts)
         # Requests of one entry follow each other in the file: its head stands before them, if it is a file's first.
@@ -115,53 +118,6 @@ class Hdf5:
                         sample = place_of(layout, batch, at)
                         ids[at] = check(part[at - start].data, layout.seed, sample)
         return ids
-
-
-def chunk_shape(layout: Layout, nbytes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give the samples and the bytes of each that make a chunk, for files of samples of ``nbytes``.
-
-    Without chunks it is one sample.
-    """
-    if layout.chunk is None:
-        return np.ones_like(nbytes), nbytes
-    rows = np.clip(layout.chunk // nbytes, 1, layout.samples_per_file)
-    return rows, -(-nbytes // -(-nbytes // layout.chunk))
-
-
-class _Reads(NamedTuple):
-    """What is read of ``x`` for a batch: an entry for each run of samples, or in chunks for each sample."""
-
-    files: NDArray[np.int64]
-    #: Which entries are the first of their file.
-    is_first: NDArray[np.bool_]
-    #: Requests of an entry: those of a sample in several chunks follow each other in the file, a sample in the chunk
-    #: that was just read has none. Then where in ``x`` the first of them starts, and the bytes of each.
-    times: NDArray[np.int64]
-    starts: NDArray[np.int64]
-    nbytes: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, layout: Layout, batch: Batch) -> _Reads:
-        """Work them out for a batch that is not empty."""
-        runs = Runs.of(batch)
-        if layout.chunk is None:
-            first = runs.order[runs.starts]
-            length = np.add.reduceat(batch.nbytes[runs.order], runs.starts)
-            starts = batch.index[first] * batch.nbytes[first]
-            return cls(batch.files[first], runs.is_first, np.ones_like(length), starts, length)
-        files, nbytes = batch.files[runs.order], batch.nbytes[runs.order]
-        rows, columns = chunk_shape(layout, nbytes)
-        chunk, parts = batch.index[runs.order] // rows, -(-nbytes // columns)
-        is_first = np.concatenate([[True], files[1:] != files[:-1]])
-        is_other = is_first | np.concatenate([[True], chunk[1:] != chunk[:-1]])
-        length = rows * columns
-        return cls(files, is_first, np.where(parts > 1, parts, is_other), chunk * parts * length, length)
-
-    def repeated(self, of_heads: NDArray[np.int64], of_entries: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give a value for each request: that of the head before a file's first entry, and then those of entries."""
-        values, times = np.stack([of_heads, of_entries], axis=1), np.stack([self.is_first, self.times], axis=1)
-        repeated: NDArray[np.int64] = np.repeat(values.ravel(), times.ravel())
-        return repeated
 
 
 class _Stream:
@@ -357,7 +313,7 @@ def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream:
     if h5.links.get_info(b"x").type != h5l.TYPE_HARD:
         raise place.error("expected x in this file, found a link to another place")
     access = h5p.create(h5p.DATASET_ACCESS)
-    if layout.chunk is not None:
+    if chunk_of(layout) is not None:
         rows, columns = chunk_shape(layout, np.array([shape[1]]))
         access.set_chunk_cache(1, int(rows[0] * columns[0]), 1.0)
     x = h5d.open(h5, b"x", access)

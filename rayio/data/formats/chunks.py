@@ -1,0 +1,83 @@
+"""Chunks of an HDF5 file: what a scenario may say of them, how many samples one holds, and what is read for a batch."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from rayio.data.formats.runs import Runs
+from rayio.data.layout import Batch, Layout
+from rayio.scenario.fields import RefusedError, Section, quantity, refusal
+from rayio.units import BYTES
+
+#: HDF5 keeps the bytes of a chunk in 32 bits.
+MAX_CHUNK_BYTES = 1 << 32
+
+
+class Hdf5Options(Section):
+    """What ``dataset`` may say of HDF5."""
+
+    chunk: Annotated[int | None, quantity(BYTES, positive=True, integer=True, or_none=True)] = Field(
+        None, description="The most bytes of a chunk: whole samples, or an even part of one; none is contiguous."
+    )
+
+    @model_validator(mode="after")
+    def _is_within_hdf5s_limit(self) -> Self:
+        if self.chunk is not None and self.chunk >= MAX_CHUNK_BYTES:
+            raise refusal(RefusedError("must be less than 4 GiB, which is HDF5's limit", "chunk", self.chunk))
+        return self
+
+
+def chunk_of(layout: Layout) -> int | None:
+    """The most bytes of a chunk; None without chunks."""
+    return layout.options.chunk if isinstance(layout.options, Hdf5Options) else None
+
+
+def chunk_shape(layout: Layout, nbytes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Give the samples and the bytes of each that make a chunk, for files of samples of ``nbytes``.
+
+    Without chunks it is one sample.
+    """
+    if (most := chunk_of(layout)) is None:
+        return np.ones_like(nbytes), nbytes
+    rows = np.clip(most // nbytes, 1, layout.samples_per_file)
+    return rows, -(-nbytes // -(-nbytes // most))
+
+
+class Reads(NamedTuple):
+    """What is read of ``x`` for a batch: an entry for each run of samples, or in chunks for each sample."""
+
+    files: NDArray[np.int64]
+    #: Which entries are the first of their file.
+    is_first: NDArray[np.bool_]
+    #: Requests of an entry: those of a sample in several chunks follow each other in the file, a sample in the chunk
+    #: that was just read has none. Then where in ``x`` the first of them starts, and the bytes of each.
+    times: NDArray[np.int64]
+    starts: NDArray[np.int64]
+    nbytes: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, layout: Layout, batch: Batch) -> Reads:
+        """Work them out for a batch that is not empty."""
+        runs = Runs.of(batch)
+        if chunk_of(layout) is None:
+            first = runs.order[runs.starts]
+            length = np.add.reduceat(batch.nbytes[runs.order], runs.starts)
+            starts = batch.index[first] * batch.nbytes[first]
+            return cls(batch.files[first], runs.is_first, np.ones_like(length), starts, length)
+        files, nbytes = batch.files[runs.order], batch.nbytes[runs.order]
+        rows, columns = chunk_shape(layout, nbytes)
+        chunk, parts = batch.index[runs.order] // rows, -(-nbytes // columns)
+        is_first = np.concatenate([[True], files[1:] != files[:-1]])
+        is_other = is_first | np.concatenate([[True], chunk[1:] != chunk[:-1]])
+        length = rows * columns
+        return cls(files, is_first, np.where(parts > 1, parts, is_other), chunk * parts * length, length)
+
+    def repeated(self, of_heads: NDArray[np.int64], of_entries: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Give a value for each request: that of the head before a file's first entry, and then those of entries."""
+        values, times = np.stack([of_heads, of_entries], axis=1), np.stack([self.is_first, self.times], axis=1)
+        repeated: NDArray[np.int64] = np.repeat(values.ravel(), times.ravel())
+        return repeated

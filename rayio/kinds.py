@@ -1,0 +1,123 @@
+"""Every kind of thing that a scenario chooses by name, and where each is implemented: one line a name.
+
+A name here is all it takes for the schema to know it. What stands behind it is imported when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rayio.registry import Registry
+
+#: ``dataset.format``: how samples lie in files (``rayio.data.formats.Format``).
+FORMATS: Registry[Any] = Registry(
+    "format",
+    {
+        "npz": "rayio.data.formats.npz:Npz",
+        "hdf5": "rayio.data.formats.hdf5:Hdf5",
+        "tfrecord": "rayio.data.formats.tfrecord:TfRecord",
+    },
+    later=("parquet", "jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary"),
+    needs=("extension", "file_bytes", "write", "requests", "read"),
+    makes=True,
+)
+
+#: ``loader.kind``: what makes batches.
+LOADERS: Registry[Any] = Registry(
+    "loader",
+    {"actors": "rayio.scenario.kind:Kind"},
+    later=("torch", "ray_data", "tf_data"),
+    makes=True,
+)
+
+#: ``loader.shuffle``: in which order an epoch visits samples (``rayio.data.shuffle.Shuffle``).
+SHUFFLES: Registry[Any] = Registry(
+    "shuffle",
+    {
+        "none": "rayio.data.shuffle:Unshuffled",
+        "file": "rayio.data.shuffle:FileShuffle",
+        "block": "rayio.data.shuffle:BlockShuffle",
+        "buffer": "rayio.data.shuffle:BufferShuffle",
+        "global": "rayio.data.shuffle:GlobalShuffle",
+    },
+    needs=("__call__",),
+    makes=True,
+)
+
+#: ``loader.partition``: which rank has which part of that order (``rayio.data.partition.Partition``).
+PARTITIONS: Registry[Any] = Registry(
+    "partition",
+    {
+        "contiguous": "rayio.data.partition:CONTIGUOUS",
+        "strided": "rayio.data.partition:STRIDED",
+        "replicated": "rayio.data.partition:REPLICATED",
+    },
+    needs=("share", "positions", "shared"),
+)
+
+#: ``loader.decode``: work that is really done on what was read (``rayio.scenario.decode.Work``).
+DECODES: Registry[Any] = Registry(
+    "decode",
+    {"checksum": "rayio.scenario.decode:Checksum", "decompress": "rayio.scenario.decode:Decompress"},
+    needs=("model_validate",),
+)
+
+#: Times and sizes: how they are drawn (``rayio.scenario.distribution.Distribution``).
+DISTRIBUTIONS: Registry[Any] = Registry(
+    "distribution",
+    {
+        "constant": "rayio.scenario.distribution:Constant",
+        "normal": "rayio.scenario.distribution:Normal",
+        "lognormal": "rayio.scenario.distribution:LogNormal",
+        "uniform": "rayio.scenario.distribution:Uniform",
+        "exponential": "rayio.scenario.distribution:Exponential",
+    },
+    later=("gamma", "poisson", "empirical"),
+    needs=("model_validate", "quantities", "draw", "expected"),
+)
+
+#: ``train.sync``: how ranks wait for each other after a step (``rayio.scenario.sync.Sync``).
+SYNCS: Registry[Any] = Registry(
+    "sync",
+    {
+        "none": "rayio.scenario.sync:NoSync",
+        "barrier": "rayio.scenario.sync:Barrier",
+        "allreduce": "rayio.scenario.sync:AllReduce",
+    },
+    needs=("model_validate", "meets", "seconds"),
+)
+
+#: ``checkpoint.writers``: who saves which part of a checkpoint, and where (``rayio.scenario.checkpoint.Writers``).
+CHECKPOINTS: Registry[Any] = Registry(
+    "checkpoint",
+    {
+        "rank_zero": "rayio.scenario.writers:RankZero",
+        "all_ranks": "rayio.scenario.writers:AllRanks",
+        "dedicated": "rayio.scenario.writers:Dedicated",
+    },
+    later=("sharded",),
+    title="checkpoint kind",
+    needs=("model_validate", "sizes", "of_rank", "node", "file_name"),
+)
+
+#: What an address begins with (``s3://``): what opens it (``rayio.storage.stores.Opens``). A path is of ``file``.
+STORAGES: Registry[Any] = Registry("storage", {"file": "rayio.storage.posix:PosixStore"}, later=("s3", "gs", "az"))
+
+#: ``storage.model``: storage systems as numbers (``rayio.storage.presets.Preset``).
+STORAGE_MODELS: Registry[Any] = Registry(
+    "storage_model",
+    {
+        "memory": "rayio.storage.presets:MEMORY",
+        "nvme": "rayio.storage.presets:NVME",
+        "s3": "rayio.storage.presets:S3",
+        "lustre-theta": "rayio.storage.presets:LUSTRE_THETA",
+        "lustre-cori": "rayio.storage.presets:LUSTRE_CORI",
+    },
+    title="storage model",
+    needs=("first_byte_median", "connection_bandwidth", "bandwidth", "scope"),
+)
+
+#: All of them.
+REGISTRIES = (
+    FORMATS, LOADERS, SHUFFLES, PARTITIONS, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STORAGES, STORAGE_MODELS,
+)  # fmt: skip

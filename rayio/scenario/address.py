@@ -1,0 +1,34 @@
+"""Where bytes are, as a scenario says it: a folder, or an address with a scheme that names a kind of storage."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from rayio.errors import ScenarioError
+from rayio.kinds import STORAGES
+from rayio.scenario.fields import NotYetError, Reads, RefusedError
+from rayio.storage.address import POSIX, scheme_of
+
+#: A dataset path with this prefix has no bytes anywhere: the model of storage serves it.
+MODELLED = "model://"
+
+
+def _path(value: Any) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise RefusedError("must be a path, not empty")
+    scheme = scheme_of(value)
+    if value.startswith(MODELLED):
+        return value
+    if scheme in STORAGES.later:
+        raise NotYetError(value)
+    if scheme not in STORAGES:
+        known = "".join(f", {name}://..." for name in STORAGES if name != POSIX)
+        raise RefusedError(f"unknown scheme {scheme}://; give a path or {MODELLED}<name>{known}")
+    try:
+        STORAGES[scheme]
+    except ScenarioError as error:
+        raise RefusedError(str(error)) from None
+    return value
+
+
+Path = Annotated[str, Reads(_path, {"type": "string"})]

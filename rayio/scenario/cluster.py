@@ -1,0 +1,29 @@
+"""The section ``cluster``: where the roles live."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rayio.scenario.fields import Positive, Seconds, Section, choice, whole
+
+
+class Cluster(Section):
+    """Where the roles live."""
+
+    nodes: Positive = Field(1, description="Machines of the run. On one machine more nodes are only pretended.")
+    ranks_per_node: Positive = Field(1, description="Trainer ranks (accelerators) on each node.")
+    roles_per_actor: Annotated[int | Literal["auto"], whole(1, or_word="auto")] = Field(
+        "auto",
+        description="Roles of one kind on one node that share an actor; the reader threads of a rank count as one.",
+    )
+    placement: Annotated[
+        Literal["colocated", "spread"], choice("colocated", "spread", later=("dedicated_readers",))
+    ] = Field("colocated", description="Whether readers live beside their rank, or in turn on all nodes.")
+    start_deadline: Seconds = Field(120.0, description="Time within which every actor must have started.")
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of the whole run."""
+        return self.nodes * self.ranks_per_node

@@ -1,0 +1,48 @@
+"""The section ``dataset``: which files there are, and what they hold."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rayio.kinds import FORMATS
+from rayio.scenario.address import MODELLED, Path
+from rayio.scenario.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
+from rayio.scenario.distribution import BytesDistribution
+from rayio.scenario.fields import Natural, Positive, Section, whole
+
+
+class EvaluationDataset(Section):
+    """The files that an evaluation reads; what is left out is as in the training dataset.
+
+    They are in a folder of their own, ``<dataset.path>-eval`` unless ``path`` says otherwise, and hold other samples.
+    """
+
+    num_files: Natural = Field(0, description="Files of the evaluation dataset.")
+    path: Path | None = Field(None, description="Folder of the evaluation dataset; by default <dataset.path>-eval.")
+    samples_per_file: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="Samples in each of its files; by default as in training."
+    )
+    sample_bytes: BytesDistribution | None = Field(
+        None, description="Bytes of a sample, drawn once per file; by default as in training."
+    )
+
+
+class Dataset(Choosing):
+    """The files to read. ``sample_bytes`` is drawn once per file; all samples of a file are of that size."""
+
+    choices = (Choice("format", FORMATS, "options"),)
+    keys_not_yet = frozenset({"compression", "row_group"})
+    path: Path = Field(description="Folder of the dataset, or model://<name>: no bytes anywhere, storage is a model.")
+    format: Annotated[str, named(FORMATS)] = Field("npz", description="How samples lie in files.")
+    options: Annotated[Section, OptionsOf("format", FORMATS)] = NO_OPTIONS
+    num_files: Positive = Field(description="Files of the dataset; with loader.scaling: weak, those of each rank.")
+    samples_per_file: Positive = Field(1, description="Samples in each file.")
+    sample_bytes: BytesDistribution = Field(description="Bytes of a sample, drawn once per file.")
+    eval: EvaluationDataset = Field(EvaluationDataset(), description="Files that train.evaluate reads.")
+
+    @property
+    def is_modelled(self) -> bool:
+        """Whether there are no bytes anywhere, so that only the storage model can serve."""
+        return self.path.startswith(MODELLED)

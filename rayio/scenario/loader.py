@@ -1,0 +1,81 @@
+"""The section ``loader``: how batches are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rayio.kinds import LOADERS, PARTITIONS, SHUFFLES
+from rayio.scenario.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
+from rayio.scenario.decode import Decode
+from rayio.scenario.distribution import NO_TIME
+from rayio.scenario.fields import Flag, Positive, Section, choice, quantity, whole
+from rayio.units import BYTES
+
+
+class Loader(Choosing):
+    """How batches are made: PyTorch's words, PyTorch's meaning."""
+
+    choices = (
+        Choice("kind", LOADERS, "options"),
+        Choice("shuffle", SHUFFLES, "shuffle_options", spare="unused_options"),
+        Choice("partition", PARTITIONS, "partition_options"),
+    )
+    keys_not_yet = frozenset({"parallel_calls", "pin_memory"})
+    kind: Annotated[str, named(LOADERS)] = Field("actors", description="What makes batches.")
+    options: Annotated[Section, OptionsOf("kind", LOADERS)] = NO_OPTIONS
+    batch_size: Positive = Field(1, description="Samples per rank and step.")
+    num_workers: Annotated[int, whole(0, range_later=True)] = Field(
+        4, description="Readers per rank; with 0 the rank reads by itself."
+    )
+    prefetch_factor: Positive = Field(2, description="Batches that each reader may be ahead of its rank.")
+    worker: Annotated[Literal["process", "thread"], choice("process", "thread")] = Field(
+        "process", description="Whether each reader is a process (an actor), or those of a rank are threads of one."
+    )
+    io_depth: Positive = Field(1, description="Requests in flight within one reader.")
+    assignment: Annotated[Literal["static", "dynamic"], choice("static", "dynamic")] = Field(
+        "static", description="Whether batches are dealt to readers in turn, or the first that is free takes the next."
+    )
+    in_order: Flag = Field(True, description="Whether batches are delivered in order, or as they become ready.")
+    shuffle: Annotated[str, named(SHUFFLES)] = Field("global", description="In which order an epoch visits samples.")
+    shuffle_options: Annotated[Section, OptionsOf("shuffle", SHUFFLES)] = NO_OPTIONS
+    #: Options of shuffles that were not chosen; a note says that they do nothing.
+    unused_options: tuple[Section, ...] = ()
+    partition: Annotated[str, named(PARTITIONS)] = Field(
+        "contiguous",
+        description="Whether ranks share the samples, in runs or dealt out in turn, or each reads all of them.",
+    )
+    partition_options: Annotated[Section, OptionsOf("partition", PARTITIONS)] = NO_OPTIONS
+    scaling: Annotated[Literal["strong", "weak"], choice("strong", "weak")] = Field(
+        "strong", description="Whether dataset.num_files is of the whole dataset, or of each rank's part."
+    )
+    file_access: Annotated[
+        Literal["per_sample"], choice("per_sample", later=("whole_file", "in_memory", "collective", Mapping))
+    ] = Field("per_sample", description="What is read of a file at once.")
+    decode: Decode = Field(
+        NO_TIME, description="Time per sample, slept by the reader; or work that is really done on its bytes."
+    )
+    drop_last: Flag = Field(
+        True,
+        description="Whether samples that fill no whole batch on every rank are left out, or make a smaller one.",
+    )
+    max_bytes_in_flight: Annotated[
+        int | Literal["auto"], quantity(BYTES, positive=True, integer=True, or_word="auto")
+    ] = Field("auto", description="Bytes read and not yet consumed, per node; auto is 30 % of the object store.")
+    payload: Annotated[Literal["auto", "real", "none"], choice("auto", "real", "none")] = Field(
+        "auto",
+        description="Whether the bytes travel to the rank; auto is real with real storage, none with modelled storage.",
+    )
+
+    def idle(self) -> Iterator[str]:
+        """What readers are given that are not there, and options of shuffles that nobody chose."""
+        if self.num_workers == 0 and self.prefetch_factor != type(self).model_fields["prefetch_factor"].default:
+            yield f"loader.prefetch_factor={self.prefetch_factor}: nothing is prefetched with loader.num_workers=0"
+        if self.worker == "thread" and self.num_workers < 2:
+            yield f"loader.worker=thread: changes nothing with loader.num_workers={self.num_workers}"
+        for options in self.unused_options:
+            for key, value in options:
+                if value is not None:
+                    yield f"loader.{key}={value}: nothing asks for it with loader.shuffle={self.shuffle}"

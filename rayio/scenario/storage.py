@@ -1,0 +1,93 @@
+"""The section ``storage``: the model that ``simulate`` uses, and how real storage is to be used."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from rayio.errors import ScenarioError
+from rayio.kinds import STORAGE_MODELS
+from rayio.scenario.distribution import NO_TIME, SecondsDistribution
+from rayio.scenario.fields import JsonSchema, Rate, Reads, RefusedError, Section, choice
+from rayio.storage.stores import Settings
+
+
+def _per_second(value: Any) -> float | None:
+    if value is None or value == "none":
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+        raise RefusedError("must be a number per second, greater than 0, or none")
+    return float(value)
+
+
+_PER_SECOND_SCHEMA = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "none"}, {"type": "null"}]}
+_PerSecond = Annotated[float | None, Reads(_per_second, _PER_SECOND_SCHEMA)]
+
+
+class StorageParameters(Section):
+    """A modelled storage system: times per request and per file opened, caps per connection and per ``scope``."""
+
+    first_byte: SecondsDistribution = Field(description="Time from a request to its first byte.")
+    open: SecondsDistribution = Field(NO_TIME, description="Time to open a file.")
+    connection_bandwidth: Rate = Field(description="Bytes per second of one request in flight.")
+    bandwidth: Rate = Field(description="Bytes per second of everything within scope together.")
+    requests_per_second: _PerSecond = Field(None, description="Requests per second within scope; none is no cap.")
+    opens_per_second: _PerSecond = Field(
+        None,
+        description="Files opened per second within scope, as a metadata server has it; replaces requests_per_second.",
+    )
+    scope: Annotated[Literal["node", "cluster"], choice("node", "cluster")] = Field(
+        "node", description="Whether each node has such a system of its own, or the cluster shares one."
+    )
+
+
+def _model(value: Any) -> Any:
+    if isinstance(value, StorageParameters):
+        return value
+    if isinstance(value, Mapping):
+        return StorageParameters.model_validate(value)
+    if not isinstance(value, str) or not value.strip():
+        raise RefusedError("must be the name of a preset, such as nvme, or a mapping of parameters")
+    try:
+        STORAGE_MODELS[value]
+    except ScenarioError as error:
+        raise RefusedError(str(error)) from None
+    return value
+
+
+def _model_schema() -> JsonSchema:
+    return {"anyOf": [{"enum": [*STORAGE_MODELS]}, StorageParameters.model_json_schema()]}
+
+
+class Storage(Section):
+    """What ``simulate`` uses as storage, and how real storage is to be used."""
+
+    model: Annotated[str | StorageParameters, Reads(_model, _model_schema)] = Field(
+        "nvme", description="Modelled storage system: the name of a preset, or its parameters."
+    )
+    direct: Annotated[Literal[False], choice(False, later=(True,))] = Field(
+        False, description="Whether reads go past the page cache; not yet."
+    )
+    cache: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
+        "none", description="Tiers of cache in front of storage; not yet."
+    )
+    stage: Annotated[Literal[False], choice(False, later=(True,))] = Field(
+        False, description="Whether the dataset is copied to the nodes before training; not yet."
+    )
+    faults: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
+        "none", description="Faults that storage is given on purpose; not yet."
+    )
+
+    @property
+    def settings(self) -> Settings:
+        """How real storage is reached."""
+        return Settings()
+
+    def contradictions(self) -> Iterator[str]:
+        """Two caps, of which only one can be."""
+        model = self.model
+        if isinstance(model, StorageParameters) and None not in (model.requests_per_second, model.opens_per_second):
+            yield "storage.model.opens_per_second: takes the place of requests_per_second; give one of them"

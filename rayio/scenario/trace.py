@@ -1,0 +1,56 @@
+"""The section ``trace``: how finely spans are recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rayio.scenario.fields import Flag, Section, choice
+
+
+class Trace(Section):
+    """How finely spans are recorded."""
+
+    level: Annotated[
+        Literal["none", "step", "batch", "sample", "io"], choice("none", "step", "batch", "sample", "io")
+    ] = Field(
+        "batch",
+        description=(
+            "none: the ranks' lives only. step: the ranks' spans. batch: every role's. sample: besides, one span per "
+            "sample read. io: besides those of batch, one span per request to storage."
+        ),
+    )
+    resolution: Annotated[Literal["1 ns", "1 us"], choice("1 ns", "1 us")] = Field(
+        "1 ns", description="What times in spans are cut down to."
+    )
+    tasks: Flag = Field(
+        False,
+        description="Whether Ray's methods that submit tasks and actors are wrapped, so that their spans are kept.",
+    )
+
+    def idle(self) -> Iterator[str]:
+        """Tasks whose spans nobody keeps."""
+        if self.tasks and not self.captures:
+            yield f"trace.tasks=true: no span of theirs is kept with trace.level={self.level}"
+
+    @property
+    def resolution_ns(self) -> int:
+        """What times in spans are multiples of."""
+        return 1 if self.resolution == "1 ns" else 1000
+
+    @property
+    def captures(self) -> bool:
+        """Whether spans of other libraries (OpenTelemetry) are kept."""
+        return self.level not in ("none", "step")
+
+    @property
+    def captures_tasks(self) -> bool:
+        """Whether those of Ray tasks and actors that a library submits are kept too."""
+        return self.captures and self.tasks
+
+    @property
+    def is_itemised(self) -> bool:
+        """Whether storage has to give out each of its requests."""
+        return self.level in ("sample", "io")

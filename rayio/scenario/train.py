@@ -1,0 +1,80 @@
+"""The section ``train``: what a rank does with a batch, and when the model is tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+from pydantic.functional_validators import BeforeValidator
+
+from rayio.scenario.distribution import SecondsDistribution
+from rayio.scenario.every import Every
+from rayio.scenario.fields import Natural, Positive, Reads, RefusedError, Section, choice, none_is_null, whole
+from rayio.scenario.sync import AnySync, Barrier
+
+
+def _ranks(value: Any) -> tuple[int, ...]:
+    numbers = list(value) if isinstance(value, (list, tuple)) else []
+    if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
+        raise RefusedError("must be a list of ranks, such as [3]")
+    if len(set(numbers)) < len(numbers):
+        raise RefusedError("names a rank twice")
+    return tuple(sorted(numbers))
+
+
+def _factor(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e6:
+        raise RefusedError("must be a number greater than 0, such as 1.5")
+    return float(value)
+
+
+_RANKS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "uniqueItems": True}
+
+
+class Stragglers(Section):
+    """Ranks whose every compute time is ``factor`` times what was drawn for them."""
+
+    ranks: Annotated[tuple[int, ...], Reads(_ranks, _RANKS_SCHEMA)] = Field(description="Ranks that are slower.")
+    factor: Annotated[float, Reads(_factor, {"type": "number", "exclusiveMinimum": 0})] = Field(
+        description="What their compute times are multiplied by."
+    )
+
+
+class Evaluate(Section):
+    """Training pauses, and every rank goes through its share of ``dataset.eval``, in file order, to the last sample."""
+
+    every: Every = Field(Every(epochs=1), description="When the model is tried.")
+    compute: SecondsDistribution = Field(description="Time per step of an evaluation, drawn per rank.")
+    steps: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="Cap on the steps of one evaluation; none is no cap."
+    )
+    batch_size: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="Samples per rank and step; by default as in training."
+    )
+
+
+class Train(Section):
+    """What a rank does with a batch."""
+
+    epochs: Positive = Field(1, description="Times that the dataset is gone through.")
+    steps: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="Cap on the steps of an epoch; none is no cap."
+    )
+    compute: SecondsDistribution = Field(description="Time per step, slept, drawn per rank.")
+    stragglers: Annotated[Stragglers | None, BeforeValidator(none_is_null)] = Field(
+        None, description="Ranks that are slower than the others; none by default."
+    )
+    sync: AnySync = Field(Barrier(), description="How ranks wait for each other after a step.")
+    device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = Field(
+        "none", description="What copying a batch to the accelerator costs; not yet."
+    )
+    evaluate: Annotated[Evaluate | None, BeforeValidator(none_is_null)] = Field(
+        None, description="What tries the model on dataset.eval, and when; none is never."
+    )
+    warmup_steps: Natural = Field(1, description="First steps of each rank that no number counts.")
+
+    def idle(self) -> Iterator[str]:
+        """Stragglers that are as fast as the others."""
+        if self.stragglers is not None and self.stragglers.factor == 1:
+            yield "train.stragglers.factor=1: slows nobody down"

@@ -1,0 +1,98 @@
+"""Kinds of ``checkpoint.writers``: who saves which part of a checkpoint, as how many files, and on which node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
+
+from rayio.kinds import CHECKPOINTS
+from rayio.scenario.choice import KindOf
+from rayio.scenario.fields import Positive, Section
+
+
+class Writers(Section):
+    """The writers of a checkpoint, numbered from 0: one file each. By default all serve rank 0, in turn on nodes."""
+
+    kind: str
+
+    def sizes(self, state_bytes: int, world_size: int) -> tuple[int, ...]:
+        """Bytes that each writer writes in one checkpoint of a state of ``state_bytes``."""
+        raise NotImplementedError
+
+    def of_rank(self, rank: int, num_writers: int) -> Iterable[int]:
+        """Numbers of the writers, of ``num_writers``, that a rank sends its part of a checkpoint to."""
+        return range(num_writers) if rank == 0 else ()
+
+    def node(self, writer: int, nodes: int, ranks_per_node: int) -> int:
+        """Node that a writer lives on."""
+        return writer % nodes
+
+    def file_name(self, writer: int) -> str:
+        """Name of the file that a writer writes, within the folder of one checkpoint."""
+        return f"shard-{writer:05d}.bin"
+
+    def refusals(self, state_bytes: int, world_size: int) -> Iterator[str]:
+        """What cannot be with a state of this size and so many ranks: a line each."""
+        yield from ()
+
+    @model_serializer(mode="wrap")
+    def _as_written(self, handler: SerializerFunctionWrapHandler) -> Any:
+        said = {key: value for key, value in handler(self).items() if key != "kind" and value is not None}
+        return ({} if [*said] == [self.kind] else {"kind": self.kind}) | said if said else self.kind
+
+
+class RankZero(Writers):
+    """Rank 0 saves the whole state through one writer."""
+
+    kind: Literal["rank_zero"] = "rank_zero"
+
+    def sizes(self, state_bytes: int, world_size: int) -> tuple[int, ...]:
+        """One writer, which has all."""
+        return (state_bytes,)
+
+
+class AllRanks(Writers):
+    """Every rank saves a whole copy through a writer of its own, beside it."""
+
+    kind: Literal["all_ranks"] = "all_ranks"
+
+    def sizes(self, state_bytes: int, world_size: int) -> tuple[int, ...]:
+        """A whole copy each."""
+        return (state_bytes,) * world_size
+
+    def of_rank(self, rank: int, num_writers: int) -> Iterable[int]:
+        """Its own."""
+        return (rank,)
+
+    def node(self, writer: int, nodes: int, ranks_per_node: int) -> int:
+        """Beside its rank."""
+        return writer // ranks_per_node
+
+    def file_name(self, writer: int) -> str:
+        """Named by the rank."""
+        return f"rank-{writer:05d}.bin"
+
+
+class Dedicated(Writers):
+    """A number of writers of their own, each with its share of the state, which rank 0 has cut."""
+
+    kind: Literal["dedicated"] = "dedicated"
+    dedicated: Positive = Field(description="Number of writers.")
+
+    def sizes(self, state_bytes: int, world_size: int) -> tuple[int, ...]:
+        """Equal shares; of unequal ones the first are one byte longer."""
+        share, left = divmod(state_bytes, self.dedicated)
+        return (share + 1,) * left + (share,) * (self.dedicated - left)
+
+    def refusals(self, state_bytes: int, world_size: int) -> Iterator[str]:
+        """More writers than bytes."""
+        if self.dedicated > state_bytes:
+            yield (
+                f"checkpoint.writers.dedicated={self.dedicated}: more writers than the {state_bytes} B of "
+                "checkpoint.model.bytes"
+            )
+
+
+AnyWriters = Annotated[Writers, KindOf(CHECKPOINTS, "rank_zero, all_ranks or {dedicated: n}")]
