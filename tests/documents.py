@@ -76,10 +76,22 @@ def words(text: str) -> list[str]:
     return kept
 
 
+def pieces(shown: str) -> list[str]:
+    """What a block of output shows; lines of ``...`` stand for what it leaves out."""
+    return re.split(r"(?m)^\s*\.\.\.\s*\n", shown)
+
+
+def altered(shown: str, printed: str) -> str:
+    """The first line without a number that was not printed to the letter, wherever lines break."""
+    flat = " ".join(printed.split())
+    lines = (" ".join(line.split()) for line in shown.splitlines() if not re.search(r"\d|^\s*\.\.\.$", line))
+    return next((line for line in lines if line not in flat and not _RULED.match(line.replace(" ", ""))), "")
+
+
 def missing(shown: str, printed: str) -> str:
-    """The first piece of what a page shows that was not printed in its order; lines of ``...`` separate pieces."""
+    """The first piece of what a page shows that was not printed in its order, whatever its numbers."""
     rest = words(printed)
-    for piece in re.split(r"(?m)^\s*\.\.\.\s*$", shown):
+    for piece in pieces(shown):
         wanted = words(piece)
         begins = (i for i in range(len(rest) - len(wanted) + 1) if rest[i : i + len(wanted)] == wanted)
         begin = next(begins, None)

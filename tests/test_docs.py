@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from documents import LANGUAGES, PAGES, ROOT, blocks, missing, walk, words
+from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, walk, words
 
 from rayio.cli import application
 from rayio.scenario.load import load
@@ -25,7 +25,9 @@ def run_page(page: str, folder: Path, variables: dict[str, str]) -> None:
         if block.language != "text" or "not run" in block.remarks:
             continue
         if block.remarks.get("output") == "exact":
-            assert block.text in printed, f"{block.place}: was printed differently\n{printed}"
+            for piece in pieces(block.text):
+                assert piece in printed, f"{block.place}: was printed differently: {piece}\n{printed}"
+        assert not (line := altered(block.text, printed)), f"{block.place}: was printed differently: {line}\n{printed}"
         assert not (piece := missing(block.text, printed)), f"{block.place}: was not printed: {piece}\n{printed}"
 
 
@@ -50,6 +52,9 @@ def test_pieces_that_were_not_printed_are_found() -> None:
     assert missing("AV  99 %\n", printed) == "AV  99 %\n"
     assert missing("last line\n...\nnote: none\n", printed).strip() == "note: none"
     assert missing("AU 62.2 %\nlast line\n", printed) != "", "lines in between are left out without a word"
+    assert altered("AU  1 %\n...\nnote:\nnone\n", printed) == ""
+    assert altered("note:  nothing\n", printed) == "note: nothing"
+    assert pieces("a\n  ...\nb\n") == ["a\n", "b\n"]
 
 
 @pytest.mark.parametrize("page", PAGES)
