@@ -12,13 +12,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 from conftest import installed
 
 from rayio.cluster.connect import PRIORITY
 from rayio.cluster.placement import actors
+from rayio.data.formats.sample import Place, check
+from rayio.data.sampler import sample_digest
 from rayio.errors import ClusterError, DataError, RunError
+from rayio.pipeline.env import Where
+from rayio.pipeline.plan import Plan
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session import Run, generate, run
@@ -116,6 +121,47 @@ def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path: Path, overrides:
     assert there.exit_code == 0
     readers = {actor["name"] for actor in there.directory.info["actors"] if actor["name"].startswith("reader")}
     assert readers == {actor.name for actor in actors(here.plan, "reader")}
+
+
+class Looking(Reporter):
+    """Looks, once, at the batches that the queue of rank 0 has ready, and at the memory that its reader has free."""
+
+    def __init__(self) -> None:
+        self.ready: list[tuple[int, int, int, bytes]] = []
+        self.free = 0
+
+    def live(self, text: str) -> None:
+        import ray
+
+        if self.ready or int(text.split("/")[0]) < 8:
+            return
+        named = ray.util.list_named_actors(all_namespaces=True)
+        (space,) = {n["namespace"] for n in named if n["name"] == "queue-0" and n["namespace"].startswith("rayio-")}
+
+        def ask(name: str, function: Any) -> Any:
+            return ray.get(ray.get_actor(name, namespace=space).__ray_call__.remote(function))
+
+        found = ask("queue-0", lambda queue: list(queue._queues[0, False].state.ready.values()))
+        self.ready = [(b.epoch, b.step, b.digest, ray.get(b.payload[0])[b.payload[1]].tobytes()) for b in found]
+        self.free = ask("reader-0-0", lambda reader: len(reader.wiring.loading.buffers._free))
+
+
+def test_readers_use_memory_again_and_what_waits_in_the_queue_keeps_the_planned_bytes(tmp_path: Path) -> None:
+    wanted = real(tmp_path, train__compute="40 ms", train__epochs=3)
+    looking = Looking()
+    done = run(wanted, root=tmp_path, reporter=looking)
+    assert done.exit_code == 0
+    assert looking.free > 0, "nothing was given back"
+    loading = Plan(wanted, modelled=False).loading()
+    assert looking.ready
+    for epoch, step, digest, payload in looking.ready:
+        batch, ids, start = loading.of(Where(0, epoch, step)).batch, [], 0
+        for sample, nbytes in zip(batch.samples.tolist(), batch.nbytes.tolist(), strict=True):
+            here = memoryview(payload)[start : start + nbytes]
+            ids.append(check(here, wanted.seed, Place("object store", sample, 0)))
+            start += nbytes
+        assert start == len(payload)
+        assert sample_digest(epoch, 0, step, np.array(ids)) == digest
 
 
 def killed_run(tmp_path: Path, kind: str, **overrides: Any) -> tuple[Run, Killer]:

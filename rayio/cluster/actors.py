@@ -10,6 +10,7 @@ from typing import Any
 
 import ray
 
+from rayio.cluster.lent import LentBatches
 from rayio.cluster.placement import Kind, actors
 from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter, plain
 from rayio.cluster.tasks import tell
@@ -165,20 +166,24 @@ class Reader(Host):
         super().__init__(birth)
         self._envs = {(rank, worker): self.wiring.reader(rank, worker) for rank, worker in birth.members}
         self._turns = {who: Turns() for who in birth.members}
+        self._lent = {who: LentBatches() for who in birth.members}
 
-    async def read(self, lease: Lease, turn: int) -> Any:
+    async def read(self, lease: Lease, turn: int, stored: tuple[int, ...] = ()) -> Any:
         """Give the seconds of work and the headers; where bytes travel, then as a second object those of every batch.
 
-        Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns.
+        Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns;
+        ``stored`` are those whose answers the queue has.
         """
         self.wake()
         who = (lease.rank, lease.worker)
+        self._lent[who].stored(turn, stored)
         async with self._turns[who].of(turn):
             began = self.kernel.now()
             batches = await roles.read_lease(self._envs[who], self.wiring.loading, lease)
             seconds = (self.kernel.now() - began) / 1e9
         if not self.plan.payload:
             return seconds, batches
+        self._lent[who].keep(turn, batches)
         return (seconds, [replace(b, payload=None) for b in batches]), [b.payload for b in batches]
 
 
@@ -195,6 +200,8 @@ class PrefetchQueue(Host):
         self._read = {who: handle.read.options(num_returns=1 + self.plan.payload) for who, handle in readers.items()}
         #: The turn of each worker's next call.
         self._turn = dict.fromkeys(readers, 0)
+        #: The turns of each worker whose answers are here, until the next call says so.
+        self._stored: dict[tuple[int, ...], list[int]] = {who: [] for who in readers}
         #: What a step takes a reader of late, by rank, and whether for evaluation.
         self._step_seconds: dict[tuple[int, bool], float] = {}
         #: By rank, and whether it is the one for evaluation.
@@ -221,12 +228,16 @@ class PrefetchQueue(Host):
         who = (lease.rank, lease.worker)
         turn = self._turn[who]
         self._turn[who] = turn + 1
-        returned = self._read[who].remote(lease, turn)
+        stored = self._stored[who]
+        returned = self._read[who].remote(lease, turn, tuple(stored))
+        stored.clear()
         headers, parcel = returned if self.plan.payload else (returned, None)
         try:
             seconds, batches = await headers
         except Exception as error:
             raise plain(error) from None
+        if parcel is not None:  # Ray answers a call once everything that it returned is stored
+            stored.append(turn)
         which = lease.rank, self.plan.is_evaluation(lease.epoch)
         queue = self._queues[which]
         step_seconds = seconds / len(batches)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock
 
 import numpy as np
@@ -25,38 +25,42 @@ from rayio.storage.itemise import Samples
 Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
 
-#: Buffers kept for the batches to come: at most so many, and so many bytes.
+#: Free buffers kept for the batches to come: at most so many, and so many bytes.
 MAX_BUFFERS, MAX_BUFFER_BYTES = 32, 128 << 20
-#: What a remembered buffer that nobody else holds is referred to by: the list, a loop's variable, the count's argument.
-UNUSED = 3
 
 
 class Buffers:
-    """Memory to read batches into, given again once nobody holds what was read there before.
+    """Memory to read batches into. Whoever is done with a batch gives its memory back, and it is lent again.
 
-    Fresh memory costs a page fault per 4 KiB, which takes longer than reading as much from the page cache.
+    Memory that never comes back is forgotten here, and freed like any other. Fresh memory costs a page fault per
+    4 KiB, which takes longer than reading as much from the page cache.
     """
 
     def __init__(self) -> None:
         self._lock = Lock()
         #: Oldest first.
-        self._kept: list[NDArray[np.uint8]] = []
+        self._free: list[NDArray[np.uint8]] = []
 
     def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
         """Pickle as new: memory stays where it is."""
         return Buffers, ()
 
-    def get(self, nbytes: int) -> NDArray[np.uint8]:
-        """Give a buffer of ``nbytes`` with anything in it."""
+    def lend(self, nbytes: int) -> NDArray[np.uint8]:
+        """A buffer of ``nbytes`` with anything in it, which nobody else has until it is given back."""
         with self._lock:
-            for kept in self._kept:
-                if nbytes <= len(kept) <= 2 * nbytes and sys.getrefcount(kept) <= UNUSED:
-                    return kept[:nbytes]
-            fresh = np.empty(nbytes, np.uint8)
-            self._kept.append(fresh)
-            while len(self._kept) > MAX_BUFFERS or sum(map(len, self._kept)) > MAX_BUFFER_BYTES:
-                self._kept.pop(0)
-            return fresh[:]
+            for place, free in enumerate(self._free):
+                if nbytes <= len(free) <= 2 * nbytes:
+                    return self._free.pop(place)[:nbytes]
+        return np.empty(nbytes, np.uint8)[:]
+
+    def give_back(self, buffer: NDArray[np.uint8]) -> None:
+        """Take back what :meth:`lend` gave; nobody may look at it, or at a view of it, after that."""
+        whole = buffer.base
+        assert isinstance(whole, np.ndarray)
+        with self._lock:
+            self._free.append(whole)
+            while len(self._free) > MAX_BUFFERS or sum(map(len, self._free)) > MAX_BUFFER_BYTES:
+                self._free.pop(0)
 
 
 #: Real storage counts what it was asked for; only a model is told what it would be asked for.
@@ -163,7 +167,7 @@ class Load:
 
     def from_files(self, opener: Opener) -> Loaded:
         """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
-        buffer = self.loading.buffers.get(self.block.step_bytes[self.row])
+        buffer = self.loading.buffers.lend(self.block.step_bytes[self.row])
         ids = self.loading.format.read(opener, self.sampler.layout, self.batch, buffer)
         return buffer, ids
 
@@ -176,10 +180,15 @@ class Load:
         """Wrap up what was read. A model has no bytes: there the plan's own digest stands in."""
         rank, epoch, step, attempt = self.at
         block = self.block
-        if loaded is None:
-            payload, digest = None, self.sampler.digest_in(block, self.row, epoch, rank, step)
-        else:
-            payload = loaded[0] if self.loading.payload else None
-            digest = sample_digest(epoch, rank, step, loaded[1])
         nbytes = block.step_bytes[self.row]
-        return Delivery(epoch, step, worker, block.batch_size, nbytes, digest, payload, attempt)
+        if loaded is None:
+            digest = self.sampler.digest_in(block, self.row, epoch, rank, step)
+            return Delivery(epoch, step, worker, block.batch_size, nbytes, digest, None, attempt)
+        (buffer, ids), buffers = loaded, self.loading.buffers
+        delivery = Delivery(
+            epoch, step, worker, block.batch_size, nbytes, sample_digest(epoch, rank, step, ids), buffer, attempt,
+            partial(buffers.give_back, buffer),
+        )  # fmt: skip
+        if not self.loading.payload:
+            delivery.done()
+        return delivery

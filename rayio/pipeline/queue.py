@@ -75,6 +75,14 @@ class Delivery:
     digest: int
     payload: Any = None
     attempt: int = 0
+    #: Takes the memory of the payload back; None where none is lent. It stays in the process that read the batch.
+    give_back: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+
+    def done(self) -> None:
+        """Say that nobody will look at the payload again: the memory that it lies in is there for batches to come."""
+        if self.give_back is not None:
+            give_back, self.give_back, self.payload = self.give_back, None, None
+            give_back()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call: what dataclasses do by themselves for slots takes ten times as long, twice per batch."""

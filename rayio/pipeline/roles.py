@@ -48,7 +48,9 @@ async def train(env: Env, training: Training, tally: Tally, attempt: int = 0) ->
     for epoch in range(training.epochs):
         for step in range(training.steps(epoch)):
             at = Where(training.rank, epoch, step, attempt)
-            tally.add(await env.take(at))
+            batch = await env.take(at)
+            tally.add(batch)
+            batch.done()  # the compute is emulated: it does not look at the bytes
             await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
             if shards := training.shards(at):
                 await env.checkpoint(shards, at)
@@ -64,7 +66,9 @@ async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: W
     begun = env.kernel.now()
     for step in range(phase.steps(epoch)):
         here = Where(at.rank, epoch, step, at.attempt)
-        tally.add(await env.take(here, "eval_data_wait", lane=1), evaluating=True)
+        batch = await env.take(here, "eval_data_wait", lane=1)
+        tally.add(batch, evaluating=True)
+        batch.done()
         await env.sleep("eval_compute", phase.compute_seconds(here), here, lane=1)
     env.span("evaluate", begun, env.kernel.now(), at)
 

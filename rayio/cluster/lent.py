@@ -1,0 +1,30 @@
+"""The memory of batches that a reader has returned, until Ray has copied them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rayio.pipeline.queue import Delivery
+
+
+class LentBatches:
+    """Batches by the call that returned them; only the caller knows when they are no longer looked at.
+
+    A method of an actor has returned before Ray copies what it returned. Who has the answer to a call knows that Ray
+    is done, and says so with its next call. What is never heard of again is not used again, and freed with this.
+    """
+
+    def __init__(self) -> None:
+        self._by_turn: dict[int, Sequence[Delivery]] = {}
+
+    def stored(self, turn: int, turns: Iterable[int]) -> None:
+        """Learn with call ``turn`` which earlier calls the caller has the answers to: their batches are done."""
+        if turn == 0:  # the first of another caller, which knows nothing of these
+            self._by_turn.clear()
+        for known in turns:
+            for batch in self._by_turn.pop(known, ()):
+                batch.done()
+
+    def keep(self, turn: int, batches: Sequence[Delivery]) -> None:
+        """Hold the batches that the call ``turn`` returns."""
+        self._by_turn[turn] = batches
