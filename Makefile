@@ -1,6 +1,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+WORKERS ?= 3
+SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: quickstart test slow check docs bench clean
 
@@ -8,12 +10,13 @@ BIN := $(VENV)/bin
 quickstart: $(VENV)/.installed
 	$(BIN)/rayio run unet3d-small
 
-# A venv with the test extras, and the suite (without the slow tier).
+# A venv with the test extras, and the suite (without the slow tier). Two of three processes begin with the tests on Ray,
+# which mostly wait (tests/beside.py).
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
 
 slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m slow
 
 # What every commit must pass: format, lint, types.
 check: $(VENV)/.installed-test

@@ -1,4 +1,4 @@
-"""One local Ray for the whole session, with a HOME of its own; started by the first test that asks for it."""
+"""One local Ray for the tests of a process; who runs beside whom; and that no test leaves anything behind."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import os
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
+import beside
 import pytest
 from hypothesis import settings
+from left import Before
 
 #: How long an example takes says more about the machine than about the code.
 settings.register_profile("rayio", deadline=None)
@@ -27,6 +29,47 @@ def installed(folder: Path) -> str:
     said = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in those.items()) for group, those in points.items()]
     (metadata / "entry_points.txt").write_text("\n".join(said))
     return str(metadata.parent)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Order and group the tests of a suite that several processes share."""
+    if beside.is_shared(config):
+        beside.arrange(items)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Run a test when it is its turn, if others run beside it."""
+    if not beside.is_shared(item.config):
+        return (yield)
+    with beside.in_turn(item):
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Name a test as it can be asked for again: without the group that it ran in."""
+    if hasattr(report, "node"):  # it comes from another process
+        report.nodeid = report.nodeid.removesuffix("@ray").removesuffix("@clock")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Give tests that ask for no HOME an empty one, so that nothing reaches the user's."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("nobody")
+        patch.setenv("HOME", str(folder))
+        yield folder
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left(_nobodys_home: Path) -> Iterator[None]:
+    """Fail a test that leaves something behind."""
+    before = Before.look()
+    yield
+    left = before.left(_nobodys_home)
+    assert not left, f"left behind: {', '.join(left)}"
 
 
 @pytest.fixture(scope="session")

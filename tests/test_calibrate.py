@@ -373,6 +373,7 @@ def test_a_write_that_fails_leaves_the_old_file(a_run: Path, tmp_path: Path, mon
 
 
 @pytest.mark.ray
+@pytest.mark.alone
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 def test_a_run_on_ray_is_predicted_by_what_it_taught(home: Path) -> None:

@@ -69,6 +69,7 @@ def test_ranks_that_ask_together_are_served_in_turn() -> None:
 
 
 @pytest.mark.ray
+@pytest.mark.alone
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 def test_a_shared_device_gives_the_same_on_ray(tmp_path: Path) -> None:

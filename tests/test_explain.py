@@ -550,6 +550,7 @@ def test_a_run_without_a_scenario_or_with_a_strange_one_is_refused_by_name(tmp_p
 
 
 @pytest.mark.ray
+@pytest.mark.clock
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 def test_a_decode_bound_run_on_ray_is_explained_within_three_points(tmp_path: Path) -> None:
@@ -601,6 +602,7 @@ PLANTED: dict[str, tuple[dict[str, Any], float | None]] = {
 
 
 @pytest.mark.ray
+@pytest.mark.clock
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("cause", PLANTED)

@@ -274,6 +274,7 @@ class Browser:
                 f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank",
             ],
             preexec_fn=wire_up, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "HOME": str(profile)},
         )  # fmt: skip
         os.close(theirs_in)
         os.close(theirs_out)

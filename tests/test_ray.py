@@ -299,6 +299,7 @@ def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
     assert left.result["au"] is None or 0 < left.result["au"] <= 1
 
 
+@pytest.mark.alone
 def test_ray_and_the_virtual_clock_agree_on_utilisation(tmp_path: Path) -> None:
     wanted = scenario(
         train__compute={"kind": "normal", "mean": "50 ms", "stdev": "2 ms"},

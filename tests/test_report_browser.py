@@ -6,6 +6,7 @@ A page around it looks at it in frames of several widths; what it finds is in th
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -98,7 +99,7 @@ def look(tmp_path: Path) -> Callable[[rayio.Run], Seen]:
              "--disable-component-update", "--no-first-run", f"--user-data-dir={tmp_path / 'profile'}",
              "--allow-file-access-from-files", "--enable-logging=stderr", "--window-size=1500,1000",
              "--virtual-time-budget=20000", "--dump-dom", (run.path / "around.html").absolute().as_uri()],
-            capture_output=True, text=True, timeout=180, check=True,
+            capture_output=True, text=True, timeout=180, check=True, env={**os.environ, "HOME": str(tmp_path)},
         )  # fmt: skip
         assert "CONSOLE" not in done.stderr, done.stderr
         text = re.findall(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)

@@ -1,0 +1,63 @@
+"""What a test must not leave behind: processes, threads, files in HOME, another working directory or environment."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+#: Helpers that Python's multiprocessing keeps until the process ends.
+KEPT = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+
+
+def children() -> set[int]:
+    """Find this process's own children, ended or not."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # none at all, which is quick to find out
+        return set()
+    return {child.pid for child in psutil.Process().children()}
+
+
+@dataclass(frozen=True)
+class Before:
+    """What there was when a test began."""
+
+    children: set[int]
+    threads: set[threading.Thread]
+    folder: str
+    environment: dict[str, str]
+
+    @staticmethod
+    def look() -> Before:
+        """Take it all down."""
+        return Before(children(), {*threading.enumerate()}, os.getcwd(), dict(os.environ))  # noqa: PTH109
+
+    def left(self, home: Path) -> list[str]:
+        """Say what is there now that was not, and put back what can be."""
+        found = [f"the process {_said(pid)}" for pid in children() - self.children]
+        found = [one for one in found if not any(kept in one for kept in KEPT)]
+        threads = [one for one in {*threading.enumerate()} - self.threads if not one.daemon]
+        for thread in threads:
+            thread.join(2)  # one that is ending may end
+        found += [f"the thread {one.name}" for one in threads if one.is_alive()]
+        for path in home.iterdir():
+            found.append(f"{path.name} in HOME")
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if os.getcwd() != self.folder:  # noqa: PTH109
+            found.append(f"the working directory {Path.cwd()}")
+            os.chdir(self.folder)
+        changed = {*dict(os.environ).items()} ^ {*self.environment.items()}
+        names = {name for name, _ in changed} - {"PYTEST_CURRENT_TEST"}
+        return found + [f"the variable {name}" for name in sorted(names)]
+
+
+def _said(pid: int) -> str:
+    try:
+        return f"{pid} {' '.join(psutil.Process(pid).cmdline())[:200]}"
+    except psutil.Error:
+        return str(pid)
