@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -66,13 +67,13 @@ class Family:
 
 
 @pytest.fixture
-def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "scratch"
-    folder.mkdir()
+def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())  # a short path: the addresses of sockets in it must fit into 107 bytes
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     for name in (PROVIDER, SPOOL):
         monkeypatch.delenv(name, raising=False)
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
