@@ -15,6 +15,7 @@ from datasets import on_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
+import rayio
 from rayio.data.decode import PLAIN_BYTES, Decoding, compressed
 from rayio.errors import ScenarioError
 from rayio.pipeline.plan import Plan
@@ -107,7 +108,7 @@ def test_without_bytes_and_without_a_rate_it_is_refused() -> None:
     with pytest.raises(
         ScenarioError, match=r"loader\.decode=checksum: modelled storage has no bytes; give loader\.decode\."
     ):
-        Plan(real, modelled=True)
+        rayio.simulate(real)
     assert Plan(real, modelled=False).loading().decoding is not None
 
 

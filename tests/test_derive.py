@@ -229,6 +229,10 @@ def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
             {"loader": {"batch_size": 51, "partition": "replicated"}},
             "has 50 for each of them; use at most 50",
         ),
+        (
+            {"loader": {"batch_size": 2**20 + 1}, "dataset": {"num_files": 10**7}},
+            "loader.batch_size=1048577: a rank may have at most 1048576 samples a step",
+        ),
         ({"loader": {"shuffle": "block"}}, "loader.shuffle=block: give loader.shuffle_block, a number of samples"),
         ({"loader": {"shuffle": "buffer", "shuffle_block": 3}}, "give loader.shuffle_buffer, a number of samples"),
         (

@@ -105,6 +105,16 @@ def complaint_about(text: str) -> str:
         ("expect.au=0.9", 'expect.au=0.9: must be an operator (>=, <=, >, < or ==) and a number, such as ">= 0.90"'),
         ("expect.au=>= 0.9.9", "expect.au=>= 0.9.9: must be an operator"),
         ("expect=3", "expect=3: must be a mapping of metrics to conditions"),
+        (
+            "expect.samples_per_secnd=> 1",
+            "no metric is named so; did you mean samples_per_second",
+        ),
+        ("expect.zzz=> 1", "expect.zzz=> 1: no metric is named so; did you mean au"),
+        ("dataset.sample_bytes=1 PiB", "dataset.sample_bytes=1 PiB: must be at most 128 TiB"),
+        (
+            "checkpoint.path=model://c",
+            "checkpoint.path=model://c: has no bytes, and dataset.path",
+        ),
         ("name=a/b", "name=a/b: must be letters, digits"),
         ("name=" + "x" * 201, "has 201 characters; 200 are the most"),
         ("name=3", "name=3: must be letters, digits"),

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from rayio.errors import ScenarioError
 from rayio.scenario import checks, derive
 from rayio.scenario.load import load, packaged
 from rayio.scenario.model import Scenario
@@ -29,7 +28,7 @@ def validate(source: Source, overrides: Overrides = None) -> None:
 
     Example:  rayio validate my.yaml loader.num_workers=8
     """
-    scenario = _checked(source, overrides)
+    scenario = load(source, overrides or ())
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
     left_out = [
         f"{number} samples per epoch {why}"
@@ -43,6 +42,8 @@ def validate(source: Source, overrides: Overrides = None) -> None:
     )
     for text in checks.idle(scenario):
         print(f"note: {text}")
+    for text in checks.not_simulated(scenario):
+        print(f"note: rayio simulate cannot do this: {text}")
 
 
 def _steps(scenario: Scenario) -> str:
@@ -57,7 +58,7 @@ def show(source: Source, overrides: Overrides = None) -> None:
 
     Example:  rayio show unet3d-h100 cluster.nodes=4
     """
-    scenario = _checked(source, overrides)
+    scenario = load(source, overrides or ())
     print(to_yaml(scenario), end="")
     print("\n# derived")
     for name, value in checks.table(scenario).items():
@@ -106,21 +107,3 @@ def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     for command in (validate, show, scenarios, schema):
         app.command()(command)
-
-
-def _checked(source: str, overrides: list[str] | None) -> Scenario:
-    """Load a scenario and check the names in it that other rooms know: metrics and storage presets."""
-    from rayio.analyze.summary import check_names
-    from rayio.storage.presets import PRESETS
-
-    scenario = load(source, overrides or ())
-    try:
-        check_names(scenario.expect)
-    except ScenarioError as error:
-        raise ScenarioError(f"{source}: {error}") from None
-    if isinstance(scenario.storage.model, str):
-        try:
-            PRESETS[scenario.storage.model]
-        except ScenarioError as error:
-            raise ScenarioError(f"{source}: storage.model={scenario.storage.model}: {error}") from None
-    return scenario

@@ -17,7 +17,6 @@ from rayio.data.decode import Decoding
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
-from rayio.errors import ScenarioError
 from rayio.pipeline.checkpoint import Checkpointing
 from rayio.pipeline.ledger import WORD, Tally
 from rayio.pipeline.loading import Loading
@@ -25,7 +24,7 @@ from rayio.pipeline.phases import Phased, PhasedStorage
 from rayio.pipeline.queue import QueueSpec
 from rayio.pipeline.schedule import Schedule
 from rayio.pipeline.training import Training
-from rayio.scenario import checks, derive, evaluation
+from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Distribution, LogNormal
 from rayio.scenario.model import NO_TIME, Scenario, StorageParameters
@@ -46,25 +45,11 @@ class Plan:
 
     ``modelled`` says that storage is a model (always on the virtual engine). ``auto_bytes_in_flight`` is what
     ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
-
-    Raises:
-        ScenarioError: ``storage.model`` names no preset, or there are no bytes for real decoding and no rate for it.
     """
 
     scenario: Scenario
     modelled: bool
     auto_bytes_in_flight: int | None = None
-
-    def __post_init__(self) -> None:
-        model = self.scenario.storage.model
-        if isinstance(model, str):
-            try:
-                PRESETS[model]
-            except ScenarioError as error:
-                raise ScenarioError(f"storage.model={model}: {error}") from None
-        decode = self.scenario.loader.decode
-        if self.modelled and isinstance(decode, Work) and decode.rate is None:
-            raise ScenarioError(f"loader.decode={decode.kind}: modelled storage has no bytes; {checks.RATE_IS_MISSING}")
 
     @cached_property
     def world_size(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rayio.errors import ScenarioError
 from rayio.scenario import derive, evaluation
+from rayio.scenario.address import MODELLED
 from rayio.scenario.choice import Choosing
 from rayio.scenario.decode import Work
 from rayio.scenario.fields import Section, show
@@ -25,6 +26,23 @@ def check(scenario: Scenario) -> None:
     """
     for message in contradictions(scenario):
         raise ScenarioError(message)
+
+
+def check_simulated(scenario: Scenario) -> None:
+    """Refuse what no model of storage can stand in for.
+
+    Raises:
+        ScenarioError: one line that names the key, its value and what to do.
+    """
+    for message in not_simulated(scenario):
+        raise ScenarioError(message)
+
+
+def not_simulated(scenario: Scenario) -> Iterator[str]:
+    """Keys of a scenario that can be run, and not simulated without another: a line each."""
+    decode = scenario.loader.decode
+    if isinstance(decode, Work) and decode.rate is None:
+        yield f"loader.decode={decode.kind}: modelled storage has no bytes; {RATE_IS_MISSING}"
 
 
 def sections(scenario: Scenario) -> list[Section]:
@@ -65,6 +83,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield from section.contradictions()
     for kind in kinds(scenario):
         yield from kind.contradictions(scenario)
+    if loader.batch_size > derive.MAX_BATCH:
+        yield f"loader.batch_size={loader.batch_size}: a rank may have at most {derive.MAX_BATCH} samples a step"
     if train.epochs > derive.MAX_EPOCHS:
         yield f"train.epochs={train.epochs}: at most {derive.MAX_EPOCHS} are possible"
     if (steps := derive.steps_per_epoch(scenario)) > derive.MAX_STEPS:
@@ -76,6 +96,9 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         size = format_bytes(dataset.sample_bytes.expected)
         least = f"{derive.MIN_SAMPLE_BYTES} B, which hold a sample's id and digest"
         yield f"dataset.sample_bytes={size}: must be at least {least}"
+    if dataset.sample_bytes.expected > derive.MAX_SAMPLE_BYTES:
+        size = format_bytes(dataset.sample_bytes.expected)
+        yield f"dataset.sample_bytes={size}: must be at most {format_bytes(derive.MAX_SAMPLE_BYTES)}"
     if derive.dataset_bytes(scenario) > derive.MAX_BYTES:
         size = format_bytes(derive.dataset_bytes(scenario))
         yield f"{files} × dataset.sample_bytes: {size}; at most {format_bytes(derive.MAX_BYTES)} are possible"
@@ -93,6 +116,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     yield from evaluation.contradictions(scenario)
     if scenario.checkpoint is not None:
+        if scenario.checkpoint.path.startswith(MODELLED) and not dataset.is_modelled:
+            yield (
+                f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
+                "give a folder"
+            )
         yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, ranks)
     for name, value in table(scenario).items():
         is_instant = name == "read_demand" and train.compute.expected == 0

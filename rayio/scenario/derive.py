@@ -15,6 +15,10 @@ MIN_SAMPLE_BYTES = 16
 #: What a batch id has room for (see ``trace/recorder.py``).
 MAX_RANKS, MAX_EPOCHS, MAX_STEPS = 1 << 20, 1 << 12, 1 << 30
 MAX_SAMPLES = MAX_BYTES = 1 << 62
+#: Samples of one rank's step: each has at least a request, of which latencies are drawn (see ``storage/model.py``).
+MAX_BATCH = 1 << 20
+#: Beyond this a size is a mistake in the distribution, not a sample.
+MAX_SAMPLE_BYTES = 1 << 47
 #: What a clock of 64 bits in ns has room for, and half of it to spare; 146 years.
 MAX_SECONDS = (1 << 62) / 1e9
 

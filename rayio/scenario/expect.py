@@ -6,8 +6,10 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Annotated, Any
 
+from rayio.results.metrics import METRICS
 from rayio.scenario.fields import Reads, RefusedError
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -46,6 +48,9 @@ def _expectations(value: Any) -> Expectations:
         raise RefusedError('must be a mapping of metrics to conditions, such as {au: ">= 0.90"}')
     conditions = Expectations()
     for metric, condition in value.items():
+        if metric not in METRICS:
+            near = get_close_matches(str(metric), METRICS, n=3) or METRICS[:3]
+            raise RefusedError(f"no metric is named so; did you mean {', '.join(near)}?", str(metric), condition)
         if isinstance(condition, Condition):
             conditions[metric] = condition
             continue
@@ -54,7 +59,7 @@ def _expectations(value: Any) -> Expectations:
             number = float(match[2]) if match else None
         except ValueError:
             number = None
-        if not isinstance(metric, str) or match is None or number is None:
+        if match is None or number is None:
             raise RefusedError(
                 'must be an operator (>=, <=, >, < or ==) and a number, such as ">= 0.90"', str(metric), condition
             )
@@ -64,7 +69,11 @@ def _expectations(value: Any) -> Expectations:
 
 _EXPECT_SCHEMA = {
     "type": "object",
-    "additionalProperties": {"type": "string", "pattern": r"^\s*(>=|<=|==|>|<)\s*\S+\s*$"},
+    "properties": {
+        metric: {"type": "string", "pattern": r"^\s*(>=|<=|==|>|<)\s*\S+\s*$", "description": "Such as >= 0.9."}
+        for metric in METRICS
+    },
+    "additionalProperties": False,
 }
 Expect = Annotated[
     Expectations, Reads(_expectations, _EXPECT_SCHEMA, lambda value: {k: str(v) for k, v in value.items()})

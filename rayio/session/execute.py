@@ -16,7 +16,7 @@ from rayio import __version__, storage
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.live import line
 from rayio.analyze.metrics import RunShape, measure
-from rayio.analyze.summary import check_expectations, check_names
+from rayio.analyze.summary import check_expectations
 from rayio.analyze.untraced import measure_lives
 from rayio.errors import ExpectationError, LedgerError, RayioError
 from rayio.pipeline import ledger
@@ -82,8 +82,8 @@ def run(
         KeyboardInterrupt: after Ctrl-C, likewise.
     """
     scenario = resolve(source, overrides)
-    engine_named(engine)
-    check_names(scenario.expect)
+    if engine_named(engine).is_virtual:
+        checks.check_simulated(scenario)
     if collector is not None:
         from rayio.export.live import LiveExport
         from rayio.export.select import parse_live
