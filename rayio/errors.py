@@ -17,6 +17,10 @@ class ScenarioError(RayioError):
     """A scenario that cannot be: a key, a value, a unit, or values that contradict each other."""
 
 
+class ContradictionError(ScenarioError):
+    """Keys that are right one by one, and cannot be together."""
+
+
 class DataError(RayioError):
     """A dataset that does not match, or a file in it that is truncated or corrupted."""
 

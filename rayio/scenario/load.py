@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from rayio.errors import ScenarioError
+from rayio.errors import ContradictionError, ScenarioError
 from rayio.scenario import checks
 from rayio.scenario.choice import Choice, Choosing, options_of
 from rayio.scenario.explain import explain, more
@@ -60,7 +60,7 @@ def _build(layers: Sequence[Layer]) -> Scenario:
         raise ScenarioError(explain(error, data, layers)) from None
     contradictions = [*checks.contradictions(scenario)]
     if contradictions:
-        raise ScenarioError(f"{label}: {contradictions[0]}{more(len(contradictions))}")
+        raise ContradictionError(f"{label}: {contradictions[0]}{more(len(contradictions))}")
     return scenario
 
 

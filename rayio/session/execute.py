@@ -13,21 +13,18 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from rayio import __version__, storage
-from rayio.analyze.arrays import RunArrays
 from rayio.analyze.live import line
-from rayio.analyze.metrics import RunShape, measure
-from rayio.analyze.summary import check_expectations
-from rayio.analyze.untraced import measure_lives
-from rayio.errors import ExpectationError, LedgerError, RayioError
-from rayio.pipeline import ledger
+from rayio.analyze.metrics import RunShape
+from rayio.errors import RayioError
 from rayio.pipeline.engine import Site, engine_named
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.reporter import SILENT, Reporter
-from rayio.results.run_result import Books, RunResult, TraceCounts
+from rayio.results.run_result import RunResult, TraceCounts
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
+from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, prepare_files, resolve
 from rayio.session.result import Run
 from rayio.storage.address import join
@@ -184,23 +181,11 @@ class _Session:
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
         result = self._numbers(tallies)
-        if error is None:
-            books = ledger.close(self.plan.planned(), tallies).as_dict()
-        else:  # nothing to compare: how much was planned is enough
-            books = ledger.close(self.plan.planned_numbers(), tallies).as_dict() | {"even": None, "differences": []}
         lost = self.directory.lost_files
         unread = (f"span files that cannot be read: {', '.join(lost)}",) if lost else ()
-        result = replace(
-            result,
-            engine=self.engine_name,
-            scenario=self.scenario.name,
-            ledger=Books.of_json(books),
-            dropped_samples_per_epoch=derive.dropped_samples(self.scenario),
-            capped_samples_per_epoch=derive.capped_samples(self.scenario),
-            notes=(*self.notes, *result.notes, *unread),
-        )
-        verdict, code = self._verdict(error, books, result)
-        self.directory.write_result(replace(result, exit_code=code, error=verdict))
+        result = replace(result, notes=(*self.notes, *result.notes, *unread))
+        result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error)
+        self.directory.write_result(result)
         self.directory.keep_log()
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
@@ -230,14 +215,9 @@ class _Session:
                 f"{self.engine.outcome.recorded} spans were recorded and {stored} are stored: the numbers may be wrong"
             )
         spans = self.directory.spans()
-        if trace.level == "none":
-            steps = [tally.steps - tally.evaluation_steps for tally in tallies]
-            samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)
-            numbers = measure_lives(spans, self.shape, steps, samples)
-        else:
-            numbers = measure(RunArrays.of_spans(spans), self.shape)
-            if trace.level == "step":
-                self.notes.append("trace.level is step: no reader was recorded, so what was read (MiB/s) is unknown")
+        if trace.level == "step":
+            self.notes.append(OF_STEPS)
+        numbers = numbers_of(spans, self.scenario, self.shape, tallies)
         counts = TraceCounts(
             level=trace.level,
             resolution=trace.resolution,
@@ -255,21 +235,6 @@ class _Session:
             self.reporter.say(told)
             self.notes.append(told)
         return self.live_export.counts()
-
-    def _verdict(
-        self, error: BaseException | None, books: Mapping[str, Any], result: RunResult
-    ) -> tuple[str | None, int]:
-        if isinstance(error, KeyboardInterrupt):
-            return "interrupted", 130
-        if isinstance(error, RayioError):
-            return str(error), error.exit_code
-        if error is not None:
-            return f"{type(error).__name__}: {error}", 1
-        if not books["even"]:
-            return f"the ledger is not even: {'; '.join(books['differences'][:3])}", LedgerError.exit_code
-        if unmet := check_expectations(self.scenario.expect, result):
-            return "; ".join(unmet), ExpectationError.exit_code
-        return None, 0
 
 
 def _first_error(*calls: Callable[[], None]) -> BaseException | None:

@@ -1,0 +1,98 @@
+"""What a run came to, once its roles are done: the numbers, the books, what was expected; on disk or in memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from rayio.analyze.arrays import RunArrays
+from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.summary import check_expectations
+from rayio.analyze.untraced import measure_lives
+from rayio.errors import ExpectationError, LedgerError, RayioError
+from rayio.pipeline import ledger
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.recording import bounded, threads_note
+from rayio.pipeline.simulation import simulate
+from rayio.results.run_result import Books, RunResult, TraceCounts
+from rayio.scenario import checks, derive
+from rayio.scenario.model import Scenario
+from rayio.trace.recorder import Recorder
+from rayio.trace.span import schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+OF_STEPS = "trace.level is step: no reader was recorded, so what was read (MiB/s) is unknown"
+
+
+def in_memory(scenario: Scenario) -> RunResult:
+    """Run a scenario on the virtual clock and give its result, the one of ``rayio simulate``; nothing is written.
+
+    Raises:
+        RayioError: the scenario cannot run, or a role failed.
+    """
+    checks.check_simulated(scenario)
+    plan = bounded(Plan(scenario, modelled=True))
+    recorder = Recorder(resolution_ns=scenario.trace.resolution_ns)
+    tallies = [Tally(rank) for rank in range(plan.world_size)]
+    simulate(plan, recorder, tallies)
+    table = recorder.drain()
+    spans = schema().empty_table() if table is None else table
+    result = numbers_of(spans, scenario, RunShape.of(scenario), tallies)
+    trace, recorded = scenario.trace, recorder.recorded
+    counts = TraceCounts(level=trace.level, resolution=trace.resolution, recorded=recorded, stored=recorded)
+    notes = (*checks.idle(scenario), *([OF_STEPS] if trace.level == "step" else ()), *threads_note(plan, "virtual"))
+    return conclude(replace(result, trace=counts, notes=(*notes, *result.notes)), scenario, plan, "virtual", tallies)
+
+
+def numbers_of(spans: pa.Table, scenario: Scenario, shape: RunShape, tallies: list[Tally]) -> RunResult:
+    """Measure what spans say of a run; without spans of steps, what its ranks had consumed."""
+    if scenario.trace.level != "none":
+        return measure(RunArrays.of_spans(spans), shape)
+    steps = [tally.steps - tally.evaluation_steps for tally in tallies]
+    samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)
+    return measure_lives(spans, shape, steps, samples)
+
+
+def conclude(
+    result: RunResult,
+    scenario: Scenario,
+    plan: Plan,
+    engine: str,
+    tallies: list[Tally],
+    error: BaseException | None = None,
+) -> RunResult:
+    """Close the books of a run and judge it; ``error`` is what ended it, if something did."""
+    if error is None:
+        books = Books.of_json(ledger.close(plan.planned(), tallies).as_dict())
+    else:  # nothing to compare: how much was planned is enough
+        books = Books.of_json(ledger.close(plan.planned_numbers(), tallies).as_dict())
+        books = replace(books, even=None, differences=())
+    result = replace(
+        result,
+        engine=engine,
+        scenario=scenario.name,
+        ledger=books,
+        dropped_samples_per_epoch=derive.dropped_samples(scenario),
+        capped_samples_per_epoch=derive.capped_samples(scenario),
+    )
+    verdict, code = _verdict(error, books, scenario, result)
+    return replace(result, exit_code=code, error=verdict)
+
+
+def _verdict(
+    error: BaseException | None, books: Books, scenario: Scenario, result: RunResult
+) -> tuple[str | None, int]:
+    if isinstance(error, KeyboardInterrupt):
+        return "interrupted", 130
+    if isinstance(error, RayioError):
+        return str(error), error.exit_code
+    if error is not None:
+        return f"{type(error).__name__}: {error}", 1
+    if not books.even:
+        return f"the ledger is not even: {'; '.join(books.differences[:3])}", LedgerError.exit_code
+    if unmet := check_expectations(scenario.expect, result):
+        return "; ".join(unmet), ExpectationError.exit_code
+    return None, 0
