@@ -103,6 +103,11 @@ def _fields(record: type[Record]) -> tuple[Field[Any], ...]:
     return fields(cast(Any, record))
 
 
+def _must_be_there(each: Field[Any]) -> bool:
+    """Say whether a file must have a field: what came later, or is left out when unknown, it may lack."""
+    return each.default is MISSING or bool(each.metadata["is_required"])
+
+
 def _plain(held: Any) -> Any:
     if isinstance(held, Record):
         return held.as_json()
@@ -137,7 +142,7 @@ def _read_record(record: type[Record], content: Any, path: str) -> Record:
         place = f"{path}.{each.name}" if path else each.name
         if each.name in content:
             read[each.name] = _read(_hints(record)[each.name], content[each.name], place)
-        elif each.default is MISSING or each.metadata["is_required"]:
+        elif _must_be_there(each):
             raise DamagedRecordError(f"it has no {place}")
     return record(**read)
 
@@ -183,7 +188,7 @@ def _object_schema(record: type[Record], definitions: Json) -> Json:
             k for k in _choices(_hints(record)[each.name]) if k is not NoneType or not each.metadata["can_be_absent"]
         ]
         properties[each.name] = described | _kinds_schema(kinds, definitions)
-    required = [each.name for each in _fields(record) if not each.metadata["can_be_absent"]]
+    required = [each.name for each in _fields(record) if _must_be_there(each)]
     about = (record.__doc__ or "").split("\n\n")[0].replace("\n", " ")
     return {"type": "object", "description": about, "properties": properties, "required": required}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +33,18 @@ def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) 
     Raises:
         ScenarioError: one line with file, key path, value and what is allowed.
     """
+    return loading(source)(overrides)
+
+
+def loading(source: str | Path) -> Callable[[Sequence[str] | Mapping[str, Any]], Scenario]:
+    """Read a scenario's files once; what it returns applies overrides to them, as often as wanted (see :func:`load`).
+
+    Raises:
+        ScenarioError: one line with file, key path, value and what is allowed.
+    """
     path, label = find(source)
     layers = _chain(path, label, ())
-    layers += [_override(text, label) for text in _pairs(overrides)]
-    return _build(layers)
+    return lambda overrides: _build([*layers, *(_override(pair, label) for pair in _pairs(overrides))])
 
 
 def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
@@ -136,11 +144,11 @@ def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]
         key, equals, value = text.partition("=")
         if not equals:
             raise ScenarioError(f"override {text}: no '='; write section.key=value, such as loader.batch_size=8")
-        pairs.append((key.strip(), _value(value)))
+        pairs.append((key.strip(), parsed(value)))
     return pairs
 
 
-def _value(text: str) -> Any:
+def parsed(text: str) -> Any:
     """Read a value as YAML; what YAML cannot read, such as ``>= 0.9``, is text."""
     try:
         return yaml.safe_load(text)
