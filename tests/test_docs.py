@@ -14,6 +14,8 @@ from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, 
 
 from rayio.cli import application
 from rayio.scenario.load import load
+from rayio.scenario.reference import to_markdown
+from rayio.scenario.write import json_schema
 
 RUNNABLE = [page for page in PAGES if any(block.is_run for block in blocks(page))]
 ON_RAY = [page for page in RUNNABLE if "<!-- ray -->" in PAGES[page].read_text()]
@@ -122,6 +124,15 @@ def test_numbers_from_benchmarks_are_those_of_the_benchmarks() -> None:
     assert len(numbers) > 20
     unknown = {number for number in map(str.strip, numbers) if len(number) > 2 and number not in measured}
     assert not unknown, f"not in benchmarks/README.md: {sorted(unknown)}"
+
+
+def test_the_scenario_reference_is_that_of_the_schema_and_leaves_no_key_unexplained() -> None:
+    page = to_markdown(json_schema())
+    assert page == PAGES["docs/scenario.md"].read_text(), "stale: rayio schema --markdown > docs/scenario.md"
+    assert not re.findall(r"(?m)^\| `.*\|\s*\|$", page)
+    rows = re.findall(r"(?m)^\| `([\w.]+)` \|", page)
+    assert {"name", "train.compute", "dataset.eval.num_files", "checkpoint.every.steps", "lognormal"} <= {*rows}
+    assert len(rows) > 80
 
 
 def test_every_command_is_described() -> None:

@@ -90,11 +90,21 @@ class Described(StrEnum):
 
 def schema(
     of: Annotated[Described, typer.Argument(help="scenario, or result: what result.json holds.")] = Described.SCENARIO,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the schema of scenarios as a page to read.")
+    ] = False,
 ) -> None:
     """Print the JSON Schema of scenarios, for editors, or of results.
 
     Example:  rayio schema > scenario.schema.json
     """
+    if markdown:
+        from rayio.scenario.reference import to_markdown
+
+        if of is not Described.SCENARIO:
+            raise typer.BadParameter(f"--markdown shows the schema of scenarios, not of a {of.value}")
+        print(to_markdown(json_schema()), end="")
+        return
     if of is Described.RESULT:
         from rayio.results.run_result import result_schema
 

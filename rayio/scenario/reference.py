@@ -1,0 +1,183 @@
+"""The JSON Schema of scenarios as a page to read: a table of keys for each section."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+from rayio.units import format_bytes
+
+_INTRODUCTION = """\
+# Scenario reference
+
+Every key of a scenario: what may stand there, what is taken when it is left out, and what it means. `rayio schema
+--markdown` prints this page, with the kinds of other packages that are installed; `rayio schema` prints the JSON Schema
+behind it. [Writing a scenario](scenarios.md) shows how the keys go together, and `rayio show` what they come to.
+
+A *quantity* is a number with a unit: `4 MiB` or `4 MB` (bytes), `323 ms` or `2 min` (time), `3 GB/s` (bytes per
+second). A bare number is bytes, seconds or bytes per second.
+"""
+
+_DISTRIBUTIONS = """\
+## Distributions
+
+Where a table says *distribution*, a quantity stands for that value always, and a mapping for one that is drawn anew
+each time. Draws follow from `seed`, so that equal scenarios draw equal values on every engine.
+"""
+
+Schema = Mapping[str, Any]
+
+
+def to_markdown(schema: Schema) -> str:
+    """A page of Markdown: each section of a scenario as a heading and a table of its keys.
+
+    Args:
+        schema: the JSON Schema of scenarios, as ``json_schema`` gives it.
+    """
+    page = _Page(schema.get("$defs", {}))
+    plain = {key: inner for key, inner in schema["properties"].items() if page.section(inner) is None}
+    lines = [_INTRODUCTION, "## The scenario itself", "", *page.table(plain, "", required=("name",))]
+    for key, inner in schema["properties"].items():
+        if (section := page.section(inner)) is not None:
+            about = section.get("description", "")
+            lines += ["", f"## {key}", "", _prose(about), "", *page.table(section["properties"], f"{key}.")]
+            lines += page.variants(section["properties"], f"{key}.")
+    lines += ["", _DISTRIBUTIONS, "| kind | keys | meaning |", "|---|---|---|"]
+    lines += [f"| `{kind['properties']['kind']['const']}` | {_keys(kind)} | {_about(kind)} |" for kind in page.kinds]
+    return "\n".join(lines) + "\n"
+
+
+class _Page:
+    """What tables need to know of the whole schema."""
+
+    def __init__(self, definitions: Schema) -> None:
+        self._definitions = definitions
+        #: The kinds of a distribution, as the first key that takes one has them.
+        self.kinds: list[Schema] = []
+
+    def section(self, value: Schema) -> Schema | None:
+        """The section that a key holds, also one that may be left out as none."""
+        for part in (value, *value.get("anyOf", ())):
+            if "$ref" in part:
+                found: Schema = self._definitions[part["$ref"].rpartition("/")[2]]
+                return found
+        return None
+
+    def table(self, properties: Schema, prefix: str, *, required: Collection[str] | None = None) -> list[str]:
+        """The keys of a section as a table; sections in it have dotted keys."""
+        lines = ["| key | value | default | meaning |", "|---|---|---|---|"]
+        for key, value in self._flat(properties, ""):
+            default = "" if required is not None and key not in required else "*required*"
+            default = _default(key, value["default"]) if "default" in value else default
+            lines.append(f"| `{prefix}{key}` | {self._value(value)} | {default} | {_prose(_described(value))} |")
+        return lines
+
+    def variants(self, properties: Schema, prefix: str) -> Iterator[str]:
+        """For each key of a section that can hold mappings of several kinds: what they mean, and their own keys."""
+        for key, value in self._flat(properties, ""):
+            kinds = [part for part in value.get("anyOf", ()) if "title" in part and not self._is_distribution(part)]
+            if kinds:
+                yield from ("", f"### {prefix}{key}", "")
+            yield from (f"- `{_name(part)}`: {_prose(_described(part))}" for part in kinds)
+            for part in kinds:
+                if inner := {name: one for name, one in part.get("properties", {}).items() if name != "kind"}:
+                    yield from ("", f"Keys of `{_name(part)}`:", "", *self.table(inner, ""))
+
+    def _flat(self, properties: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
+        for key, value in properties.items():
+            if (section := self.section(value)) is not None:
+                if "anyOf" in value:
+                    yield prefix + key, value
+                yield from self._flat(section["properties"], f"{prefix}{key}.")
+            else:
+                yield prefix + key, value
+
+    def _value(self, value: Schema) -> str:
+        """What may stand there, in words."""
+        said: list[str] = []
+        for part in value.get("anyOf", [value]):
+            for text in self._part(part):
+                if text not in said:
+                    said.append(text)
+        if "number" in said and "text" in said:
+            said = [text for text in said if text not in ("number", "text")]
+            said.insert(0, "quantity")
+        if "distribution" in said:
+            said = ["[distribution](#distributions)", *(t for t in said if t not in ("distribution", "quantity"))]
+        return ", ".join(said)
+
+    def _part(self, part: Schema) -> list[str]:
+        if "enum" in part:
+            return [_shown(name) for name in part["enum"]]
+        if "const" in part:
+            return [_shown(part["const"])]
+        if "$ref" in part:
+            return ["a mapping"]
+        match part.get("type"):
+            case "integer":
+                return [f"whole number from {part['minimum']} on" if "minimum" in part else "whole number"]
+            case "number":
+                return ["number"]
+            case "string":
+                return ["text"]
+            case "null":
+                return ["`none`"]
+            case "array":
+                return ["list"]
+            case "object" if self._is_distribution(part):
+                if part not in self.kinds:
+                    self.kinds.append(part)
+                return ["distribution"]
+            case "object":
+                name = _name(part)
+                return [f"`{name}`"] if "…" in name else []
+        return ["anything"]
+
+    def _is_distribution(self, part: Schema) -> bool:
+        """Distributions are the kinds that are described by their kind, and have no name of a class."""
+        return "title" not in part and "kind" in part.get("properties", {})
+
+
+def _described(value: Schema) -> str:
+    return str(value.get("description", ""))
+
+
+def _name(part: Schema) -> str:
+    """A mapping of some kind, as it is written; by its kind alone where it has no other key."""
+    properties = part.get("properties", {})
+    kind, inner = properties.get("kind", {}).get("const"), [key for key in properties if key != "kind"]
+    if kind is not None:
+        return f"{{kind: {kind}, …}}" if inner else kind
+    return f"{{{inner[0]}: …}}" if len(inner) == 1 else "{…}"
+
+
+def _about(kind: Schema) -> str:
+    return _prose(_described(kind["properties"]["kind"]))
+
+
+def _keys(kind: Schema) -> str:
+    return ", ".join(f"`{key}`" for key in kind["properties"] if key != "kind")
+
+
+def _prose(text: str) -> str:
+    """A description in one line, with code as Markdown has it."""
+    return " ".join(text.replace("``", "`").split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def _shown(value: Any) -> str:
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def _default(key: str, default: Any) -> str:
+    if default is None:
+        return "`none`"
+    if isinstance(default, Mapping):
+        filled = {name: inner for name, inner in default.items() if inner is not None}
+        if filled.keys() == {"kind", "value"}:
+            return f"`{filled['value']:g}`"
+        if [*filled] == ["kind"]:
+            return f"`{filled['kind']}`"
+        return "`{" + ", ".join(f"{name}: {inner}" for name, inner in filled.items()) + "}`"
+    if isinstance(default, (int, float)) and not isinstance(default, bool):
+        return f"`{format_bytes(default)}`" if key.endswith("bytes") and default else f"`{default:g}`"
+    return _shown(default) if default != "" else ""
