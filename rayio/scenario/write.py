@@ -26,10 +26,21 @@ def _without_null(value: Any) -> Any:
 def json_schema() -> dict[str, Any]:
     """Give the JSON Schema of a scenario file: with ``extends``, and nothing required that a base may provide."""
     schema: dict[str, Any] = _without_required(Scenario.model_json_schema())
+    definitions: dict[str, Any] = {}
+    schema = {**_without_definitions(schema, definitions), "$defs": definitions}
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     extends = {"type": "string", "description": "A file or packaged scenario that this one builds on."}
     schema["properties"] = {"extends": extends, **schema["properties"]}
     return schema
+
+
+def _without_definitions(value: Any, definitions: dict[str, Any]) -> Any:
+    """Collect the definitions of kinds that stand inside, for references mean those of the whole."""
+    if isinstance(value, dict):
+        for name, inner in value.get("$defs", {}).items():
+            definitions[name] = _without_definitions(inner, definitions)
+        return {key: _without_definitions(inner, definitions) for key, inner in value.items() if key != "$defs"}
+    return [_without_definitions(item, definitions) for item in value] if isinstance(value, list) else value
 
 
 def _without_required(value: Any) -> Any:

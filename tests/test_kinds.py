@@ -1,0 +1,269 @@
+"""Kinds that scenarios choose by name: ours, and those that another package adds."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import installed
+
+import rayio
+from rayio.data.sampler import Sampler
+from rayio.errors import ScenarioError
+from rayio.kinds import REGISTRIES, STORAGES
+from rayio.scenario import checks
+from rayio.scenario.choice import Choosing, options_of
+from rayio.scenario.load import build, load
+from rayio.scenario.model import Scenario
+from rayio.scenario.write import json_schema, to_yaml
+
+TOY = Path(__file__).parent / "toy"
+
+USED = """\
+name: toys
+dataset: {path: toy://data, format: toy, gap: 8 B, num_files: 6, samples_per_file: 8, sample_bytes: 100 B}
+loader: {batch_size: 4, num_workers: 2, shuffle: rotate, rotate_by: 3}
+storage: {model: toy-tape}
+train: {epochs: 2, compute: 100 us}
+checkpoint: {every: {epochs: 1}, path: toy://saved, model: {bytes: 1 KB}}
+cluster: {ranks_per_node: 2}
+"""
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Iterator[Path]:
+    """The toy package as installed, and a folder to work in."""
+    with pytest.MonkeyPatch.context() as patch:
+        for registry in REGISTRIES:
+            patch.setattr(registry, "_found", {})
+        site = installed(tmp_path, TOY / "pyproject.toml")
+        patch.syspath_prepend(site)
+        patch.syspath_prepend(str(TOY))
+        patch.setenv("RAYIO_TOY", str(tmp_path / "elsewhere"))
+        patch.chdir(tmp_path)
+        (tmp_path / "toys.yaml").write_text(USED)
+        yield tmp_path
+
+
+def complaint(text: str) -> str:
+    """The line that a scenario is refused with."""
+    with pytest.raises(ScenarioError) as refused:
+        build(yaml.safe_load(text), "toys.yaml")
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+def test_another_packages_kinds_are_chosen_in_a_scenario_and_used_in_a_run(toy: Path) -> None:
+    run = rayio.run("toys.yaml", engine="local", out="run")
+    assert run.result.ledger is not None
+    assert run.result.ledger.even
+    assert run.result.steps == 2 * 2 * 6
+    files = sorted((toy / "elsewhere" / "data" / "000000").iterdir())
+    assert [file.stat().st_size for file in files] == [8 * (8 + 100)] * 6
+    assert files[0].suffix == ".toy"
+    assert len([*(toy / "elsewhere" / "saved").rglob("*.bin")]) == 2
+    spans = run.spans()
+    assert spans[spans.name == "read"].bytes.sum() == 2 * 48 * (8 + 100)
+    # Each epoch's order is that of the files, from a multiple of three on.
+    for epoch in range(2):
+        batch = Sampler.from_scenario(load("toys.yaml")).batch(epoch, 0, 0).samples.tolist()
+        assert batch[0] % 3 == 0
+        assert batch == [(batch[0] + place) % 48 for place in range(4)]
+
+
+def test_a_model_of_storage_from_another_package_takes_the_time_it_says(toy: Path) -> None:
+    run = rayio.simulate("toys.yaml", out="simulated")
+    # Each of a batch's four samples is a request of its own, which waits 50 ms for its first byte.
+    reads = run.spans().query("name == 'read'").duration_ns
+    assert reads.min() >= 4 * 50e6
+    assert reads.min() < 4 * 51e6
+
+
+def test_its_options_are_typed_values_that_are_written_shown_and_in_the_schema(toy: Path) -> None:
+    scenario = load("toys.yaml")
+    assert dict(scenario.dataset.options) == {"gap": 8}
+    assert dict(scenario.loader.shuffle_options) == {"rotate_by": 3}
+    written = to_yaml(scenario)
+    assert "gap: 8 B" in written
+    assert build(yaml.safe_load(written)) == scenario
+    assert checks.table(scenario)["gap_bytes"] == 64
+    assert load("toys.yaml", ["dataset.samples_per_file=1", "dataset.num_files=48"]).dataset != scenario.dataset
+    idle = checks.idle(load("toys.yaml", ["dataset.samples_per_file=1", "dataset.num_files=48"]))
+    assert "dataset.gap: a file of one sample has it before the first" in idle
+    schema = json_schema()["$defs"]
+    assert "toy" in schema["Dataset"]["properties"]["format"]["enum"]
+    assert schema["Dataset"]["properties"]["gap"]["description"].startswith("Of format toy: Bytes of nothing")
+    assert "rotate" in schema["Loader"]["properties"]["shuffle"]["enum"]
+    assert schema["Loader"]["properties"]["rotate_by"]["minimum"] == 1
+
+
+def test_the_commands_of_a_new_process_know_it(toy: Path) -> None:
+    def rayio_says(*arguments: str) -> str:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "HOME": str(toy)}
+        done = subprocess.run(
+            [sys.executable, "-m", "rayio", *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert rayio_says("validate", "toys.yaml").startswith("toys.yaml: ok: 2 ranks × 12 steps, 48 samples")
+    assert "# gap_bytes: 64 B\n" in (shown := rayio_says("show", "toys.yaml"))
+    assert "# storage.model toy-tape: assumed: a tape that is wound already\n" in shown
+    assert json.loads(rayio_says("schema"))["$defs"]["Dataset"]["properties"]["gap"]
+    rayio_says("generate", "toys.yaml")
+    assert len([*(toy / "elsewhere" / "data").rglob("*.toy")]) == 6
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"dataset.gap": "3 s"}, "toys.yaml: override: dataset.gap=3 s: unknown unit 's'; bytes are written in"),
+        ({"dataset.gap": "2 MiB"}, "toys.yaml: dataset.gap=2097152: must be at most 1 MiB"),
+        ({"dataset.gpa": 1}, "dataset.gpa=1: no such key; did you mean gap?"),
+        ({"dataset.chunk": 4096}, "dataset.chunk=4096: only hdf5 has chunk, not toy"),
+        ({"dataset.format": "npz", "dataset.gap": 9}, "dataset.gap=9: only toy has gap, not npz"),
+        ({"loader.rotate_by": 0}, "loader.rotate_by=0: must be a whole number of at least 1"),
+        ({"dataset.options": {"gap": 1}}, "dataset.options={gap: 1}: no such key"),
+        ({"dataset.path": "toys://x"}, "unknown scheme toys://; give a path or model://<name>, toy://..."),
+        ({"dataset.format": "toys"}, "dataset.format=toys: must be npz, hdf5, tfrecord"),
+    ],
+)
+def test_misuse_of_it_is_refused_as_misuse_of_ours(toy: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        load("toys.yaml", changes)
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_choosing_another_kind_leaves_the_old_ones_options_behind(toy: Path) -> None:
+    plain = load("toys.yaml", ["dataset.format=npz", "loader.shuffle=global"])
+    assert dict(plain.dataset.options) == dict(plain.loader.shuffle_options) == {}
+    assert not plain.loader.unused_options
+
+
+BROKEN = """\
+[project]
+name = "rayio-broken"
+version = "0.3"
+[project.entry-points."rayio.format"]
+absent = "a_module_that_is_not_there:Format"
+half = "half_a_format:Half"
+toy = "half_a_format:Half"
+[project.entry-points."rayio.storage"]
+absent = "a_module_that_is_not_there:Store"
+"""
+
+
+def test_a_package_that_cannot_be_used_is_named_with_its_error(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (toy / "broken").mkdir()
+    (toy / "broken.toml").write_text(BROKEN)
+    (toy / "half_a_format.py").write_text("class Half:\n    extension = '.half'\n")
+    monkeypatch.syspath_prepend(str(toy))
+    monkeypatch.syspath_prepend(installed(toy / "broken", toy / "broken.toml"))
+
+    def using(format: str) -> str:
+        return USED.replace("format: toy, gap: 8 B", f"format: {format}")
+
+    assert complaint(using("absent")) == (
+        "toys.yaml: dataset.format=absent: format 'absent' of package rayio-broken 0.3 (a_module_that_is_not_there:"
+        "Format) cannot be used: ModuleNotFoundError: No module named 'a_module_that_is_not_there'"
+    )
+    assert complaint(using("half")).endswith("it has no file_bytes and no write and no requests and no read")
+    assert complaint(using("toy")).endswith(
+        "is in package rayio-broken 0.3 and package rayio-toy 1.0; uninstall one of them"
+    )
+    assert "ModuleNotFoundError" in complaint(using("npz").replace("toy://data", "absent://data"))
+    # One that is not asked for is in nobody's way.
+    assert build(yaml.safe_load(using("npz"))).dataset.format == "npz"
+    assert "chunk" in json_schema()["$defs"]["Dataset"]["properties"]
+
+
+#: A scenario of each kind of section, to put kinds into.
+PLAIN: dict[str, Any] = {
+    "name": "plain",
+    "dataset": {"path": "data/x", "num_files": 8, "samples_per_file": 4, "sample_bytes": "1 KB"},
+    "loader": {"batch_size": 2},
+    "train": {"compute": "1 ms"},
+}
+#: Where a registry's names are written, beside which their options stand.
+CHOICES = [
+    (section, choice)
+    for section, field in Scenario.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, Choosing)
+    for choice in field.annotation.choices
+]
+#: For every option of ours a value that is no default.
+GIVEN: dict[str, Any] = {"chunk": "4 KiB", "shuffle_block": 3, "shuffle_buffer": 5}
+OPTIONS = [
+    (section, choice, name, key)
+    for section, choice in CHOICES
+    for name in choice.registry
+    for key in options_of(choice.registry[name]).model_fields
+]
+
+
+def with_(section: str, **keys: Any) -> dict[str, Any]:
+    return {**PLAIN, section: {**PLAIN[section], **keys}}
+
+
+def properties(schema: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every key that a schema knows, by the way to it."""
+    if isinstance(schema, dict):
+        for key, inner in schema.get("properties", {}).items():
+            yield f"{path}.{key}", inner
+        for key, inner in schema.items():
+            yield from properties(inner, f"{path}.{key}")
+    elif isinstance(schema, list):
+        for inner in schema:
+            yield from properties(inner, path)
+
+
+def test_every_kind_is_in_the_schema() -> None:
+    text = json.dumps(json_schema())
+    for registry in REGISTRIES:
+        for name in registry:
+            assert registry is STORAGES or f'"{name}"' in text, f"{registry.group} {name}"
+
+
+def test_every_key_of_the_schema_has_a_description_and_the_schema_is_one() -> None:
+    schema = json_schema()
+    found = [*properties(schema)]
+    assert len(found) > 100
+    sections = {f"#/$defs/{name}" for name, inner in schema["$defs"].items() if "description" in inner}
+    assert [
+        path for path, inner in found if not {"description", "const"} & {*inner} | {inner.get("$ref")} & sections
+    ] == []
+    pytest.importorskip("jsonschema").Draft202012Validator.check_schema(schema)
+
+
+@pytest.mark.parametrize(("section", "choice", "name", "key"), OPTIONS, ids=lambda value: str(value)[:20])
+def test_an_option_belongs_to_its_kind(section: str, choice: Any, name: str, key: str) -> None:
+    chosen = build(with_(section, **{choice.key: name, key: GIVEN[key]}))
+    value = getattr(getattr(getattr(chosen, section), choice.field), key)
+    assert value not in (None, options_of(choice.registry[name]).model_fields[key].default), "GIVEN has another value"
+    assert build(yaml.safe_load(to_yaml(chosen))) == chosen
+    assert hash(pickle.loads(pickle.dumps(chosen))) == hash(chosen)
+    for other in choice.registry:
+        others = options_of(choice.registry[other]).model_fields
+        beside = with_(section, **{choice.key: other, key: GIVEN[key], **{of: GIVEN[of] for of in others}})
+        if key not in others and choice.spare:
+            assert any(f"{section}.{key}=" in line and "nothing asks" in line for line in checks.idle(build(beside)))
+        elif key not in others:
+            with pytest.raises(ScenarioError, match=f"only .*{name}.* has {key}, not {other}"):
+                build(beside)
+
+
+@pytest.mark.parametrize("section", sorted({section for section, _ in CHOICES}))
+def test_no_option_has_the_name_of_a_key_of_its_section(section: str) -> None:
+    kind = Scenario.model_fields[section].annotation
+    assert isinstance(kind, type)
+    assert issubclass(kind, Choosing)
+    assert not {*kind.options_there_are()} & {*kind.model_fields}
