@@ -76,7 +76,6 @@ def test_ten_random_kills_leave_the_ledger_even(tmp_path: Path, overrides: dict[
     assert done.exit_code == 0
     books = done.result["ledger"]
     assert books["even"]
-    assert books["skipped_steps"] == books["redone_steps"] == 0
     spans = done.spans()
     waits = spans[spans["name"] == "data_wait"].sort_values("start_ns")
     for rank in (0, 1):

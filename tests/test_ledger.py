@@ -141,7 +141,7 @@ def test_a_batch_delivered_a_second_time_shows() -> None:
     ids = meant()[Where(0, 1, 3)]
     tallies[0].add(Delivery(1, 3, 0, len(ids), 2000, sample_digest(1, 0, 3, ids)))
     (difference,) = close(PLAN.planned(), tallies).differences
-    assert difference == "rank 0: 24 steps and 48 samples were planned, 25 and 50 delivered, 0 and 0 skipped"
+    assert difference == "rank 0: 24 steps and 48 samples were planned, 25 and 50 delivered"
 
 
 def test_a_batch_delivered_twice_in_the_place_of_another_shows() -> None:
@@ -155,7 +155,7 @@ def test_a_batch_delivered_twice_in_the_place_of_another_shows() -> None:
 
 def test_a_rank_that_said_nothing_is_missed() -> None:
     ledger = close(PLAN.planned(), book(meant())[:1])
-    assert ledger.differences == ("rank 1: 24 steps and 48 samples were planned, 0 and 0 delivered, 0 and 0 skipped",)
+    assert ledger.differences == ("rank 1: 24 steps and 48 samples were planned, 0 and 0 delivered",)
     assert ledger.delivered_steps == 24
 
 
@@ -163,48 +163,6 @@ def test_a_rank_that_nobody_planned_shows() -> None:
     ledger = close(PLAN.planned(), [*book(meant()), Tally(7, steps=1, samples=2)])
     assert not ledger.even
     assert "rank 7" in ledger.differences[0]
-
-
-def with_skips(steps: int, samples: int) -> Ledger:
-    """Lose the last batch of rank 1 and book so much as skipped."""
-    found = meant()
-    lost = found.pop(Where(1, 1, 11))
-    tallies = book(found)
-    tallies[1].skipped_steps, tallies[1].skipped_samples = steps, samples
-    tallies[1].skipped_digest = sample_digest(1, 1, 11, lost)
-    return close(PLAN.planned(), tallies)
-
-
-def test_what_was_skipped_and_booked_so_is_even() -> None:
-    ledger = with_skips(1, 2)
-    assert ledger.even
-    assert (ledger.delivered_steps, ledger.skipped_steps) == (47, 1)
-    assert (ledger.delivered_samples, ledger.skipped_samples) == (94, 2)
-
-
-def test_a_foreign_sample_shows_beside_skipped_ones() -> None:
-    found = meant()
-    lost = found.pop(Where(1, 1, 11))
-    found[Where(1, 0, 0)] = found[Where(1, 0, 0)] + 1
-    tallies = book(found)
-    tallies[1].skipped_steps, tallies[1].skipped_samples = 1, 2
-    tallies[1].skipped_digest = sample_digest(1, 1, 11, lost)
-    assert not close(PLAN.planned(), tallies).even
-
-
-@pytest.mark.parametrize(("steps", "samples"), [(0, 0), (0, 2), (1, 0), (1, 1), (2, 2), (2, 4)])
-def test_skips_that_do_not_make_up_for_what_is_missing_show(steps: int, samples: int) -> None:
-    (difference,) = with_skips(steps, samples).differences
-    assert difference.endswith(f"23 and 46 delivered, {steps} and {samples} skipped")
-
-
-def test_steps_done_again_after_a_restart_are_counted_apart() -> None:
-    tallies = book(meant())
-    tallies[0].redone_steps = 5
-    ledger = close(PLAN.planned(), tallies)
-    assert ledger.even
-    assert ledger.redone_steps == 5
-    assert ledger.delivered_steps == 48
 
 
 def test_digests_stay_within_64_bits() -> None:

@@ -262,7 +262,7 @@ def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> No
     trace.rank(0, [("startup", 10), *step * 12])
     for name in ("eval_data_wait", "eval_compute"):
         trace.add("rank", name, 110, 115, 1, rank=0, epoch=1, step=0)
-    for name in ("read", "decode", "collate", "write", "fsync"):
+    for name in ("read", "decode", "write", "fsync"):
         trace.add("reader", name, 300, 305, rank=0)
     measured = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 12))
     # Blocks of one step: DLIO's formula has nothing to say.

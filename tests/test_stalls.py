@@ -64,10 +64,10 @@ def test_where_a_rank_has_no_step_in_the_window_shares_are_of_all_time_and_still
 
 def test_a_wait_is_cut_at_its_batchs_stage_boundaries() -> None:
     trace = story()
-    work(trace, 0, ("open", 5, 12), ("read", 12, 40), ("retry", 40, 44), ("decode", 44, 70), ("collate", 70, 73))
+    work(trace, 0, ("open", 5, 12), ("read", 12, 40), ("retry", 40, 44), ("decode", 44, 73))
     lease(trace, 0, 0, 90)
     expected = {
-        "unleased": 5, "open": 7, "read": 28, "retry": 4, "decode": 26, "collate": 3, "put": 17, "handoff": 10,
+        "unleased": 5, "open": 7, "read": 28, "retry": 4, "decode": 29, "put": 17, "handoff": 10,
     }  # fmt: skip
     assert of_wait(attribute(trace.spans)) == expected
 
@@ -139,9 +139,9 @@ def test_what_a_killed_reader_took_along_is_unrecorded() -> None:
 
 def test_a_late_wake_up_belongs_to_what_was_slept_and_a_gap_to_what_was_before_it() -> None:
     trace = story()
-    work(trace, 0, ("read", 0, 20), ("decode", 25, 50), ("overshoot", 50, 53), ("collate", 53, 60))
+    work(trace, 0, ("read", 0, 20), ("decode", 25, 50), ("overshoot", 50, 53))
     lease(trace, 0, 0, 60)
-    assert of_wait(attribute(trace.spans)) == {"read": 25, "decode": 28, "collate": 7, "handoff": 40}
+    assert of_wait(attribute(trace.spans)) == {"read": 25, "decode": 28, "put": 7, "handoff": 40}
 
 
 def test_a_rank_that_reads_itself_is_its_own_worker() -> None:

@@ -61,7 +61,7 @@ unet3d-small on the ray engine: 24 steps of 2 ranks together, 1.70 s
   data_wait         22       4 ms       4 ms       4 ms       4 ms       4 ms
   compute           22      95 ms      95 ms      95 ms      95 ms      95 ms
 
-  ledger even: 168 of 168 planned samples delivered, 0 skipped, 24 MiB
+  ledger even: 168 of 168 planned samples delivered, 24 MiB
   drop_last dropped 5 samples per epoch: they fill no whole batch on every rank
   train.steps left 14 samples per epoch unread
 
@@ -74,13 +74,13 @@ def test_a_full_summary_fits_on_one_screen() -> None:
     trace = Trace()
     step = [("data_wait", 4 * MS), ("compute", 95 * MS), ("sync", 2 * MS), ("checkpoint", MS), ("gap", MS)]
     trace.rank(0, [("startup", MS), *step * 12])
-    for name in ("read", "decode", "collate", "write"):
+    for name in ("read", "decode", "write"):
         trace.add("reader", name, 300 * MS, 305 * MS, rank=0)
     found = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 12))
     text = summary(replace(found, ledger=LEDGER, dropped_samples_per_epoch=1), run=Path("r"))
     assert len(text.splitlines()) <= 40
     assert "of 1 rank," in text
-    assert all(name in text for name in ("read  ", "decode  ", "collate  ", "write  ", "checkpoint  "))
+    assert all(name in text for name in ("read  ", "decode  ", "write  ", "checkpoint  "))
 
 
 def test_an_uneven_ledger_is_shouted_with_its_first_differences() -> None:

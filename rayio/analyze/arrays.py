@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Work that is told one by one, of readers, writers and ranks; steps have their own arrays.
-TIMED = ("checkpoint", "evaluate", "read", "decode", "collate", "write", "fsync", "eval_compute", "eval_data_wait")
+TIMED = ("checkpoint", "evaluate", "read", "decode", "write", "fsync", "eval_compute", "eval_data_wait")
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ LISTED_RANKS = 64
 
 #: Times that have percentiles: of whole steps in the window, of readers' and writers' work.
 STEP_TIMES = ("step_time", "data_wait", "compute", "sync")
-WORK_TIMES = ("read", "decode", "collate", "write", "fsync")
+WORK_TIMES = ("read", "decode", "write", "fsync")
 
 #: What may follow a step.
 PAUSES = ("checkpoint", "evaluate")
@@ -112,7 +112,7 @@ def measure(run: RunArrays, shape: RunShape) -> RunResult:
 
     ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it. ``time`` and ``share`` split the wall time of all
     ranks together; ``au``, the ``…_share`` numbers (means over ranks too) and percentiles of steps are of the whole
-    steps in the window, percentiles of ``read``, ``decode`` and ``collate`` of the work for training that ends in it,
+    steps in the window, percentiles of ``read`` and ``decode`` of the work for training that ends in it,
     those of ``checkpoint``, ``evaluate`` and ``write`` of the whole run. ``window_steps`` is of the rank with the
     fewest; ``steps`` sums all completed ones. ``evaluation`` is None when there was none.
     """

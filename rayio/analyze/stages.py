@@ -23,7 +23,6 @@ STAGES: dict[str, str] = {
     "read": "requests in flight",
     "retry": "back-off after an error",
     "decode": "preprocessing",
-    "collate": "batching",
     "put": "into the object store, the message about it",
     "transfer": "between nodes",
     "reorder": "ready, waiting for an earlier batch",
@@ -32,7 +31,7 @@ STAGES: dict[str, str] = {
 }
 
 #: Spans of a worker that are a stage of their batch by the same name.
-WORK = ("open", "read", "retry", "decode", "collate", "put")
+WORK = ("open", "read", "retry", "decode", "put")
 
 #: What lies on a worker's timeline: its work, what was lost with a killed process, and ``put`` as far as it is derived.
 KINDS = (*WORK, "unrecorded", "put")

@@ -152,7 +152,7 @@ def _books(result: RunResult) -> list[str]:
         state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[books.even]
         lines.append(
             f"  ledger {state}: {books.delivered_samples} of {books.planned_samples} planned samples"
-            f" delivered, {books.skipped_samples} skipped, {format_bytes(books.delivered_bytes)}"
+            f" delivered, {format_bytes(books.delivered_bytes)}"
         )
         lines += [f"    {difference}" for difference in books.differences[:3]]
     if trace := result.trace:

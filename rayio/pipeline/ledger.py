@@ -1,4 +1,4 @@
-"""The books of a run: what was planned, what arrived, what was skipped. They must be even at the end.
+"""The books of a run: what was planned and what arrived. They must be even at the end.
 
 Digests are about content, not messages: the reader sums, modulo 2**64, a hash of (epoch, rank, step, sample id) over
 the ids that it found *in the bytes*; the plan sums the same over the ids it meant. A lost, repeated or foreign sample
@@ -25,15 +25,9 @@ class Tally:
     samples: int = 0
     nbytes: int = 0
     digest: int = 0
-    skipped_steps: int = 0
-    skipped_samples: int = 0
-    #: What the skipped samples would have added to ``digest``.
-    skipped_digest: int = 0
     #: Those of ``steps`` and ``samples`` that were for evaluations.
     evaluation_steps: int = 0
     evaluation_samples: int = 0
-    #: Steps consumed again by a later attempt, after a restart from a checkpoint.
-    redone_steps: int = 0
 
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
         """Book one delivered batch."""
@@ -48,22 +42,19 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Planned against delivered and skipped, over all ranks."""
+    """Planned against delivered, over all ranks."""
 
     planned_steps: int
     planned_samples: int
     delivered_steps: int
     delivered_samples: int
     delivered_bytes: int
-    skipped_steps: int
-    skipped_samples: int
-    redone_steps: int
     #: One line per rank whose books are not even.
     differences: tuple[str, ...] = ()
 
     @property
     def even(self) -> bool:
-        """Whether planned = delivered + skipped on every rank, sample by sample."""
+        """Whether every planned sample was delivered once, on every rank."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,12 +69,12 @@ def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
     differences = []
     for want in plan:
         have = got.get(want.rank, Tally(want.rank))
-        if have.steps + have.skipped_steps != want.steps or have.samples + have.skipped_samples != want.samples:
+        if (have.steps, have.samples) != (want.steps, want.samples):
             differences.append(
                 f"rank {want.rank}: {want.steps} steps and {want.samples} samples were planned, "
-                f"{have.steps} and {have.samples} delivered, {have.skipped_steps} and {have.skipped_samples} skipped"
+                f"{have.steps} and {have.samples} delivered"
             )
-        elif (have.digest + have.skipped_digest) & WORD != want.digest:
+        elif have.digest != want.digest:
             differences.append(
                 f"rank {want.rank}: the right number of samples, but not the planned ones "
                 f"(digest {have.digest:016x}, planned {want.digest:016x})"
@@ -98,8 +89,5 @@ def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
         delivered_steps=sum(t.steps for t in got.values()),
         delivered_samples=sum(t.samples for t in got.values()),
         delivered_bytes=sum(t.nbytes for t in got.values()),
-        skipped_steps=sum(t.skipped_steps for t in got.values()),
-        skipped_samples=sum(t.skipped_samples for t in got.values()),
-        redone_steps=sum(t.redone_steps for t in got.values()),
         differences=tuple(differences),
     )

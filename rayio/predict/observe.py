@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: Stages of a batch in its reader, in their order.
-STAGES = ("read", "decode", "collate")
+STAGES = ("read", "decode")
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,7 @@ FEWEST_STEPS = 12
 UNLIMITED = 1e18
 
 _READING = [KINDS.index(name) for name in ("open", "read", "retry")]
-_DECODING = [KINDS.index(name) for name in ("decode", "collate")]
+_DECODING = [KINDS.index("decode")]
 
 
 class Recorded:  # not a Distribution: it is never part of a scenario that anybody writes or reads

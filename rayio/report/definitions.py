@@ -100,7 +100,7 @@ TERMS: dict[str, tuple[str, str]] = {
     "ledger": (
         "ledger",
         "What was planned against what ranks had in hand, by sample, from the ids inside the data: even when every "
-        "sample was delivered or skipped, once.",
+        "planned sample was delivered, once.",
     ),
     "stored": ("spans", "How many the roles recorded, and how many the run directory holds."),
 }

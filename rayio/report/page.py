@@ -117,8 +117,7 @@ def _records(content: Content) -> str:
     if result and (books := result.ledger):
         state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[books.even]
         delivered = f"{state}: {books.delivered_samples:,} of {books.planned_samples:,} planned samples delivered"
-        skipped = f"{books.skipped_samples:,} skipped, {format_bytes(books.delivered_bytes)}"
-        rows.append([term("ledger", "ledger"), f"{delivered}, {skipped}"])
+        rows.append([term("ledger", "ledger"), f"{delivered}, {format_bytes(books.delivered_bytes)}"])
     if result and (trace := result.trace):
         said = f"{trace.recorded:,} recorded, {trace.stored:,} stored; level {trace.level}"
         rows.append([term("stored", "spans"), said])

@@ -24,7 +24,7 @@ ROLES = {"rank": "rank", "reader": "reader", "queue": "queue", "checkpoint_write
 
 #: What slices may be: a track shows one at a time.
 KINDS = (
-    *PHASES, "restart", "read", "decode", "collate", "put", "overshoot", "memory_bound", "write", "fsync", "lost",
+    *PHASES, "restart", "read", "decode", "put", "overshoot", "memory_bound", "write", "fsync", "lost",
     "eval_data_wait", "eval_compute",
 )  # fmt: skip
 

@@ -71,7 +71,7 @@ class Percentiles(Record):
     evaluate: Statistics | None = value("evaluations of a rank, whole run", default=None)
     read: Statistics | None = value("reads of a batch for training that ended in the window", default=None)
     decode: Statistics | None = value("decodes of a batch for training that ended in the window", default=None)
-    collate: Statistics | None = value("collates of a batch for training that ended in the window", default=None)
+    collate: Statistics | None = value("null: nothing records it, and version 0.1 had the key", default=None)
     write: Statistics | None = value("writes of a checkpoint file, whole run", default=None)
     fsync: Statistics | None = value("waits until a checkpoint file is durable, whole run", default=None)
 
@@ -128,9 +128,9 @@ class Books(Record):
     delivered_steps: int = value("steps whose batch was delivered", "steps")
     delivered_samples: int = value("samples in these batches", "samples")
     delivered_bytes: int = value("bytes in these batches", "bytes")
-    skipped_steps: int = value("steps that were skipped", "steps", default=0)
-    skipped_samples: int = value("samples that were skipped", "samples", default=0)
-    redone_steps: int = value("steps consumed again after a restart", "steps", default=0)
+    skipped_steps: int | None = value("0, in files of version 0.1 alone", "steps", can_be_absent=True)
+    skipped_samples: int | None = value("0, in files of version 0.1 alone", "samples", can_be_absent=True)
+    redone_steps: int | None = value("0, in files of version 0.1 alone", "steps", can_be_absent=True)
     differences: tuple[str, ...] = value("one sentence per rank that is not even, at most 16", default=())
     even: bool | None = value("whether every planned sample was delivered once; null when the run broke off")
 

@@ -59,7 +59,6 @@ SPANS: dict[str, SpanName] = {
     "decode": SpanName(
         {"reader": 0, "rank": 1}, "preprocessing of one batch; with the bytes that real decoding went through"
     ),
-    "collate": SpanName({"reader": 0, "rank": 1}, "the samples of one batch put together"),
     "overshoot": SpanName({"reader": 0, "rank": 0}, "a sleep woke this much late; never counted as work"),
     "put": SpanName({"reader": 0}, "one batch into the object store, where an engine knows it (the virtual one)"),
     "transfer": SpanName({"reader": 1}, "one batch on its way between nodes, where an engine knows it"),
@@ -83,7 +82,7 @@ SPANS: dict[str, SpanName] = {
 }
 
 #: Every status: how the spanned work ended.
-STATUSES = ("ok", "error", "cancelled", "lost")
+STATUSES = ("ok", "error", "lost")
 
 #: The columns of a span file, in order, with their Arrow types; "text" is a string by its number in a dictionary. Times
 #: are nanoseconds (of the Unix epoch, or of the virtual clock), ``bytes`` and ``requests`` count what storage was asked
