@@ -11,6 +11,8 @@ class RayioError(Exception):
 
     #: Exit code of the command that ends with this error.
     exit_code = 2
+    #: What was tried before it came to this, until it is in the trace.
+    retried: object = None
 
 
 class ScenarioError(RayioError):

@@ -101,7 +101,11 @@ CHECKPOINTS: Registry[Any] = Registry(
 )
 
 #: What an address begins with (``s3://``): what opens it (``rayio.storage.stores.Opens``). A path is of ``file``.
-STORAGES: Registry[Any] = Registry("storage", {"file": "rayio.storage.posix:PosixStore"}, later=("s3", "gs", "az"))
+STORAGES: Registry[Any] = Registry(
+    "storage",
+    {"file": "rayio.storage.posix:PosixStore", "s3": "rayio.storage.s3.store:S3Store"},
+    later=("gs", "az"),
+)
 
 #: ``storage.model``: storage systems as numbers (``rayio.storage.presets.Preset``).
 STORAGE_MODELS: Registry[Any] = Registry(

@@ -86,7 +86,27 @@ def complaint_about(text: str) -> str:
         ("train.compute=[1]", "train.compute=[1]: not a number with a unit"),
         ("dataset.sample_bytes=3 s", "dataset.sample_bytes=3 s: unknown unit 's'; bytes are written in B"),
         ("dataset.path=", "dataset.path=null: must be a path, not empty"),
-        ("dataset.path=ftp://x", "dataset.path=ftp://x: unknown scheme ftp://; give a path or model://<name>"),
+        ("dataset.path=s3://", "dataset.path=s3://: s3://: there is no bucket in it; write s3://bucket/prefix"),
+        (
+            "dataset.path=s3://KEY:SE/CRET@b",
+            "dataset.path=s3://***@b: an s3:// address has a bucket after its slash",
+        ),
+        (
+            "storage.endpoint=http://KEY:SE/CRET@h",
+            "storage.endpoint=http://***@h: must be http or https, a host,",
+        ),
+        (
+            "storage.endpoint=localhost:9000",
+            "storage.endpoint=localhost:9000: must be http or https, a host",
+        ),
+        ("storage.region=a b", "storage.region=a b: must be the name of a region, such as eu-west-1"),
+        ("storage.secret_access_key=SECRET", "storage.secret_access_key=***: no such key"),
+        ("storage.s3={access_key: KEY, x: 1}", "storage.s3={access_key: ***, x: 1}: no such key"),
+        ("storage.max_attempts=0", "storage.max_attempts=0: must be"),
+        (
+            "dataset.path=ftp://x",
+            "dataset.path=ftp://x: unknown scheme ftp://; give a path or model://<name>, s3://...",
+        ),
         ("storage.model=3", "storage.model=3: must be the name of a preset"),
         ("storage.model={scope: node}", "storage.model.first_byte: is required and missing"),
         ("storage.cache=ram", "storage.cache=ram: must be none"),
@@ -137,7 +157,7 @@ def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override
     [
         *((f"loader.kind={kind}", "") for kind in ("torch", "ray_data", "tf_data")),
         *((f"dataset.format={name}", "") for name in ("parquet", "jpeg", "csv")),
-        *((f"dataset.path={scheme}://b/p", "") for scheme in ("s3", "gs", "az")),
+        *((f"dataset.path={scheme}://b/p", "") for scheme in ("gs", "az")),
         ("loader.num_workers={min: 1, max: 16}", ""),
         ("loader.pin_memory=true", ""),
         ("loader.parallel_calls=4", ""),

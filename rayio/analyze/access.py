@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rayio.analyze.intervals import Lookup, Occupied
 from rayio.analyze.timeline import Ints, Lives, integers, nearest_rank, texts
 from rayio.storage.base import OPEN, READ
+from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -221,3 +222,13 @@ def _order(operation: Ints, who: Ints, files: Ints, offset: Ints, nbytes: Ints, 
         "sequential_share": float((after >= before).mean()),
         "consecutive_share": float((after == before).mean()),
     }
+
+
+def retried(spans: pa.Table) -> str | None:
+    """Say how many requests failed and were made again, and what that took; None where there was none."""
+    is_retry = texts(spans, "name", ("retry",)) == 0
+    if not (number := int(is_retry.sum())):
+        return None
+    lost = format_seconds(float(integers(spans, "duration_ns")[is_retry].sum()) / 1e9)
+    many = "request to storage was" if number == 1 else "requests to storage were"
+    return f"{number} {many} made again after a failure, which took {lost} in all (spans named retry)"

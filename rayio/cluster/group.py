@@ -73,7 +73,7 @@ class ActorGroup:
         self._place(deadline)
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
         self.handles["collector"] = self._actor(
-            Collector, "collector", beside_driver, 0, self.directory, self.plan.scenario.storage.settings, self.anchor
+            Collector, "collector", beside_driver, 0, self.directory, self.plan.scenario.stores, self.anchor
         )
         if self.plan.has_barrier:
             self.handles["barrier"] = self._actor(

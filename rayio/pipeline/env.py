@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
+from rayio.errors import RayioError
 from rayio.otel.foreign import Here, during
 from rayio.pipeline.kernel import Kernel
 from rayio.pipeline.queue import Delivery
-from rayio.storage.base import Opener, Requests, Served, Storage
+from rayio.storage.base import Issued, Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples, sample_rows
 from rayio.trace.levels import narrowed
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many
-from rayio.trace.span import SPANS
+from rayio.trace.span import RETRY_LANE, SPANS
 
 T = TypeVar("T")
 
@@ -176,10 +177,13 @@ class Env:
             if self.is_capturing:
                 load = during(Here(self._writer, at), load)
             served = await self.storage.read(requests, load)
-        except Exception:
+        except Exception as error:
             self.span("read", start, self.kernel.now(), at, lane=lane, status="error")
+            self._record_failed(error, at)
             raise
-        _, _, number, nbytes, _, issued, _ = served
+        _, _, number, nbytes, _, issued, _, retried = served
+        if retried is not None:
+            self._record_retries(retried, at)
         self.span("read", start, self.kernel.now(), at, lane=lane, nbytes=nbytes, requests=number)
         if issued is not None:
             if self.level == "io":
@@ -195,9 +199,12 @@ class Env:
         start = self.kernel.now()
         try:
             served = await self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
-        except Exception:
+        except Exception as error:
             self.span("write", start, self.kernel.now(), at, status="error")
+            self._record_failed(error, at)
             raise
+        if served.retried is not None:
+            self._record_retries(served.retried, at)
         end = self.kernel.now()
         written = max(start, end - served.sync_ns)
         self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
@@ -206,6 +213,15 @@ class Env:
         if served.issued is not None and self.level == "io":
             self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
         return served
+
+    def _record_retries(self, retried: Issued, at: Where) -> None:
+        self.recorder.add_many(Many(self._writer, at, retried.rows, retried.files, ("retry",), RETRY_LANE))
+
+    def _record_failed(self, error: Exception, at: Where) -> None:
+        """Record what was tried before a call to storage was given up."""
+        if isinstance(error, RayioError) and isinstance(error.retried, Issued):
+            self._record_retries(error.retried, at)
+            error.retried = None
 
     async def take(self, at: Where, name: str = "data_wait", lane: int = 0) -> Delivery:
         """Wait for the next batch: the rank's ``data_wait``, linked to the batch it got."""

@@ -255,7 +255,7 @@ class Plan:
 
     def store(self, root: str | Path, path: str) -> Store:
         """Open the store at a path or address of the scenario; relative ones start from ``root``."""
-        return storage.open(join(str(root), path), self.scenario.storage.settings)
+        return storage.open(join(str(root), path), self.scenario.stores)
 
     # --- modelled storage -------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from rayio.errors import ScenarioError
+from rayio.errors import RayioError
 from rayio.kinds import STORAGES
 from rayio.scenario.fields import NotYetError, Reads, RefusedError
 from rayio.storage.address import POSIX, scheme_of
@@ -25,8 +25,9 @@ def _path(value: Any) -> str:
         known = "".join(f", {name}://..." for name in STORAGES if name != POSIX)
         raise RefusedError(f"unknown scheme {scheme}://; give a path or {MODELLED}<name>{known}")
     try:
-        STORAGES[scheme]
-    except ScenarioError as error:
+        if check := getattr(STORAGES[scheme], "check", None):
+            check(value)
+    except RayioError as error:
         raise RefusedError(str(error)) from None
     return value
 

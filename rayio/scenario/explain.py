@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 
 from rayio.scenario.choice import KindOf
 from rayio.scenario.distribution import Of
-from rayio.scenario.fields import Section, listed, show
+from rayio.scenario.fields import Section, listed, show, unless_secret
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import KeyPath, Layer
 
@@ -38,6 +38,7 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
     if context.get("key"):
         path = (*path, context["key"])
         value = _at(data, path, context.get("value"))
+    value = unless_secret(path[-1] if path else None, value)
     where = place(path, layers)
     name = ".".join(map(show, path))
     match detail["type"]:

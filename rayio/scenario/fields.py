@@ -217,6 +217,17 @@ def boolean() -> Reads:
     return choice(True, False)
 
 
+#: What stands before the host of an address, where people write passwords; they may hold anything.
+_CREDENTIALS = re.compile(r"://.*@")
+#: Keys that are none of a scenario's, and of which the value is nobody's business.
+_SECRETS = re.compile(r"secret|password|token|credential|access_key", re.IGNORECASE)
+
+
+def unless_secret(key: Any, value: Any) -> Any:
+    """Give a key's value, or three stars for one that a message must not show."""
+    return "***" if isinstance(key, str) and _SECRETS.search(key) else value
+
+
 def show(value: Any) -> str:
     """Write a value as YAML would have it, on one short line, for a message."""
     match value:
@@ -225,10 +236,11 @@ def show(value: Any) -> str:
         case bool():
             shown = str(value).lower()
         case Mapping():
-            shown = "{" + ", ".join(f"{show(k)}: {show(v)}" for k, v in value.items()) + "}"
+            shown = "{" + ", ".join(f"{show(k)}: {show(unless_secret(k, v))}" for k, v in value.items()) + "}"
         case list() | tuple():
             shown = "[" + ", ".join(map(show, value)) + "]"
         case str():
+            value = _CREDENTIALS.sub("://***@", value)
             shown = value if value and value.isprintable() and value == value.strip() else repr(value)
         case int() if value.bit_length() > 256:  # Python refuses to write very long ones
             shown = f"<a number of {value.bit_length()} bits>"

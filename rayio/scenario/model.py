@@ -20,6 +20,7 @@ from rayio.scenario.sync import AllReduce, Barrier, NoSync
 from rayio.scenario.trace import Trace
 from rayio.scenario.train import Evaluate, Stragglers, Train
 from rayio.scenario.writers import AllRanks, Dedicated, RankZero
+from rayio.storage.stores import Settings
 
 __all__ = [
     "NO_TIME", "AllRanks", "AllReduce", "Barrier", "Checkpoint", "Cluster", "Costs", "Dataset", "Dedicated", "Evaluate",
@@ -48,3 +49,8 @@ class Scenario(Section):
         description='Conditions on metrics of result.json, such as {au: ">= 0.90"}; exit code 3 when one is not met.',
     )
     costs: Costs = Field(default_factory=Costs, description="What a real engine adds; the virtual one charges it.")
+
+    @property
+    def stores(self) -> Settings:
+        """How real storage is reached."""
+        return self.storage.settings(self.seed)

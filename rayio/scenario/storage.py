@@ -12,7 +12,7 @@ from rayio.errors import ScenarioError
 from rayio.kinds import STORAGE_MODELS
 from rayio.scenario.distribution import NO_TIME, SecondsDistribution
 from rayio.scenario.fields import JsonSchema, Rate, Reads, RefusedError, Section, choice
-from rayio.storage.stores import Settings
+from rayio.scenario.reached import Reached
 
 
 def _per_second(value: Any) -> float | None:
@@ -62,7 +62,7 @@ def _model_schema() -> JsonSchema:
     return {"anyOf": [{"enum": [*STORAGE_MODELS]}, StorageParameters.model_json_schema()]}
 
 
-class Storage(Section):
+class Storage(Reached):
     """What ``simulate`` uses as storage, and how real storage is to be used."""
 
     model: Annotated[str | StorageParameters, Reads(_model, _model_schema)] = Field(
@@ -80,11 +80,6 @@ class Storage(Section):
     faults: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
         "none", description="Faults that storage is given on purpose; not yet."
     )
-
-    @property
-    def settings(self) -> Settings:
-        """How real storage is reached."""
-        return Settings()
 
     def contradictions(self) -> Iterator[str]:
         """Two caps, of which only one can be."""

@@ -99,7 +99,7 @@ def prepare_dataset(
 
     report = prepare(
         layout, scenario.dataset.format, folder,
-        settings=scenario.storage.settings, threads=threads, progress=progress, section=section,
+        settings=scenario.stores, threads=threads, progress=progress, section=section,
     )  # fmt: skip
     reporter.done()
     done = []
@@ -116,7 +116,7 @@ def prepare_files(scenario: Scenario, base: str, reporter: Reporter) -> None:
     prepare_dataset(scenario, base, None, reporter)
     if scenario.checkpoint is None:
         return
-    place = storage.open(join(base, scenario.checkpoint.path), scenario.storage.settings)
+    place = storage.open(join(base, scenario.checkpoint.path), scenario.stores)
     try:
         place.prepare("making the checkpoint folder")
     except StorageError as error:

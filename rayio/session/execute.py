@@ -13,6 +13,7 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from rayio import __version__, storage
+from rayio.analyze.access import retried
 from rayio.analyze.live import line
 from rayio.analyze.metrics import RunShape
 from rayio.errors import RayioError
@@ -100,9 +101,7 @@ def _out(scenario: Scenario, base: str, out: str | Path | None) -> str:
         return join(base, str(out))
     stem = f"{scenario.name}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
     number = 0
-    while storage.open(
-        place := join(base, f"runs/{stem}" + (f"-{number}" if number else "")), scenario.storage.settings
-    ).exists:
+    while storage.open(place := join(base, f"runs/{stem}" + (f"-{number}" if number else "")), scenario.stores).exists:
         number += 1
     return place
 
@@ -122,7 +121,7 @@ class _Session:
         self.shape = RunShape.of(scenario)
         self.planned_steps = derive.total_rank_steps(scenario)
         self.notes = checks.idle(scenario)
-        self.directory = RunDirectory.create(out, settings=scenario.storage.settings)
+        self.directory = RunDirectory.create(out, settings=scenario.stores)
         self.live_export: LiveExport | None = None
         #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
         self.run_id = f"rayio-{self.directory.name}-{token_hex(4)}"
@@ -215,6 +214,8 @@ class _Session:
                 f"{self.engine.outcome.recorded} spans were recorded and {stored} are stored: the numbers may be wrong"
             )
         spans = self.directory.spans()
+        if (told := retried(spans)) is not None:
+            self.notes.append(told)
         if trace.level == "step":
             self.notes.append(OF_STEPS)
         numbers = numbers_of(spans, self.scenario, self.shape, tallies)

@@ -59,6 +59,8 @@ class RequestTable(NamedTuple):
 
 #: What kinds of requests there are, by their code in :data:`ISSUED`.
 OPEN, READ, WRITE, FSYNC = range(4)
+#: Code of a request that failed and was made again, where those are given out: they are no requests of the batch.
+RETRY = 0
 
 #: One request that was really issued: times in ns of the engine's clock, where it went (``file`` is a place in
 #: :attr:`Issued.files`; -1 for an unknown offset), the native thread that issued it (0: none), and a number that tells
@@ -89,7 +91,9 @@ class Issued:
 class Served(NamedTuple, Generic[T]):
     """What a call to storage cost: files opened, requests, bytes, and fsync calls that were really made.
 
-    ``issued`` has each of them where the storage was asked to keep them: its reads (or writes) number ``requests``.
+    ``issued`` has each of them where the storage was asked to keep them: its reads (or writes) number ``requests``,
+    but for an object that was put in parts, which is one row. ``retried`` has the attempts that failed and were made
+    again, each from its begin to the next attempt's; they are not in ``requests``.
     """
 
     value: T
@@ -100,6 +104,7 @@ class Served(NamedTuple, Generic[T]):
     issued: Issued | None = None
     #: Time that those calls took, where it passed.
     sync_ns: int = 0
+    retried: Issued | None = None
 
 
 class Clock(Protocol):

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, WRITE, Issued
+from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, RETRY, WRITE, Issued
 
 T = TypeVar("T")
 
@@ -28,12 +28,15 @@ _pack = Struct("<qqqqiihh").pack
 class Asked:
     """What one call to storage asked of the system so far; with an anchor, request by request.
 
-    ``anchor`` is what to add to ``perf_counter_ns`` to get the engine's time.
+    ``anchor`` is what to add to ``perf_counter_ns`` to get the engine's time; attempts that failed are noted in any
+    case, every request unless ``is_itemised`` is False.
     """
 
-    __slots__ = ("anchor", "files", "is_itemised", "nbytes", "opens", "requests", "rows", "sync_ns", "syncs")
+    __slots__ = (
+        "anchor", "files", "is_itemised", "nbytes", "opens", "requests", "retries", "rows", "sync_ns", "syncs",
+    )  # fmt: skip
 
-    def __init__(self, anchor: int | None = None) -> None:
+    def __init__(self, anchor: int | None = None, *, is_itemised: bool = True) -> None:
         self.opens = 0
         self.requests = 0
         self.nbytes = 0
@@ -41,9 +44,11 @@ class Asked:
         #: How long those took together.
         self.sync_ns = 0
         self.anchor = anchor
-        self.is_itemised = anchor is not None
+        self.is_itemised = is_itemised and anchor is not None
         #: Rows of ``ISSUED`` in the order of their ends, on the clock of ``perf_counter_ns``; threads may add to it.
         self.rows = bytearray()
+        #: Those of attempts that failed.
+        self.retries = bytearray()
         self.files: dict[str, int] = {}
 
     def file(self, path: str) -> int:
@@ -54,12 +59,23 @@ class Asked:
         """Note a request that began at ``start`` (``perf_counter_ns``) and ends now."""
         self.rows += _pack(start, perf_counter_ns(), offset, nbytes, file, thread, kind, 0)
 
+    def add_retry(self, start: int, name: str) -> None:
+        """Note an attempt that began at ``start``, failed, and is made again now."""
+        thread = threading.get_native_id()
+        self.retries += _pack(start, perf_counter_ns(), -1, 0, self.file(name), thread, RETRY, 0)
+
     @property
     def issued(self) -> Issued | None:
-        """Every request, in the order of their ends; None without an anchor."""
-        if self.anchor is None:
-            return None
-        rows = np.frombuffer(self.rows, ISSUED)
+        """Every request, in the order of their ends; None where they were not to be kept."""
+        return self._on_the_clock(self.rows) if self.is_itemised else None
+
+    @property
+    def retried(self) -> Issued | None:
+        """Every attempt that failed and was made again; None where there was none, or is no clock."""
+        return self._on_the_clock(self.retries) if self.retries and self.anchor is not None else None
+
+    def _on_the_clock(self, packed: bytearray) -> Issued:
+        rows = np.frombuffer(packed, ISSUED)
         rows["start"] += self.anchor
         rows["end"] += self.anchor
         if (rows["start"][1:] < rows["end"][:-1]).any():

@@ -8,7 +8,7 @@ from typing import BinaryIO, Protocol, TypeVar
 
 import numpy as np
 
-from rayio.errors import DataError
+from rayio.errors import DataError, RayioError
 from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.counted import Asked
 from rayio.storage.stores import Store
@@ -38,26 +38,31 @@ def _random_bytes(num_bytes: int) -> memoryview:
 class RealStorage:
     """Storage with bytes (``rayio.storage.base.Storage``). ``run`` is the engine's way to make a blocking call.
 
-    With an anchor (what to add to ``perf_counter_ns`` to get the engine's time) every request is timed and given out
-    (:attr:`Served.issued`).
+    With an anchor (what to add to ``perf_counter_ns`` to get the engine's time) attempts that failed are timed and
+    given out (:attr:`Served.retried`), and unless ``is_itemised`` is False every request (:attr:`Served.issued`).
     """
 
-    def __init__(self, store: Store, run: Threaded, anchor: int | None = None) -> None:
+    def __init__(self, store: Store, run: Threaded, anchor: int | None = None, *, is_itemised: bool = True) -> None:
         self.store = store
         self.run = run
         self.anchor = anchor
+        self.is_itemised = is_itemised
         self._is_prepared = False
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Call ``load`` and count what it asks for; ``requests`` is what a model would have served."""
-        asked = Asked(self.anchor)
+        asked = Asked(self.anchor, is_itemised=self.is_itemised)
         try:
             value = await self.run(lambda: load(counted_opener(self.store, asked)))
         except DataError as error:
-            if str(error).startswith(self.store.address):
-                raise
-            raise DataError(self.store.full(str(error))) from None  # a format names files as the dataset does
-        return Served(value, asked.opens, asked.requests, asked.nbytes, 0, asked.issued)
+            is_full = str(error).startswith(self.store.address)
+            told = error if is_full else DataError(self.store.full(str(error)))  # formats name files as datasets do
+            told.retried = asked.retried
+            raise told from None
+        except RayioError as error:
+            error.retried = asked.retried
+            raise
+        return Served(value, asked.opens, asked.requests, asked.nbytes, 0, asked.issued, 0, asked.retried)
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Write random bytes as one file, which appears whole or not at all.
@@ -69,7 +74,7 @@ class RealStorage:
         """
         if request_bytes < 1 or num_bytes < 0:
             raise ValueError(f"cannot write {num_bytes} bytes in requests of {request_bytes}")
-        asked = Asked(self.anchor)
+        asked = Asked(self.anchor, is_itemised=self.is_itemised)
 
         def fill(file: BinaryIO) -> None:
             buffer = _random_bytes(min(request_bytes, max(num_bytes, 1)))
@@ -85,5 +90,11 @@ class RealStorage:
                 self._is_prepared = True
             self.store.write(path, fill, asked=asked, fsync=fsync, doing=doing)
 
-        await self.run(write)
-        return Served(None, asked.opens, asked.requests, num_bytes, asked.syncs, asked.issued, asked.sync_ns)
+        try:
+            await self.run(write)
+        except RayioError as error:
+            error.retried = asked.retried
+            raise
+        return Served(
+            None, asked.opens, asked.requests, num_bytes, asked.syncs, asked.issued, asked.sync_ns, asked.retried
+        )

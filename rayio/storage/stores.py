@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
 
 from rayio import kinds
 from rayio.errors import ScenarioError, StorageError
@@ -23,8 +23,19 @@ Fill = Callable[[BinaryIO], object]
 class Settings:
     """How stores are reached. Credentials are never here: a store takes them from its environment."""
 
+    #: Where the service is; None is what the environment says, or Amazon's own.
     endpoint: str | None = None
     region: str | None = None
+    #: Whether a bucket is named in the path or in the host; auto is the host's name at Amazon and the path elsewhere.
+    addressing_style: Literal["auto", "path", "virtual"] = "auto"
+    #: Whether requests go without a signature, to public buckets.
+    anonymous: bool = False
+    #: Attempts that one request may take in all.
+    max_attempts: int = 8
+    #: Seconds without a byte of an answer after which an attempt has failed.
+    timeout: float = 30.0
+    #: What the jitter between attempts is drawn from.
+    seed: int = 0
 
 
 DEFAULTS = Settings()

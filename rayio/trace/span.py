@@ -41,6 +41,10 @@ REQUEST_LANE = 2
 #: Who issues requests.
 _REQUESTING = {"reader": REQUEST_LANE, "rank": REQUEST_LANE, "checkpoint_writer": REQUEST_LANE}
 
+#: Requests that failed and were made again are on lanes of their own, from this one on.
+RETRY_LANE = 1 << 9
+_RETRYING = {"reader": RETRY_LANE, "rank": RETRY_LANE, "checkpoint_writer": RETRY_LANE}
+
 #: Spans of other libraries (see ``rayio.otel``) are on this lane and above, one lane per thread; their names are
 #: their own, and no number of a result is made of them.
 FOREIGN_LANE = 1 << 10
@@ -75,6 +79,7 @@ SPANS: dict[str, SpanName] = {
     "io.read": SpanName(_REQUESTING, "level io: one read request, as the operating system got it"),
     "io.write": SpanName(_REQUESTING, "level io: one write request"),
     "io.fsync": SpanName(_REQUESTING, "level io: one fsync of a file or of its folder"),
+    "retry": SpanName(_RETRYING, "a request to storage failed: from its begin to that of the next attempt"),
     "life": SpanName(
         {"rank": 1, "reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1},
         "a role's whole life, one span per attempt",

@@ -1,0 +1,166 @@
+"""Where a bucket is and who asks: the address taken apart, and what reaches it. Credentials stay in this process."""
+
+from __future__ import annotations
+
+import configparser
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote, urlsplit
+
+from rayio.errors import StorageError
+from rayio.storage.stores import Settings
+
+#: Seconds to connect; a store that answers at all does so at once.
+CONNECT_SECONDS = 5
+#: The region that S3 itself takes where nobody names one.
+REGION = "us-east-1"
+#: What tells the SDKs that credentials come from elsewhere than keys: a role of a pod, of a task.
+_ROLES = (
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A bucket, a prefix in it, and the service that holds it."""
+
+    bucket: str
+    prefix: str
+    #: None is Amazon's own.
+    endpoint: str | None
+    region: str
+    is_virtual: bool
+    is_anonymous: bool
+    timeout: float
+    #: What no message shows.
+    keys: dict[str, str] = field(repr=False, default_factory=dict)
+
+    @classmethod
+    def of(cls, address: str, settings: Settings) -> Place:
+        """Take an address apart; what ``settings`` leave open, the standard variables say.
+
+        Raises:
+            StorageError: there is no bucket in it, or something that does not belong there.
+        """
+        bucket, prefix = split(address)
+        said = os.environ.get
+        endpoint = settings.endpoint or said("AWS_ENDPOINT_URL_S3") or said("AWS_ENDPOINT_URL") or None
+        style = settings.addressing_style
+        anonymous = settings.anonymous
+        profile = {} if anonymous or said("AWS_ACCESS_KEY_ID") or any(map(said, _ROLES)) else _profile()
+        region = settings.region or said("AWS_REGION") or said("AWS_DEFAULT_REGION") or profile.pop("region", None)
+        profile.pop("region", None)
+        return cls(
+            bucket=bucket,
+            prefix=prefix,
+            endpoint=_checked(endpoint),
+            region=region or REGION,
+            is_virtual=style == "virtual" or (style == "auto" and endpoint is None),
+            is_anonymous=anonymous,
+            timeout=settings.timeout,
+            keys=profile,
+        )
+
+    @property
+    def service(self) -> str:
+        """The service, for messages."""
+        return self.endpoint or f"Amazon S3 in {self.region}"
+
+    def key(self, name: str) -> str:
+        """The key of a file."""
+        return "/".join(part for part in (self.prefix, name.strip("/")) if part)
+
+    def url(self, key: str) -> str:
+        """Where an object is without a signature."""
+        parts = urlsplit(self.endpoint or f"https://s3.{self.region}.amazonaws.com")
+        if self.is_virtual:
+            return f"{parts.scheme}://{self.bucket}.{parts.netloc}{parts.path}/{quote(key)}"
+        return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/{self.bucket}/{quote(key)}"
+
+    def client(self) -> Any:
+        """Make what talks to the service. It never tries again by itself.
+
+        Raises:
+            StorageError: the library is missing.
+        """
+        try:
+            from obstore.store import S3Store
+        except ImportError:
+            raise StorageError(f"s3://{self.bucket} needs obstore; install it with: pip install 'rayio[s3]'") from None
+        config: dict[str, Any] = {"region": self.region, "virtual_hosted_style_request": self.is_virtual, **self.keys}
+        if self.endpoint is not None:
+            parts = urlsplit(self.endpoint)
+            host = f"{self.bucket}.{parts.netloc}" if self.is_virtual else parts.netloc
+            config["endpoint"] = f"{parts.scheme}://{host}{parts.path.rstrip('/')}"
+        if self.is_anonymous:
+            config["skip_signature"] = True
+        options: dict[str, Any] = {
+            "allow_http": (self.endpoint or "").startswith("http://"),
+            "connect_timeout": f"{CONNECT_SECONDS}s",
+            "read_timeout": f"{round(self.timeout * 1000)}ms",
+            "timeout": "7d",  # of a whole answer: what counts is whether it goes on (read_timeout)
+        }
+        never = {"max_retries": 0}
+        return cast(Any, S3Store)(self.bucket, config=config, client_options=options, retry_config=never)
+
+
+def split(address: str) -> tuple[str, str]:
+    """The bucket and the prefix of an address.
+
+    Raises:
+        StorageError: there is no bucket in it, or something that does not belong there.
+    """
+    bucket, _, prefix = address.partition("://")[2].partition("/")
+    if "@" in address or ":" in bucket:
+        raise StorageError(
+            "an s3:// address has a bucket after its slashes and no credentials, which belong into the environment "
+            "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY); write s3://bucket/prefix"
+        )
+    if not bucket:
+        raise StorageError(f"{address}: there is no bucket in it; write s3://bucket/prefix")
+    return bucket, prefix.strip("/")
+
+
+def _checked(endpoint: str | None) -> str | None:
+    if endpoint is None:
+        return None
+    try:
+        parts = urlsplit(endpoint)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname)
+        _ = parts.port
+    except ValueError:
+        is_good, parts = False, urlsplit("")
+    if "@" in endpoint:  # a password may hold anything, so that where the host begins cannot be told
+        raise StorageError(
+            "the endpoint of an s3:// store has a user or a password in it; credentials belong into the environment"
+        )
+    if not is_good:
+        raise StorageError(f"{endpoint!r} is no endpoint of a store; write http://host:port or https://host")
+    return endpoint.rstrip("/")
+
+
+def _profile() -> dict[str, str]:
+    """Keys and region of the shared credentials file, of the profile that is asked for."""
+    name = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
+    home = Path("~/.aws").expanduser()
+    found: dict[str, str] = {}
+    for variable, file, section in (
+        ("AWS_CONFIG_FILE", home / "config", name if name == "default" else f"profile {name}"),
+        ("AWS_SHARED_CREDENTIALS_FILE", home / "credentials", name),
+    ):
+        parser = configparser.RawConfigParser()
+        try:
+            parser.read(os.environ.get(variable) or file, encoding="utf-8")
+        except (configparser.Error, UnicodeDecodeError, OSError):
+            raise StorageError(f"{os.environ.get(variable) or file} cannot be read as a file of AWS profiles") from None
+        if parser.has_section(section):
+            found |= dict(parser.items(section))
+    names = {
+        "aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key",
+        "aws_session_token": "session_token", "region": "region",
+    }  # fmt: skip
+    return {ours: found[theirs] for theirs, ours in names.items() if found.get(theirs)}
