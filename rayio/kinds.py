@@ -16,8 +16,9 @@ FORMATS: Registry[Any] = Registry(
         "npz": "rayio.data.formats.npz:Npz",
         "hdf5": "rayio.data.formats.hdf5:Hdf5",
         "tfrecord": "rayio.data.formats.tfrecord:TfRecord",
+        "parquet": "rayio.data.formats.parquet:Parquet",
     },
-    later=("parquet", "jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary"),
+    later=("jpeg", "png", "csv", "npy", "indexed_binary", "mmap_indexed_binary"),
     needs=("extension", "file_bytes", "write", "requests", "read"),
     makes=True,
 )

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rayio.data.formats import FORMATS, Format, npz, request_table, runs
 from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.npz import NPY, ROWS, _npy_header
+from rayio.data.formats.parquet import ParquetOptions
 from rayio.data.formats.runs import by_file
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
@@ -22,16 +23,20 @@ from rayio.data.sampler import Sampler
 from rayio.errors import DataError, StorageError
 from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.distribution import Constant, Distribution, Uniform
+from rayio.scenario.fields import Section
 from rayio.storage.base import Opener
 from rayio.storage.counted import Asked
 from rayio.storage.posix import PosixStore
 from rayio.storage.real import counted_opener
 
-#: Every format as it is, and hdf5 in chunks of whole samples and of parts of one.
-CASES = [(form, None) for form in FORMATS.values()] + [(FORMATS["hdf5"], 90), (FORMATS["hdf5"], 21)]
-NAMES = [*FORMATS, "hdf5-samples", "hdf5-parts"]
+#: Every format as it is, hdf5 in chunks of whole samples and of parts of one, parquet in row groups and columns.
+CASES: dict[str, tuple[Format, Section]] = {name: (form, NO_OPTIONS) for name, form in FORMATS.items()} | {
+    "hdf5-samples": (FORMATS["hdf5"], Hdf5Options(chunk=90)),
+    "hdf5-parts": (FORMATS["hdf5"], Hdf5Options(chunk=21)),
+    "parquet-columns": (FORMATS["parquet"], ParquetOptions(row_group=2, columns=3)),
+}
 every_format = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
-every_case = pytest.mark.parametrize(("form", "chunk"), CASES, ids=NAMES)
+every_case = pytest.mark.parametrize(("form", "options"), CASES.values(), ids=CASES)
 SMALL = Uniform(low=16, high=60)
 NAMED = r"00000000\d\.\w+: sample \d+ \(row \d\): expected .*(found|its bytes give)"
 
@@ -43,11 +48,9 @@ def dataset(
     per_file: int = 3,
     size: Distribution = SMALL,
     seed: int = 5,
-    chunk: int | None = None,
+    options: Section = NO_OPTIONS,
 ) -> Layout:
-    layout = Layout(
-        num_files, per_file, size, seed, form.extension, NO_OPTIONS if chunk is None else Hdf5Options(chunk=chunk)
-    )
+    layout = Layout(num_files, per_file, size, seed, form.extension, options)
     for number in range(num_files):
         path = root / layout.path(number)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,10 +94,13 @@ def test_what_is_written_is_read_in_any_order_with_the_planned_requests(  # type
     form, num_files, per_file, high, data, tmp_path_factory
 ) -> None:
     root = tmp_path_factory.mktemp("dataset")
-    chunk = None
+    options: Section = NO_OPTIONS
     if form is FORMATS["hdf5"]:
-        chunk = data.draw(st.sampled_from([None, high // 5 + 5, high, 5 * high]))
-    layout = dataset(root, form, num_files, per_file, Uniform(low=16, high=high), chunk=chunk)
+        options = Hdf5Options(chunk=data.draw(st.sampled_from([None, high // 5 + 5, high, 5 * high])))
+    if form is FORMATS["parquet"]:
+        group, columns = data.draw(st.sampled_from([None, 1, 7, 100])), data.draw(st.integers(1, 9))
+        options = ParquetOptions(row_group=group, columns=columns)
+    layout = dataset(root, form, num_files, per_file, Uniform(low=16, high=high), options=options)
     samples = data.draw(st.lists(st.integers(0, layout.num_samples - 1), unique=True, max_size=12))
     if data.draw(st.booleans()):
         samples.sort()
@@ -136,11 +142,11 @@ def test_the_requests_of_many_steps_at_once_are_those_of_each_step(  # type: ign
 
 
 @every_case
-def test_equal_layouts_give_equal_bytes_and_other_seeds_others(form: Format, chunk: int | None, tmp_path: Path) -> None:
+def test_equal_layouts_give_equal_bytes_and_other_seeds_others(form: Format, options: Section, tmp_path: Path) -> None:
     one, two, other = (tmp_path / name for name in ("one", "two", "other"))
-    layout = dataset(one, form, chunk=chunk)
-    dataset(two, form, chunk=chunk)
-    dataset(other, form, seed=6, chunk=chunk)
+    layout = dataset(one, form, options=options)
+    dataset(two, form, options=options)
+    dataset(other, form, seed=6, options=options)
     for number in range(layout.num_files):
         path = layout.path(number)
         assert (one / path).read_bytes() == (two / path).read_bytes() != (other / path).read_bytes()
@@ -160,8 +166,8 @@ def test_the_size_of_a_file_is_known_before_it_is_written(
 
 
 @every_case
-def test_any_changed_byte_is_noticed_or_harmless(form: Format, chunk: int | None, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form, num_files=1, chunk=chunk)
+def test_any_changed_byte_is_noticed_or_harmless(form: Format, options: Section, tmp_path: Path) -> None:
+    layout = dataset(tmp_path, form, num_files=1, options=options)
     content = (tmp_path / layout.path(0)).read_bytes()
     batch = layout.whole_file(0)
     want = read(form, in_memory(content), layout, batch)[1].tobytes()
@@ -182,8 +188,8 @@ def test_any_changed_byte_is_noticed_or_harmless(form: Format, chunk: int | None
 
 
 @every_case
-def test_a_file_cut_anywhere_is_refused_by_file_and_sample(form: Format, chunk: int | None, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form, num_files=1, chunk=chunk)
+def test_a_file_cut_anywhere_is_refused_by_file_and_sample(form: Format, options: Section, tmp_path: Path) -> None:
+    layout = dataset(tmp_path, form, num_files=1, options=options)
     content = (tmp_path / layout.path(0)).read_bytes()
     batch = layout.whole_file(0)
     for length in range(len(content)):
@@ -209,16 +215,16 @@ def test_a_file_cut_while_it_is_read_never_delivers_what_the_buffer_held_before(
     content = (tmp_path / layout.path(0)).read_bytes()
     batch = layout.whole_file(0)
     out = np.frombuffer(expected_bytes(layout, batch), np.uint8).copy()
-    second = out[100:130].tobytes()
+    second = out[120:150].tobytes()  # of what comes after its id and checksum
     with pytest.raises(DataError, match=NAMED + r" \d+: the file is truncated"):
         form.read(lambda path: Shrinking(content, second), layout, batch, out)
 
 
 @every_case
 @given(edits=st.lists(st.tuples(st.integers(0, 999), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4))
-def test_no_edit_delivers_a_wrong_sample(form, chunk, edits, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
+def test_no_edit_delivers_a_wrong_sample(form, options, edits, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
     root = tmp_path_factory.mktemp("dataset")
-    layout = dataset(root, form, num_files=1, chunk=chunk)
+    layout = dataset(root, form, num_files=1, options=options)
     content = bytearray((root / layout.path(0)).read_bytes())
     batch = layout.whole_file(0)
     for place, put, removed in edits:
@@ -236,10 +242,10 @@ def test_no_edit_delivers_a_wrong_sample(form, chunk, edits, tmp_path_factory) -
 @every_case
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_one_flipped_bit_anywhere_is_noticed_or_harmless(  # type: ignore[no-untyped-def]
-    form, chunk, place, bit, tmp_path_factory
+    form, options, place, bit, tmp_path_factory
 ) -> None:
     root = tmp_path_factory.mktemp("dataset")
-    layout = dataset(root, form, num_files=1, size=Constant(value=300), chunk=chunk)
+    layout = dataset(root, form, num_files=1, size=Constant(value=300), options=options)
     content = bytearray((root / layout.path(0)).read_bytes())
     content[place % len(content)] ^= 1 << bit
     batch = layout.whole_file(0)
@@ -279,6 +285,7 @@ def test_a_file_of_another_dataset_is_refused(form: Format, tmp_path: Path) -> N
         (FORMATS["npz"], r"x.npy of shape \(3, 48\) and uint8, found \(3, 40\)"),
         (FORMATS["hdf5"], r"x of shape \(3, 48\) and uint8, found \(3, 40\)"),
         (FORMATS["tfrecord"], r"a record with a payload of 73 bytes, found one of \d+: .*foreign"),
+        (FORMATS["parquet"], r"a parquet file of \d+ bytes, found one of \d+: .*foreign"),
     ],
 )
 def test_a_file_of_another_sample_size_is_refused(form: Format, shape: str, tmp_path: Path) -> None:
@@ -294,7 +301,7 @@ def test_a_file_of_another_sample_size_is_refused(form: Format, shape: str, tmp_
 )
 def test_a_foreign_file_is_refused(form: Format, content: bytes) -> None:
     layout = Layout(4, 3, SMALL, 5, form.extension)
-    with pytest.raises(DataError, match=r"sample 4 .*expected (an npz|an hdf5|a record).*found"):
+    with pytest.raises(DataError, match=r"sample 4 .*expected (an npz|an hdf5|a record|a parquet).*found"):
         read(form, in_memory(content), layout, batch_of(layout, [4]))
 
 
@@ -318,14 +325,17 @@ def test_a_folder_in_a_files_place_is_a_storage_error(form: Format, tmp_path: Pa
 
 @every_format
 def test_samples_of_one_file_open_it_once_and_neighbours_are_one_read(form: Format, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form, 2, 8, Constant(value=10_000))
+    # Of parquet, whole row groups are read: here they are samples, and neighbours are still apart.
+    groups = ParquetOptions(row_group=1) if form is FORMATS["parquet"] else NO_OPTIONS
+    layout = dataset(tmp_path, form, 2, 8, Constant(value=10_000), options=groups)
     asked = Asked()
     read(form, counted_opener(PosixStore(tmp_path), asked), layout, batch_of(layout, [0, 1, 2, 9, 7, 5]))
     assert asked.opens == 2
     # What each file needs first; then 0-2, 7, 5 of one and 9 of the other.
-    heads = {"npz": 2, "hdf5": 1, "tfrecord": 0}[next(name for name in FORMATS if FORMATS[name] is form)]
-    assert asked.requests == 2 * heads + 4
-    assert 0 <= asked.nbytes - 2 * heads * 4096 - 6 * 10_000 < 6 * 64
+    name = next(name for name in FORMATS if FORMATS[name] is form)
+    heads, head_bytes = {"npz": (2, 4096), "hdf5": (1, 4096), "tfrecord": (0, 0), "parquet": (1, 1 << 16)}[name]
+    assert asked.requests == 2 * heads + (6 if name == "parquet" else 4)
+    assert 0 <= asked.nbytes - 2 * heads * head_bytes - 6 * 10_000 < 6 * 100
 
 
 def test_numpy_reads_our_npz_and_numpys_own_npz_has_our_arrays(tmp_path: Path) -> None:

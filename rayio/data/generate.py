@@ -127,6 +127,7 @@ def verify(
         lost = store.full(layout.path(survey.missing[0][0]))
         raise DataError(f"{lost}: the file is missing; generate the dataset again")
     sizes = [size for _, _, block in _blocks(layout, form) for size in block]
+    layout = layout.stored
     _side_by_side(lambda number: _verify_file(layout, form, store, number), list(enumerate(sizes)), threads, progress)
     return Report(layout.num_files, survey.found_bytes, 0, 0)
 

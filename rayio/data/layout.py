@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.errors import DataError
+from rayio.scenario import derive
 from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.fields import Section
 
@@ -102,6 +103,20 @@ class Layout:
             raise DataError(f"dataset.sample_bytes draws a sample of {drawn.max():g} bytes; check its parameters")
         return np.maximum(np.rint(drawn).astype(np.int64), MIN_SAMPLE_BYTES)
 
+    def read_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Bytes that are read and delivered of every sample in each of ``files``: less, where columns are left out."""
+        sizes: NDArray[np.int64] = derive.read_bytes(self.options, self.sample_bytes_of(files))
+        return sizes
+
+    @property
+    def stored(self) -> Layout:
+        """The dataset as it lies in files, all of which is read: what differs only in reading is the same dataset."""
+        reading: frozenset[str] = getattr(self.options, "reading", frozenset())
+        if not reading & self.options.model_fields_set:
+            return self
+        left = {key: getattr(self.options, key) for key in self.options.model_fields_set - reading}
+        return replace(self, options=type(self.options)(**left))
+
     def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Give each sample's file and its place in that file (both of the shape of ``samples``)."""
         if self.samples_per_file == 1:
@@ -113,4 +128,4 @@ class Layout:
         """Make a batch of a file's samples ``first`` to ``last`` (exclusive), to verify or to copy it."""
         index = np.arange(first, self.samples_per_file if last is None else last, dtype=np.int64)
         files = np.full_like(index, file)
-        return Batch(-1, -1, -1, index + file * self.samples_per_file, files, index, self.sample_bytes_of(files))
+        return Batch(-1, -1, -1, index + file * self.samples_per_file, files, index, self.read_bytes_of(files))

@@ -41,7 +41,7 @@ class Manifest:
         sizes = layout.sample_bytes
         dump = getattr(sizes, "model_dump", None)
         spec = dump(mode="json", exclude_none=True) if dump else repr(sizes)
-        options = to_jsonable_python(layout.options.model_dump(exclude_none=True))
+        options = to_jsonable_python(layout.stored.options.model_dump(exclude_none=True))
         return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed, options=options)
 
     def write(self, store: Store) -> None:

@@ -33,7 +33,6 @@ class Dataset(Choosing):
     """The files to read. ``sample_bytes`` is drawn once per file; all samples of a file are of that size."""
 
     choices = (Choice("format", FORMATS, "options"),)
-    keys_not_yet = frozenset({"compression", "row_group"})
     path: Path = Field(description="Folder of the dataset, or model://<name>: no bytes anywhere, storage is a model.")
     format: Annotated[str, named(FORMATS)] = Field("npz", description="How samples lie in files.")
     options: Annotated[Section, OptionsOf("format", FORMATS)] = NO_OPTIONS

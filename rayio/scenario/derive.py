@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 from rayio.kinds import PARTITIONS
 from rayio.scenario.every import Every
@@ -141,9 +142,17 @@ def capped_samples(scenario: Scenario) -> int:
     return samples_per_epoch(scenario) - dropped_samples(scenario) - samples_read(scenario)
 
 
+def read_bytes(options: Any, sample_bytes: Any) -> Any:
+    """Bytes that are read and delivered of samples of these sizes: fewer where a format's options leave some out."""
+    read = getattr(options, "read_bytes", None)
+    return sample_bytes if read is None else read(sample_bytes)
+
+
 def batch_bytes(scenario: Scenario) -> float:
-    """Expected bytes of one batch."""
-    return scenario.loader.batch_size * scenario.dataset.sample_bytes.expected
+    """Expected bytes of one batch, as it is delivered."""
+    dataset = scenario.dataset
+    sample_bytes: float = read_bytes(dataset.options, dataset.sample_bytes.expected)
+    return scenario.loader.batch_size * sample_bytes
 
 
 def dataset_bytes(scenario: Scenario) -> float:

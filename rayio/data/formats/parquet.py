@@ -1,0 +1,399 @@
+"""Parquet: row groups of column chunks, read by pyarrow, of which a reader may want only some columns.
+
+A sample is a row. Its id and checksum are the column ``id``; the bytes after them are cut into ``dataset.columns``
+columns, as evenly as they go (``x``, or ``x0``, ``x1`` ...). A reader reads ``id`` and the first
+``dataset.read_columns`` of the others, and delivers just these bytes of each sample. Only whole row groups can be read:
+one sample costs its row group, in the columns that are read.
+
+What is asked for is what pyarrow asks for by default (``pre_buffer``): the last 64 KiB of the file, the description
+where it is longer than that, and for each row group the chunks of the wanted columns, neighbours together up to 32 MiB.
+
+The values of every chunk have a checksum in the description, in which the place of the chunk takes part. So whatever
+was read is verified, with any number of columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import lru_cache, partial
+from itertools import pairwise
+from typing import Annotated, Any, BinaryIO, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from rayio.data.formats import parquet_file as described
+from rayio.data.formats.parquet_file import (
+    CODECS,
+    DIGEST_BYTES,
+    KEY,
+    MAGIC,
+    MAX_RATIO,
+    Shape,
+    chunk_number,
+    digest,
+    part_bytes,
+)
+from rayio.data.formats.parquet_stream import AGAIN, TAIL_BYTES, Chunk, Stream, parquet_in
+from rayio.data.formats.runs import check_length, opened, place_of
+from rayio.data.formats.sample import HEADER, Place
+from rayio.data.layout import Batch, Layout
+from rayio.errors import RayioError
+from rayio.scenario.fields import Positive, Reads, RefusedError, Section, choice, refusal, whole
+from rayio.scenario.kind import Kind
+from rayio.scenario.model import Scenario
+from rayio.storage.base import Opener, Requests
+
+#: pyarrow refuses descriptions with longer lists and longer texts.
+MAX_CHUNKS = 1_000_000
+#: Up to which length it reads neighbouring chunks together.
+TOGETHER_BYTES = 32 << 20
+
+
+_RATIO_SCHEMA = {
+    "anyOf": [{"type": "number", "exclusiveMinimum": 1, "maximum": MAX_RATIO}, {"const": "none"}, {"type": "null"}]
+}
+
+
+def _ratio(value: Any) -> float | None:
+    if value is None or value == "none":
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 < value <= MAX_RATIO:
+        raise RefusedError(f"must be a number greater than 1 and at most {MAX_RATIO:g}")
+    return float(value)
+
+
+class ParquetOptions(Section):
+    """What ``dataset`` may say of Parquet."""
+
+    row_group: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="Samples of a row group, which is the least that can be read; none is the whole file."
+    )
+    columns: Positive = Field(1, description="Columns that the bytes of a sample are cut into.")
+    read_columns: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="How many of the columns are read and delivered, from the first on; none is all of them."
+    )
+    compression: Annotated[str, choice(*CODECS, later=("brotli",))] = Field(
+        "none", description="What columns are compressed by; samples are then made such that they can be."
+    )
+    compression_ratio: Annotated[float | None, Reads(_ratio, _RATIO_SCHEMA)] = Field(
+        None, description="How many times smaller a compressed column is in the file; by default 2."
+    )
+
+    #: What changes only how files are read, and not their bytes.
+    reading: ClassVar[frozenset[str]] = frozenset({"read_columns"})
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.read_columns is not None and self.read_columns > self.columns:
+            raise refusal(
+                RefusedError(f"there are {self.columns} columns (dataset.columns)", "read_columns", self.read_columns)
+            )
+        if self.compression == "none" and self.compression_ratio is not None:
+            raise refusal(
+                RefusedError("nothing is compressed (dataset.compression)", "compression_ratio", self.compression_ratio)
+            )
+        return self
+
+    def shape(self, num_rows: int) -> Shape:
+        """How a file of so many samples is cut."""
+        group_rows = min(self.row_group or num_rows, num_rows)
+        return Shape(num_rows, group_rows, self.columns, self.compression, self.compression_ratio or 2.0)
+
+    def read_bytes(self, sample_bytes: Any) -> Any:
+        """Bytes that are read and delivered of samples of these sizes."""
+        if self.read_columns is None:
+            return sample_bytes
+        return HEADER.size + part_bytes(sample_bytes - HEADER.size, self.read_columns, self.columns)
+
+
+class Parquet(Kind):
+    """One open, one or two requests for the description, then one or more for each row group that holds a sample."""
+
+    extension = ".parquet"
+    options = ParquetOptions
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """More column chunks than pyarrow reads the description of."""
+        dataset, options = scenario.dataset, _chosen(scenario.dataset.options)
+        groups = -(-dataset.samples_per_file // (options.row_group or dataset.samples_per_file))
+        if (chunks := groups * (options.columns + 1)) > MAX_CHUNKS:
+            yield (
+                f"dataset.row_group={options.row_group}: a file would have {chunks} column chunks, at most "
+                f"{MAX_CHUNKS} are possible; use larger row groups or fewer columns"
+            )
+
+    def idle(self, scenario: Scenario) -> Iterator[str]:
+        """A row group that is not less than the file."""
+        dataset, options = scenario.dataset, _chosen(scenario.dataset.options)
+        if options.row_group is not None and options.row_group > dataset.samples_per_file:
+            yield f"dataset.row_group={options.row_group}: a file has {dataset.samples_per_file} samples"
+
+    def table(self, scenario: Scenario) -> Mapping[str, float]:
+        """What a sample costs: the expected bytes of a whole row group in the columns that are read."""
+        dataset, options = scenario.dataset, _chosen(scenario.dataset.options)
+        shape = options.shape(dataset.samples_per_file)
+        size = np.array([max(round(dataset.sample_bytes.expected), HEADER.size)])
+        return {
+            "row_group_bytes": float(shape.chunks(shape.group_rows, size, options.read_columns or options.columns)[0])
+        }
+
+    def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Add up pages, their headers and the description."""
+        return shape_of(layout).file_bytes(layout.sample_bytes_of(files))
+
+    def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
+        """Write the file as :mod:`rayio.data.formats.parquet_file` says."""
+        described.write(file, layout, shape_of(layout), number)
+
+    def requests(self, layout: Layout, batch: Batch) -> Requests:
+        """Give, per file, its end and its description, and then the chunks of each row group."""
+        address = (batch.rank, batch.epoch, batch.step)
+        if not batch.nbytes.size:
+            return Requests(address, 0, batch.nbytes)
+        reads = _Reads.of(layout, batch)
+        nbytes = reads.each(reads.tails, reads.footers, [ranges[1] for ranges in reads.ranges])
+        return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
+
+    def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+        """Give the files of the requests, in order, and where in them each reads."""
+        reads = _Reads.of(layout, batch)
+        files, file = np.unique(reads.files, return_inverse=True)
+        footers_at = reads.sizes - len(MAGIC) - 4 - reads.footers
+        offsets = reads.each(reads.sizes - reads.tails, footers_at, [ranges[0] for ranges in reads.ranges])
+        number = reads.each(file, file, [np.full_like(r[0], f) for r, f in zip(reads.ranges, file, strict=True)])
+        return [layout.path(one) for one in files.tolist()], number, offsets
+
+    def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Let pyarrow read the row groups, verify each chunk, and put the wanted rows into ``out``."""
+        check_length(batch, out)
+        ids = np.empty(len(batch.samples), np.int64)
+        if not ids.size:
+            return ids
+        rows = _Rows(layout, shape_of(layout), batch, out, ids)
+        reads = _Reads.of(layout, batch)
+        edges = [*np.flatnonzero(reads.is_first).tolist(), len(reads.files)]
+        for begin, end in pairwise(edges):
+            place = place_of(layout, batch, int(reads.members[begin][0]))
+            with (
+                opened(opener, place) as file,
+                parquet_in(file, place, int(reads.sizes[begin]), int(reads.footers[begin])) as (stream, parquet),
+            ):
+                for unit in range(begin, end):
+                    rows.take(parquet, stream, reads, unit)
+        return ids
+
+
+def shape_of(layout: Layout) -> Shape:
+    """How the files of a dataset are cut."""
+    return _chosen(layout.options).shape(layout.samples_per_file)
+
+
+def columns_of(layout: Layout) -> int:
+    """How many of the columns ``x`` are read."""
+    options = _chosen(layout.options)
+    return options.read_columns or options.columns
+
+
+def _chosen(options: Section) -> ParquetOptions:
+    return options if isinstance(options, ParquetOptions) else ParquetOptions()
+
+
+class _Reads(NamedTuple):
+    """What is read for a batch: an entry for each row group, those of a file together."""
+
+    files: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    #: Which entries are the first of their file.
+    is_first: NDArray[np.bool_]
+    #: Of each entry's file: bytes of a sample, of the file, of its end that is read, of its description.
+    sample_bytes: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    tails: NDArray[np.int64]
+    footers: NDArray[np.int64]
+    #: Where each entry's requests begin, and how long they are.
+    ranges: list[tuple[NDArray[np.int64], NDArray[np.int64]]]
+    #: Places in the batch of the samples of each entry.
+    members: list[NDArray[np.int64]]
+
+    @classmethod
+    def of(cls, layout: Layout, batch: Batch) -> _Reads:
+        """Work them out for a batch that is not empty."""
+        shape, columns = shape_of(layout), columns_of(layout)
+        group = batch.index // shape.group_rows
+        order = np.lexsort((batch.index, group, batch.files))
+        files, groups = batch.files[order], group[order]
+        is_other = np.concatenate([[True], (files[1:] != files[:-1]) | (groups[1:] != groups[:-1])])
+        starts = np.flatnonzero(is_other)
+        files, groups = files[starts], groups[starts]
+        is_whole = columns == shape.num_columns
+        sample_bytes = batch.nbytes[order[starts]] if is_whole else layout.sample_bytes_of(files)
+        if (sample_bytes == sample_bytes[0]).all():
+            file_bytes, group_bytes = _sizes(shape, int(sample_bytes[0]))
+            sizes, starts_at = np.full_like(files, file_bytes), (len(MAGIC) + groups * group_bytes).tolist()
+        else:
+            sizes, starts_at = shape.file_bytes(sample_bytes), shape.group_at(sample_bytes, groups).tolist()
+        ranges = []
+        for number, at, size in zip(groups.tolist(), starts_at, sample_bytes.tolist(), strict=True):
+            begins, lengths = _ranges(shape, shape.rows_of(number), size, columns)
+            ranges.append((at + begins, lengths))
+        return cls(
+            files,
+            groups,
+            np.concatenate([[True], files[1:] != files[:-1]]),
+            sample_bytes,
+            sizes,
+            np.minimum(sizes, TAIL_BYTES),
+            np.full_like(files, shape.footer_bytes()),
+            ranges,
+            np.split(order, starts[1:]),
+        )
+
+    def each(
+        self, of_tails: NDArray[np.int64], of_footers: NDArray[np.int64], of_ranges: list[NDArray[np.int64]]
+    ) -> NDArray[np.int64]:
+        """Give a value for each request, in order."""
+        parts = []
+        for unit, values in enumerate(of_ranges):
+            if self.is_first[unit]:
+                is_long = self.footers[unit] + 4 + len(MAGIC) > self.tails[unit]
+                parts.append(of_tails[unit : unit + 1])
+                if is_long:
+                    parts.append(of_footers[unit : unit + 1])
+            parts.append(values)
+        return np.concatenate(parts)
+
+
+@lru_cache(maxsize=64)
+def _sizes(shape: Shape, sample_bytes: int) -> tuple[int, int]:
+    """Bytes of a file, and of a row group that is not its last."""
+    one, group = np.array([sample_bytes]), np.array([1])
+    return int(shape.file_bytes(one)[0]), int(shape.group_at(one, group)[0]) - len(MAGIC)
+
+
+@lru_cache(maxsize=1024)
+def _ranges(
+    shape: Shape, num_rows: int, sample_bytes: int, columns: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where the requests for the wanted columns of a row group begin, from its start, and how long they are."""
+    ends = shape.chunks(num_rows, np.array([sample_bytes]), np.arange(columns + 1))
+    edges = [0]
+    if int(ends[-1]) > TOGETHER_BYTES:
+        chunks = [0, *ends.tolist()]
+        for begin, end in pairwise(chunks[1:]):
+            if end - edges[-1] > TOGETHER_BYTES:
+                edges.append(begin)
+    edges.append(int(ends[-1]))
+    return np.array(edges[:-1]), np.diff(edges)
+
+
+class _Rows:
+    """Where the samples of a batch go."""
+
+    def __init__(
+        self, layout: Layout, shape: Shape, batch: Batch, out: NDArray[np.uint8], ids: NDArray[np.int64]
+    ) -> None:
+        self.layout, self.shape, self.batch, self.out, self.ids = layout, shape, batch, out, ids
+        self.names = shape.names()[: columns_of(layout) + 1]
+        self.offsets = np.concatenate([[0], np.cumsum(batch.nbytes)])
+        #: The batch as a matrix, where its samples are of one size.
+        self.matrix = out.reshape(len(ids), -1) if (batch.nbytes == batch.nbytes[0]).all() else None
+
+    def take(self, parquet: Any, stream: Stream, reads: _Reads, unit: int) -> None:
+        """Read one row group, verify it and take the wanted rows out of it."""
+        number, group = int(reads.files[unit]), int(reads.groups[unit])
+        members = reads.members[unit]
+        place = place_of(self.layout, self.batch, int(members[0]))
+        num_rows = self.shape.rows_of(group)
+        widths = [HEADER.size, *self.shape.widths(int(reads.sample_bytes[unit]))[: len(self.names) - 1]]
+        chunks = [Chunk(name, max(width, 1), num_rows) for name, width in zip(self.names, widths, strict=True)]
+        _check_group(parquet, place, group, chunks)
+        stream.expect(place, reads.ranges[unit], chunks, self.shape)
+        table = parquet.read_row_group(group, columns=self.names, use_threads=False)
+        digests = (parquet.metadata.metadata or {}).get(KEY.encode(), b"")
+        rows, at = self.batch.index[members] - group * self.shape.group_rows, 0
+        for column, (chunk, width) in enumerate(zip(chunks, widths, strict=True)):
+            cells, at_chunk = _cells(table.column(column), chunk), chunk_number(self.shape, group, column)
+            said = digests[at_chunk * DIGEST_BYTES : (at_chunk + 1) * DIGEST_BYTES]
+            if digest(cells.data, self.layout.seed, number, at_chunk) != said:
+                raise self._another(place, cells, said, number, at_chunk, chunk.name)
+            if column == 0:
+                self.ids[members] = np.ascontiguousarray(cells[rows, :8]).view("<i8")[:, 0]
+            self._put(members, cells, rows, at, width)
+            at += width
+        wrong = np.flatnonzero(self.ids[members] != self.batch.samples[members])
+        if wrong.size:
+            sample = place_of(self.layout, self.batch, int(members[wrong[0]]))
+            raise sample.error(f"expected id {sample.sample}, found id {self.ids[members[wrong[0]]]}: {AGAIN}")
+
+    def _put(
+        self, members: NDArray[np.int64], cells: NDArray[np.uint8], rows: NDArray[np.int64], at: int, width: int
+    ) -> None:
+        """Copy the cells of a column to where they are in their samples."""
+        if self.matrix is not None:
+            self.matrix[_as_slice(members), at : at + width] = cells[_as_slice(rows), :width]
+            return
+        for offset, row in zip((self.offsets[members] + at).tolist(), rows.tolist(), strict=True):
+            self.out[offset : offset + width] = cells[row, :width]
+
+    def _another(
+        self, place: Place, cells: NDArray[np.uint8], said: bytes, number: int, chunk: int, name: str
+    ) -> RayioError:
+        """Say what is wrong with a chunk whose checksum is not the one said."""
+        seed = self.layout.seed
+        if name == "id":
+            found = int(cells[place.row % self.shape.group_rows, :8].copy().view("<u8")[0])
+            if found != place.sample:
+                there = found // self.shape.num_rows
+                if said and there < self.layout.num_files and digest(cells.data, seed, there, chunk) == said:
+                    return place.error(
+                        f"expected id {place.sample}, found the sample with id {found}: files were swapped or renamed"
+                    )
+                return place.error(
+                    f"expected id {place.sample}, found id {found} with a wrong checksum: "
+                    f"the file is corrupted or of another dataset; delete it and generate it again"
+                )
+        text = said.decode("ascii", "replace") if said.isalnum() else "of 16 digits"
+        computed = digest(cells.data, seed, number, chunk).decode()
+        return place.error(
+            f"expected checksum {text} of column {name}, its bytes give {computed}: "
+            f"the file is corrupted or of another dataset; delete it and generate it again"
+        )
+
+
+def _as_slice(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Give neighbours in ascending order as a slice, which is copied faster."""
+    first, last = int(places[0]), int(places[-1])
+    is_run = last - first + 1 == len(places) and bool((places[1:] - places[:-1] == 1).all())
+    return slice(first, last + 1) if is_run else places
+
+
+def _check_group(parquet: Any, place: Place, group: int, chunks: list[Chunk]) -> None:
+    """Refuse a file that is described otherwise than ours are, before memory is taken for what it says."""
+    import pyarrow as pa
+
+    wanted = {chunk.name: pa.binary(chunk.width) for chunk in chunks}
+    schema = parquet.schema_arrow
+    found = {name: schema.field(name).type for name in schema.names if name in wanted}
+    if found != wanted:
+        name = next(name for name in wanted if found.get(name) != wanted[name])
+        raise place.error(
+            f"expected column {name} of {wanted[name].byte_width} bytes, found {found.get(name, 'none')}: {AGAIN}"
+        )
+    described = parquet.metadata
+    rows = described.row_group(group).num_rows if group < described.num_row_groups else 0
+    if rows != chunks[0].num_rows:
+        raise place.error(f"expected row group {group} of {chunks[0].num_rows} rows, found {rows}: {AGAIN}")
+
+
+def _cells(column: Any, chunk: Chunk) -> NDArray[np.uint8]:
+    """Give a column's cells as rows of bytes, as they lie in Arrow's memory."""
+    parts = []
+    for part in column.chunks:
+        values = np.frombuffer(part.buffers()[1], np.uint8)
+        parts.append(values.reshape(-1, chunk.width)[part.offset : part.offset + len(part)])
+    cells = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if len(cells) != chunk.num_rows:
+        raise ValueError(f"{len(cells)} rows of column {chunk.name} in place of {chunk.num_rows}")
+    return cells
