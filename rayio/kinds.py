@@ -59,8 +59,8 @@ PARTITIONS: Registry[Any] = Registry(
 #: ``loader.decode``: work that is really done on what was read (``rayio.scenario.decode.Work``).
 DECODES: Registry[Any] = Registry(
     "decode",
-    {"checksum": "rayio.scenario.decode:Checksum", "decompress": "rayio.scenario.decode:Decompress"},
-    needs=("model_validate",),
+    {"checksum": "rayio.data.decode:Checksum", "decompress": "rayio.data.decode:Decompress"},
+    needs=("model_validate", "prepare"),
 )
 
 #: Times and sizes: how they are drawn (``rayio.scenario.distribution.Distribution``).

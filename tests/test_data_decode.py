@@ -16,10 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rayio
-from rayio.data.decode import PLAIN_BYTES, Decoding, compressed
+from rayio.data.decode import MAX_RATIO, PLAIN_BYTES, Checksum, Decompress, compressed
 from rayio.errors import ScenarioError
 from rayio.pipeline.plan import Plan
-from rayio.scenario.decode import MAX_RATIO, Checksum, Decompress
 from rayio.scenario.load import build, load
 from rayio.scenario.write import json_schema, to_yaml
 from scenarios import run_locally, scenario, simulated
@@ -47,7 +46,7 @@ def test_a_checksum_goes_over_every_byte_of_every_sample_so_many_times(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(zlib, "crc32", lambda data: gone_over.append(bytes(data)))
         patch.setattr(hashlib, "sha256", lambda data: Spy(gone_over, data))
-        made = Decoding(Checksum.model_validate({"algorithm": algorithm, "passes": passes}))(samples, np.array(sizes))
+        made = Checksum.model_validate({"algorithm": algorithm, "passes": passes})(samples, np.array(sizes))
     starts = np.cumsum([0, *sizes])
     assert gone_over == [samples[a:b].tobytes() for a, b in pairwise(starts) for _ in range(passes)]
     assert made == passes * sum(sizes)
@@ -61,7 +60,7 @@ def test_what_is_inflated_has_the_stated_ratio_and_is_the_same_everywhere(ratio:
     made = compressed.__wrapped__(ratio)
     assert made == data
     sizes = np.array([3 * len(data) + 1000, len(data) // 2])
-    decoding = pickle.loads(pickle.dumps(Decoding(Decompress(ratio=ratio))))
+    decoding = pickle.loads(pickle.dumps(Decompress(ratio=ratio)))
     assert decoding(np.empty(0, np.uint8), sizes) == pytest.approx(ratio * sizes.sum(), rel=0.03)
 
 

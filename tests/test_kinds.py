@@ -30,9 +30,9 @@ TOY = Path(__file__).parent / "toy"
 USED = """\
 name: toys
 dataset: {path: toy://data, format: toy, gap: 8 B, num_files: 6, samples_per_file: 8, sample_bytes: 100 B}
-loader: {batch_size: 4, num_workers: 2, shuffle: rotate, rotate_by: 3}
+loader: {batch_size: 4, num_workers: 2, shuffle: rotate, rotate_by: 3, decode: {kind: sum, times: 3, rate: 1 GB/s}}
 storage: {model: toy-tape}
-train: {epochs: 2, compute: 100 us}
+train: {epochs: 2, compute: 100 us, sync: {nap: 2 ms}}
 checkpoint: {every: {epochs: 1}, path: toy://saved, model: {bytes: 1 KB}}
 cluster: {ranks_per_node: 2}
 """
@@ -72,6 +72,7 @@ def test_another_packages_kinds_are_chosen_in_a_scenario_and_used_in_a_run(toy: 
     assert len([*(toy / "elsewhere" / "saved").rglob("*.bin")]) == 2
     spans = run.spans()
     assert spans[spans.name == "read"].bytes.sum() == 2 * 48 * (8 + 100)
+    assert spans[spans.name == "decode"].bytes.sum() == 3 * 2 * 48 * 100
     # Each epoch's order is that of the files, from a multiple of three on.
     for epoch in range(2):
         batch = Sampler.from_scenario(load("toys.yaml")).batch(epoch, 0, 0).samples.tolist()
@@ -85,6 +86,7 @@ def test_a_model_of_storage_from_another_package_takes_the_time_it_says(toy: Pat
     reads = run.spans().query("name == 'read'").duration_ns
     assert reads.min() >= 4 * 50e6
     assert reads.min() < 4 * 51e6
+    assert run.spans().query("name == 'sync'").duration_ns.min() == 2e6
 
 
 def test_its_options_are_typed_values_that_are_written_shown_and_in_the_schema(toy: Path) -> None:
@@ -103,6 +105,8 @@ def test_its_options_are_typed_values_that_are_written_shown_and_in_the_schema(t
     assert schema["Dataset"]["properties"]["gap"]["description"].startswith("Of format toy: Bytes of nothing")
     assert "rotate" in schema["Loader"]["properties"]["shuffle"]["enum"]
     assert schema["Loader"]["properties"]["rotate_by"]["minimum"] == 1
+    assert scenario.train.sync.seconds(2) == 0.002
+    assert '"times"' in json.dumps(schema["Loader"]["properties"]["decode"])
 
 
 def test_the_commands_of_a_new_process_know_it(toy: Path) -> None:
@@ -131,6 +135,9 @@ def test_the_commands_of_a_new_process_know_it(toy: Path) -> None:
         ({"dataset.chunk": 4096}, "dataset.chunk=4096: only hdf5 has chunk, not toy"),
         ({"dataset.format": "npz", "dataset.gap": 9}, "dataset.gap=9: only toy has gap, not npz"),
         ({"loader.rotate_by": 0}, "loader.rotate_by=0: must be a whole number of at least 1"),
+        ({"loader.decode.times": 0}, "loader.decode.times=0: must be a whole number of at least 1"),
+        ({"loader.decode.tims": 3}, "loader.decode.tims=3: no such key; did you mean times?"),
+        ({"train.sync.nap": "2 B"}, "train.sync.nap=2 B: unknown unit 'B'; times are written in"),
         ({"dataset.options": {"gap": 1}}, "dataset.options={gap: 1}: no such key"),
         ({"dataset.path": "toys://x"}, "unknown scheme toys://; give a path or model://<name>, toy://..."),
         ({"dataset.format": "toys"}, "dataset.format=toys: must be npz, hdf5, tfrecord"),

@@ -8,11 +8,14 @@ from __future__ import annotations
 import hashlib
 import zlib
 from functools import lru_cache
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
-from rayio.scenario.decode import Checksum, Decompress, Work
+from rayio.scenario.decode import Work
+from rayio.scenario.fields import Positive, Reads, RefusedError, choice
 
 #: What one piece of scratch data inflates to; it stays in the processor's cache, as a decoder's buffers do.
 PLAIN_BYTES = 1 << 18
@@ -20,22 +23,49 @@ PLAIN_BYTES = 1 << 18
 PIECE, REACH = 64, 400
 
 
-class Decoding:
-    """What ``loader.decode`` asks for, as a function of a batch's bytes."""
+#: Beyond this zlib's matches, not the data, decide how long inflating takes.
+MAX_RATIO = 16
 
-    def __init__(self, work: Work) -> None:
-        self.work = work
-        if isinstance(work, Decompress):
-            compressed(work.ratio)  # made now: in the middle of a run it would pass for decoding
+
+def _ratio(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value <= MAX_RATIO:
+        raise RefusedError(f"must be a number from 1 to {MAX_RATIO}")
+    return float(value)
+
+
+class Checksum(Work):
+    """Every byte of every sample goes through a checksum, ``passes`` times."""
+
+    kind: Literal["checksum"] = "checksum"
+    algorithm: Annotated[Literal["crc32", "sha256"], choice("crc32", "sha256")] = Field(
+        "sha256", description="Which checksum."
+    )
+    passes: Positive = Field(1, description="Times that each sample goes through it.")
 
     def __call__(self, samples: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> int:
-        """Decode samples that lie one after the other, each with its length; give the bytes that came out of it."""
-        match self.work:
-            case Checksum(algorithm=algorithm, passes=passes):
-                return _checksums(samples.data, nbytes.tolist(), algorithm, passes)
-            case Decompress(ratio=ratio):
-                return sum(_inflate(compressed(ratio), size) for size in nbytes.tolist())
-        raise TypeError(f"no decoding of kind {self.work!r}")
+        """Run every sample through it; give the bytes that went through."""
+        return _checksums(samples.data, nbytes.tolist(), self.algorithm, self.passes)
+
+
+class Decompress(Work):
+    """For every sample as many bytes of zlib data are inflated as it has, to ``ratio`` times that.
+
+    A sample's own bytes are random and do not compress, so that no storage can cheat; in their place stand data made
+    for the ratio.
+    """
+
+    kind: Literal["decompress"] = "decompress"
+    ratio: Annotated[float, Reads(_ratio, {"type": "number", "minimum": 1, "maximum": MAX_RATIO})] = Field(
+        2.0, description="Bytes that come out for each byte that goes in."
+    )
+
+    def prepare(self) -> None:
+        """Make the data that are inflated."""
+        compressed(self.ratio)
+
+    def __call__(self, samples: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> int:
+        """Inflate as many bytes as the samples have; give the bytes that came out."""
+        return sum(_inflate(compressed(self.ratio), size) for size in nbytes.tolist())
 
 
 def _checksums(samples: memoryview, sizes: list[int], algorithm: str, passes: int) -> int:

@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
-from rayio.data.decode import Decoding
 from rayio.data.formats import Format, request_table
 from rayio.data.layout import Batch
 from rayio.data.sampler import Block, Sampler, sample_digest
 from rayio.pipeline.env import Where
 from rayio.pipeline.phases import Phased
 from rayio.pipeline.queue import Delivery
+from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Constant, Distribution
 from rayio.storage.base import Opener, Requests
 from rayio.storage.itemise import Samples
@@ -84,7 +84,7 @@ class Loading:
         modelled: bool,
         itemised: bool = False,
         rate: float | None = None,
-        decoding: Decoding | None = None,
+        decoding: Work | None = None,
     ) -> None:
         self.samplers = samplers
         self.format = form

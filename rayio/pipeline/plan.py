@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from rayio import storage
-from rayio.data.decode import Decoding
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
@@ -193,6 +192,9 @@ class Plan:
     def loading(self, num_ranks: int = 1) -> Loading:
         """Make what readers and queues of ``num_ranks`` ranks are built from."""
         decode = self.scenario.loader.decode
+        work = decode if isinstance(decode, Work) else None
+        if work is not None and not self.modelled:
+            work.prepare()
         return Loading(
             self.samplers(num_ranks),
             self.form,
@@ -201,8 +203,8 @@ class Plan:
             payload=self.payload,
             modelled=self.modelled,
             itemised=self.scenario.trace.is_itemised,
-            rate=decode.rate if isinstance(decode, Work) and self.modelled else None,
-            decoding=Decoding(decode) if isinstance(decode, Work) and not self.modelled else None,
+            rate=work.rate if work is not None and self.modelled else None,
+            decoding=None if self.modelled else work,
         )
 
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
