@@ -107,6 +107,13 @@ def test_links_lead_to_files_and_headings_that_are_there(page: str) -> None:
             assert file.is_relative_to(ROOT / "docs"), f"{page}: {target} is not on the site"
 
 
+@pytest.mark.parametrize("page", [*PAGES, "CONTRIBUTING.md", "benchmarks/README.md"])
+def test_files_that_are_named_are_there(page: str) -> None:
+    folders = (".", "rayio", "benchmarks")
+    for name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|png|toml))(?: \d+)?`", (ROOT / page).read_text()):
+        assert any((ROOT / folder / name).exists() for folder in folders), f"{page}: {name}"
+
+
 def test_the_readme_is_short() -> None:
     assert len(PAGES["README.md"].read_text().splitlines()) <= 130
 
