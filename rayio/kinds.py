@@ -23,11 +23,12 @@ FORMATS: Registry[Any] = Registry(
     makes=True,
 )
 
-#: ``loader.kind``: what makes batches.
+#: ``loader.kind``: what makes batches (``rayio.pipeline.wiring.LoaderKind``).
 LOADERS: Registry[Any] = Registry(
     "loader",
-    {"actors": "rayio.scenario.kind:Kind"},
-    later=("torch", "ray_data", "tf_data"),
+    {"actors": "rayio.loaders.actors:ActorLoader", "torch": "rayio.loaders.pytorch:TorchLoader"},
+    later=("ray_data", "tf_data"),
+    needs=("has_roles", "check", "batches"),
     makes=True,
 )
 

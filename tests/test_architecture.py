@@ -21,7 +21,7 @@ LEVEL = {
     "scenario": 2, "trace": 2,
     "data": 3, "otel": 3, "collectors": 3, "dlio": 3,
     "pipeline": 4, "analyze": 4, "export": 4,
-    "cluster": 5,
+    "cluster": 5, "loaders": 5,
     "session": 6,
     "predict": 6,
     "report": 7,

@@ -155,11 +155,10 @@ def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        *((f"loader.kind={kind}", "") for kind in ("torch", "ray_data", "tf_data")),
+        *((f"loader.kind={kind}", "") for kind in ("ray_data", "tf_data")),
         *((f"dataset.format={name}", "") for name in ("parquet", "jpeg", "csv")),
         *((f"dataset.path={scheme}://b/p", "") for scheme in ("gs", "az")),
         ("loader.num_workers={min: 1, max: 16}", ""),
-        ("loader.pin_memory=true", ""),
         ("loader.parallel_calls=4", ""),
         ("loader.file_access=collective", ""),
         ("dataset.compression=gzip", ""),

@@ -290,8 +290,16 @@ class TrainerRank(Host):
     async def run(self, attempt: int) -> list[Tally]:
         """Live every rank's life to its end; give what each consumed."""
         self.wake()
-        await self.kernel.gather(*(self._train(rank, attempt) for rank in self.tallies))
+        try:
+            await self.kernel.gather(*(self._train(rank, attempt) for rank in self.tallies))
+        finally:
+            await self.wiring.close()
         return list(self.tallies.values())
+
+    async def flush(self) -> int:
+        """End what loaders have started too: this process is about to be killed."""
+        await self.wiring.close()
+        return await super().flush()
 
     async def consumed(self) -> list[Tally]:
         """Give what each rank has consumed so far."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.wiring import loader_of
 
 Kind = Literal["storage", "reader", "queue", "checkpoint_writer", "rank"]
 KINDS: tuple[Kind, ...] = ("storage", "reader", "queue", "checkpoint_writer", "rank")
@@ -62,7 +63,9 @@ def _packed_together(plan: Plan, kind: Kind, chosen: int | Literal["auto"], numb
     if max(readers, number) <= UNPACKED_READERS:
         return 1
     loader = plan.scenario.loader
-    does_io = kind in ("reader", "checkpoint_writer") or (kind == "rank" and loader.num_workers == 0)
+    does_io = kind in ("reader", "checkpoint_writer") or (
+        kind == "rank" and (loader.num_workers == 0 or not _has_roles(plan))
+    )
     return -(-number // (UNPACKED_READERS if does_io and not plan.modelled else PACKED_ACTORS))
 
 
@@ -79,13 +82,18 @@ def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
         case "storage":
             return ((n, (n,)) for n in range(plan.num_devices if plan.modelled else 0))
         case "reader":
-            return ((plan.node_of_reader(*who), who) for who in plan.readers())
+            return ((plan.node_of_reader(*who), who) for who in plan.readers()) if _has_roles(plan) else ()
         case "queue":
-            return ranks if plan.scenario.loader.num_workers else ()
+            return ranks if plan.scenario.loader.num_workers and _has_roles(plan) else ()
         case "checkpoint_writer":
             return ((plan.node_of_writer(n), (n,)) for n in range(plan.num_writers))
         case "rank":
             return ranks
+
+
+def _has_roles(plan: Plan) -> bool:
+    """Whether readers and queues are actors, or belong to a loader in each rank's process."""
+    return loader_of(plan).has_roles
 
 
 def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]) -> Iterator[ActorSpec]:
@@ -99,8 +107,9 @@ def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]
 
 
 def num_processes(plan: Plan) -> int:
-    """Number of processes that a run starts on all nodes: its actors, the barrier and the collector."""
-    return len(actors(plan)) + 1 + plan.has_barrier
+    """Number of processes that a run starts on all nodes: actors, barrier, collector, and workers of loaders."""
+    workers = 0 if _has_roles(plan) else plan.world_size * plan.scenario.loader.num_workers
+    return len(actors(plan)) + 1 + plan.has_barrier + workers
 
 
 def bundles(plan: Plan) -> list[dict[str, float]]:

@@ -18,7 +18,7 @@ from rayio.pipeline.loading import Loading
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, Take
-from rayio.pipeline.wiring import Wiring
+from rayio.pipeline.wiring import LoaderKind, Wiring
 from rayio.scenario.model import Costs
 from rayio.storage.base import Served
 from rayio.storage.model import Device, LocalArbiter
@@ -168,6 +168,7 @@ class InProcess:
         tallies: list[Tally],
         root: str | Path = "",
         costs: Costs = FREE,
+        loader: LoaderKind | None = None,
     ) -> None:
         self.plan = plan
         self.kernel = kernel
@@ -175,8 +176,9 @@ class InProcess:
         #: What each rank has consumed so far.
         self.tallies = tallies
         self.wiring = Wiring(
-            plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(costs.step * 1e9)
-        )
+            plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(costs.step * 1e9),
+            loader=loader,
+        )  # fmt: skip
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets), round(costs.barrier * 1e9))
         self._writers: dict[int, LocalWriter] = {}
@@ -188,7 +190,10 @@ class InProcess:
         delay_ns = round(self.costs.checkpoint * 1e9)
         for number in range(self.plan.num_writers):
             self._writers[number] = LocalWriter(self.wiring.writer(number), delay_ns)
-        await self.kernel.gather(*(self.wiring.rank(tally.rank, self, tally) for tally in self.tallies))
+        try:
+            await self.kernel.gather(*(self.wiring.rank(tally.rank, self, tally) for tally in self.tallies))
+        finally:
+            await self.wiring.close()
 
     def arbiter(self, device: int) -> LocalArbiter:
         """See ``rayio.pipeline.wiring.Devices``."""

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -125,3 +125,24 @@ class WallKernel:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+class BlockingKernel(WallKernel):
+    """A kernel for a process, or a thread, that has nothing to do but one role's work: every wait stops it."""
+
+    def __init__(self, anchor: int | None = None) -> None:
+        super().__init__(anchor, alone=True, threads=0)
+
+    async def sleep_until(self, deadline: int) -> None:
+        """Sleep, exactly."""
+        if (ahead := deadline - self.now()) > 0:
+            time.sleep(ahead / 1e9)  # noqa: TID251, ASYNC251 - see above
+
+    def carry_out(self, work: Work[T]) -> T:
+        """Do work to its end and give its result: as nothing is awaited elsewhere, it needs no loop."""
+        try:
+            work.send(None)
+        except StopIteration as stop:
+            return cast("T", stop.value)
+        work.close()
+        raise AssertionError("a role waits for something that a blocking kernel does not have")

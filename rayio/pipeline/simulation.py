@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from rayio.kinds import LOADERS
 from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.in_process import InProcess
 from rayio.pipeline.ledger import Tally
@@ -12,6 +13,9 @@ from rayio.pipeline.plan import Plan
 from rayio.pipeline.recording import Recording, bounded, threads_note
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.trace.recorder import Recorder
+
+#: The kind of loader whose roles the virtual clock runs, whatever the scenario chose.
+MODELLED = "actors"
 
 
 def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callable[[], None] | None = None) -> None:
@@ -21,7 +25,7 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     """
     kernel = VirtualKernel(watch)
     recorder.pid = 0
-    kernel.run(InProcess(plan, kernel, recorder, tallies, costs=plan.scenario.costs).run())
+    kernel.run(InProcess(plan, kernel, recorder, tallies, costs=plan.scenario.costs, loader=LOADERS[MODELLED]).run())
 
 
 class VirtualEngine:
@@ -33,6 +37,11 @@ class VirtualEngine:
         self.plan = bounded(plan)
         self.outcome = Outcome.of(plan)
         self.outcome.notes += threads_note(plan, "virtual")
+        if (kind := plan.scenario.loader.kind) != MODELLED:
+            self.outcome.notes.append(
+                f"loader.kind={kind}: the virtual clock has one model of loaders, that of kind {MODELLED}: workers, "
+                "window and order are those asked for, what they cost besides reading is not"
+            )
         self._recording = Recording(plan, site, self.outcome)
 
     def prepare(self) -> None:

@@ -6,17 +6,17 @@ practice once. An engine with processes of its own makes one ``Wiring`` in each 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
 
+from rayio.kinds import LOADERS
 from rayio.pipeline import roles
 from rayio.pipeline.env import BarrierPort, Env, QueuePort, Where, WriterPort
 from rayio.pipeline.kernel import Kernel, WallKernel, Work
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
-from rayio.pipeline.phases import PhasedQueue
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue, Submit
 from rayio.pipeline.queue import Delivery, QueueSpec, QueueState
@@ -46,6 +46,29 @@ class RankPorts(Protocol):
         """Reach the checkpoint writers that a rank sends shards to, by number."""
 
 
+class LoaderKind(Protocol):
+    """A kind of loader (``loader.kind``), as engines need it."""
+
+    #: Whether its readers and queues are roles, which engines place and run.
+    has_roles: bool
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that cannot run in real time here; the virtual clock has its model of every kind.
+
+        Raises:
+            ScenarioError: what is missing, and what to do about it.
+        """
+
+    def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
+        """Make what gives a rank its batches; what has to be ended afterwards goes into ``wiring.closing``."""
+
+
+def loader_of(plan: Plan) -> LoaderKind:
+    """Give the kind of loader that a plan's scenario asks for."""
+    kind: LoaderKind = LOADERS[plan.scenario.loader.kind]
+    return kind
+
+
 class InlineQueue:
     """No queue: with ``num_workers: 0`` the rank reads its own batches, inside its wait for them."""
 
@@ -62,7 +85,7 @@ class Wiring:
     """Makes the worlds of the roles that share a process.
 
     ``num_ranks`` is how many ranks they belong to. ``born`` is when the process began (ns); None is now. ``late_ns`` is
-    how late a rank's steps end on a clock that is not late by itself.
+    how late a rank's steps end on a clock that is not late by itself. ``loader`` takes the place of the scenario's own.
     """
 
     def __init__(
@@ -76,6 +99,7 @@ class Wiring:
         num_ranks: int,
         born: int | None = None,
         late_ns: int = 0,
+        loader: LoaderKind | None = None,
     ) -> None:
         self.plan = plan
         self.kernel = kernel
@@ -85,6 +109,9 @@ class Wiring:
         self.num_ranks = num_ranks
         self.born = born
         self.late_ns = late_ns
+        self.loader: LoaderKind = loader or loader_of(plan)
+        #: What ends what loaders have started; called once the roles are over.
+        self.closing: list[Callable[[], Awaitable[None]]] = []
         self._modelled: dict[int, ModelStorage] = {}
         self._latencies = Latencies(plan.first_byte.draw, plan.scenario.seed, num_ranks)
 
@@ -97,7 +124,7 @@ class Wiring:
         """Make a reader's world."""
         node = self.plan.node_of_reader(rank, worker)
         env = self._env("reader", f"{rank}-{worker}", node)
-        env.storage = self._datasets(node)
+        env.storage = self.datasets(node)
         return env
 
     def queue(self, spec: QueueSpec, submit: Submit, *, evaluating: bool) -> PrefetchQueue:
@@ -107,8 +134,11 @@ class Wiring:
         def step_bytes(epoch: int, step: int) -> int:
             return samplers.of(epoch).step_bytes(epoch, rank, step)
 
-        env = self._env("queue", f"{rank}-eval" if evaluating else str(rank), self.plan.node_of_rank(rank))
-        return PrefetchQueue(env, QueueState(spec, step_bytes), submit)
+        return PrefetchQueue(self.queue_env(rank, evaluating=evaluating), QueueState(spec, step_bytes), submit)
+
+    def queue_env(self, rank: int, *, evaluating: bool) -> Env:
+        """Make the world of a rank's prefetch queue."""
+        return self._env("queue", f"{rank}-eval" if evaluating else str(rank), self.plan.node_of_rank(rank))
 
     def writer(self, number: int) -> Env:
         """Make a checkpoint writer's world."""
@@ -126,22 +156,24 @@ class Wiring:
         env.late_ns = self.late_ns
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
-        env.queue = self._batches(env, rank, ports)
+        env.queue = self.loader.batches(self, env, rank, ports)
         return roles.train(env, self.plan.training(rank), tally, attempt)
 
-    def _batches(self, env: Env, rank: int, ports: RankPorts) -> QueuePort:
-        """Say where a rank gets its batches: it reads them, or it has a queue, or two when it evaluates."""
-        plan = self.plan
-        if plan.scenario.loader.num_workers == 0:
-            env.storage = self._datasets(plan.node_of_rank(rank))
-            return InlineQueue(env, self.loading)
-        training = ports.queue(plan.queue(rank), evaluating=False)
-        if plan.evaluation is None:
-            return training
-        evaluation = ports.queue(plan.queue(rank, evaluating=True), evaluating=True)
-        return PhasedQueue(training, evaluation, len(plan.steps))
+    def reading_rank(self, rank: int) -> Env:
+        """Make the world of a rank that reads its own batches, for the part of it that reads."""
+        node = self.plan.node_of_rank(rank)
+        env = self._env("rank", str(rank), node)
+        env.storage = self.datasets(node)
+        return env
 
-    def _datasets(self, node: int) -> Storage:
+    async def close(self) -> None:
+        """End what loaders have started in this process."""
+        closing, self.closing = self.closing, []
+        for close in closing:
+            await close()
+
+    def datasets(self, node: int) -> Storage:
+        """Connect a role of a node to the dataset, and to the evaluation's."""
         return self.plan.data_storage(partial(self._storage, node))
 
     def _storage(self, node: int, path: str) -> Storage:

@@ -23,7 +23,7 @@ class Loader(Choosing):
         Choice("shuffle", SHUFFLES, "shuffle_options", spare="unused_options"),
         Choice("partition", PARTITIONS, "partition_options"),
     )
-    keys_not_yet = frozenset({"parallel_calls", "pin_memory"})
+    keys_not_yet = frozenset({"parallel_calls"})
     kind: Annotated[str, named(LOADERS)] = Field("actors", description="What makes batches.")
     options: Annotated[Section, OptionsOf("kind", LOADERS)] = NO_OPTIONS
     batch_size: Positive = Field(1, description="Samples per rank and step.")

@@ -17,9 +17,9 @@ class Lives(Recorder):
         super().__init__()
         self._recorder = recorder
 
-    def register(self, role: str, index: str, node: int) -> int:
+    def register(self, role: str, index: str, node: int, pid: int | None = None) -> int:
         """Register with the recorder behind."""
-        return self._recorder.register(role, index, node)
+        return self._recorder.register(role, index, node, pid)
 
     def add(self, writer: int, name: str, *span: Any) -> None:
         """Pass a life on."""

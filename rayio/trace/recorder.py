@@ -52,12 +52,15 @@ class _Codes(dict[str, int]):
 class _Writers:
     """The registered roles as columns; made again only when more have registered."""
 
-    def __init__(self, registered: list[tuple[str, str, int]]) -> None:
+    def __init__(self, registered: list[tuple[str, str, int, int | None]]) -> None:
         roles, indexes = _Codes(), _Codes()
         self.number = len(registered)
-        self._role = np.array([roles[role] for role, _, _ in registered], np.int32)
-        self._index = np.array([indexes[index] for _, index, _ in registered], np.int32)
-        self._node = np.array([node for _, _, node in registered], np.int32)
+        self._role = np.array([roles[role] for role, *_ in registered], np.int32)
+        self._index = np.array([indexes[index] for _, index, *_ in registered], np.int32)
+        self._node = np.array([node for *_, node, _ in registered], np.int32)
+        self._pid = np.array([-1 if pid is None else pid for *_, pid in registered], np.int32)
+        #: Whether some live in a process other than the recorder's.
+        self.are_elsewhere = bool((self._pid >= 0).any())
         self._roles, self._indexes = _strings(roles), _strings(indexes)
 
     def of(self, writer: NDArray[np.int32]) -> tuple[pa.Array, pa.Array, NDArray[np.int32]]:
@@ -66,6 +69,10 @@ class _Writers:
 
         role = pa.DictionaryArray.from_arrays(self._role[writer], self._roles)
         return role, pa.DictionaryArray.from_arrays(self._index[writer], self._indexes), self._node[writer]
+
+    def pids(self, writer: NDArray[np.int32], own: NDArray[np.int32] | int) -> NDArray[np.int32]:
+        """Give the process of each of these writers; ``own`` is what the recorder's process has for its own."""
+        return np.where(self._pid[writer] >= 0, self._pid[writer], own).astype(np.int32)
 
 
 def _strings(codes: _Codes) -> pa.Array:
@@ -99,16 +106,19 @@ class Recorder:
         self._limit = chunk_rows * _ROW.itemsize
         self._chunks: list[pa.Table] = []
         self._drained_rows = 0
-        self._writers: dict[tuple[str, str, int], int] = {}
+        self._writers: dict[tuple[str, str, int, int | None], int] = {}
         self._lock = Lock()
         self._described: _Writers | None = None
         self._names = _Codes({name: code for code, name in enumerate(SPANS)})
         self._statuses = _Codes({status: code for code, status in enumerate(STATUSES)})
 
-    def register(self, role: str, index: str, node: int) -> int:
-        """Give the number under which a role adds its spans; asking again for the same role gives the same number."""
+    def register(self, role: str, index: str, node: int, pid: int | None = None) -> int:
+        """Give the number under which a role adds its spans; asking again for the same role gives the same number.
+
+        ``pid`` is the process of a role that lives elsewhere and has its spans entered here.
+        """
         with self._lock:
-            return self._writers.setdefault((role, index, node), len(self._writers))
+            return self._writers.setdefault((role, index, node, pid), len(self._writers))
 
     def add(
         self,
@@ -217,6 +227,8 @@ class Recorder:
         if self._described is None or self._described.number < len(self._writers):
             self._described = _Writers(list(self._writers))
         role, index, node = self._described.of(columns["writer"])
+        if self._described.are_elsewhere:
+            columns = columns | {"pid": self._described.pids(columns["writer"], columns.get("pid", self.pid))}
         start, end = columns["start"], columns["end"]
         if self.resolution_ns > 1:
             start, end = start - start % self.resolution_ns, end - end % self.resolution_ns

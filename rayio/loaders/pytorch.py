@@ -1,0 +1,133 @@
+"""``loader.kind: torch``: each rank has a ``torch.utils.data.DataLoader`` of its own, with its worker processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Field
+
+from rayio.errors import ScenarioError
+from rayio.scenario.fields import Flag, Section, choice
+from rayio.scenario.kind import Kind
+
+if TYPE_CHECKING:
+    from rayio.pipeline.env import Env, QueuePort
+    from rayio.pipeline.plan import Plan
+    from rayio.pipeline.wiring import RankPorts, Wiring
+    from rayio.scenario.model import Scenario
+
+#: What a user is told where PyTorch is missing.
+MISSING = "loader.kind=torch: PyTorch is not installed here; run pip install 'rayio[torch]', or use loader.kind=actors"
+
+
+class TorchOptions(Section):
+    """What ``loader`` may say of kind torch: arguments of DataLoader, by its names."""
+
+    persistent_workers: Flag = Field(
+        False, description="Whether worker processes stay from epoch to epoch, or are started anew for each."
+    )
+    pin_memory: Flag = Field(
+        False, description="Whether batches are copied to pinned memory; PyTorch does it only where it finds a GPU."
+    )
+    multiprocessing_context: Annotated[
+        Literal["forkserver", "spawn", "fork"], choice("forkserver", "spawn", "fork")
+    ] = Field("forkserver", description="How worker processes are started.")
+
+
+#: The options as they are where a scenario says nothing.
+DEFAULTS = TorchOptions()
+
+
+class TorchLoader(Kind):
+    """The DataLoader of PyTorch in each rank's process, over the same samples and files."""
+
+    options = TorchOptions
+    #: Its workers are its own: engines place neither readers nor queues.
+    has_roles = False
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """What DataLoader cannot do."""
+        loader, cluster = scenario.loader, scenario.cluster
+        if loader.assignment != "static":
+            yield (
+                f"loader.assignment={loader.assignment}: PyTorch deals batches to its workers in turn; use static, or "
+                "loader.kind=actors"
+            )
+        if loader.worker != "process":
+            yield f"loader.worker={loader.worker}: PyTorch's workers are processes; use process, or loader.kind=actors"
+        if cluster.placement == "spread" and cluster.nodes > 1:
+            yield (
+                "cluster.placement=spread: PyTorch's workers live beside their rank; use colocated, or "
+                "loader.kind=actors"
+            )
+        if loader.payload == "none":
+            yield "loader.payload=none: PyTorch's workers send what they read; use auto, or loader.kind=actors"
+
+    def idle(self, scenario: Scenario) -> Iterator[str]:
+        """What DataLoader has no use for, or none in this run."""
+        loader, options = scenario.loader, _options(scenario)
+        if loader.max_bytes_in_flight != "auto":
+            yield "loader.max_bytes_in_flight: PyTorch bounds batches, not bytes; num_workers × prefetch_factor count"
+        if loader.io_depth != 1:
+            yield f"loader.io_depth={loader.io_depth}: a worker of PyTorch's makes one request at a time"
+        if options.pin_memory:
+            yield "loader.pin_memory=true: PyTorch pins memory only where it finds a GPU; without one it does nothing"
+        if loader.num_workers == 0:
+            for key in ("persistent_workers", "multiprocessing_context"):
+                if (value := getattr(options, key)) != getattr(DEFAULTS, key):
+                    yield f"loader.{key}={str(value).lower()}: there are no workers with loader.num_workers=0"
+        elif options.persistent_workers and scenario.train.epochs == 1:
+            yield "loader.persistent_workers=true: changes nothing, there is one epoch"
+
+    def check(self, plan: Plan) -> None:
+        """Refuse a plan that cannot run for real here.
+
+        Raises:
+            ScenarioError: PyTorch is missing or too old, or there are no files to read.
+        """
+        if plan.modelled:
+            raise ScenarioError(
+                f"loader.kind=torch: dataset.path={plan.scenario.dataset.path} has no files for PyTorch's workers to "
+                "read; give a folder, use loader.kind=actors, or rayio simulate"
+            )
+        if find_spec("torch") is None:
+            raise ScenarioError(MISSING)
+
+    def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
+        """Make a rank's DataLoader, and another for its evaluations."""
+        from rayio.loaders.reading import Reading
+        from rayio.pipeline.kernel import WallKernel
+        from rayio.pipeline.phases import PhasedQueue
+
+        try:
+            from rayio.loaders.dataloader import DataLoaderQueue, Settings
+        except ModuleNotFoundError:  # on a node of the cluster; the driver's was checked
+            raise ScenarioError(MISSING) from None
+        plan, kernel = wiring.plan, wiring.kernel
+        assert isinstance(kernel, WallKernel)
+        loader, options = plan.scenario.loader, _options(plan.scenario)
+        reading = Reading(plan, rank, wiring.root, kernel.anchor, is_inline=loader.num_workers == 0)
+        settings = Settings(
+            loader.num_workers, loader.prefetch_factor, options.persistent_workers, options.pin_memory,
+            loader.in_order, options.multiprocessing_context,
+        )  # fmt: skip
+
+        def make(steps: tuple[int, ...], *, evaluating: bool) -> DataLoaderQueue:
+            queue = None if reading.is_inline else wiring.queue_env(rank, evaluating=evaluating)
+            name = f"{rank}-eval" if evaluating else str(rank)
+            made = DataLoaderQueue(reading, steps, settings, wiring.recorder, name, queue)
+            wiring.closing.append(made.close)
+            return made
+
+        training = make(plan.steps_of(rank), evaluating=False)
+        if plan.evaluation is None:
+            return training
+        evaluation = make(plan.evaluation_steps_of(rank), evaluating=True)
+        return PhasedQueue(training, evaluation, len(plan.steps))
+
+
+def _options(scenario: Scenario) -> TorchOptions:
+    chosen = scenario.loader.options
+    return chosen if isinstance(chosen, TorchOptions) else DEFAULTS

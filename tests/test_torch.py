@@ -1,0 +1,371 @@
+"""``loader.kind: torch``: PyTorch's own DataLoader behind the rank, and the same law as for our readers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from datasets import on_disk
+from test_engines import asked_for, computed, deliver_the_same, roles_do_one_thing_at_a_time
+
+import rayio
+from rayio.cli import _exit_code
+from rayio.cluster.placement import actors
+from rayio.errors import DataError, RunError, ScenarioError
+from rayio.loaders import pytorch
+from rayio.loaders.dataloader import DataLoaderQueue, Settings
+from rayio.loaders.reading import Reading
+from rayio.pipeline.env import Where
+from rayio.pipeline.kernel import WallKernel
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.wiring import Wiring
+from rayio.predict.explain import explain
+from rayio.reporter import Reporter
+from rayio.scenario.checks import contradictions, idle
+from rayio.scenario.model import Scenario
+from rayio.scenario.write import to_yaml
+from rayio.session import Run
+from rayio.trace.recorder import Recorder
+from scenarios import run_locally, scenario, simulated
+
+#: Scenarios that between them touch all that a batch goes through.
+WORK: dict[str, dict[str, Any]] = {
+    "two workers": {"loader__prefetch_factor": 3},
+    "no workers": {"loader__num_workers": 0},
+    "workers that stay, out of order": {"loader__persistent_workers": True, "loader__in_order": False},
+    "evaluations between steps": {
+        "train__evaluate": {"every": {"steps": 3}, "compute": "100 us", "batch_size": 1},
+        "dataset__eval": {"num_files": 4},
+        "loader__decode": {"kind": "checksum", "passes": 2, "rate": "100 MB/s"},
+    },
+    "evaluations, no workers": {
+        "train__evaluate": {"compute": "100 us"},
+        "dataset__eval": {"num_files": 4},
+        "loader__num_workers": 0,
+    },
+    "hdf5, every request": {"dataset__format": "hdf5", "dataset__samples_per_file": 4, "trace__level": "io"},
+    "tfrecord, a rest": {
+        "dataset__format": "tfrecord", "dataset__samples_per_file": 7, "dataset__num_files": 7,
+        "loader__drop_last": False, "loader__batch_size": 5, "trace__level": "sample",
+    },
+}  # fmt: skip
+
+
+def with_torch(**overrides: Any) -> Scenario:
+    """Give a small scenario on files whose loader is PyTorch's."""
+    base = {"dataset__path": "data", "loader__kind": "torch", "loader__multiprocessing_context": "fork"}
+    return scenario(**{**base, "train__compute": "100 us", **overrides})
+
+
+def workers() -> list[int]:
+    """Give the process ids of the DataLoader workers of this process that live."""
+    return [process.pid for process in multiprocessing.active_children() if process.pid is not None]
+
+
+@pytest.fixture(autouse=True)
+def _nobody_stays() -> Iterator[None]:
+    """Hold every test to leaving no worker behind."""
+    yield
+    assert workers() == []
+
+
+@pytest.mark.parametrize("overrides", WORK.values(), ids=WORK)
+def test_it_delivers_what_the_model_says(tmp_path: Path, overrides: dict[str, Any]) -> None:
+    wanted = on_disk(with_torch(**overrides), tmp_path)
+    here, there = simulated(wanted), run_locally(wanted, tmp_path)
+    deliver_the_same(here, there)
+    assert computed(here) == computed(there)
+    roles_do_one_thing_at_a_time(there)
+    assert sum(row["bytes"] for row in there.rows("read")) >= sum(row["bytes"] for row in there.rows("data_wait"))
+
+
+@pytest.mark.parametrize("level", ["batch", "io"])
+def test_its_workers_ask_storage_for_what_our_readers_ask(tmp_path: Path, level: str) -> None:
+    wanted = on_disk(with_torch(trace__level=level, loader__decode="50 us"), tmp_path)
+    loader = wanted.loader.model_copy(update={"kind": "actors"})
+    ours = run_locally(wanted.model_copy(update={"loader": loader}), tmp_path)
+    theirs = run_locally(wanted, tmp_path)
+    assert asked_for(ours) == asked_for(theirs)
+
+    def requests(run: Any) -> list[tuple[Any, ...]]:
+        return sorted((row["file"], row["offset"], row["bytes"], row["batch"]) for row in run.rows("io.read"))
+
+    assert requests(ours) == requests(theirs)
+    assert bool(requests(ours)) == (level == "io")
+    slept = [row["duration_ns"] for row in theirs.rows("decode")]
+    assert slept == [2 * 50_000] * 2 * 24
+
+
+def test_spans_of_workers_have_their_own_processes(tmp_path: Path) -> None:
+    wanted = on_disk(with_torch(train__epochs=3), tmp_path)
+    pids: dict[bool, dict[int, set[int]]] = {}
+    for stay in (False, True):
+        keys = {"options": wanted.loader.options.model_copy(update={"persistent_workers": stay})}
+        run = run_locally(wanted.model_copy(update={"loader": wanted.loader.model_copy(update=keys)}), tmp_path)
+        rows = run.rows("read")
+        assert {(row["role"], row["index"]) for row in rows} == {("reader", f"{r}-{w}") for r in (0, 1) for w in (0, 1)}
+        assert os.getpid() not in {row["pid"] for row in rows}
+        assert {row["pid"] for row in run.rows("data_wait")} == {os.getpid()}
+        pids[stay] = defaultdict(set)
+        for row in rows:
+            pids[stay][row["epoch"]].add(row["pid"])
+    assert len({pid for epoch in pids[True].values() for pid in epoch}) == 4, "persistent workers stay"
+    assert len({pid for epoch in pids[False].values() for pid in epoch}) == 12, "others are new in every epoch"
+
+
+def test_a_batch_is_handed_out_only_when_pytorchs_window_has_room(tmp_path: Path) -> None:
+    """Step n goes to a worker when step n - prefetch_factor x num_workers was taken, and not before."""
+    wanted = on_disk(with_torch(train__compute="5 ms", cluster__ranks_per_node=1, loader__prefetch_factor=2), tmp_path)
+    run = run_locally(wanted, tmp_path)
+    for epoch in range(2):
+        handed_out = [row["start_ns"] for row in run.rows("lease", epoch=epoch)]
+        waits = run.rows("data_wait", epoch=epoch)
+        taken = [row["start_ns"] + row["duration_ns"] for row in waits]
+        assert len(handed_out) == len(taken) == 24
+        for step in range(4, 24):
+            assert waits[step - 4]["start_ns"] < handed_out[step] < taken[step - 4]
+
+
+def opened(root: Path, name: str, **overrides: Any) -> tuple[DataLoaderQueue, Plan]:
+    """Make a rank's end of a DataLoader by itself."""
+    plan = Plan(on_disk(with_torch(cluster__ranks_per_node=1, **overrides), root), modelled=False)
+    kernel, recorder = WallKernel(), Recorder()
+    wiring = Wiring(plan, kernel, recorder, root, None, num_ranks=1)  # type: ignore[arg-type]
+    settings = Settings(plan.scenario.loader.num_workers, 2, False, False, True, name)
+    reading = Reading(plan, 0, root, kernel.anchor, is_inline=plan.scenario.loader.num_workers == 0)
+    return DataLoaderQueue(
+        reading, plan.steps_of(0), settings, recorder, "0", wiring.queue_env(0, evaluating=False)
+    ), plan
+
+
+@pytest.mark.parametrize("name", ["fork", "forkserver", "spawn"])
+def test_batches_come_as_shared_tensors_however_workers_start(tmp_path: Path, name: str) -> None:
+    queue, plan = opened(tmp_path, name, train__epochs=1, dataset__num_files=6, loader__num_workers=1)
+
+    async def first_batches() -> list[Any]:
+        try:
+            return [await queue.get(Where(0, 0, step)) for step in range(3)]
+        finally:
+            await queue.close()
+
+    began = threading.active_count()
+    for step, delivery in enumerate(asyncio.run(first_batches())):
+        assert isinstance(delivery.payload, torch.Tensor)
+        assert delivery.payload.is_shared()
+        assert delivery.payload.nbytes == delivery.nbytes == plan.sampler().step_bytes(0, 0, step)
+        assert delivery.payload.any()
+    assert threading.active_count() <= began + 1
+
+
+def when_there_are_workers(act: Callable[[int], None], number: int = 4) -> threading.Thread:
+    """Act on one of the workers as soon as so many read."""
+
+    def wait() -> None:
+        while len(found := workers()) < number:
+            time.sleep(0.01)
+        time.sleep(0.3)
+        act(found[0])
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    return thread
+
+
+#: Workers that take so long that they are busy whenever something happens to them.
+SLOW = {"loader__decode": "50 ms", "train__epochs": 50}
+
+
+def test_a_killed_worker_ends_the_run_in_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (home / "s.yaml").write_text(to_yaml(on_disk(with_torch(**SLOW), home)))
+    killer = when_there_are_workers(lambda pid: os.kill(pid, signal.SIGKILL))
+    assert _exit_code(["run", "s.yaml", "--engine", "local", "--out", "r"]) == 2
+    killer.join()
+    text = capsys.readouterr().err.strip()
+    assert "Traceback" not in text
+    line = text.splitlines()[-1]
+    assert "DataLoader worker" in line
+    assert "died (killed by SIGKILL, or out of memory)" in line
+    assert Run.open(home / "r").result["exit_code"] == 2
+    assert Run.open(home / "r").result["ledger"]["delivered_steps"] > 0
+
+
+def test_ctrl_c_leaves_a_readable_run(home: Path) -> None:
+    interrupter = when_there_are_workers(lambda _: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        rayio.run(with_torch(**SLOW), engine="local", out="cut")
+    interrupter.join()
+    left = Run.open(home / "cut")
+    assert left.exit_code == 130
+    assert left.result["ledger"]["delivered_steps"] > 0
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_damaged_file_is_named_with_its_sample(home: Path, num_workers: int) -> None:
+    wanted = on_disk(with_torch(loader__num_workers=num_workers), home)
+    victim = sorted((home / "data").rglob("*.npz"))[17]
+    damaged = bytearray(victim.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    victim.write_bytes(damaged)
+    with pytest.raises(DataError, match=f"{victim.name}: sample 17") as caught:
+        rayio.run(wanted, engine="local", out="bad")
+    assert "\n" not in str(caught.value)
+    spans = Run.open(home / "bad").spans()
+    assert (spans[spans["status"] == "error"]["name"] == "read").any()
+
+
+def test_what_is_not_ours_to_word_keeps_its_traceback(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rayio.data.formats import npz
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("a bug in a worker")
+
+    wanted = on_disk(with_torch(), home)
+    monkeypatch.setattr(npz.Npz, "read", broken)  # which a fork inherits
+    with pytest.raises(ZeroDivisionError, match="a bug in a worker"):
+        rayio.run(wanted, engine="local", out="bad")
+    assert "a bug in a worker" in (home / "bad/log.txt").read_text()
+
+
+def test_simulate_keeps_to_the_model_and_says_so(home: Path) -> None:
+    wanted = with_torch(dataset__path="model://small")
+    done = rayio.simulate(wanted, out="theirs")
+    assert any(note.startswith("loader.kind=torch: the virtual clock") for note in done.result["notes"])
+    assert simulated(wanted).spans.equals(simulated(scenario(train__compute="100 us")).spans)
+
+
+def test_modelled_storage_has_nothing_for_it_to_read(home: Path) -> None:
+    with pytest.raises(ScenarioError, match=r"loader\.kind=torch: dataset\.path=model://small has no files"):
+        rayio.run(with_torch(dataset__path="model://small"), engine="local", out="r")
+    assert not (home / "r").exists()
+
+
+def test_without_pytorch_a_run_names_what_to_install(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pytorch, "find_spec", lambda name: None)
+    with pytest.raises(ScenarioError, match=r"PyTorch is not installed here; run pip install 'rayio\[torch\]'"):
+        rayio.run(with_torch(), engine="local", out="r")
+    assert not (home / "r").exists()
+    assert rayio.simulate(with_torch()).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("loader__assignment", "dynamic", "use static"),
+        ("loader__worker", "thread", "use process"),
+        ("loader__payload", "none", "use auto"),
+        ("cluster", {"nodes": 2, "placement": "spread"}, "use colocated"),
+    ],
+)
+def test_what_pytorch_cannot_do_is_refused_by_name(key: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ScenarioError, match=f"{allowed}, or loader.kind=actors"):
+        with_torch(**{key: value})
+
+
+def test_what_does_nothing_is_noted_by_name() -> None:
+    said = idle(
+        with_torch(loader__pin_memory=True, loader__io_depth=4, loader__max_bytes_in_flight=10**6, train__epochs=1,
+                   loader__persistent_workers=True)
+    )  # fmt: skip
+    keys = (
+        "loader.pin_memory=true",
+        "loader.io_depth=4",
+        "loader.max_bytes_in_flight",
+        "loader.persistent_workers=true",
+    )
+    for key in keys:
+        assert sum(line.startswith(key) for line in said) == 1, key
+    assert any(
+        line.startswith("loader.multiprocessing_context=fork") for line in idle(with_torch(loader__num_workers=0))
+    )
+    assert not [*contradictions(with_torch())]
+    assert idle(with_torch()) == []
+
+
+def test_its_keys_are_refused_for_our_readers() -> None:
+    with pytest.raises(ScenarioError, match=r"loader\.pin_memory"):
+        scenario(loader__pin_memory=True)
+
+
+def test_no_reader_and_no_queue_is_an_actor() -> None:
+    kinds = [spec.kind for spec in actors(Plan(with_torch(), modelled=False))]
+    assert kinds == ["rank", "rank"]
+
+
+def test_explain_and_predict_read_its_runs(home: Path) -> None:
+    wanted = with_torch(loader__decode="60 ms", train__compute="2 ms", loader__num_workers=1, train__epochs=1)
+    done = rayio.run(wanted, engine="local", out="slow")
+    found = explain(done.path)
+    assert found["verdict"]["cause"] == "decode"
+    assert rayio.simulate(wanted).result["notes"]
+
+
+class WorkerKiller(Reporter):
+    """Kills one DataLoader worker of a run on Ray, once that is under way."""
+
+    def __init__(self) -> None:
+        self.workers: list[psutil.Process] = []
+
+    def live(self, text: str) -> None:
+        if self.workers or int(text.split("/")[0]) < 4:
+            return
+        for process in psutil.Process().children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if "multiprocessing.forkserver" in " ".join(process.parent().cmdline()):  # type: ignore[union-attr]
+                    self.workers.append(process)
+        self.workers[0].kill()
+
+
+def have_gone(processes: list[psutil.Process]) -> bool:
+    """Wait until processes are gone, as long as PyTorch's workers take to notice that theirs is."""
+    return not psutil.wait_procs(processes, timeout=20)[1]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_on_ray_it_lives_in_the_ranks_actor(tmp_path: Path) -> None:
+    wanted = with_torch(
+        loader__multiprocessing_context="forkserver", train__evaluate={"compute": "1 ms"},
+        dataset__eval={"num_files": 4}, train__compute="20 ms",
+    )  # fmt: skip
+    done = rayio.run(wanted, root=tmp_path)
+    assert done.exit_code == 0
+    model = rayio.simulate(wanted, root=tmp_path)
+    assert done.result["ledger"]["delivered_samples"] == model.result["ledger"]["delivered_samples"] > 0
+    spans = done.spans()
+    of_rank = {*spans[spans["role"] == "rank"]["pid"]}
+    reads = spans[spans["name"] == "read"]
+    assert {*reads["role"]} == {"reader"}
+    assert {*reads["index"]} == {f"{r}{e}-{w}" for r in (0, 1) for e in ("", "-eval") for w in (0, 1)}
+    assert not {*reads["pid"]} & of_rank
+    assert len(of_rank) == 2
+    actors_there = {actor["name"] for actor in json.loads((done.path / "run.json").read_text())["actors"]}
+    assert actors_there == {"rank-0", "rank-1", "barrier", "collector"}
+    assert done.result["trace"]["recorded"] == done.result["trace"]["stored"] == len(spans)
+    assert not [pid for pid in {*reads["pid"]} if psutil.pid_exists(pid)]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_on_ray_a_killed_worker_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    killer = WorkerKiller()
+    wanted = with_torch(**SLOW, loader__multiprocessing_context="forkserver")
+    with pytest.raises(RunError, match=r"rank \d: DataLoader worker \d \(pid \d+\) died") as caught:
+        rayio.run(wanted, root=tmp_path, out="killed", reporter=killer)
+    assert "\n" not in str(caught.value)
+    assert Run.open(tmp_path / "killed").result["exit_code"] == 2
+    assert have_gone(killer.workers)
