@@ -95,9 +95,9 @@ CHECKPOINTS: Registry[Any] = Registry(
     {
         "rank_zero": "rayio.scenario.writers:RankZero",
         "all_ranks": "rayio.scenario.writers:AllRanks",
+        "sharded": "rayio.scenario.writers:Sharded",
         "dedicated": "rayio.scenario.writers:Dedicated",
     },
-    later=("sharded",),
     title="checkpoint kind",
     needs=("model_validate", "sizes", "of_rank", "node", "file_name"),
 )

@@ -73,6 +73,8 @@ checkpoint:
   path: checkpoints/x
   model: {bytes: 1 GB}
   writers: {dedicated: 3}
+  asynchronous: true
+  snapshot_bandwidth: 10 GB/s
   fsync: false
   request_bytes: 1 MiB
 expect: {au: ">= 0.90", data_wait_share: "< 5 %"}
@@ -224,7 +226,6 @@ def test_full_names_every_key_there_is(here: Path) -> None:
         "storage": {"direct", "cache", "stage", "faults", *Reached.model_fields} - {"endpoint", "region"},
         "loader": {"kind", "worker", "file_access"},
         "train": {"device_copy"},
-        "checkpoint": {"asynchronous"},
     }
     assert {*resolved} == {*keys} | {"trace"}
     for section, content in resolved.items():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 #: Spans of ranks that make a step; what else a rank records of a batch is its production, done by the rank itself.
 _PHASES = (
     "data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot", "eval_data_wait", "eval_compute",
+    "snapshot", "checkpoint_wait",
 )  # fmt: skip
 #: Spans in which a rank waits for a batch.
 WAITS = ("data_wait", "eval_data_wait")

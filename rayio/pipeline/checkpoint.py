@@ -17,6 +17,8 @@ class Checkpointing:
         self.section = section
         #: Folder of the checkpoints, relative to the run's root.
         self.path = section.path
+        #: Bytes per second of the copy that is written while training goes on; None: training waits for the writing.
+        self.snapshot_rate = section.snapshot_bandwidth if section.asynchronous else None
         #: Bytes that each writer saves, by number.
         self.sizes = derive.checkpoint_shards(scenario)
         self.schedule = Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario))

@@ -64,9 +64,11 @@ class Env:
 
     __slots__ = (
         "_add",
+        "_behind",
         "_writer",
         "barrier",
         "born",
+        "failure",
         "is_capturing",
         "kernel",
         "late_ns",
@@ -110,6 +112,10 @@ class Env:
         self.born = kernel.now() if born is None else born
         #: How late this rank's steps end (ns): what a real engine's do by themselves.
         self.late_ns = 0
+        #: What went wrong as a checkpoint was written behind training.
+        self.failure: Exception | None = None
+        #: The checkpoint that is being written behind.
+        self._behind: Awaitable[None] | None = None
         self._writer = recorder.register(role, index, node)
         self._add = self.recorder.add
 
@@ -136,7 +142,7 @@ class Env:
         """Name a place in the run."""
         return Where(rank, epoch, step, attempt)
 
-    async def sleep(self, name: str, seconds: float, at: Where, *, lane: int = 0) -> int:
+    async def sleep(self, name: str, seconds: float, at: Where, *, lane: int = 0, nbytes: int = 0) -> int:
         """Emulate work that takes ``seconds``; give its requested end (ns).
 
         The span is as long as requested. What the sleep overshoots gets a span of its own, so that it never counts as
@@ -145,7 +151,7 @@ class Env:
         start = self.kernel.now()
         end = start + round(seconds * 1e9)
         await self.kernel.sleep_until(end if lane else end + self.late_ns)
-        self.span(name, start, end, at, lane=lane)
+        self.span(name, start, end, at, lane=lane, nbytes=nbytes)
         if (woken := self.kernel.now()) > end:
             self.span("overshoot", end, woken, at, lane=lane)
         return end
@@ -257,3 +263,48 @@ class Env:
         served = await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
         nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
+
+    async def checkpoint_behind(self, shards: Sequence[Shard], seconds: float, at: Where) -> None:
+        """Copy the state, which takes ``seconds``, and have the copy written while the rank goes on.
+
+        Only one copy is kept: while the checkpoint before is not durable, the rank waits for it first. ``checkpoint``
+        is what holds the rank: that wait, and the copying.
+        """
+        start = self.kernel.now()
+        await self._written(at)
+        nbytes = sum(shard.num_bytes for shard in shards)
+        await self.sleep("snapshot", seconds, at, lane=1, nbytes=nbytes)
+        self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes)
+        self._behind = self.kernel.spawn(self._write_behind(shards, at), f"{self.name} writes behind")
+
+    async def checkpoints_durable(self, at: Where) -> None:
+        """Wait for the checkpoint that is still written behind; how long that is counts as ``checkpoint``."""
+        if self._behind is None:
+            self.raise_failure()
+            return
+        start = self.kernel.now()
+        await self._written(at)
+        if (end := self.kernel.now()) > start:
+            self.span("checkpoint", start, end, at)
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong as a checkpoint was written behind this rank's back."""
+        if self.failure is not None:
+            raise self.failure
+
+    async def _written(self, at: Where) -> None:
+        """Wait until nothing is written behind any more: ``checkpoint_wait``."""
+        if self._behind is not None:
+            start = self.kernel.now()
+            await self._behind
+            if (end := self.kernel.now()) > start:
+                self.span("checkpoint_wait", start, end, at, lane=1)
+        self.raise_failure()
+
+    async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
+        try:
+            await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+        except Exception as error:  # raised where the rank looks next: it may not be waiting for this
+            self.failure = error
+        finally:
+            self._behind = None

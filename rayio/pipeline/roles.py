@@ -4,7 +4,8 @@ A run is these functions. Every rank calls ``train``: for each step it takes a b
 (a sleep), meets the other ranks, and saves a checkpoint or evaluates when that is due. The queue, whenever its window
 has room, has a reader call ``read_lease`` for the next steps: the reader works out which samples those are, reads their
 files, checks and decodes them, and returns the batch. A checkpoint is cut into shards, and each goes to a writer that
-calls ``write_shard``. An evaluation takes batches of another dataset from a queue of its own, read by the same readers.
+calls ``write_shard``; an asynchronous one is copied first and written while training goes on. An evaluation takes
+batches of another dataset from a queue of its own, read by the same readers.
 
 The roles know no process, file or clock. They live by an ``Env``; an engine gives it to them: on Ray each role is an
 actor and queues are remote, in the local engine they share one process, on the virtual clock a sleep takes no time.
@@ -12,6 +13,7 @@ actor and queues are remote, in the local engine they share one process, on the 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 
 from rayio.pipeline.env import Env, Shard, Where
@@ -44,7 +46,8 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
 
 async def train(env: Env, training: Training, tally: Tally, attempt: int = 0) -> None:
     """A rank's life: for every step of every epoch take, compute, synchronise; checkpoint and evaluate when due."""
-    env.span("startup", env.born, env.kernel.now(), Where(training.rank, attempt=attempt))
+    at = Where(training.rank, attempt=attempt)
+    env.span("startup", env.born, env.kernel.now(), at)
     for epoch in range(training.epochs):
         for step in range(training.steps(epoch)):
             at = Where(training.rank, epoch, step, attempt)
@@ -53,10 +56,21 @@ async def train(env: Env, training: Training, tally: Tally, attempt: int = 0) ->
             batch.done()  # the compute is emulated: it does not look at the bytes
             await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
             if shards := training.shards(at):
-                await env.checkpoint(shards, at)
+                await save(env, training, shards, at)
+            env.raise_failure()
             for number in training.evaluations(at):
                 await evaluate(env, training, tally, number, at)
+    await env.checkpoints_durable(at)
     env.span("life", env.born, env.kernel.now(), Where(training.rank, attempt=attempt), lane=1)
+
+
+async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where) -> None:
+    """A rank's part of a checkpoint: wait until it is durable, or only until the state is copied, and train on."""
+    if training.snapshot_rate is None:
+        await env.checkpoint(shards, at)
+    else:
+        seconds = sum(shard.num_bytes for shard in shards) / training.snapshot_rate
+        await env.checkpoint_behind(shards, seconds, at)
 
 
 async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:

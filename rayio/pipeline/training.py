@@ -92,6 +92,11 @@ class Training:
         due = self.evaluating.due(at.epoch, at.step, self.steps(at.epoch))
         return range(self.epochs + due.start, self.epochs + due.stop)
 
+    @property
+    def snapshot_rate(self) -> float | None:
+        """Bytes per second at which a rank copies what it then has written behind; None: it waits for the writing."""
+        return self.checkpointing.snapshot_rate if self.checkpointing is not None else None
+
     def shards(self, at: Where) -> Sequence[Shard]:
         """Give the checkpoint shards that this rank has to save after a step; none when none is due."""
         return self.checkpointing.shards(at, self.steps(at.epoch)) if self.checkpointing is not None else ()

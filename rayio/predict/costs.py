@@ -129,7 +129,16 @@ def _on_top(steps: Steps) -> Ints:
 
 
 def checkpoint_ns(spans: pa.Table) -> Ints:
-    """Give how long each checkpoint held its rank, in ns."""
-    chosen = (texts(spans, "name", ("checkpoint",)) == 0) & (texts(spans, "role", ("rank",)) == 0)
-    durations: Ints = integers(spans, "duration_ns")[chosen]
-    return durations
+    """How long each checkpoint took, in ns: it held its rank for so long, or was written behind it for so long."""
+    name, role = texts(spans, "name", ("checkpoint", "snapshot", "write", "fsync")), texts(spans, "role", ("rank",))
+    begin, length = integers(spans, "start_ns"), integers(spans, "duration_ns")
+    if not (name == 1).any():
+        held: Ints = length[(name == 0) & (role == 0)]
+        return held
+    written = np.flatnonzero(((name == 2) | (name == 3)) & (integers(spans, "lane") == 0))
+    place = np.stack([integers(spans, "epoch")[written], integers(spans, "step")[written]])
+    _, of = np.unique(place, axis=1, return_inverse=True)
+    first, last = np.full(of.max(initial=-1) + 1, np.iinfo(np.int64).max), np.zeros(of.max(initial=-1) + 1, np.int64)
+    np.minimum.at(first, of.reshape(-1), begin[written])
+    np.maximum.at(last, of.reshape(-1), (begin + length)[written])
+    return last - first

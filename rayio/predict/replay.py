@@ -229,8 +229,10 @@ def _costs(spans: pa.Table, charged: Attribution, scenario: Scenario) -> Costs:
 
 
 def _message_of_checkpoints(spans: pa.Table) -> float:
-    """Give what checkpoints take beyond the writer that takes longest, in seconds."""
-    name = texts(spans, "name", ("write", "fsync", "checkpoint"))
+    """Give what checkpoints take beyond the writer that takes longest, in seconds; nothing of one written behind."""
+    name = texts(spans, "name", ("write", "fsync", "checkpoint", "snapshot"))
+    if (name == 3).any():
+        return 0.0
     role = texts(spans, "role", ("checkpoint_writer", "rank"))
     lane, batch, length = (integers(spans, column) for column in ("lane", "batch", "duration_ns"))
     works = np.flatnonzero((role == 0) & (lane == 0) & ((name == 0) | (name == 1)))

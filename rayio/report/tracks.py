@@ -25,7 +25,7 @@ ROLES = {"rank": "rank", "reader": "reader", "queue": "queue", "checkpoint_write
 #: What slices may be: a track shows one at a time.
 KINDS = (
     *PHASES, "restart", "read", "decode", "put", "overshoot", "memory_bound", "write", "fsync", "lost",
-    "eval_data_wait", "eval_compute",
+    "eval_data_wait", "eval_compute", "snapshot", "checkpoint_wait",
 )  # fmt: skip
 
 #: Ranks that have tracks, and tracks in all.

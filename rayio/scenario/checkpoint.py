@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterator
 
 from pydantic import Field
 
 from rayio.scenario.address import Path
 from rayio.scenario.every import Every
-from rayio.scenario.fields import Bytes, Flag, Section, choice
+from rayio.scenario.fields import Bytes, Flag, Rate, Section
 from rayio.scenario.writers import AnyWriters, RankZero
+from rayio.units import RATE
 
 
 class ModelState(Section):
@@ -27,10 +28,20 @@ class Checkpoint(Section):
     model: ModelState = Field(description="What a checkpoint holds.")
     writers: AnyWriters = Field(
         RankZero(),
-        description="Who saves: rank_zero one state, all_ranks a whole copy each, {dedicated: n} one state in n parts.",
+        description="Who saves: rank_zero one state, all_ranks a whole copy each, sharded its share of one state each, "
+        "{dedicated: n} one state in n parts.",
     )
-    asynchronous: Annotated[Literal[False], choice(False, later=(True,))] = Field(
-        False, description="Whether training goes on while a checkpoint is written; not yet."
+    asynchronous: Flag = Field(
+        False, description="Whether ranks wait only until the state is copied, and train on while it is written."
+    )
+    snapshot_bandwidth: Rate = Field(
+        25e9, description="Bytes per second of that copying, for each rank: what its link to the host memory carries."
     )
     fsync: Flag = Field(True, description="Whether files are forced to the device before a checkpoint counts as done.")
     request_bytes: Bytes = Field(4 << 20, description="Bytes per write request.")
+
+    def idle(self) -> Iterator[str]:
+        """A rate of copying where nothing is copied."""
+        if self.snapshot_bandwidth != type(self).model_fields["snapshot_bandwidth"].default and not self.asynchronous:
+            rate = RATE.exact(self.snapshot_bandwidth)
+            yield f"checkpoint.snapshot_bandwidth={rate}: nothing is copied without checkpoint.asynchronous=true"

@@ -43,6 +43,12 @@ class Writers(Section):
         return ({} if [*said] == [self.kind] else {"kind": self.kind}) | said if said else self.kind
 
 
+def shares(state_bytes: int, number: int) -> tuple[int, ...]:
+    """Cut a state into a number of parts that differ by at most a byte, the longer ones first."""
+    share, left = divmod(state_bytes, number)
+    return (share + 1,) * left + (share,) * (number - left)
+
+
 class RankZero(Writers):
     """Rank 0 saves the whole state through one writer."""
 
@@ -75,6 +81,32 @@ class AllRanks(Writers):
         return f"rank-{writer:05d}.bin"
 
 
+class Sharded(Writers):
+    """Every rank saves its share of one state through a writer of its own, beside it."""
+
+    kind: Literal["sharded"] = "sharded"
+
+    def sizes(self, state_bytes: int, world_size: int) -> tuple[int, ...]:
+        """Equal shares; of unequal ones the first are one byte longer."""
+        return shares(state_bytes, world_size)
+
+    def of_rank(self, rank: int, num_writers: int) -> Iterable[int]:
+        """Its own."""
+        return (rank,)
+
+    def node(self, writer: int, nodes: int, ranks_per_node: int) -> int:
+        """Beside its rank."""
+        return writer // ranks_per_node
+
+    def refusals(self, state_bytes: int, world_size: int) -> Iterator[str]:
+        """More ranks than bytes."""
+        if world_size > state_bytes:
+            yield (
+                f"checkpoint.writers=sharded: {world_size} ranks are more than the {state_bytes} B of "
+                "checkpoint.model.bytes"
+            )
+
+
 class Dedicated(Writers):
     """A number of writers of their own, each with its share of the state, which rank 0 has cut."""
 
@@ -83,8 +115,7 @@ class Dedicated(Writers):
 
     def sizes(self, state_bytes: int, world_size: int) -> tuple[int, ...]:
         """Equal shares; of unequal ones the first are one byte longer."""
-        share, left = divmod(state_bytes, self.dedicated)
-        return (share + 1,) * left + (share,) * (self.dedicated - left)
+        return shares(state_bytes, self.dedicated)
 
     def refusals(self, state_bytes: int, world_size: int) -> Iterator[str]:
         """More writers than bytes."""
@@ -95,4 +126,4 @@ class Dedicated(Writers):
             )
 
 
-AnyWriters = Annotated[Writers, KindOf(CHECKPOINTS, "rank_zero, all_ranks or {dedicated: n}")]
+AnyWriters = Annotated[Writers, KindOf(CHECKPOINTS, "rank_zero, all_ranks, sharded or {dedicated: n}")]

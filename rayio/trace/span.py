@@ -56,6 +56,8 @@ SPANS: dict[str, SpanName] = {
     "compute": SpanName({"rank": 0}, "the requested compute time"),
     "sync": SpanName({"rank": 0}, "from the rank's own deadline to the latest rank's, and the modelled all-reduce"),
     "checkpoint": SpanName({"rank": 0}, "the part of a checkpoint that blocks the rank"),
+    "snapshot": SpanName({"rank": 1}, "within an asynchronous checkpoint: the copying of the state"),
+    "checkpoint_wait": SpanName({"rank": 1}, "within a checkpoint: until the asynchronous one before it is durable"),
     "evaluate": SpanName({"rank": 0}, "training pauses for an evaluation, from its first batch asked for to its end"),
     "eval_data_wait": SpanName({"rank": 1}, "within an evaluation: asked for a batch, not yet there"),
     "eval_compute": SpanName({"rank": 1}, "within an evaluation: the requested compute time"),

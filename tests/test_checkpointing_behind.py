@@ -1,0 +1,133 @@
+"""Asynchronous checkpoints: training waits for the copy alone, and for the last one when that is not durable yet."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import on_disk
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayio.analyze.stalls import CAUSES, attribute
+from rayio.errors import StorageError
+from rayio.scenario.model import Scenario
+from scenarios import Outcome, run_locally, scenario, simulated
+
+MS = 1_000_000
+#: A writer alone: 1 MB takes 1 ms, and files are opened in no time.
+DEVICE = {"first_byte": "0 s", "connection_bandwidth": "1 GB/s", "bandwidth": "1000 GB/s", "scope": "cluster"}
+
+
+def saving(
+    size: int, period: int, *, steps: int = 12, compute: str = "10 ms", snapshot: str | None = "10 GB/s",
+    writers: Any = "rank_zero", ranks: int = 1, **more: Any,
+) -> Scenario:  # fmt: skip
+    """Steps of ``compute`` whose data are there at once, with a checkpoint of ``size`` MB after every ``period``."""
+    section: dict[str, Any] = {
+        "every": {"steps": period}, "path": "ck", "model": {"bytes": size * 1_000_000}, "writers": writers,
+        "request_bytes": "1 GB",
+    }  # fmt: skip
+    if snapshot is not None:
+        section |= {"asynchronous": True, "snapshot_bandwidth": snapshot}
+    return scenario(
+        cluster={"ranks_per_node": ranks}, checkpoint=section, storage__model=DEVICE, dataset__num_files=steps * ranks,
+        dataset__sample_bytes="16 B", loader__batch_size=1, train={"epochs": 1, "compute": compute}, **more,
+    )  # fmt: skip
+
+
+def length(run: Outcome, rank: int = 0) -> int:
+    """How long a rank trained (ns), from its first batch to its end."""
+    (life,) = run.rows("life", rank=rank)
+    return int(life["start_ns"] + life["duration_ns"] - run.rows("compute", rank=rank)[0]["start_ns"])
+
+
+def test_training_waits_for_the_copy_alone_and_at_the_end_for_the_file() -> None:
+    # 4 checkpoints of 20 MB: 20 ms to write, 2 ms to copy, 30 ms to compute between them
+    waiting = length(simulated(saving(20, 3, snapshot=None)))
+    behind = simulated(saving(20, 3))
+    assert waiting == 12 * 10 * MS + 4 * 20 * MS
+    assert length(behind) == 12 * 10 * MS + 4 * 2 * MS + 20 * MS
+    assert [row["duration_ns"] for row in behind.rows("checkpoint")] == [2 * MS] * 4 + [20 * MS]
+    assert [row["duration_ns"] for row in behind.rows("snapshot")] == [2 * MS] * 4
+    assert [row["duration_ns"] for row in behind.rows("checkpoint_wait")] == [20 * MS], "only at the end"
+    assert [row["bytes"] for row in behind.rows("snapshot")] == [20_000_000] * 4
+    writes = behind.rows("write")
+    assert [row["start_ns"] for row in writes] == [
+        row["start_ns"] + row["duration_ns"] for row in behind.rows("snapshot")
+    ]
+
+
+@given(
+    size=st.integers(1, 90), period=st.integers(1, 6), computes=st.integers(1, 20), rate=st.integers(1, 40),
+)  # fmt: skip
+def test_a_rank_waits_for_the_last_checkpoint_exactly_when_that_takes_longer_than_a_period(
+    size: int, period: int, computes: int, rate: int
+) -> None:
+    run = simulated(saving(size, period, compute=f"{computes} ms", snapshot=f"{rate} GB/s"))
+    number, write, work = 12 // period, size * MS, period * computes * MS
+    copy = round(size * 1e6 / (rate * 1e9) * 1e9)
+    waits = run.rows("checkpoint_wait")
+    between = max(0, write - work)
+    assert [row["duration_ns"] for row in waits[: number - 1]] == [between] * (number - 1) if between else True
+    rest = 12 % period * computes * MS
+    last = max(0, write - rest)
+    assert len(waits) == (number - 1) * (between > 0) + (last > 0)
+    assert length(run) == 12 * computes * MS + number * copy + (number - 1) * between + last
+    waited = simulated(saving(size, period, compute=f"{computes} ms", snapshot=None))
+    assert length(waited) == 12 * computes * MS + number * write
+
+
+@pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", "sharded", {"dedicated": 3}], ids=str)
+@pytest.mark.parametrize("snapshot", [None, "10 GB/s"], ids=["waiting", "behind"])
+def test_lane_0_tiles_a_rank_s_life_and_every_loss_is_charged_once(writers: Any, snapshot: str | None) -> None:
+    run = simulated(
+        saving(50, 2, ranks=3, writers=writers, snapshot=snapshot, train__stragglers={"ranks": [1], "factor": 1.5})
+    )
+    for rank in range(3):
+        tiles = [r for r in run.spans.to_pylist() if (r["role"], r["rank"], r["lane"]) == ("rank", rank, 0)]
+        tiles.sort(key=lambda row: (row["start_ns"], row["start_ns"] + row["duration_ns"]))
+        for one, other in pairwise(tiles):
+            assert one["start_ns"] + one["duration_ns"] == other["start_ns"]
+        (life,) = run.rows("life", rank=rank)
+        assert tiles[-1]["start_ns"] + tiles[-1]["duration_ns"] == life["start_ns"] + life["duration_ns"]
+        inside = run.rows("snapshot", rank=rank) + run.rows("checkpoint_wait", rank=rank)
+        held = sum(row["duration_ns"] for row in run.rows("checkpoint", rank=rank))
+        assert sum(row["duration_ns"] for row in inside) == (held if snapshot else 0)
+    charged = attribute(run.spans)
+    steps = charged.steps
+    assert (charged.losses.sum(axis=1) + steps.parts["compute"] == steps.duration).all()
+    place = [*CAUSES].index("checkpoint")
+    blocked = sum(row["duration_ns"] for row in run.rows("checkpoint"))
+    assert charged.losses[:, place].sum() - charged.by_sync[:, place].sum() == blocked
+
+
+def test_shards_are_written_beside_their_ranks_at_the_same_time() -> None:
+    whole, cut = (simulated(saving(60, 4, ranks=3, writers=w, snapshot=None)) for w in ("rank_zero", "sharded"))
+    assert {row["duration_ns"] for row in whole.rows("write")} == {60 * MS}
+    assert {row["duration_ns"] for row in cut.rows("write")} == {20 * MS}
+    assert len(cut.rows("write")) == 3 * len(whole.rows("write"))
+    assert {(row["index"], row["rank"]) for row in cut.rows("write")} == {("0", 0), ("1", 1), ("2", 2)}
+
+
+@pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", "sharded", {"dedicated": 4}], ids=str)
+def test_a_run_ends_when_every_file_is_there_with_all_its_bytes(writers: Any, tmp_path: Path) -> None:
+    wanted = saving(3, 5, ranks=2, writers=writers, compute="1 ms", dataset__path="data")
+    run = run_locally(on_disk(wanted, tmp_path), tmp_path)
+    sizes = [path.stat().st_size for path in (tmp_path / "ck").rglob("*.bin")]
+    copies = 2 if writers == "all_ranks" else 1
+    assert sum(sizes) == 2 * copies * 3_000_000
+    assert len(sizes) == 2 * run.plan.num_writers
+    last_write = max(row["start_ns"] + row["duration_ns"] for row in run.rows("write"))
+    assert max(row["start_ns"] + row["duration_ns"] for row in run.rows("life")) >= last_write
+    assert run.ledger.even
+
+
+def test_a_file_that_cannot_be_written_behind_ends_the_run_by_its_name(tmp_path: Path) -> None:
+    wanted = saving(1, 5, compute="1 ms", dataset__path="data")
+    (tmp_path / "ck" / "epoch-0000-step-00000004").mkdir(parents=True)
+    (tmp_path / "ck" / "epoch-0000-step-00000004" / "shard-00000.bin").mkdir()
+    with pytest.raises(StorageError, match=r"shard-00000\.bin: a folder is in the place of this file"):
+        run_locally(on_disk(wanted, tmp_path), tmp_path)
