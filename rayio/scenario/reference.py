@@ -10,9 +10,10 @@ from rayio.units import format_bytes
 _INTRODUCTION = """\
 # Scenario reference
 
-Every key of a scenario: what may stand there, what is taken when it is left out, and what it means. `rayio schema
---markdown` prints this page, with the kinds of other packages that are installed; `rayio schema` prints the JSON Schema
-behind it. [Writing a scenario](scenarios.md) shows how the keys go together, and `rayio show` what they come to.
+Every key of a scenario: what may stand there, what is taken when it is left out, and what it means.
+`rayio schema --markdown` prints this page, with the kinds of other packages that are installed; `rayio schema` prints
+the JSON Schema behind it. [Writing a scenario](scenarios.md) shows how the keys go together, and `rayio show` what they
+come to.
 
 A *quantity* is a number with a unit: `4 MiB` or `4 MB` (bytes), `323 ms` or `2 min` (time), `3 GB/s` (bytes per
 second). A bare number is bytes, seconds or bytes per second.
@@ -115,7 +116,7 @@ class _Page:
             return ["a mapping"]
         match part.get("type"):
             case "integer":
-                return [f"whole number from {part['minimum']} on" if "minimum" in part else "whole number"]
+                return [f"whole number ≥ {part['minimum']}" if "minimum" in part else "whole number"]
             case "number":
                 return ["number"]
             case "string":
