@@ -339,7 +339,7 @@ def have_gone(processes: list[psutil.Process]) -> bool:
 def test_on_ray_it_lives_in_the_ranks_actor(tmp_path: Path) -> None:
     wanted = with_torch(
         loader__multiprocessing_context="forkserver", train__evaluate={"compute": "1 ms"},
-        dataset__eval={"num_files": 4}, train__compute="20 ms",
+        dataset__eval={"num_files": 8}, train__compute="20 ms",
     )  # fmt: skip
     done = rayio.run(wanted, root=tmp_path)
     assert done.exit_code == 0
