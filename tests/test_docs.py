@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, walk, words
+from test_architecture import LEVEL
 
 from rayio.cli import application
 from rayio.scenario.load import load
@@ -112,6 +113,19 @@ def test_files_that_are_named_are_there(page: str) -> None:
     folders = (".", "rayio", "benchmarks")
     for name in re.findall(r"`((?:[\w-]+/)+[\w-]+\.(?:py|md|png|toml))(?: \d+)?`", (ROOT / page).read_text()):
         assert any((ROOT / folder / name).exists() for folder in folders), f"{page}: {name}"
+
+
+def test_the_map_has_every_room_and_no_file_that_is_gone() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    blocks_of_text = re.findall(r"(?ms)^```$\n(.*?)^```$", text)
+    map_, levels = blocks_of_text
+    rooms = dict(re.findall(r"(?m)^  (\w+)/ ((?:.|\n)*?)(?=^  \w+/|\Z)", map_))
+    folders = {path.name for path in (ROOT / "rayio").iterdir() if (path / "__init__.py").exists()}
+    assert {*rooms} == folders
+    for name, said in rooms.items():
+        for file in re.findall(r"(?<![\w/])([a-z_]+\.(?:py|css|js))", said):
+            assert (ROOT / "rayio" / name / file).exists(), f"{name}/{file}"
+    assert {word: int(n) for n, words in re.findall(r"(\d) ([^|\d\n]+)", levels) for word in words.split()} == LEVEL
 
 
 def test_the_readme_is_short() -> None:
