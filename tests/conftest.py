@@ -14,6 +14,7 @@ import beside
 import pytest
 from hypothesis import settings
 from left import Before
+from objects import objects, place, s3_server  # noqa: F401 (fixtures)
 
 #: How long an example takes says more about the machine than about the code.
 settings.register_profile("rayio", deadline=None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import socket
 import struct
 import threading
@@ -14,8 +15,35 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
+import pytest
+
 #: Credentials that every test runs with: they must turn up nowhere.
 KEY, SECRET = "AKIAPLANTEDPLANTED00", "plantedPLANTED/secretSECRET+0123456789abcd"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Objects]:
+    """Start the server once."""
+    with serving() as started:
+        yield started
+
+
+@pytest.fixture
+def objects(s3_server: Objects, monkeypatch: pytest.MonkeyPatch) -> Objects:
+    """Give the server, with an environment that leads to it."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.url)
+    return s3_server
+
+
+@pytest.fixture
+def place(objects: Objects) -> str:
+    """Give an address below a new bucket."""
+    return f"s3://{objects.bucket()}/some/prefix"
+
 
 #: What a WSGI server is given, and what it answers: status, headers, body.
 Environ = dict[str, Any]

@@ -6,7 +6,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,6 @@ from objects import (
     reset,
     round_in_a_circle,
     s3_error,
-    serving,
     silent,
     slow_down,
 )
@@ -38,27 +37,6 @@ from rayio.storage.stores import Settings, Store
 
 T = TypeVar("T")
 NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Objects]:
-    with serving() as objects:
-        yield objects
-
-
-@pytest.fixture
-def objects(server: Objects, monkeypatch: pytest.MonkeyPatch) -> Objects:
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", KEY)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
-    return server
-
-
-@pytest.fixture
-def place(objects: Objects) -> str:
-    return f"s3://{objects.bucket()}/some/prefix"
 
 
 def store_at(place: str, **settings: Any) -> Store:

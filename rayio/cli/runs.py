@@ -150,7 +150,7 @@ def run(
             )
         )
         print(runs[-1].summary(), end="\n\n" if repeat > 1 else "\n", flush=True)
-        attempt(runs[-1].address, Terminal().say)
+        attempt(runs[-1].directory, Terminal().say)
     if repeat == 1:
         _judge(runs[0])
         return

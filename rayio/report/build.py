@@ -65,7 +65,9 @@ def write(
     return target
 
 
-def attempt(path: str | Path, say: Callable[[str], None], out: str | Path | None = None, **how: Any) -> None:
+def attempt(
+    run: str | Path | RunDirectory, say: Callable[[str], None], out: str | Path | None = None, **how: Any
+) -> None:
     """Write a report (see :func:`write`) and say where it is; in the run directory, failing to write it is only said.
 
     A run is well without its page, and may lie where nothing can be written.
@@ -74,7 +76,8 @@ def attempt(path: str | Path, say: Callable[[str], None], out: str | Path | None
         RayioError: a file or a window was asked for, and cannot be.
     """
     try:
-        say(f"report: {shown(write(RunDirectory.open(path), out, **how))}")
+        directory = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
+        say(f"report: {shown(write(directory, out, **how))}")
     except RayioError as error:
         if out is not None or how.get("window") is not None:
             raise

@@ -13,8 +13,6 @@ from rayio.scenario.decode import Work
 from rayio.scenario.fields import Section, show
 from rayio.scenario.kind import Kind
 from rayio.scenario.model import Scenario
-from rayio.scenario.reached import Reached
-from rayio.storage.address import is_path
 from rayio.units import format_bytes
 
 RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
@@ -133,7 +131,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
 def idle(scenario: Scenario) -> list[str]:
     """Give one line for each key that asks for something which this run is too short, or too simple, to do."""
     train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
-    said = [*evaluation.idle(scenario), *_idle_storage(scenario)]
+    said = evaluation.idle(scenario)
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
         first = derive.checkpoint_period(scenario)
         said.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
@@ -150,20 +148,6 @@ def idle(scenario: Scenario) -> list[str]:
     if loader.scaling == "weak" and derive.is_replicated(scenario):
         said.append("loader.scaling=weak: changes nothing with loader.partition=replicated, which is every rank's own")
     return said
-
-
-def _idle_storage(scenario: Scenario) -> Iterator[str]:
-    """Give one line for each key about object stores that nothing asks."""
-    kept, section = scenario.checkpoint, scenario.storage
-    paths = [] if scenario.dataset.is_modelled else [scenario.dataset.path, evaluation.path_of(scenario)]
-    if kept is not None:
-        paths.append(kept.path)
-    if all(map(is_path, paths)):
-        for key in Reached.model_fields:
-            if (value := getattr(section, key)) != Reached.model_fields[key].default:
-                yield f"storage.{key}={show(value)}: is for s3://, and the scenario's files are elsewhere"
-    if kept is not None and kept.fsync and not is_path(kept.path):
-        yield "checkpoint.fsync=true: has nothing to do, an object is durable once it was put"
 
 
 def table(scenario: Scenario) -> dict[str, float]:

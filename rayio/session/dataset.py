@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,10 @@ from rayio import storage
 from rayio.errors import ScenarioError, StorageError
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive, evaluation
+from rayio.scenario.fields import show
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
+from rayio.scenario.reached import Reached
 from rayio.storage.address import is_absolute, is_path, join, path_of
 from rayio.units import format_bytes
 
@@ -54,6 +56,17 @@ def _paths(scenario: Scenario) -> list[str]:
     if scenario.train.evaluate is not None and not scenario.dataset.is_modelled:
         paths.append(evaluation.path_of(scenario))
     return paths + ([scenario.checkpoint.path] if scenario.checkpoint is not None else [])
+
+
+def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
+    """Give one line for each key about object stores that nothing in this run asks."""
+    kept, section = scenario.checkpoint, scenario.storage
+    if all(is_path(join(base, path)) for path in [out, *_paths(scenario)]):
+        for key in Reached.model_fields:
+            if (value := getattr(section, key)) != Reached.model_fields[key].default:
+                yield f"storage.{key}={show(value)}: is for s3://, and nothing of this run is there"
+    if kept is not None and kept.fsync and not is_path(join(base, kept.path)):
+        yield "checkpoint.fsync=true: has nothing to do, an object is durable once it was put"
 
 
 def generate(

@@ -26,7 +26,7 @@ from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
-from rayio.session.dataset import base_folder, prepare_files, resolve
+from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
 from rayio.session.result import Run
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
@@ -121,6 +121,8 @@ class _Session:
         self.shape = RunShape.of(scenario)
         self.planned_steps = derive.total_rank_steps(scenario)
         self.notes = checks.idle(scenario)
+        if not self.plan.modelled:
+            self.notes += idle_storage(scenario, base, out)
         self.directory = RunDirectory.create(out, settings=scenario.stores)
         self.live_export: LiveExport | None = None
         #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.

@@ -98,10 +98,7 @@ def told(problem: Problem, place: Place, full: str, doing: str, tries: str) -> R
     """Say in one line what a request came to: the object, what happened while doing what, and what to do about it."""
     code = problem.code
     if problem.is_without_credentials:
-        return StorageError(
-            f"{full}: there are no credentials for {place.service}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-            "(or AWS_PROFILE) on every node, or storage.anonymous=true for a public bucket"
-        )
+        return StorageError(f"{full}: {place.without_credentials}")
     if code == "NoSuchBucket":
         return StorageError(
             f"{full}: there is no bucket {place.bucket!r} at {place.service}; create it, or correct the address"

@@ -105,7 +105,22 @@ class Place:
             "timeout": "7d",  # of a whole answer: what counts is whether it goes on (read_timeout)
         }
         never = {"max_retries": 0}
-        return cast(Any, S3Store)(self.bucket, config=config, client_options=options, retry_config=never)
+        try:
+            return cast(Any, S3Store)(self.bucket, config=config, client_options=options, retry_config=never)
+        except Exception as error:  # one key without the other, or a variable of AWS's that cannot be read
+            if "Missing" in str(error):
+                raise StorageError(f"s3://{self.bucket}: {self.without_credentials}") from None
+            raise StorageError(
+                f"s3://{self.bucket}: the variables AWS_... say something that cannot be used; correct or unset them"
+            ) from None
+
+    @property
+    def without_credentials(self) -> str:
+        """What to say where there are none."""
+        return (
+            f"there are no credentials for {self.service}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+            "(or AWS_PROFILE) on every node, or storage.anonymous=true for a public bucket"
+        )
 
 
 def split(address: str) -> tuple[str, str]:
