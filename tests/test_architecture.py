@@ -141,7 +141,8 @@ def test_importing_rayio_imports_neither_ray_nor_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_only_the_cluster_mentions_ray() -> None:
+@pytest.mark.parametrize(("library", "its_room"), [("ray", "cluster"), ("torch", "loaders")])
+def test_only_one_room_mentions_a_library_that_is_heavy(library: str, its_room: str) -> None:
     for path in FILES:
         names = {
             (node.module or "").split(".")[0] if isinstance(node, ast.ImportFrom) else alias.name.split(".")[0]
@@ -149,4 +150,4 @@ def test_only_the_cluster_mentions_ray() -> None:
             if isinstance(node, ast.Import | ast.ImportFrom)
             for alias in node.names
         }
-        assert "ray" not in names or room(path) == "cluster", named(path)
+        assert library not in names or room(path) == its_room, named(path)
