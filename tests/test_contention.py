@@ -73,6 +73,6 @@ def test_ranks_that_ask_together_are_served_in_turn() -> None:
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 def test_a_shared_device_gives_the_same_on_ray(tmp_path: Path) -> None:
-    wanted = scenario(**SATURATED | {"dataset__num_files": 900, "train__sync": "none"})
+    wanted = scenario(**SATURATED | {"dataset__num_files": 900, "train__sync": "none", "cluster__roles_per_actor": 4})
     here = throughput_and_wait(simulated(wanted).spans, wanted)
     agree(here, lambda: throughput_and_wait(run(wanted, root=tmp_path).directory.spans(), wanted))

@@ -61,7 +61,11 @@ def test_a_damaged_file_ends_the_run_by_file_and_sample(format: str, chunk: Any,
         run_locally(plan, tmp_path)
 
 
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    "format",
+    # These two call no library that could outlive Python.
+    [pytest.param(name, marks=[pytest.mark.slow] if name in ("npz", "tfrecord") else []) for name in FORMATS],
+)
 def test_a_run_of_its_own_process_ends_with_its_exit_code_whatever_its_files_hold(format: str, tmp_path: Path) -> None:
     """A library that is still called when Python has gone would end it with a signal instead."""
     plan = wanted(format, None)

@@ -30,7 +30,9 @@ COSTS = {"lease": "1 ms", "take": "700 us", "put": "300 us", "barrier": "2 ms", 
 CHECKSUM = {"kind": "checksum", "passes": 2, "rate": "100 MB/s"}
 INFLATE = {"kind": "decompress", "ratio": 3, "rate": "100 MB/s"}
 
-wall_clock = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+def wall_clock(examples: int) -> settings:
+    return settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -135,9 +137,7 @@ def roles_do_one_thing_at_a_time(run: Outcome) -> None:
             assert end <= start, f"{after} of {who} begins before its {before} has ended"
 
 
-@wall_clock
-@given(scenarios())
-def test_the_virtual_and_the_wall_clock_deliver_the_same_and_ask_the_same_of_modelled_storage(wanted: Scenario) -> None:
+def agree_on_modelled_storage(wanted: Scenario) -> None:
     here, there = simulated(wanted), run_locally(wanted, Path(), modelled=True)
     deliver_the_same(here, there)
     assert asked_for(here) == asked_for(there)
@@ -145,14 +145,39 @@ def test_the_virtual_and_the_wall_clock_deliver_the_same_and_ask_the_same_of_mod
     roles_do_one_thing_at_a_time(there)
 
 
-@wall_clock
+@wall_clock(10)
 @given(scenarios())
-def test_real_files_deliver_what_the_model_says(tmp_path_factory: pytest.TempPathFactory, wanted: Scenario) -> None:
-    root = tmp_path_factory.mktemp("run")
+def test_the_virtual_and_the_wall_clock_deliver_the_same_and_ask_the_same_of_modelled_storage(wanted: Scenario) -> None:
+    agree_on_modelled_storage(wanted)
+
+
+@pytest.mark.slow
+@wall_clock(80)
+@given(scenarios())
+def test_more_scenarios_deliver_the_same_on_both_clocks(wanted: Scenario) -> None:
+    agree_on_modelled_storage(wanted)
+
+
+def agree_on_real_files(root: Path, wanted: Scenario) -> None:
     here, there = simulated(wanted), run_locally(on_disk(wanted, root), root)
     deliver_the_same(here, there)
     assert computed(here) == computed(there)
     roles_do_one_thing_at_a_time(there)
+
+
+@wall_clock(10)
+@given(scenarios())
+def test_real_files_deliver_what_the_model_says(tmp_path_factory: pytest.TempPathFactory, wanted: Scenario) -> None:
+    agree_on_real_files(tmp_path_factory.mktemp("run"), wanted)
+
+
+@pytest.mark.slow
+@wall_clock(80)
+@given(scenarios())
+def test_more_real_files_deliver_what_the_model_says(
+    tmp_path_factory: pytest.TempPathFactory, wanted: Scenario
+) -> None:
+    agree_on_real_files(tmp_path_factory.mktemp("run"), wanted)
 
 
 @settings(max_examples=60, deadline=None)

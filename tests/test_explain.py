@@ -585,10 +585,19 @@ def test_a_decode_bound_run_on_ray_is_explained_within_three_points(tmp_path: Pa
 #: Causes planted in a run of 200 ms of compute a step, and the share that each must have (None: nothing binds).
 PLANTED: dict[str, tuple[dict[str, Any], float | None]] = {
     # 2 samples of 3 requests of 100 ms in one worker: a batch in 600 ms.
-    "read": ({"storage": {"model": {**QUICK, "first_byte": "100 ms"}}}, 1 - 200 / 600),
+    "read": (
+        {
+            "storage": {"model": {**QUICK, "first_byte": "100 ms"}},
+            "train": {"compute": "200 ms", "epochs": 1, "steps": 18},
+        },
+        1 - 200 / 600,
+    ),
     "compute": ({}, None),
     # Rank 1 takes 300 ms, rank 0 waits 100 of them.
-    "straggler": ({"train": {"compute": "200 ms", "epochs": 1, "stragglers": {"ranks": [1], "factor": 1.5}}}, 1 / 6),
+    "straggler": (
+        {"train": {"compute": "200 ms", "epochs": 1, "steps": 18, "stragglers": {"ranks": [1], "factor": 1.5}}},
+        1 / 6,
+    ),
     # After every second step rank 0 writes for 400 ms, and rank 1 waits for it.
     "checkpoint": (
         {

@@ -47,12 +47,16 @@ class Midway(Reporter):
 
 def library(function: Callable[[Any], Any]) -> Midway:
     """Be a library in a reader: call a function there."""
-    return Midway(lambda call: call("reader-1-0", function))
+    return Midway(lambda call: call("reader-0-0", function))
 
 
 def real(**overrides: Any) -> Any:
     small = {"dataset__path": "data", "dataset__sample_bytes": "20 kB", "train__compute": "60 ms"}
     return scenario(**{"trace__tasks": True, **small, **overrides})
+
+
+#: One rank and one worker: few processes to start.
+SINGLE: dict[str, Any] = {"cluster__ranks_per_node": 1, "loader__num_workers": 1, "dataset__num_files": 24}
 
 
 def folder_of(done: Run) -> Path:
@@ -119,7 +123,7 @@ def test_tasks_and_actors_that_an_actor_submits_are_recorded(tmp_path: Path) -> 
 
     submitting = library(everything)
     began = time.time_ns()
-    done = run(real(), root=tmp_path, reporter=submitting)
+    done = run(real(**SINGLE), root=tmp_path, reporter=submitting)
     ended = time.time_ns()
     found = rows(done)
     assert {*found} == {"outer", "part", "fork", "inner", "own", "pool"}
@@ -207,7 +211,7 @@ def test_only_a_run_that_asks_for_tasks_tells_them_of_itself_and_wraps_what_subm
 
     def seen(out: str, **overrides: Any) -> tuple[Run, dict[str, Any]]:
         looking = library(look)
-        return run(real(**overrides), root=tmp_path, out=out, reporter=looking), looking.told
+        return run(real(**SINGLE, **overrides), root=tmp_path, out=out, reporter=looking), looking.told
 
     nothing = {PROVIDER: None, RUN: None, "whose": {"ray"}}  # Ray wraps them too, for its own tracing
     assert seen("unasked", trace__tasks=False)[1] == nothing
@@ -239,7 +243,7 @@ def test_of_a_task_that_runs_when_the_run_ends_all_that_was_taken_in_is_stored(t
             time.sleep(0.01)
         return True
 
-    done = run(real(), root=tmp_path, reporter=library(submit))
+    done = run(real(**SINGLE), root=tmp_path, reporter=library(submit))
     spans = done.spans()
     assert [*spans["name"]].count("first") == 1
     assert "tick" in {*spans["name"]}
