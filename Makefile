@@ -2,7 +2,6 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 3
-SIDE_BY_SIDE := --numprocesses $(WORKERS) --dist loadgroup --no-loadscope-reorder
 
 .PHONY: quickstart test slow check docs bench clean
 
@@ -13,10 +12,10 @@ quickstart: $(VENV)/.installed
 # A venv with the test extras, and the suite (without the slow tier). Two of three processes begin with the tests on Ray,
 # which mostly wait (tests/beside.py).
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS)
 
 slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest $(SIDE_BY_SIDE) -m slow
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m slow
 
 # What every commit must pass: format, lint, types.
 check: $(VENV)/.installed-test

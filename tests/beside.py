@@ -1,14 +1,18 @@
-"""Which tests run beside which, when several processes share the suite (``pytest -n 3 --dist loadgroup``)."""
+"""Which tests run beside which, when several processes share the suite (``pytest -n 3``)."""
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 #: Files that processes lock, and nothing else: all that are here anyway will do.
 GATE, ROOM = Path(__file__), Path(__file__).with_name("conftest.py")
@@ -26,12 +30,31 @@ def group(item: pytest.Item) -> str | None:
     return "clock" if item.get_closest_marker("clock") or item.get_closest_marker("alone") else "ray"
 
 
-def arrange(items: list[pytest.Item]) -> None:
-    """Put the tests on Ray first, which mostly wait, and each group of them into one process."""
+def arrange(items: list[pytest.Item]) -> dict[str, str]:
+    """Put the tests on Ray first, which mostly wait; say which group they are in."""
     items.sort(key=lambda item: ("clock", "ray", None).index(group(item)))
-    for item in items:
-        if name := group(item):
-            item.add_marker(pytest.mark.xdist_group(name))
+    return {item.nodeid: name for item in items if (name := group(item))}
+
+
+class InGroups(LoadScopeScheduling):  # type: ignore[misc]
+    """Gives each group to one process, and the other tests one by one to whoever has nothing to do.
+
+    Processes find the groups as they collect, and leave them in a file.
+    """
+
+    def __init__(self, config: pytest.Config, log: Any, said: Path) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config, log)
+        self.said = said
+
+    @cached_property
+    def groups(self) -> dict[str, str]:
+        """Groups by test, once everybody has collected."""
+        found: dict[str, str] = json.loads(self.said.read_text())
+        return found
+
+    def _split_scope(self, nodeid: str) -> str:
+        return self.groups.get(nodeid, nodeid)
 
 
 @contextmanager

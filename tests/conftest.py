@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import tempfile
@@ -9,6 +10,7 @@ import tomllib
 import warnings
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import beside
 import pytest
@@ -34,11 +36,32 @@ def installed(folder: Path, package: Path = Path(__file__).parents[1] / "pyproje
     return str(metadata.parent)
 
 
-@pytest.hookimpl(tryfirst=True)
+#: Where the processes that share a suite leave its groups (tests/beside.py).
+GROUPS = Path(tempfile.gettempdir()) / f"rayio-groups-{os.getpid()}.json"
+
+
+def pytest_configure_node(node: Any) -> None:
+    """Tell a process that shares the suite where the groups go."""
+    node.workerinput["groups"] = str(GROUPS)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> beside.InGroups:
+    """Share the suite out by groups."""
+    return beside.InGroups(config, log, GROUPS)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the groups when all is over."""
+    if not beside.is_shared(config):
+        GROUPS.unlink(missing_ok=True)
+
+
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order and group the tests of a suite that several processes share."""
     if beside.is_shared(config):
-        beside.arrange(items)
+        said: dict[str, Any] = config.workerinput  # type: ignore[attr-defined]
+        Path(said["groups"]).write_text(json.dumps(beside.arrange(items)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -48,13 +71,6 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     with beside.in_turn(item):
         return (yield)
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Name a test as it can be asked for again: without the group that it ran in."""
-    if hasattr(report, "node"):  # it comes from another process
-        report.nodeid = report.nodeid.removesuffix("@ray").removesuffix("@clock")
 
 
 @pytest.fixture(scope="session", autouse=True)

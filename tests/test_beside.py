@@ -1,0 +1,133 @@
+"""The suite's own rules: who runs beside whom, and that what a test leaves behind is found."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import beside
+import pytest
+from left import Before
+
+
+class Marked:
+    """As much of a test as the rules look at."""
+
+    def __init__(self, *marks: str) -> None:
+        self.nodeid = "-".join(marks)
+        self.marks = marks
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.marks else None
+
+
+def marked(*marks: str) -> pytest.Item:
+    return cast(pytest.Item, Marked(*marks))
+
+
+def test_tests_on_ray_come_first_in_two_groups_and_the_others_in_none() -> None:
+    plain, other, clock, alone = marked("slow"), marked("ray"), marked("ray", "clock"), marked("ray", "alone")
+    items = [plain, other, clock, alone]
+    assert beside.arrange(items) == {"ray-clock": "clock", "ray-alone": "clock", "ray": "ray"}
+    assert items == [clock, alone, other, plain]
+
+
+def test_who_must_be_alone_waits_for_those_inside_and_holds_back_those_that_come_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GATE", "ROOM"):
+        (tmp_path / name).touch()
+        monkeypatch.setattr(beside, name, tmp_path / name)
+    story: list[str] = []
+
+    def run(name: str, *marks: str) -> threading.Thread:
+        def inside() -> None:
+            with beside.in_turn(marked("ray", *marks)):
+                story.append(name)
+
+        thread = threading.Thread(target=inside)
+        thread.start()
+        return thread
+
+    with beside.in_turn(marked("ray")):
+        run("beside").join()
+        alone = run("alone", "alone")
+        while story == ["beside"] and not _is_locked(beside.GATE):
+            pass
+        later = run("later")
+        later.join(0.05)
+        assert story == ["beside"]
+    alone.join()
+    later.join()
+    assert story == ["beside", "alone", "later"]
+
+
+def _is_locked(file: Path) -> bool:
+    import fcntl
+
+    with file.open() as opened:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
+def leave_a_process(home: Path) -> Callable[[], object]:
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    return lambda: process.communicate(b"\n")
+
+
+def leave_a_thread(home: Path) -> Callable[[], object]:
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait, name="forgotten")
+    thread.start()
+
+    def undo() -> None:
+        over.set()
+        thread.join()
+
+    return undo
+
+
+def leave_a_file(home: Path) -> Callable[[], object]:
+    (home / "notes").mkdir()
+    return lambda: None
+
+
+def leave_a_folder(home: Path) -> Callable[[], object]:
+    os.chdir(home.parent)
+    return lambda: None
+
+
+def leave_a_variable(home: Path) -> Callable[[], object]:
+    os.environ["FORGOTTEN"] = "1"
+    return lambda: os.environ.pop("FORGOTTEN")
+
+
+@pytest.mark.parametrize(
+    ("leave", "said"),
+    [
+        (leave_a_process, "the process "),
+        (leave_a_thread, "the thread forgotten"),
+        (leave_a_file, "notes in HOME"),
+        (leave_a_folder, "the working directory "),
+        (leave_a_variable, "the variable FORGOTTEN"),
+    ],
+)
+def test_what_is_left_behind_is_found(leave: Any, said: str, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    before = Before.look()
+    assert before.left(home) == []
+    undo = leave(home)
+    found = before.left(home)
+    undo()
+    assert len(found) == 1
+    assert found[0].startswith(said)
+    assert before.left(home) == []
