@@ -13,14 +13,19 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from rayio.session import Run, generate, run, simulate
+    from rayio.sweeps.run import sweep
+    from rayio.sweeps.swept import Sweep
 
-__all__ = ["Run", "__version__", "generate", "run", "simulate"]
+__all__ = ["Run", "Sweep", "__version__", "generate", "run", "simulate", "sweep"]
+
+#: Where the others are, that are not in ``rayio.session``.
+_ELSEWHERE = {"sweep": "rayio.sweeps.run", "Sweep": "rayio.sweeps.swept"}
 
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for only then: ``import rayio`` stays quick and imports neither ray nor torch."""
     if name in __all__:
-        import rayio.session
+        from importlib import import_module
 
-        return getattr(rayio.session, name)
+        return getattr(import_module(_ELSEWHERE.get(name, "rayio.session")), name)
     raise AttributeError(f"module 'rayio' has no attribute {name!r}")

@@ -25,7 +25,8 @@ LEVEL = {
     "session": 6,
     "predict": 6,
     "report": 7,
-    "cli": 8,
+    "sweeps": 8,
+    "cli": 9,
 }  # fmt: skip
 
 #: The package's own front doors, which stand above all.

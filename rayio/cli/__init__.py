@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from rayio import __version__
-from rayio.cli import explain, export, predictions, results, runs, scenarios
+from rayio.cli import explain, export, predictions, results, runs, scenarios, sweeps
 from rayio.errors import RayioError
 from rayio.interrupts import INTERRUPTED, interruptible
 
@@ -58,6 +58,7 @@ def application() -> typer.Typer:
     runs.add_to(app)
     results.add_to(app)
     predictions.add_to(app)
+    sweeps.add_to(app)
     explain.add_to(app)
     export.add_to(app)
     scenarios.add_to(app)

@@ -21,7 +21,7 @@ SHORT = {
 }  # fmt: skip
 
 #: What a browser lets the page load: nothing but what is in it.
-_NOTHING_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
+NOTHING_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 
 
 def page(content: Content) -> str:
@@ -46,7 +46,7 @@ def page(content: Content) -> str:
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f'<meta http-equiv="Content-Security-Policy" content="{_NOTHING_OUTSIDE}">'
+        f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_OUTSIDE}">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
         f"<title>{escape(name)} · rayio</title><style>{_file('style.css')}</style></head><body>"
         f'<header><p class="eyebrow">rayio report</p><h1>{escape(name)}</h1>{_facts(content)}{_trouble(content)}'

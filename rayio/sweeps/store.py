@@ -1,0 +1,139 @@
+"""A sweep on disk: what was asked (``sweep.json``) and a line for every run that ended (``points.jsonl``).
+
+A line is written the moment its run has ended, so that whatever stops a sweep, the same command goes on from there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from rayio import __version__
+from rayio.errors import StorageError
+from rayio.replacing import replacing
+from rayio.scenario.fields import show
+from rayio.sweeps.rows import Row
+
+VERSION = 1
+
+
+class SweepDirectory:
+    """The files of one sweep; opened for adding rows with ``with``."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lines: IO[str] | None = None
+
+    @classmethod
+    def open(cls, path: Path, asked: Mapping[str, Any]) -> Self:
+        """Make the directory of a new sweep, or open that of an earlier one that asked the same.
+
+        ``asked`` is what all points share: scenario, engine, swept keys.
+
+        Raises:
+            StorageError: it holds something else, or a sweep that was asked something else: names what differs.
+        """
+        sweep, file = cls(path), path / "sweep.json"
+        asked = {"version": VERSION, "rayio": __version__, **asked}
+        try:
+            if path.exists() and not path.is_dir():
+                raise StorageError(f"{path} is a file; give --out a directory")
+            if not file.exists():
+                if path.exists() and any(path.iterdir()):
+                    raise StorageError(f"{path} is not empty and holds no sweep; choose another --out")
+                path.mkdir(parents=True, exist_ok=True)
+                sweep.write("sweep.json", (json.dumps(asked, indent=2) + "\n").encode())
+                return sweep
+            before = json.loads(file.read_bytes())
+        except OSError as error:
+            raise StorageError(f"cannot write {path}: {error.strerror}; choose another --out") from None
+        except ValueError:
+            raise StorageError(f"{file} is not JSON, the file is damaged; choose another --out") from None
+        if not isinstance(before, dict):
+            raise StorageError(f"{file} is no sweep, the file is damaged; choose another --out")
+        for key, was, now in _differences(before, json.loads(json.dumps(asked))):
+            raise StorageError(
+                f"{path} holds a sweep with {key}={_text(was)}, now it is {_text(now)}; choose another --out"
+            )
+        return sweep
+
+    def rows(self) -> Iterator[Row]:
+        """Give the runs that ended; a last line that was not written to its end is none.
+
+        Raises:
+            StorageError: another line is damaged, it is named.
+        """
+        file = self.path / "points.jsonl"
+        try:
+            lines = file.read_bytes().split(b"\n") if file.exists() else []
+        except OSError as error:
+            raise StorageError(f"cannot read {file}: {error.strerror}") from None
+        for number, line in enumerate(lines[:-1], 1):
+            try:
+                yield Row.of_json(json.loads(line), f"{file}:{number}")
+            except (ValueError, KeyError, TypeError):
+                raise StorageError(f"{file}:{number} is damaged; remove that line, and its run is made again") from None
+
+    def __enter__(self) -> Self:
+        file = self.path / "points.jsonl"
+        try:
+            if file.exists():
+                content = file.read_bytes()
+                if (end := content.rfind(b"\n") + 1) < len(content):  # a line that was cut off
+                    with file.open("r+b") as torn:
+                        torn.truncate(end)
+            self._lines = file.open("a", encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"cannot write {file}: {error.strerror}; choose another --out") from None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lines is not None:
+            self._lines.close()
+
+    def add(self, row: Row) -> None:
+        """Keep a run.
+
+        Raises:
+            StorageError: no space.
+        """
+        assert self._lines is not None, "open it with `with`"
+        try:
+            self._lines.write(json.dumps(row.as_json(), allow_nan=False) + "\n")
+            self._lines.flush()
+        except OSError as error:
+            raise StorageError(f"cannot write {self.path}/points.jsonl: {error.strerror}") from None
+
+    def write(self, name: str, content: bytes) -> Path:
+        """Put a file beside them, whole or not at all.
+
+        Raises:
+            StorageError: no space, no permission.
+        """
+        target = self.path / name
+        try:
+            with replacing(target, self.path / f"{name}.tmp") as partial:
+                partial.write_bytes(content)
+        except OSError as error:
+            raise StorageError(f"cannot write {target}: {error.strerror}") from None
+        return target
+
+
+def _differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Find the leaves that are not the same; keys of the scenario go by their own names."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in dict.fromkeys([*before, *after]):
+            name = str(key) if path in ("", "scenario") else f"{path}.{key}"
+            yield from _differences(before.get(key), after.get(key), name)
+    elif before != after:
+        yield path, before, after
+
+
+def _text(value: Any) -> str:
+    is_list = isinstance(value, Sequence) and not isinstance(value, str)
+    return "none" if value is None else ",".join(map(str, value)) if is_list else show(value)
