@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -99,6 +100,21 @@ def missing(shown: str, printed: str) -> str:
             return piece
         rest = rest[begin + len(wanted) :]
     return ""
+
+
+def texts_of(folder: Path) -> str:
+    """Every text in a package's code, a line each; what is filled in later is left out."""
+    found = []
+    for file in sorted(folder.rglob("*.py")):
+        inside = set()
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+                inside |= {id(part) for part in node.values}
+                found.append("…".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
+                found.append(node.value)
+    return "\n".join(found)
 
 
 def walk(page: str, folder: Path, variables: dict[str, str]) -> Iterator[tuple[Block, str]]:

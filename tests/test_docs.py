@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, walk, words
+from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, texts_of, walk, words
 from test_architecture import LEVEL
 
 from rayio.cli import application
@@ -154,6 +154,19 @@ def test_the_scenario_reference_is_that_of_the_schema_and_leaves_no_key_unexplai
     rows = re.findall(r"(?m)^\| `([\w.]+)` \|", page)
     assert {"name", "train.compute", "dataset.eval.num_files", "checkpoint.every.steps", "lognormal"} <= {*rows}
     assert len(rows) > 80
+
+
+def test_messages_that_are_explained_are_those_that_are_printed() -> None:
+    said = texts_of(ROOT / "rayio")
+    rows = re.findall(r"(?m)^\| `(.+?)` \|", PAGES["docs/troubleshooting.md"].read_text())
+    fragments = [
+        fragment.strip(" `()")
+        for row in rows
+        for fragment in re.split(r"…|\b[A-Z]+\b|\brank-0\b|\([A-Z]\w+ \w+\)|\d[\d.]*(?: MiB)?|`[^`]*`|//", row)
+    ]
+    known = [fragment for fragment in fragments if len(fragment) > 8]
+    assert len(known) > 15
+    assert not [fragment for fragment in known if fragment not in said]
 
 
 def test_every_command_is_described() -> None:
