@@ -8,6 +8,8 @@ import json
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -184,6 +186,11 @@ def when_there_are_workers(act: Callable[[int], None], number: int = 4) -> threa
     return thread
 
 
+def have_gone(processes: list[psutil.Process]) -> bool:
+    """Wait until processes are gone, as long as PyTorch's workers take to notice that theirs is."""
+    return not psutil.wait_procs(processes, timeout=20)[1]
+
+
 #: Workers that take so long that they are busy whenever something happens to them.
 SLOW = {"loader__decode": "50 ms", "train__epochs": 50}
 
@@ -200,6 +207,19 @@ def test_a_killed_worker_ends_the_run_in_one_line(home: Path, capsys: pytest.Cap
     assert "died (killed by SIGKILL, or out of memory)" in line
     assert Run.open(home / "r").result["exit_code"] == 2
     assert Run.open(home / "r").result["ledger"]["delivered_steps"] > 0
+
+
+def test_workers_go_with_a_rank_that_is_killed(home: Path) -> None:
+    keys = SLOW | {"loader__multiprocessing_context": "forkserver", "cluster__ranks_per_node": 1}
+    (home / "s.yaml").write_text(to_yaml(on_disk(with_torch(**keys), home)))
+    command = [sys.executable, "-m", "rayio", "run", "s.yaml", "--engine", "local"]
+    with subprocess.Popen(command, cwd=home, stderr=subprocess.DEVNULL) as run:
+        rank = psutil.Process(run.pid)
+        while len(processes := rank.children(recursive=True)) < 4:  # the fork server, its workers, a tracker
+            assert run.poll() is None
+            time.sleep(0.1)
+        rank.kill()
+        assert have_gone(processes)
 
 
 def test_ctrl_c_leaves_a_readable_run(home: Path) -> None:
@@ -326,11 +346,6 @@ class WorkerKiller(Reporter):
                 if "multiprocessing.forkserver" in " ".join(process.parent().cmdline()):  # type: ignore[union-attr]
                     self.workers.append(process)
         self.workers[0].kill()
-
-
-def have_gone(processes: list[psutil.Process]) -> bool:
-    """Wait until processes are gone, as long as PyTorch's workers take to notice that theirs is."""
-    return not psutil.wait_procs(processes, timeout=20)[1]
 
 
 @pytest.mark.ray

@@ -8,6 +8,8 @@ sends tensors, so nothing is collated afterwards. Nothing but this module import
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import os
 import signal
 import sys
 import threading
@@ -17,7 +19,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
 from time import perf_counter_ns
 from typing import Any
 
@@ -138,14 +139,14 @@ class DataLoaderQueue:
         told = self.settings
         options: dict[str, Any] = {"pin_memory": told.pin_memory and torch.accelerator.is_available()}
         if told.num_workers:
-            context = get_context(told.multiprocessing_context)
+            context = multiprocessing.get_context(told.multiprocessing_context)
             if told.multiprocessing_context == "forkserver":
                 context.set_forkserver_preload(PRELOADED)
             options |= {
                 "prefetch_factor": told.prefetch_factor,
                 "persistent_workers": told.persistent_workers,
                 "multiprocessing_context": context,
-                "worker_init_fn": _undisturbed,
+                "worker_init_fn": _begin,
                 "in_order": told.in_order,
             }
         return DataLoader(
@@ -236,9 +237,19 @@ def _as_it_is(parcel: Parcel) -> Parcel:
     return parcel
 
 
-def _undisturbed(worker: int) -> None:
-    """Have a worker end when its rank says so: a terminal's Ctrl-C reaches it too."""
+def _begin(worker: int) -> None:
+    """Have a worker live as long as its rank: not shorter, for a terminal's Ctrl-C reaches it too, and not longer.
+
+    PyTorch has a worker look at its parent, which a fork server is, and that lives as long as its forks do.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if (rank := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
+
+
+def _end_with(rank: Any) -> None:
+    rank.join()
+    os._exit(1)
 
 
 _starting = threading.Lock()
