@@ -21,7 +21,7 @@ from rayio.cluster.connect import PRIORITY
 from rayio.cluster.placement import actors
 from rayio.data.formats.sample import Place, check
 from rayio.data.sampler import sample_digest
-from rayio.errors import ClusterError, DataError, RunError
+from rayio.errors import ClusterError, DataError, RunError, StorageError
 from rayio.pipeline.env import Where
 from rayio.pipeline.plan import Plan
 from rayio.reporter import Reporter
@@ -216,14 +216,50 @@ def test_killed_threads_and_queues_do_no_harm_to_evaluations_and_last_batches(tm
     assert [r["actor"] for r in done.directory.info["restarts"]] == [kind]
 
 
-def test_a_killed_checkpoint_writer_writes_its_shard_again(tmp_path: Path) -> None:
-    saved = {"every": {"steps": 2}, "path": "ck", "model": {"bytes": "8 MB"}, "request_bytes": "64 KiB"}
+@pytest.mark.parametrize(("how", "number"), [({}, 1), ({"writers": "sharded", "asynchronous": True}, 2)], ids=str)
+def test_a_killed_checkpoint_writer_writes_its_shard_again(how: dict[str, Any], number: int, tmp_path: Path) -> None:
+    saved = {"every": {"steps": 2}, "path": "ck", "model": {"bytes": "8 MB"}, "request_bytes": "64 KiB", **how}
     done, killer = killed_run(tmp_path, "checkpoint_writer", checkpoint=saved, loader__num_workers=1)
-    assert killer.killed == "checkpoint_writer-0"
+    assert killer.killed is not None
+    assert killer.killed.startswith("checkpoint_writer-0")
     assert done.result["ledger"]["even"]
     files = [p for p in (tmp_path / "ck").rglob("*") if p.is_file()]
-    assert len([p for p in files if p.suffix == ".bin"]) == 18
-    assert {p.stat().st_size for p in files if p.suffix == ".bin"} == {8_000_000}
+    assert len([p for p in files if p.suffix == ".bin"]) == 18 * number
+    assert {p.stat().st_size for p in files if p.suffix == ".bin"} == {8_000_000 // number}
+
+
+def test_parquet_is_read_and_checkpoints_are_written_behind_by_actors(tmp_path: Path) -> None:
+    saved = {
+        "every": {"steps": 4}, "path": "ck", "model": {"bytes": 3_000_001}, "writers": "sharded", "asynchronous": True,
+    }  # fmt: skip
+    wanted = real(
+        tmp_path, dataset__format="parquet", dataset__samples_per_file=6, dataset__row_group=3, dataset__columns=4,
+        dataset__read_columns=3, dataset__compression="zstd", loader__shuffle="file", checkpoint=saved,
+    )  # fmt: skip
+    done = run(wanted, root=tmp_path)
+    assert done.result["ledger"]["even"]
+    here = simulated(wanted)
+    spans = done.spans()
+    for name in ("read", "write"):
+        found = spans[spans["name"] == name]
+        asked = sorted(zip(found["batch"], found["index"], found["bytes"], found["requests"], strict=True))
+        assert asked == sorted((r["batch"], r["index"], r["bytes"], r["requests"]) for r in here.rows(name))
+    snapshots = spans[spans["name"] == "snapshot"]
+    assert sorted(snapshots["bytes"]) == sorted(row["bytes"] for row in here.rows("snapshot"))
+    lives, writes = (spans[spans["name"] == name] for name in ("life", "write"))
+    ranks = lives[lives["role"] == "rank"]
+    assert (ranks["start_ns"] + ranks["duration_ns"]).max() >= (writes["start_ns"] + writes["duration_ns"]).max()
+    sizes = sorted(path.stat().st_size for path in (tmp_path / "ck").rglob("*.bin"))
+    assert {*sizes} == {1_500_000, 1_500_001}
+
+
+def test_what_cannot_be_written_behind_ends_the_run_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "ck" / "epoch-0000-step-00000003" / "shard-00001.bin").mkdir(parents=True)
+    saved = {"every": {"steps": 4}, "path": "ck", "model": {"bytes": 900}, "writers": "sharded", "asynchronous": True}
+    with pytest.raises(StorageError, match=r"shard-00001\.bin: a folder is in the place of this file") as caught:
+        run(real(tmp_path, checkpoint=saved), root=tmp_path, out="broken")
+    assert "\n" not in str(caught.value)
+    assert Run.open(tmp_path / "broken").exit_code == 2
 
 
 def test_a_killed_rank_ends_the_run_in_one_line_and_leaves_it_readable(tmp_path: Path) -> None:
