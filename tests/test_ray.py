@@ -233,7 +233,7 @@ def test_parquet_is_read_and_checkpoints_are_written_behind_by_actors(tmp_path: 
         "every": {"steps": 4}, "path": "ck", "model": {"bytes": 3_000_001}, "writers": "sharded", "asynchronous": True,
     }  # fmt: skip
     wanted = real(
-        tmp_path, dataset__format="parquet", dataset__samples_per_file=6, dataset__row_group=3, dataset__columns=4,
+        dataset__format="parquet", dataset__samples_per_file=6, dataset__row_group=3, dataset__columns=4,
         dataset__read_columns=3, dataset__compression="zstd", loader__shuffle="file", checkpoint=saved,
     )  # fmt: skip
     done = run(wanted, root=tmp_path)
@@ -257,7 +257,7 @@ def test_what_cannot_be_written_behind_ends_the_run_in_one_line(tmp_path: Path) 
     (tmp_path / "ck" / "epoch-0000-step-00000003" / "shard-00001.bin").mkdir(parents=True)
     saved = {"every": {"steps": 4}, "path": "ck", "model": {"bytes": 900}, "writers": "sharded", "asynchronous": True}
     with pytest.raises(StorageError, match=r"shard-00001\.bin: a folder is in the place of this file") as caught:
-        run(real(tmp_path, checkpoint=saved), root=tmp_path, out="broken")
+        run(real(checkpoint=saved), root=tmp_path, out="broken")
     assert "\n" not in str(caught.value)
     assert Run.open(tmp_path / "broken").exit_code == 2
 
