@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shuffles import Together
 
 from rayio import seeds
-from rayio.data.layout import MIN_SAMPLE_BYTES, Layout
+from rayio.data.layout import Layout
 from rayio.data.partition import PARTITIONS
 from rayio.data.sampler import Sampler, sample_digest
 from rayio.data.shuffle import SHUFFLES
@@ -248,8 +248,8 @@ def test_sizes_are_drawn_per_file_at_the_seed() -> None:
 def test_a_size_too_small_for_id_and_checksum_becomes_their_size() -> None:
     layout = Layout(500, 1, Normal(mean=16, stdev=8), 1)
     sizes = layout.sample_bytes_of(np.arange(500))
-    assert sizes.min() == MIN_SAMPLE_BYTES
-    assert sizes.max() > MIN_SAMPLE_BYTES
+    assert sizes.min() == derive.MIN_SAMPLE_BYTES
+    assert sizes.max() > derive.MIN_SAMPLE_BYTES
 
 
 def test_a_size_that_no_file_can_have_is_refused() -> None:

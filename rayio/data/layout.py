@@ -12,12 +12,9 @@ from rayio import seeds
 from rayio.errors import DataError
 from rayio.scenario import derive
 from rayio.scenario.choice import NO_OPTIONS
+from rayio.scenario.derive import MAX_SAMPLE_BYTES, MIN_SAMPLE_BYTES
 from rayio.scenario.fields import Section
 
-#: A sample holds its id and a checksum, 8 bytes each: see ``rayio.data.formats.sample``.
-MIN_SAMPLE_BYTES = 16
-#: Beyond this a drawn size is a mistake in the distribution, not a sample.
-MAX_SAMPLE_BYTES = 1 << 47
 #: Files in one folder; a directory of a million entries is slow on every file system.
 FILES_PER_FOLDER = 1000
 

@@ -11,7 +11,7 @@ from rayio.scenario.every import Every
 from rayio.scenario.model import Scenario
 from rayio.scenario.sync import Sync
 
-#: A sample begins with its id and a digest of 8 bytes each.
+#: A sample begins with its id and a digest of 8 bytes each (see ``rayio.data.formats.sample``).
 MIN_SAMPLE_BYTES = 16
 #: What a batch id has room for (see ``trace/recorder.py``).
 MAX_RANKS, MAX_EPOCHS, MAX_STEPS = 1 << 20, 1 << 12, 1 << 30
