@@ -85,7 +85,9 @@ def test_decode_bound(tmp_path: Path) -> None:
     found = explained(planted(loader__decode="30 ms"), tmp_path)
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("input", "decode")
     assert share(found, "decode") == pytest.approx(1 - 10 / 30, abs=POINTS)
-    assert found["sentence"].startswith("Input-bound: 67 % of step time is waiting for data, 100 % of it in `decode`.")
+    assert found["sentence"].startswith(
+        "Input-bound: 67 % of step time is exposed data loading, 100 % of it in `decode`."
+    )
     # Per worker a batch in 60 ms; 6 workers per rank would do, of the doublings 8 is the first that does.
     decode = next(row for row in found["capacity"]["stages"] if row["stage"] == "decode")
     assert decode["capacity"] == pytest.approx(4 / 0.060, rel=0.01)
@@ -139,7 +141,7 @@ def test_straggler_bound(tmp_path: Path) -> None:
 def test_what_binds_next_is_said_in_words(tmp_path: Path) -> None:
     found = explained(planted(loader__decode="30 ms", train__stragglers={"ranks": [1], "factor": 2}), tmp_path)
     assert found["prediction"]["then"] == "straggler"
-    assert "; then waiting for the slowest rank of each step binds." in found["sentence"]
+    assert "; the next bottleneck is waiting for the slowest rank of each step." in found["sentence"]
 
 
 def test_slow_ranks_are_counted_however_many_are_listed(tmp_path: Path) -> None:
@@ -225,7 +227,7 @@ def test_waits_at_the_beginnings_of_epochs_are_told_from_those_of_too_few_worker
     )
     assert found["verdict"]["first_step_share"] == pytest.approx(1, abs=0.01)
     assert "100 % of the wait is at the first step of an epoch, where prefetching starts anew" in found["sentence"]
-    assert "ranks need 200: in the mean that is enough." in found["sentence"]
+    assert " are fast enough on average (" in found["sentence"]
     assert not any("at the first step of an epoch" in note for note in found["notes"]), "said once"
     # Where that does not bind the run it is a note: 2 ms of 60.
     little = explained(planted(loader__decode="1 ms", train__epochs=20, train__steps=6), tmp_path / "little")
@@ -237,7 +239,7 @@ def test_waits_at_the_beginnings_of_epochs_are_told_from_those_of_too_few_worker
 def test_ranks_that_read_for_themselves_are_not_called_workers(tmp_path: Path) -> None:
     found = explained(planted(loader__decode="2 ms", loader__num_workers=0), tmp_path)
     assert "Ranks read for themselves (loader.num_workers=0): 4.0" in found["sentence"]
-    assert "workers can deliver" not in found["sentence"]
+    assert "where ranks need" not in found["sentence"]
     assert "prefetch × 2" not in {row["change"] for row in found["simulated"]["changes"]}
 
 

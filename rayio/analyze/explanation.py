@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rayio.analyze.stages import shown
 from rayio.analyze.summary import dlio_points
 from rayio.analyze.verdict import rate
 from rayio.results.run_result import Imported
@@ -41,11 +42,12 @@ def _folded(sentence: str, width: int = 96) -> list[str]:
 def _losses(verdict: Mapping[str, Any]) -> list[str]:
     if verdict["au"] is None:
         return []
-    title = f"where {format_seconds(verdict['seconds'])} of step time went ({verdict['steps']} steps of all ranks)"
-    lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'its own':>12}{'in sync':>12}"]
+    title = f"where {format_seconds(verdict['seconds'])} of step time went ({verdict['steps']} steps)"
+    title += ", directly or through waiting for other ranks"
+    lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'directly':>12}{'waiting':>12}"]
     lines.append(_row("compute", verdict["compute_seconds"], verdict["au"], None, None, "AU"))
     lines += [
-        _row(r["cause"], r["seconds"], r["share"], r["waiting_seconds"], r["by_sync_seconds"], r["meaning"])
+        _row(shown(r["cause"]), r["seconds"], r["share"], r["waiting_seconds"], r["by_sync_seconds"], r["meaning"])
         for r in verdict["table"]
         if r["seconds"]
     ]
@@ -71,7 +73,7 @@ def _capacities(capacity: Mapping[str, Any]) -> list[str]:
         unit = " files/s" if row["stage"] == "writer" else " /s"
         what = {"worker": "all stages, one after the other", "writer": "checkpoint files"}.get(row["stage"], "")
         lines.append(
-            f"  {row['stage']:<14}{format_seconds(row['service_seconds']):>12}{row['parallelism']:>12}"
+            f"  {shown(row['stage']):<14}{format_seconds(row['service_seconds']):>12}{row['parallelism']:>12}"
             f"{rate(row['capacity']) + unit:>14}{_percent(row['utilisation']):>9}  {what}".rstrip()
         )
     return lines
@@ -81,14 +83,14 @@ def _changes(simulated: Mapping[str, Any] | None) -> list[str]:
     if simulated is None or simulated["au"] is None:
         return []
     lines = [
-        "  what would change it (simulated with this run's own times)",
-        f"  {'':<20}{'AU':>8}{'of the loss':>13}  then binds",
+        "  what would change it (simulated with this run's own times), share of the loss that this removes",
+        f"  {'':<20}{'AU':>8}{'loss removed':>14}  next bottleneck",
         f"  {'as it was':<20}{simulated['au']:>8.3f}",
     ]
     for row in simulated["changes"]:
         if row["au"] is not None:
             part = "" if row["causal_share"] is None else _percent(row["causal_share"])
-            lines.append(f"  {row['change']:<20}{row['au']:>8.3f}{part:>13}  {row['then']}")
+            lines.append(f"  {shown(row['change']):<20}{row['au']:>8.3f}{part:>14}  {shown(row['then'])}")
     return lines
 
 

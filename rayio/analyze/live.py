@@ -24,6 +24,6 @@ def line(snapshot: Mapping[str, Any], planned_steps: int, seconds: float | None)
         else f"{snapshot['bytes'] / max(seconds, 1e-9) / 2**20:.0f} MiB/s"
     )
     return (
-        f"{snapshot['steps']}/{planned_steps} rank-steps · compute {share['compute']:.1f} % · data wait "
+        f"{snapshot['steps']}/{planned_steps} rank-steps · compute {share['compute']:.1f} % · data loading "
         f"{share['data_wait']:.1f} % · sync {share['sync']:.1f} % · {pauses} · {rate}"
     )

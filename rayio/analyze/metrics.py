@@ -28,7 +28,7 @@ FEW_STEPS = 10
 #: Share of step time above which waiting for the first batches of epochs gets a note.
 WORTH_A_WORD = 0.02
 
-#: Share of the data wait above which its being at the first steps of epochs is said.
+#: Share of the exposed data loading time above which its being at the first steps of epochs is said.
 MOST = 0.5
 
 #: Ranks listed one by one in a result; of more, the first ones.
@@ -258,11 +258,12 @@ def filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:
     waits, share = int(steps.parts["data_wait"][inside].sum()), first_step_share(steps, inside)
     if share is None or share <= MOST or waits < WORTH_A_WORD * int(steps.duration[inside].sum()):
         return []
-    return [f"{100 * share:.0f} % of the data wait is at the first step of an epoch: prefetching starts anew there"]
+    where = "at the first step of an epoch: prefetching starts anew there"
+    return [f"{100 * share:.0f} % of the exposed data loading is {where}"]
 
 
 def first_step_share(steps: Steps, inside: NDArray[np.bool_]) -> float | None:
-    """Give the part of the data wait that is at the first step of an epoch, where prefetching starts anew."""
+    """The part of the exposed data loading that is at the first steps of epochs, where prefetching starts anew."""
     waits = steps.parts["data_wait"][inside]
     return int(waits[steps.step[inside] == 0].sum()) / int(waits.sum()) if waits.any() else None
 

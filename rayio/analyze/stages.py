@@ -17,18 +17,32 @@ if TYPE_CHECKING:
 
 #: Where a batch may be, in the order in which it goes through, and what that means.
 STAGES: dict[str, str] = {
-    "unleased": "not yet taken by its worker, which was idle",
+    "unleased": "waits for a free worker",
     "memory_bound": "the bound on bytes kept the window closed",
     "open": "files being opened",
     "read": "requests in flight",
     "retry": "back-off after an error",
     "decode": "preprocessing",
-    "put": "into the object store, the message about it",
+    "put": "worker → queue, by the object store",
     "transfer": "between nodes",
     "reorder": "ready, waiting for an earlier batch",
-    "handoff": "ready at the queue, not yet at the rank",
+    "handoff": "queue → rank",
     "unrecorded": "waiting for a batch, no span says why",
 }
+
+#: What people read where a stage has another name in files and in JSON, which stay as they are.
+SHOWN = {"unleased": "queued", "put": "transfer", "transfer": "network", "handoff": "delivery"}
+
+
+def shown(cause: str) -> str:
+    """The name of a cause, or of a change to it (``put = 0``), for people.
+
+    >>> shown("handoff"), shown("put = 0"), shown("decode")
+    ('delivery', 'transfer = 0', 'decode')
+    """
+    name, equals, rest = cause.partition(" = ")
+    return f"{SHOWN.get(name, name)}{equals}{rest}"
+
 
 #: Spans of a worker that are a stage of their batch by the same name.
 WORK = ("open", "read", "retry", "decode", "put")

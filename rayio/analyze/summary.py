@@ -7,13 +7,13 @@ from pathlib import Path
 
 from rayio.dlio.losses import LOSSES
 from rayio.results.metrics import SPLIT, STATISTICS, TIMES, lookup
-from rayio.results.run_result import Imported, RunResult, Statistics
+from rayio.results.run_result import Books, Imported, RunResult, Statistics
 from rayio.scenario.expect import Condition
 from rayio.units import format_bytes, format_seconds
 
 _WHAT = {
     "startup": "until the first batch was asked for",
-    "data_wait": "waiting for a batch",
+    "data_wait": "exposed data loading: waiting for a batch",
     "compute": "computing, as requested",
     "sync": "waiting for slower ranks, all-reduce",
     "checkpoint": "blocked by checkpoints",
@@ -79,7 +79,7 @@ def _headline(result: RunResult) -> list[str]:
         ("AU", _percent(result.au), f"min {low}, max {high} over ranks; {measured}"),
         ("throughput", f"{_decimal(result.samples_per_second)} samples/s", ""),
         ("read", f"{_decimal(result.mib_per_second)} MiB/s", ""),
-        ("data wait", _percent(result.data_wait_share), "of step time"),
+        ("data loading", _percent(result.data_wait_share), "of step time, exposed: prefetching did not hide it"),
         (
             "overhead",
             _percent(result.other_share, 2),
@@ -149,11 +149,7 @@ def dlio_points(told: Imported | None) -> list[str]:
 def _books(result: RunResult) -> list[str]:
     lines = []
     if books := result.ledger:
-        state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[books.even]
-        lines.append(
-            f"  ledger {state}: {books.delivered_samples} of {books.planned_samples} planned samples"
-            f" delivered, {format_bytes(books.delivered_bytes)}"
-        )
+        lines.append(f"  {books_line(books)}")
         lines += [f"    {difference}" for difference in books.differences[:3]]
     if trace := result.trace:
         how = "all stored" if trace.recorded == trace.stored else f"{trace.stored} STORED"
@@ -165,6 +161,15 @@ def _books(result: RunResult) -> list[str]:
     if capped := result.capped_samples_per_epoch:
         lines.append(f"  train.steps left {capped} samples per epoch unread")
     return lines
+
+
+def books_line(books: Books) -> str:
+    """Say whether every planned sample was delivered once."""
+    counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples, {format_bytes(books.delivered_bytes)}"
+    if books.even is None:
+        return f"not known whether every planned sample was delivered, the run broke off: {counts}"
+    every = "every planned sample was delivered once" if books.even else "NOT EVERY PLANNED SAMPLE WAS DELIVERED ONCE"
+    return f"{every}: {counts}"
 
 
 def _percent(share: float | None, digits: int = 1) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup
 from rayio.analyze.metrics import MOST, RunShape, Window, by_rank, filling, find_window, first_step_share, shares
-from rayio.analyze.stages import KINDS, STAGES, Places, Work
+from rayio.analyze.stages import KINDS, STAGES, Places, Work, shown
 from rayio.analyze.stalls import CAUSES, Attribution
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.units import format_seconds
@@ -191,9 +191,11 @@ def sentence(
     if verdict["bound"] in ("input", "compute"):
         said += _supply(verdict, capacity)
     if verdict["is_input_bound"] and verdict["bound"] != "input":
-        said += f" It is input-bound too: {_percent(verdict['data_wait_share'])} of step time is data wait."
+        said += f" It is input-bound too: {_percent(verdict['data_wait_share'])} of step time is exposed data loading."
     if prediction is not None:
-        said += f" {prediction['change']}, predicted AU {prediction['au']:.2f}; then {_next(prediction)} binds."
+        said += (
+            f" {prediction['change']}, predicted AU {prediction['au']:.2f}; the next bottleneck is {_next(prediction)}."
+        )
     return said
 
 
@@ -206,11 +208,14 @@ def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
         each = format_seconds(worker["service_seconds"])
         return f" Ranks read for themselves (loader.num_workers=0): {each} per batch, in which they do not compute."
     number = worker["parallelism"]
-    is_enough = verdict["bound"] == "input" and worker["capacity"] > capacity["demand"]
-    return (
-        f" {number} worker{'s' * (number != 1)} can deliver {rate(worker['capacity'])} batches/s, "
-        f"ranks need {rate(capacity['demand'])}{': in the mean that is enough' * is_enough}."
-    )
+    can, need = f"{rate(worker['capacity'])} batches/s", rate(capacity["demand"])
+    who, ends = (f"The {number} workers", ("are", "keep")) if number != 1 else ("The worker", ("is", "keeps"))
+    if worker["capacity"] <= capacity["demand"]:
+        return f" {who} {ends[0]} too slow: {can} at most, where ranks need {need}."
+    if verdict["bound"] == "input":
+        late = "" if (verdict["first_step_share"] or 0) > MOST else ": single batches come late"
+        return f" {who} {ends[0]} fast enough on average ({can}, ranks need {need}){late}."
+    return f" {who} {ends[1]} up: {can} at most, where ranks need {need}."
 
 
 def _slowest(ranks: Sequence[Mapping[str, Any]]) -> str:
@@ -232,8 +237,10 @@ def _what(verdict: Mapping[str, Any]) -> str:
         cause = next(row for row in verdict["table"] if row["cause"] == verdict["cause"])
         part = cause["share"] / verdict["bound_share"]
         waits = sum(row["by_sync_seconds"] for row in verdict["table"] if row["cause"] in STAGES)
-        others = ", the wait for ranks that wait for data included" if waits > SEEN * verdict["seconds"] else ""
-        return f"{share} of step time is waiting for data{others}, {_percent(part)} of it in `{verdict['cause']}`"
+        how = ", directly or through waiting for other ranks" if waits > SEEN * verdict["seconds"] else ""
+        return (
+            f"{share} of step time is exposed data loading{how}, {_percent(part)} of it in `{shown(verdict['cause'])}`"
+        )
     why = {
         "straggler": "is lost to ranks that compute longer than others",
         "all-reduce": "is the all-reduce",
@@ -252,7 +259,7 @@ def _other(verdict: Mapping[str, Any]) -> str:
 
 def _next(prediction: Mapping[str, Any]) -> str:
     others = {"compute": "compute", "straggler": "waiting for the slowest rank of each step"}
-    return others.get(prediction["then"], f"`{prediction['then']}`")
+    return others.get(prediction["then"], f"`{shown(prediction['then'])}`")
 
 
 def _percent(share: float) -> str:

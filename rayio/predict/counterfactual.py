@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayio.analyze.metrics import RunShape
+from rayio.analyze.stages import shown
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import BINDS, judge
 from rayio.pipeline import simulation
@@ -218,7 +219,7 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
     enough = max(WORTH, *(row["gain"] / 2 for row in rows)) if rows else WORTH
     for row in rows:
         if row["gain"] >= enough:
-            change = names.get(row["change"], row["change"])
+            change = names.get(row["change"], shown(row["change"]))
             return {"change": f"With {change}", "au": row["au"], "then": row["then"]}
     return None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
+from rayio.analyze.stages import shown
 from rayio.analyze.stalls import CAUSES
 from rayio.trace.span import SPANS
 
@@ -32,6 +33,11 @@ TERMS: dict[str, tuple[str, str]] = {
     "read-rate": (
         "read",
         "Bytes that storage was really asked for, of the batches consumed in the window, over its length; MiB = 2^20.",
+    ),
+    "exposed": (
+        "exposed data loading time",
+        "What prefetching did not hide: the time in which a rank had asked for a batch that was not yet there, over "
+        "its step time.",
     ),
     "share": ("share of step time", "Summed over the whole steps in the window, over the sum of their step times."),
     "overhead": ("overhead", "The share of step time that no phase covers: rayio's own."),
@@ -82,8 +88,9 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "counterfactual": (
         "what would change it",
-        "The run lived again on the virtual clock, with its own measured times and one thing changed. The part of "
-        "the loss is what 1 − AU shrinks by; parts need not sum to 100 %, two causes may hide each other.",
+        "The run lived again on the virtual clock, with its own measured times and one thing changed. The share "
+        "of the loss that this removes is what 1 − AU shrinks by; shares need not sum to 100 %, as one cause may hide "
+        "another.",
     ),
     "requests": ("requests", "What the operating system or the storage was asked for, each once."),
     "sequential": (
@@ -99,13 +106,13 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "ledger": (
         "ledger",
-        "What was planned against what ranks had in hand, by sample, from the ids inside the data: even when every "
-        "planned sample was delivered, once.",
+        "What was planned against what ranks had in hand, by sample, from the ids inside the data: every planned "
+        "sample must have been delivered once.",
     ),
     "stored": ("spans", "How many the roles recorded, and how many the run directory holds."),
 }
 TERMS |= {f"span-{name}": (name, f"Span: {span.meaning}.") for name, span in SPANS.items()}
-TERMS |= {f"cause-{name}": (name, f"Cause of loss: {meaning}.") for name, meaning in CAUSES.items()}
+TERMS |= {f"cause-{name}": (shown(name), f"Cause of loss: {meaning}.") for name, meaning in CAUSES.items()}
 TERMS["span-other"] = ("other", "What no span covers: rayio's own overhead.")
 TERMS["span-restart"] = ("restart", "Time lost to a failure: steps done again, and the time until they began.")
 

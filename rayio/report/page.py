@@ -7,11 +7,12 @@ from html import escape
 from importlib import resources
 
 from rayio import __version__
+from rayio.analyze.summary import books_line
 from rayio.report import sections, tables
 from rayio.report.content import Content
 from rayio.report.definitions import definitions, term
 from rayio.report.sections import section
-from rayio.units import format_bytes, format_seconds
+from rayio.units import format_seconds
 
 #: Names of the sections where there is little room for them.
 SHORT = {
@@ -115,9 +116,7 @@ def _stages(content: Content) -> str:
 def _records(content: Content) -> str:
     result, rows = content.result, []
     if result and (books := result.ledger):
-        state = {True: "even", False: "NOT EVEN", None: "not closed, the run broke off"}[books.even]
-        delivered = f"{state}: {books.delivered_samples:,} of {books.planned_samples:,} planned samples delivered"
-        rows.append([term("ledger", "ledger"), f"{delivered}, {format_bytes(books.delivered_bytes)}"])
+        rows.append([term("ledger", "ledger"), books_line(books)])
     if result and (trace := result.trace):
         said = f"{trace.recorded:,} recorded, {trace.stored:,} stored; level {trace.level}"
         rows.append([term("stored", "spans"), said])

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from rayio.analyze.stages import shown
 from rayio.analyze.summary import meaning_of, measured_times
 from rayio.analyze.verdict import rate
 from rayio.report.axes import number
@@ -54,7 +55,7 @@ def tiles(result: RunResult) -> str:
         ("au", "au", "AU", percent(result.au), of_all or "of step time"),
         ("samples_per_second", "rate", "throughput", decimal(result.samples_per_second), "samples/s"),
         ("mib_per_second", "read-rate", "read", decimal(result.mib_per_second), "MiB/s"),
-        ("data_wait_share", "share", "data wait", percent(result.data_wait_share), "of step time"),
+        ("data_wait_share", "exposed", "data loading", percent(result.data_wait_share), "of step time, exposed"),
         ("sync_share", "share", "sync", percent(result.sync_share), "of step time"),
         ("other_share", "overhead", "overhead", percent(result.other_share, 2), f"of step time, {others}"),
         ("goodput", "goodput", "goodput", percent(result.goodput), "of wall time"),
@@ -78,7 +79,7 @@ def waterfall(verdict: Mapping[str, Any]) -> str:
         ("compute", term("au", "compute"), verdict["au"], verdict["compute_seconds"], "AU: the work itself")
     ]
     rows += [
-        (row["cause"], term(f"cause-{row['cause']}", row["cause"]), row["share"], row["seconds"], row["meaning"])
+        (row["cause"], term(f"cause-{row['cause']}", shown(row["cause"])), row["share"], row["seconds"], row["meaning"])
         for row in sorted(verdict["table"], key=lambda row: -(row["share"] or 0))
         if row["seconds"]
     ]
@@ -126,7 +127,7 @@ def capacities(capacity: Mapping[str, Any]) -> str:
         return ""
     what = {"worker": "all stages, one after the other", "writer": "checkpoint files"}
     rows = [
-        [term("capacity", row["stage"]), format_seconds(row["service_seconds"]), f"{row['parallelism']:,}",
+        [term("capacity", shown(row["stage"])), format_seconds(row["service_seconds"]), f"{row['parallelism']:,}",
          f"{rate(row['capacity'])} {'files' if row['stage'] == 'writer' else 'batches'}/s",
          percent(row["utilisation"]), what.get(row["stage"], "")]
         for row in capacity["stages"]
@@ -140,12 +141,13 @@ def changes(simulated: Mapping[str, Any]) -> str:
     """Write what the run would have been with one thing changed."""
     rows = [[term("counterfactual", "as it was"), percent(simulated["au"]), "", ""]]
     rows += [
-        [escape(row["change"]), percent(row["au"]),
-         "" if row["causal_share"] is None else percent(row["causal_share"]), f"<code>{escape(row['then'])}</code>"]
+        [escape(shown(row["change"])), percent(row["au"]),
+         "" if row["causal_share"] is None else percent(row["causal_share"]),
+         f"<code>{escape(shown(row['then']))}</code>"]
         for row in simulated["changes"]
         if row["au"] is not None
     ]  # fmt: skip
-    return table(["change", "AU", "takes away of the loss", "then binds"], rows, "worded")
+    return table(["change", "AU", "share of the loss that this removes", "next bottleneck"], rows, "worded")
 
 
 def ranks(result: RunResult) -> str:

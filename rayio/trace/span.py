@@ -52,21 +52,24 @@ FOREIGN_LANE = 1 << 10
 #: Every name that rayio records. A rank with ``num_workers: 0`` reads inside its own ``data_wait``, hence on lane 1.
 SPANS: dict[str, SpanName] = {
     "startup": SpanName({"rank": 0}, "from the start of a rank until it asks for its first batch"),
-    "data_wait": SpanName({"rank": 0}, "asked for a batch, not yet there"),
+    "data_wait": SpanName({"rank": 0}, "exposed data loading time: asked for a batch, not yet there"),
     "compute": SpanName({"rank": 0}, "the requested compute time"),
     "sync": SpanName({"rank": 0}, "from the rank's own deadline to the latest rank's, and the modelled all-reduce"),
     "checkpoint": SpanName({"rank": 0}, "the part of a checkpoint that blocks the rank"),
     "snapshot": SpanName({"rank": 1}, "within an asynchronous checkpoint: the copying of the state"),
     "checkpoint_wait": SpanName({"rank": 1}, "within a checkpoint: until the asynchronous one before it is durable"),
     "evaluate": SpanName({"rank": 0}, "training pauses for an evaluation, from its first batch asked for to its end"),
-    "eval_data_wait": SpanName({"rank": 1}, "within an evaluation: asked for a batch, not yet there"),
+    "eval_data_wait": SpanName({"rank": 1}, "exposed data loading time within an evaluation"),
     "eval_compute": SpanName({"rank": 1}, "within an evaluation: the requested compute time"),
     "read": SpanName({"reader": 0, "rank": 1}, "the requests of one batch, from the first to the last answer"),
     "decode": SpanName(
         {"reader": 0, "rank": 1}, "preprocessing of one batch; with the bytes that real decoding went through"
     ),
     "overshoot": SpanName({"reader": 0, "rank": 0}, "a sleep woke this much late; never counted as work"),
-    "put": SpanName({"reader": 0}, "one batch into the object store, where an engine knows it (the virtual one)"),
+    "put": SpanName(
+        {"reader": 0},
+        "transfer, worker → queue: one batch into the object store, where an engine knows it (the virtual one)",
+    ),
     "transfer": SpanName({"reader": 1}, "one batch on its way between nodes, where an engine knows it"),
     "lease": SpanName({"queue": 1}, "from the grant of one batch to a worker until it was ready at its queue"),
     "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),
