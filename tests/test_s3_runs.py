@@ -283,3 +283,19 @@ def test_a_run_on_ray_reads_writes_and_is_recorded_in_a_bucket(small: Path, home
     for secret in (KEY, SECRET):
         assert secret not in done.stdout + done.stderr
         assert not any(secret.encode() in content for content in left.values())
+
+
+def test_the_workers_of_a_dataloader_read_from_a_bucket_unless_they_are_forks(
+    small: Path, home: Path, objects: Objects, place: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    torch = ("loader.kind=torch", "train.epochs=1", "--root", place, "--engine", "local")
+    assert command("generate", small, "--root", place) == 0
+    with objects.misbehaving(first(2, slow_down, within="/data/0")):
+        assert command("run", small, *torch, "--out", home / "r") == 0
+    run = rayio.Run.open(home / "r")
+    assert run.result["ledger"]["even"] is True
+    assert int((run.spans()["name"] == "retry").sum()) == 2
+    capsys.readouterr()
+    assert command("run", small, *torch, "loader.multiprocessing_context=fork", "--out", home / "forked") == 2
+    assert "was forked from one that has used s3:// already" in said(capsys).splitlines()[-1]

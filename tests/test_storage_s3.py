@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -210,6 +211,14 @@ def test_a_put_that_failed_is_made_again(objects: Objects, place: str, nbytes: i
     assert written.retried is not None
     assert len(written.retried.rows) == (2 if nbytes == 100 else 1)  # parts go up side by side, and fail so
     assert store.size("shard") == nbytes
+
+
+def test_nobody_waits_for_another_attempt_when_a_run_ends(objects: Objects, place: str) -> None:
+    store, ending = store_at(place, max_attempts=50), threading.Event()
+    ending.set()  # as the kernel of a run that was interrupted does
+    with objects.misbehaving(slow_down), pytest.raises(StorageError, match="f: reading was given up"):
+        asyncio.run(RealStorage(store, inline, ending=ending).read(NOTHING, lambda opener: opener("f").read()))
+    assert len(objects.asked) == 1
 
 
 def test_waits_double_and_are_drawn_by_the_seed_and_the_name() -> None:

@@ -7,6 +7,7 @@ add up exactly.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -72,6 +73,8 @@ class WallKernel:
         self.alone = alone
         self.threads = threads
         self.pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="rayio-io")
+        #: Set when nobody waits for this kernel's threads any more: what they would wait for, they leave.
+        self.ending = threading.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def now(self) -> int:
@@ -124,6 +127,7 @@ class WallKernel:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self.ending.set()
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 

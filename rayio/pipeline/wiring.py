@@ -180,9 +180,9 @@ class Wiring:
         """Connect a role of a node to storage. Connections to a modelled device hold no state: roles share them."""
         plan, trace = self.plan, self.plan.scenario.trace
         if not plan.modelled:
-            anchor = self.kernel.anchor if isinstance(self.kernel, WallKernel) else None
-            store = plan.store(self.root, path)
-            return RealStorage(store, self.kernel.threaded, anchor, is_itemised=trace.is_itemised)
+            store, kernel = plan.store(self.root, path), self.kernel
+            anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
+            return RealStorage(store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending)
         device = plan.device_of_node(node)
         if device not in self._modelled:
             self._modelled[device] = ModelStorage(

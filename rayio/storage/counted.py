@@ -33,10 +33,13 @@ class Asked:
     """
 
     __slots__ = (
-        "anchor", "files", "is_itemised", "nbytes", "opens", "requests", "retries", "rows", "sync_ns", "syncs",
+        "anchor", "ending", "files", "is_itemised", "nbytes", "opens", "requests", "retries", "rows", "sync_ns",
+        "syncs",
     )  # fmt: skip
 
-    def __init__(self, anchor: int | None = None, *, is_itemised: bool = True) -> None:
+    def __init__(
+        self, anchor: int | None = None, *, is_itemised: bool = True, ending: threading.Event | None = None
+    ) -> None:
         self.opens = 0
         self.requests = 0
         self.nbytes = 0
@@ -44,6 +47,8 @@ class Asked:
         #: How long those took together.
         self.sync_ns = 0
         self.anchor = anchor
+        #: Set when nobody waits for an answer any more: a pause before another attempt then ends, and the call with it.
+        self.ending = ending or threading.Event()
         self.is_itemised = is_itemised and anchor is not None
         #: Rows of ``ISSUED`` in the order of their ends, on the clock of ``perf_counter_ns``; threads may add to it.
         self.rows = bytearray()

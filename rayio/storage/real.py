@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from functools import lru_cache
+from threading import Event
 from typing import BinaryIO, Protocol, TypeVar
 
 import numpy as np
@@ -42,16 +43,26 @@ class RealStorage:
     given out (:attr:`Served.retried`), and unless ``is_itemised`` is False every request (:attr:`Served.issued`).
     """
 
-    def __init__(self, store: Store, run: Threaded, anchor: int | None = None, *, is_itemised: bool = True) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: Threaded,
+        anchor: int | None = None,
+        *,
+        is_itemised: bool = True,
+        ending: Event | None = None,
+    ) -> None:
         self.store = store
         self.run = run
         self.anchor = anchor
         self.is_itemised = is_itemised
+        #: Set when nobody waits for an answer any more.
+        self.ending = ending
         self._is_prepared = False
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Call ``load`` and count what it asks for; ``requests`` is what a model would have served."""
-        asked = Asked(self.anchor, is_itemised=self.is_itemised)
+        asked = Asked(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
         try:
             value = await self.run(lambda: load(counted_opener(self.store, asked)))
         except DataError as error:
@@ -74,7 +85,7 @@ class RealStorage:
         """
         if request_bytes < 1 or num_bytes < 0:
             raise ValueError(f"cannot write {num_bytes} bytes in requests of {request_bytes}")
-        asked = Asked(self.anchor, is_itemised=self.is_itemised)
+        asked = Asked(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
 
         def fill(file: BinaryIO) -> None:
             buffer = _random_bytes(min(request_bytes, max(num_bytes, 1)))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import time
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +21,6 @@ class Budget:
 
     attempts: int
     seed: int = 0
-    #: Lets so many seconds pass, in the thread of the request.
-    sleep: Callable[[float], None] = time.sleep  # noqa: TID251 (a request blocks its thread as the store itself does)
 
     def seconds(self, attempt: int, name: str) -> float:
         """Seconds to wait after a failed attempt (counted from 1): doubled each time, half of it drawn.

@@ -97,7 +97,7 @@ class S3Store:
         if _process not in (None, os.getpid()):
             raise StorageError(
                 f"{self.address}: this process was forked from one that has used s3:// already, and the client does "
-                "not survive that; start workers with spawn or forkserver"
+                "not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
             )
         with self._lock:
             if self._client is None:
@@ -136,7 +136,9 @@ class S3Store:
                     took = (perf_counter_ns() - began) / 1e9
                     tries = f", {attempt} times in {took:.1f} s" if attempt > 1 else ""
                     raise answers.told(problem, self.place, self.full(name).rstrip("/"), doing, tries) from None
-                self.budget.sleep(self.budget.seconds(attempt, name))
+                ending = asked.ending if asked is not None else threading.Event()
+                if ending.wait(self.budget.seconds(attempt, name)):
+                    raise StorageError(f"{self.full(name)}: {doing} was given up, the run is ending") from None
                 if asked is not None:
                     asked.add_retry(start, name)
             else:
