@@ -20,18 +20,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rayio.data.formats import FORMATS
+from rayio.data.formats import FORMATS, layout_of
 from rayio.data.formats.parquet import ParquetOptions, columns_of, shape_of
 from rayio.data.formats.parquet_file import CODECS
 from rayio.data.formats.sample import HEADER, Place, check, fill
 from rayio.data.formats.sample import checksum as checksum_of
+from rayio.data.generate import prepare, verify
 from rayio.data.layout import Batch, Layout
-from rayio.errors import DataError
+from rayio.errors import DataError, ScenarioError
+from rayio.scenario import derive
 from rayio.scenario.distribution import Constant, Distribution, Uniform
 from rayio.storage.base import READ
 from rayio.storage.counted import Asked
 from rayio.storage.posix import PosixStore
 from rayio.storage.real import counted_opener
+from scenarios import scenario
 
 PARQUET = FORMATS["parquet"]
 SMALL = Uniform(low=16, high=300)
@@ -302,6 +305,48 @@ def test_pyarrows_own_file_of_as_many_bytes_is_refused_in_one_line() -> None:
         read(of, [3], padded)
     assert re.search(NAMED, str(caught.value))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"columns": 2, "read_columns": 3}, "dataset.read_columns=3: at most dataset.columns=2"),
+        ({"row_group": 0}, "dataset.row_group=0: must be a whole number of at least 1 or none"),
+        ({"compression": "zip"}, "dataset.compression=zip: must be none, snappy, gzip, lz4 or zstd"),
+        ({"compression_ratio": 2}, r"dataset.compression_ratio=2: nothing is compressed \(dataset.compression\)"),
+        (
+            {"compression": "zstd", "compression_ratio": 9},
+            "dataset.compression_ratio=9: must be a number greater than 1",
+        ),
+        ({"samples_per_file": 600_000, "row_group": 1}, "dataset.row_group=1: a file would have 1200000 column chunks"),
+        ({"sample_bytes": "3 GiB"}, "dataset.columns=1: samples of 3 GiB have values of 2 GiB or more"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_in_one_line(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ScenarioError, match=said) as caught:
+        scenario(dataset__format="parquet", **{f"dataset__{key}": value for key, value in options.items()})
+    assert "\n" not in str(caught.value)
+
+
+def test_one_dataset_serves_every_projection_and_batches_are_as_large_as_what_is_read(tmp_path: Path) -> None:
+    options = {"format": "parquet", "columns": 4, "samples_per_file": 6, "num_files": 8, "path": "data"}
+    whole, part = (
+        scenario(**{f"dataset__{key}": value for key, value in {**options, "read_columns": read}.items()})
+        for read in (None, 1)
+    )
+    assert derive.batch_bytes(whole) == 2 * 1000
+    assert derive.batch_bytes(part) == 2 * (16 + 984 / 4)
+    written = prepare(layout_of(whole), "parquet", str(tmp_path))
+    again = prepare(layout_of(part), "parquet", str(tmp_path))
+    assert (written.written_files, again.written_files, again.reused_files) == (8, 0, 8)
+    verify(layout_of(part), "parquet", str(tmp_path))
+    path = tmp_path / layout_of(part).path(2)
+    content = bytearray(path.read_bytes())
+    last = pq.read_metadata(path).row_group(0).column(4)  # a column that this scenario does not read
+    content[int(last.data_page_offset) + 100] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=r"000000002\.parquet: sample 12 .*of column x3"):
+        verify(layout_of(part), "parquet", str(tmp_path))
 
 
 def test_a_value_of_2_gib_is_refused_by_the_key_that_helps() -> None:

@@ -29,6 +29,7 @@ from rayio.data.formats.parquet_file import (
     DIGEST_BYTES,
     KEY,
     MAGIC,
+    MAX_PAGE_BYTES,
     MAX_RATIO,
     Shape,
     chunk_number,
@@ -44,6 +45,7 @@ from rayio.scenario.fields import Positive, Reads, RefusedError, Section, choice
 from rayio.scenario.kind import Kind
 from rayio.scenario.model import Scenario
 from rayio.storage.base import Opener, Requests
+from rayio.units import format_bytes
 
 #: pyarrow refuses descriptions with longer lists and longer texts.
 MAX_CHUNKS = 1_000_000
@@ -87,9 +89,7 @@ class ParquetOptions(Section):
     @model_validator(mode="after")
     def _agrees(self) -> Self:
         if self.read_columns is not None and self.read_columns > self.columns:
-            raise refusal(
-                RefusedError(f"there are {self.columns} columns (dataset.columns)", "read_columns", self.read_columns)
-            )
+            raise refusal(RefusedError(f"at most dataset.columns={self.columns}", "read_columns", self.read_columns))
         if self.compression == "none" and self.compression_ratio is not None:
             raise refusal(
                 RefusedError("nothing is compressed (dataset.compression)", "compression_ratio", self.compression_ratio)
@@ -115,8 +115,13 @@ class Parquet(Kind):
     options = ParquetOptions
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """More column chunks than pyarrow reads the description of."""
+        """More column chunks than pyarrow reads the description of, or larger values than Parquet has."""
         dataset, options = scenario.dataset, _chosen(scenario.dataset.options)
+        if (size := dataset.sample_bytes.expected) > options.columns * MAX_PAGE_BYTES:
+            yield (
+                f"dataset.columns={options.columns}: samples of {format_bytes(size)} have values of 2 GiB or more, "
+                "which parquet has not; use more columns"
+            )
         groups = -(-dataset.samples_per_file // (options.row_group or dataset.samples_per_file))
         if (chunks := groups * (options.columns + 1)) > MAX_CHUNKS:
             yield (
