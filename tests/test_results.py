@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from rayio.errors import StorageError
 from rayio.predict.explain import explain
 from rayio.results.metrics import METRICS, SPLIT, lookup
 from rayio.results.record import units
+from rayio.results.reference import to_markdown
 from rayio.results.run_result import Rank, RunResult, Seconds, Shares, read_result, result_schema
 from scenarios import scenario
 
@@ -102,6 +104,14 @@ def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
         main(["schema", "resutl"])
     assert left.value.code == 2
     assert "resutl" in capsys.readouterr().err
+
+
+def test_the_page_of_results_is_that_of_the_schema() -> None:
+    page = to_markdown()
+    assert page == (OLD.parents[2] / "docs" / "results.md").read_text(), "stale: rayio schema result --markdown"
+    rows = re.findall(r"(?m)^\| `(\w+)` \|", page)
+    assert {*rows} == {name.rpartition(".")[2] for name, _, _ in units(RunResult)}
+    assert not re.findall(r"(?m)^\| `.*\|\s*\|$", page)
 
 
 # --- results of version 0.1 -----------------------------------------------------------------------------------------

@@ -90,20 +90,17 @@ class Described(StrEnum):
 
 def schema(
     of: Annotated[Described, typer.Argument(help="scenario, or result: what result.json holds.")] = Described.SCENARIO,
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the schema of scenarios as a page to read.")
-    ] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the schema as a page to read.")] = False,
 ) -> None:
     """Print the JSON Schema of scenarios, for editors, or of results.
 
     Example:  rayio schema > scenario.schema.json
     """
     if markdown:
-        from rayio.scenario.reference import to_markdown
+        from rayio.results import reference as results
+        from rayio.scenario import reference as scenarios
 
-        if of is not Described.SCENARIO:
-            raise typer.BadParameter(f"--markdown shows the schema of scenarios, not of a {of.value}")
-        print(to_markdown(json_schema()), end="")
+        print(scenarios.to_markdown(json_schema()) if of is Described.SCENARIO else results.to_markdown(), end="")
         return
     if of is Described.RESULT:
         from rayio.results.run_result import result_schema

@@ -93,6 +93,22 @@ def units(record: type[Record], prefix: str = "") -> Iterator[tuple[str, str, st
             yield from units(inner, f"{name}{suffix}.")
 
 
+def members(record: type[Record]) -> dict[str, Any]:
+    """Give the type of each field of a record."""
+    return _hints(record)
+
+
+def type_name(kind: Any) -> str:
+    """Write a field's type for a reader: ``number or null``, ``list of Rank``."""
+    names = []
+    for choice in _choices(kind):
+        if get_origin(choice) is tuple:
+            names.append(f"list of {type_name(get_args(choice)[0])}")
+        else:
+            names.append("object" if _is_record(choice) else _SCALARS[choice][0])
+    return " or ".join(names)
+
+
 @cache
 def _hints(record: type[Record]) -> dict[str, Any]:
     return get_type_hints(record)
