@@ -35,10 +35,11 @@ import rayio
 from rayio.analyze.compare import t_quantile
 from rayio.otel.provider import Target, TracerProvider
 from rayio.pipeline import simulation
-from rayio.pipeline.env import Env, Where
+from rayio.pipeline.env import Env
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.virtual import VirtualKernel
+from rayio.place import Where
 from rayio.scenario.load import build
 from rayio.session import execute
 from rayio.storage.posix import PosixStore

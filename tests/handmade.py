@@ -8,10 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rayio.place import batch_id
 from rayio.results.metrics import HEADLINE
 from rayio.results.run_result import Percentiles, RunResult, Seconds, Shares
 from rayio.trace.recorder import Recorder
-from rayio.trace.span import FOREIGN_LANE, batch_id, schema
+from rayio.trace.span import FOREIGN_LANE, schema
 
 
 class Trace:

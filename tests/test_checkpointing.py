@@ -10,8 +10,9 @@ from datasets import on_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayio.pipeline.env import Shard, Where
+from rayio.pipeline.env import Shard
 from rayio.pipeline.plan import Plan
+from rayio.place import Where
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from scenarios import run_locally, scenario

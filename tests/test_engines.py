@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayio.errors import DataError
+from rayio.place import batch_id
 from rayio.scenario.model import Costs, Scenario
-from rayio.trace.span import batch_id
 from scenarios import Outcome, run_locally, scenario, simulated
 
 #: A modelled system as fast as memory, whose batches still overtake each other.

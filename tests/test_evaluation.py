@@ -15,13 +15,13 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
 from rayio.errors import DataError, ScenarioError
 from rayio.pipeline.plan import Plan
+from rayio.place import batch_id
 from rayio.scenario import checks, derive
 from rayio.scenario.evaluation import idle, num_evaluations, phase_of
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import generate
-from rayio.trace.span import batch_id
 from scenarios import Outcome, run_locally, scenario, simulated
 
 #: Storage that takes no time, so that times can be worked out by hand.

@@ -23,7 +23,7 @@ from rayio.errors import ExportError
 from rayio.export import otlp
 from rayio.export.spans import SERVICES
 from rayio.export.traces import spans_of
-from rayio.trace.span import batch_id
+from rayio.place import batch_id
 
 grpc: Any = pytest.importorskip("grpc")
 

@@ -18,8 +18,9 @@ from rayio.export.kinds import of_steps
 from rayio.export.select import chosen, parse, step_keys
 from rayio.export.spans import KINDS, Spans, together
 from rayio.export.traces import epoch_ns, run_key, spans_of
+from rayio.place import batch_id
 from rayio.trace.ids import trace_id
-from rayio.trace.span import batch_id, schema
+from rayio.trace.span import schema
 
 
 def rows(spans: Spans) -> list[dict[str, Any]]:

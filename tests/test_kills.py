@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from rayio.place import batch_id
 from rayio.reporter import Reporter
 from rayio.session import run
-from rayio.trace.span import batch_id
 from scenarios import scenario
 
 pytestmark = [

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayio.data.sampler import sample_digest
-from rayio.pipeline.env import Where
 from rayio.pipeline.ledger import Ledger, Tally, close
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery
+from rayio.place import Where
 from scenarios import scenario
 
 #: Sample ids by batch: what the readers found in the bytes.

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayio.cluster.lent import LentBatches
-from rayio.pipeline.env import Where
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery
 from rayio.pipeline.wiring import InlineQueue, Wiring
+from rayio.place import Where
 from rayio.scenario.model import Scenario
 from rayio.trace.recorder import Recorder
 from scenarios import scenario

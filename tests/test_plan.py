@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rayio import seeds
 from rayio.data.sampler import sample_digest
-from rayio.pipeline.env import Where
 from rayio.pipeline.plan import Plan
+from rayio.place import Where
 from scenarios import scenario
 
 #: 5 billion samples for 8192 ranks on 1024 nodes.

@@ -22,12 +22,11 @@ from rayio.cluster.placement import actors
 from rayio.data.formats.sample import Place, check
 from rayio.data.sampler import sample_digest
 from rayio.errors import ClusterError, DataError, RunError, StorageError
-from rayio.pipeline.env import Where
 from rayio.pipeline.plan import Plan
+from rayio.place import Where, batch_id
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session import Run, generate, run
-from rayio.trace.span import batch_id
 from scenarios import scenario, simulated
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("local_ray"), pytest.mark.filterwarnings("default")]

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, find_window, measure
 from rayio.analyze.timeline import PHASES, Lives, Steps, timeline
+from rayio.place import batch_id
 from rayio.report import axes, figures, tracks
 from rayio.report.bins import Bins
-from rayio.trace.span import batch_id
 from scenarios import simulated
 
 #: Two ranks, three steps each; rank 1 computes twice as long, and rank 0 waits for it.

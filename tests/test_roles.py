@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rayio.trace.span import batch_id
+from rayio.place import batch_id
 from scenarios import run_locally, scenario, simulated
 
 STORAGE = {

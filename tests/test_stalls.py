@@ -18,8 +18,8 @@ from rayio.analyze.metrics import RunShape
 from rayio.analyze.stages import STAGES, WORK
 from rayio.analyze.stalls import CAUSES, Attribution, attribute
 from rayio.analyze.verdict import judge
+from rayio.place import batch_id
 from rayio.scenario.model import Costs
-from rayio.trace.span import batch_id
 from scenarios import run_locally, simulated
 
 Row = dict[str, Any]

@@ -30,10 +30,10 @@ from rayio.errors import DataError, RunError, ScenarioError
 from rayio.loaders import pytorch
 from rayio.loaders.dataloader import DataLoaderQueue, Settings
 from rayio.loaders.reading import Reading
-from rayio.pipeline.env import Where
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.wiring import Wiring
+from rayio.place import Where
 from rayio.predict.explain import explain
 from rayio.reporter import Reporter
 from rayio.scenario.checks import contradictions, idle

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rayio.place import MAX_EPOCHS, MAX_RANKS, MAX_STEPS, batch_id, batch_ids
 from rayio.trace.recorder import Recorder
-from rayio.trace.span import ADDED, COLUMNS, MAX_EPOCHS, MAX_RANKS, MAX_STEPS, ROLES, SPANS, batch_id, batch_ids, schema
+from rayio.trace.span import ADDED, COLUMNS, ROLES, SPANS, schema
 
 
 def test_every_field_of_a_span_reaches_its_column() -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick
 from rayio.analyze.timeline import Ints, Lives, Steps, integers, texts
-from rayio.trace.span import batch_parts
+from rayio.place import batch_parts
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -18,12 +18,13 @@ from rayio.cluster.turns import Turns
 from rayio.otel import children, hosts, provider
 from rayio.pipeline import roles
 from rayio.pipeline.barrier import Barrier as BarrierShell
-from rayio.pipeline.env import Shard, Where
+from rayio.pipeline.env import Shard
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec, Take
 from rayio.pipeline.wiring import Wiring
+from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.storage.model import Device
 from rayio.trace.clocks import Anchor, agree, tell_drift

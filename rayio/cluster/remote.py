@@ -12,9 +12,10 @@ import ray
 from ray.exceptions import ObjectLostError, RayTaskError
 
 from rayio.errors import RunError
-from rayio.pipeline.env import Shard, Where
+from rayio.pipeline.env import Shard
 from rayio.pipeline.kernel import Future, WallKernel
 from rayio.pipeline.queue import Consumed, Delivery, QueueSpec
+from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.clocks import Offset
 

@@ -29,8 +29,9 @@ from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from rayio.errors import RayioError, RunError
 from rayio.loaders.reading import BatchReader, Parcel, Reading
-from rayio.pipeline.env import Env, Where
+from rayio.pipeline.env import Env
 from rayio.pipeline.queue import Delivery
+from rayio.place import Where
 from rayio.trace.recorder import Recorder
 
 #: What the server of ``forkserver`` imports before it forks the first worker.

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from rayio.errors import RayioError
 from rayio.pipeline import roles
-from rayio.pipeline.env import Where
 from rayio.pipeline.kernel import BlockingKernel
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery
 from rayio.pipeline.wiring import Wiring
+from rayio.place import Where
 from rayio.storage.model import Arbiter
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many

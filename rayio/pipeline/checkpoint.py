@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayio.pipeline.env import Shard, Where
+from rayio.pipeline.env import Shard
 from rayio.pipeline.schedule import Schedule
+from rayio.place import Where
 from rayio.scenario import derive
 from rayio.scenario.model import Checkpoint, Scenario
 

@@ -9,6 +9,7 @@ from rayio.errors import RayioError
 from rayio.otel.foreign import Here, during
 from rayio.pipeline.kernel import Kernel
 from rayio.pipeline.queue import Delivery
+from rayio.place import Where as Where
 from rayio.storage.base import Issued, Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples, sample_rows
 from rayio.trace.levels import narrowed
@@ -17,15 +18,6 @@ from rayio.trace.rows import Many
 from rayio.trace.span import RETRY_LANE, SPANS
 
 T = TypeVar("T")
-
-
-class Where(NamedTuple):
-    """The place of a piece of work in the run; -1 where it has none."""
-
-    rank: int = -1
-    epoch: int = -1
-    step: int = -1
-    attempt: int = 0
 
 
 class Shard(NamedTuple):

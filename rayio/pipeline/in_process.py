@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rayio.pipeline import roles
 from rayio.pipeline.barrier import Barrier
-from rayio.pipeline.env import Env, Shard, Where
+from rayio.pipeline.env import Env, Shard
 from rayio.pipeline.kernel import Future, Kernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
@@ -19,6 +19,7 @@ from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, Take
 from rayio.pipeline.wiring import LoaderKind, Wiring
+from rayio.place import Where
 from rayio.scenario.model import Costs
 from rayio.storage.base import Served
 from rayio.storage.model import Device, LocalArbiter

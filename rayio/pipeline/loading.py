@@ -13,9 +13,9 @@ from rayio import seeds
 from rayio.data.formats import Format, request_table
 from rayio.data.layout import Batch
 from rayio.data.sampler import Block, Sampler, sample_digest
-from rayio.pipeline.env import Where
 from rayio.pipeline.phases import Phased
 from rayio.pipeline.queue import Delivery
+from rayio.place import Where
 from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Constant, Distribution
 from rayio.storage.base import Opener, Requests

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from rayio.pipeline.env import QueuePort, Where
+from rayio.pipeline.env import QueuePort
 from rayio.pipeline.queue import Delivery
+from rayio.place import Where
 from rayio.storage.base import Opener, Requests, Served, Storage
 
 T = TypeVar("T")

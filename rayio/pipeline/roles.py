@@ -16,11 +16,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from rayio.pipeline.env import Env, Shard, Where
+from rayio.pipeline.env import Env, Shard
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.queue import Delivery, Lease
 from rayio.pipeline.training import Training
+from rayio.place import Where
 from rayio.storage.base import Served
 
 

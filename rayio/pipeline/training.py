@@ -8,8 +8,9 @@ import numpy as np
 
 from rayio import seeds
 from rayio.pipeline.checkpoint import Checkpointing
-from rayio.pipeline.env import Shard, Where
+from rayio.pipeline.env import Shard
 from rayio.pipeline.schedule import Schedule
+from rayio.place import Where
 from rayio.scenario.distribution import Constant, Distribution
 
 #: Compute times are drawn this many steps at a time.

@@ -13,13 +13,14 @@ from typing import Protocol
 
 from rayio.kinds import LOADERS
 from rayio.pipeline import roles
-from rayio.pipeline.env import BarrierPort, Env, QueuePort, Where, WriterPort
+from rayio.pipeline.env import BarrierPort, Env, QueuePort, WriterPort
 from rayio.pipeline.kernel import Kernel, WallKernel, Work
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue, Submit
 from rayio.pipeline.queue import Delivery, QueueSpec, QueueState
+from rayio.place import Where
 from rayio.storage.base import Storage
 from rayio.storage.model import Arbiter, Latencies, ModelStorage
 from rayio.storage.real import RealStorage

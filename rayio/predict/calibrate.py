@@ -15,6 +15,7 @@ from rayio.analyze.metrics import RunShape
 from rayio.analyze.timeline import Steps, texts, timeline
 from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan
+from rayio.place import batch_parts
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
 from rayio.predict.explain import scenario_of
@@ -23,7 +24,6 @@ from rayio.scenario import derive
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
-from rayio.trace.span import batch_parts
 from rayio.trace.store import RunDirectory
 from rayio.units import format_seconds
 

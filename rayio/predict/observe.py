@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.timeline import Ints, integers, texts
-from rayio.trace.span import SPANS, batch_parts
+from rayio.place import batch_parts
+from rayio.trace.span import SPANS
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from rayio.errors import ScenarioError
+from rayio.place import MAX_EPOCHS, MAX_RANKS, MAX_STEPS
 from rayio.scenario import derive, evaluation
 from rayio.scenario.address import MODELLED
 from rayio.scenario.choice import Choosing
@@ -67,8 +68,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if derive.num_files(scenario) != dataset.num_files:
         files += f" × {ranks} ranks (loader.scaling=weak)"
     share = derive.samples_per_rank(scenario)[0]
-    if ranks > derive.MAX_RANKS:
-        yield f"{who}: {ranks} ranks; at most {derive.MAX_RANKS} are possible"
+    if ranks > MAX_RANKS:
+        yield f"{who}: {ranks} ranks; at most {MAX_RANKS} are possible"
     elif samples > derive.MAX_SAMPLES:
         yield f"{files}: {samples} samples; at most {derive.MAX_SAMPLES} are possible"
     elif share < 1:
@@ -85,10 +86,10 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield from kind.contradictions(scenario)
     if loader.batch_size > derive.MAX_BATCH:
         yield f"loader.batch_size={loader.batch_size}: a rank may have at most {derive.MAX_BATCH} samples a step"
-    if train.epochs > derive.MAX_EPOCHS:
-        yield f"train.epochs={train.epochs}: at most {derive.MAX_EPOCHS} are possible"
-    if (steps := derive.steps_per_epoch(scenario)) > derive.MAX_STEPS:
-        yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {derive.MAX_STEPS} are possible"
+    if train.epochs > MAX_EPOCHS:
+        yield f"train.epochs={train.epochs}: at most {MAX_EPOCHS} are possible"
+    if (steps := derive.steps_per_epoch(scenario)) > MAX_STEPS:
+        yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
     if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
         slow = show(train.stragglers.ranks)
         yield f"train.stragglers.ranks={slow}: no rank {named}; {who} are ranks 0 to {ranks - 1}"

@@ -13,8 +13,6 @@ from rayio.scenario.sync import Sync
 
 #: A sample begins with its id and a digest of 8 bytes each (see ``rayio.data.formats.sample``).
 MIN_SAMPLE_BYTES = 16
-#: What a batch id has room for (see ``trace/recorder.py``).
-MAX_RANKS, MAX_EPOCHS, MAX_STEPS = 1 << 20, 1 << 12, 1 << 30
 MAX_SAMPLES = MAX_BYTES = 1 << 62
 #: Samples of one rank's step: each has at least a request, of which latencies are drawn (see ``storage/model.py``).
 MAX_BATCH = 1 << 20

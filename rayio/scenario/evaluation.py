@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rayio import seeds
+from rayio.place import MAX_EPOCHS, MAX_STEPS
 from rayio.scenario import derive
 from rayio.scenario.address import MODELLED
 from rayio.scenario.choice import NO_OPTIONS
@@ -84,16 +85,16 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     elif (
         derive.num_samples(phase) > derive.MAX_SAMPLES
         or derive.dataset_bytes(phase) > derive.MAX_BYTES
-        or derive.steps_per_epoch(phase) > derive.MAX_STEPS
+        or derive.steps_per_epoch(phase) > MAX_STEPS
     ):
         yield f"dataset.eval.num_files={own.num_files}: {derive.num_samples(phase)} samples are more than possible"
     if phase.dataset.sample_bytes.expected < derive.MIN_SAMPLE_BYTES:
         size = format_bytes(phase.dataset.sample_bytes.expected)
         yield f"dataset.eval.sample_bytes={size}: must be at least {derive.MIN_SAMPLE_BYTES} B"
-    if (number := scenario.train.epochs + phase.train.epochs) > derive.MAX_EPOCHS:
+    if (number := scenario.train.epochs + phase.train.epochs) > MAX_EPOCHS:
         yield (
             f"train.evaluate.every: {phase.train.epochs} evaluations and train.epochs={scenario.train.epochs} are "
-            f"{number}; at most {derive.MAX_EPOCHS} together are possible"
+            f"{number}; at most {MAX_EPOCHS} together are possible"
         )
 
 

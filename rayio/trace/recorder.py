@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.place import batch_id, batch_ids
 from rayio.trace.rows import Many, Wide, columns_of, table_of, wide_columns
-from rayio.trace.span import SPANS, STATUSES, batch_id, batch_ids
+from rayio.trace.span import SPANS, STATUSES
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,4 +1,4 @@
-"""What a span is: the names that may be recorded, the schema they are stored in, and how a batch is numbered.
+"""What a span is: the names that may be recorded, and the schema they are stored in.
 
 The only place that names spans and columns. On lane 0 the spans of a role do not overlap and tile its life, so that
 what they leave over is a measured number; whatever runs beside or around them is on another lane.
@@ -9,9 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING
-
-import numpy as np
-from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -130,28 +127,6 @@ COLUMNS: dict[str, str] = {
 
 #: What the columns that a version added hold in a file of an older version.
 ADDED: dict[int, dict[str, int | str]] = {2: {"pid": 0, "thread": 0, "file": "", "offset": -1, "attributes": ""}}
-
-#: A batch number holds rank, epoch and step side by side in 62 bits; a plan beyond these limits is refused.
-MAX_RANKS = 1 << 20
-MAX_EPOCHS = 1 << 12
-MAX_STEPS = 1 << 30
-
-
-def batch_id(rank: int, epoch: int, step: int) -> int:
-    """Number a batch as ``rank << 42 | epoch << 30 | step``."""
-    return rank << 42 | epoch << 30 | step
-
-
-def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Number batches as :func:`batch_id` does, -1 where one of the three is missing (negative)."""
-    ids: NDArray[np.int64] = (rank.astype(np.int64) << 42) | (epoch.astype(np.int64) << 30) | step.astype(np.int64)
-    ids[(rank < 0) | (epoch < 0) | (step < 0)] = -1
-    return ids
-
-
-def batch_parts(batch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Give back rank, epoch and step of the numbers of batches."""
-    return batch >> 42, batch >> 30 & 0xFFF, batch & 0x3FFFFFFF
 
 
 @cache

@@ -1,0 +1,41 @@
+"""The place of a piece of work in a run, and the number that a batch has by it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Where(NamedTuple):
+    """The place of a piece of work in the run; -1 where it has none."""
+
+    rank: int = -1
+    epoch: int = -1
+    step: int = -1
+    attempt: int = 0
+
+
+#: A batch number holds rank, epoch and step side by side in 62 bits; a plan beyond these limits is refused.
+MAX_RANKS = 1 << 20
+MAX_EPOCHS = 1 << 12
+MAX_STEPS = 1 << 30
+
+
+def batch_id(rank: int, epoch: int, step: int) -> int:
+    """Number a batch as ``rank << 42 | epoch << 30 | step``."""
+    return rank << 42 | epoch << 30 | step
+
+
+def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[np.int32]) -> NDArray[np.int64]:
+    """Number batches as :func:`batch_id` does, -1 where one of the three is missing (negative)."""
+    ids: NDArray[np.int64] = (rank.astype("int64") << 42) | (epoch.astype("int64") << 30) | step.astype("int64")
+    ids[(rank < 0) | (epoch < 0) | (step < 0)] = -1
+    return ids
+
+
+def batch_parts(batch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Give back rank, epoch and step of the numbers of batches."""
+    return batch >> 42, batch >> 30 & 0xFFF, batch & 0x3FFFFFFF
