@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rayio.data.formats import FORMATS, Format, npz, request_table, runs
 from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.npz import NPY, ROWS, _npy_header
-from rayio.data.formats.parquet import ParquetOptions
+from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.formats.runs import by_file
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout

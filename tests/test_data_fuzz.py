@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rayio.data.formats import FORMATS
 from rayio.data.formats.chunks import Hdf5Options
-from rayio.data.formats.parquet import ParquetOptions
+from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.formats.sample import fill
 from rayio.data.formats.tfrecord import masked_crc
 from rayio.data.generate import prepare

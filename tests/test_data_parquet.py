@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayio.data.formats import FORMATS, layout_of
-from rayio.data.formats.parquet import ParquetOptions, columns_of, shape_of
+from rayio.data.formats.parquet import columns_of, shape_of
 from rayio.data.formats.parquet_file import CODECS
+from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.formats.sample import HEADER, Place, check, fill
 from rayio.data.formats.sample import checksum as checksum_of
 from rayio.data.generate import prepare, verify

@@ -17,31 +17,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Annotated, Any, BinaryIO, ClassVar, NamedTuple, Self
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
 from rayio.data.formats import parquet_file as described
 from rayio.data.formats.parquet_file import (
-    CODECS,
     DIGEST_BYTES,
     KEY,
     MAGIC,
     MAX_PAGE_BYTES,
-    MAX_RATIO,
     Shape,
     chunk_number,
     digest,
-    part_bytes,
 )
+from rayio.data.formats.parquet_options import ParquetOptions, chosen
 from rayio.data.formats.parquet_stream import AGAIN, TAIL_BYTES, Chunk, Stream, parquet_in
 from rayio.data.formats.runs import check_length, opened, place_of
 from rayio.data.formats.sample import HEADER, Place
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
-from rayio.scenario.fields import Positive, Reads, RefusedError, Section, choice, refusal, whole
 from rayio.scenario.kind import Kind
 from rayio.scenario.model import Scenario
 from rayio.storage.base import Opener, Requests
@@ -53,61 +49,6 @@ MAX_CHUNKS = 1_000_000
 TOGETHER_BYTES = 32 << 20
 
 
-_RATIO_SCHEMA = {
-    "anyOf": [{"type": "number", "exclusiveMinimum": 1, "maximum": MAX_RATIO}, {"const": "none"}, {"type": "null"}]
-}
-
-
-def _ratio(value: Any) -> float | None:
-    if value is None or value == "none":
-        return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 < value <= MAX_RATIO:
-        raise RefusedError(f"must be a number greater than 1 and at most {MAX_RATIO:g}")
-    return float(value)
-
-
-class ParquetOptions(Section):
-    """What ``dataset`` may say of Parquet."""
-
-    row_group: Annotated[int | None, whole(1, or_none=True)] = Field(
-        None, description="Samples of a row group, which is the least that can be read; none is the whole file."
-    )
-    columns: Positive = Field(1, description="Columns that the bytes of a sample are cut into.")
-    read_columns: Annotated[int | None, whole(1, or_none=True)] = Field(
-        None, description="How many of the columns are read and delivered, from the first on; none is all of them."
-    )
-    compression: Annotated[str, choice(*CODECS, later=("brotli",))] = Field(
-        "none", description="What columns are compressed by; samples are then made such that they can be."
-    )
-    compression_ratio: Annotated[float | None, Reads(_ratio, _RATIO_SCHEMA)] = Field(
-        None, description="How many times smaller a compressed column is in the file; by default 2."
-    )
-
-    #: What changes only how files are read, and not their bytes.
-    reading: ClassVar[frozenset[str]] = frozenset({"read_columns"})
-
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
-        if self.read_columns is not None and self.read_columns > self.columns:
-            raise refusal(RefusedError(f"at most dataset.columns={self.columns}", "read_columns", self.read_columns))
-        if self.compression == "none" and self.compression_ratio is not None:
-            raise refusal(
-                RefusedError("nothing is compressed (dataset.compression)", "compression_ratio", self.compression_ratio)
-            )
-        return self
-
-    def shape(self, num_rows: int) -> Shape:
-        """How a file of so many samples is cut."""
-        group_rows = min(self.row_group or num_rows, num_rows)
-        return Shape(num_rows, group_rows, self.columns, self.compression, self.compression_ratio or 2.0)
-
-    def read_bytes(self, sample_bytes: Any) -> Any:
-        """Bytes that are read and delivered of samples of these sizes."""
-        if self.read_columns is None:
-            return sample_bytes
-        return HEADER.size + part_bytes(sample_bytes - HEADER.size, self.read_columns, self.columns)
-
-
 class Parquet(Kind):
     """One open, one or two requests for the description, then one or more for each row group that holds a sample."""
 
@@ -116,7 +57,7 @@ class Parquet(Kind):
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """More column chunks than pyarrow reads the description of, or larger values than Parquet has."""
-        dataset, options = scenario.dataset, _chosen(scenario.dataset.options)
+        dataset, options = scenario.dataset, chosen(scenario.dataset.options)
         if (size := dataset.sample_bytes.expected) > options.columns * MAX_PAGE_BYTES:
             yield (
                 f"dataset.columns={options.columns}: samples of {format_bytes(size)} have values of 2 GiB or more, "
@@ -131,13 +72,13 @@ class Parquet(Kind):
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
         """A row group that is not less than the file."""
-        dataset, options = scenario.dataset, _chosen(scenario.dataset.options)
+        dataset, options = scenario.dataset, chosen(scenario.dataset.options)
         if options.row_group is not None and options.row_group > dataset.samples_per_file:
             yield f"dataset.row_group={options.row_group}: a file has {dataset.samples_per_file} samples"
 
     def table(self, scenario: Scenario) -> Mapping[str, float]:
         """What a sample costs: the expected bytes of a whole row group in the columns that are read."""
-        dataset, options = scenario.dataset, _chosen(scenario.dataset.options)
+        dataset, options = scenario.dataset, chosen(scenario.dataset.options)
         shape = options.shape(dataset.samples_per_file)
         size = np.array([max(round(dataset.sample_bytes.expected), HEADER.size)])
         return {
@@ -192,17 +133,13 @@ class Parquet(Kind):
 
 def shape_of(layout: Layout) -> Shape:
     """How the files of a dataset are cut."""
-    return _chosen(layout.options).shape(layout.samples_per_file)
+    return chosen(layout.options).shape(layout.samples_per_file)
 
 
 def columns_of(layout: Layout) -> int:
     """How many of the columns ``x`` are read."""
-    options = _chosen(layout.options)
+    options = chosen(layout.options)
     return options.read_columns or options.columns
-
-
-def _chosen(options: Section) -> ParquetOptions:
-    return options if isinstance(options, ParquetOptions) else ParquetOptions()
 
 
 class _Reads(NamedTuple):

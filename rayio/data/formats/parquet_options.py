@@ -1,0 +1,70 @@
+"""What a scenario may say of Parquet, and what follows from it for samples and files."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from rayio.data.formats.parquet_file import CODECS, MAX_RATIO, Shape, part_bytes
+from rayio.data.formats.sample import HEADER
+from rayio.scenario.fields import Positive, Reads, RefusedError, Section, choice, refusal, whole
+
+_RATIO_SCHEMA = {
+    "anyOf": [{"type": "number", "exclusiveMinimum": 1, "maximum": MAX_RATIO}, {"const": "none"}, {"type": "null"}]
+}
+
+
+def _ratio(value: Any) -> float | None:
+    if value is None or value == "none":
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 < value <= MAX_RATIO:
+        raise RefusedError(f"must be a number greater than 1 and at most {MAX_RATIO:g}")
+    return float(value)
+
+
+class ParquetOptions(Section):
+    """What ``dataset`` may say of Parquet."""
+
+    row_group: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="Samples of a row group, which is the least that can be read; none is the whole file."
+    )
+    columns: Positive = Field(1, description="Columns that the bytes of a sample are cut into.")
+    read_columns: Annotated[int | None, whole(1, or_none=True)] = Field(
+        None, description="How many of the columns are read and delivered, from the first on; none is all of them."
+    )
+    compression: Annotated[str, choice(*CODECS, later=("brotli",))] = Field(
+        "none", description="What columns are compressed by; samples are then made such that they can be."
+    )
+    compression_ratio: Annotated[float | None, Reads(_ratio, _RATIO_SCHEMA)] = Field(
+        None, description="How many times smaller a compressed column is in the file; by default 2."
+    )
+
+    #: What changes only how files are read, and not their bytes.
+    reading: ClassVar[frozenset[str]] = frozenset({"read_columns"})
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.read_columns is not None and self.read_columns > self.columns:
+            raise refusal(RefusedError(f"at most dataset.columns={self.columns}", "read_columns", self.read_columns))
+        if self.compression == "none" and self.compression_ratio is not None:
+            raise refusal(
+                RefusedError("nothing is compressed (dataset.compression)", "compression_ratio", self.compression_ratio)
+            )
+        return self
+
+    def shape(self, num_rows: int) -> Shape:
+        """How a file of so many samples is cut."""
+        group_rows = min(self.row_group or num_rows, num_rows)
+        return Shape(num_rows, group_rows, self.columns, self.compression, self.compression_ratio or 2.0)
+
+    def read_bytes(self, sample_bytes: Any) -> Any:
+        """Bytes that are read and delivered of samples of these sizes."""
+        if self.read_columns is None:
+            return sample_bytes
+        return HEADER.size + part_bytes(sample_bytes - HEADER.size, self.read_columns, self.columns)
+
+
+def chosen(options: Section) -> ParquetOptions:
+    """The options of a dataset; the defaults where nothing was said."""
+    return options if isinstance(options, ParquetOptions) else ParquetOptions()
