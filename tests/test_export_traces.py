@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rayio.errors import ExportError
 from rayio.export.kinds import of_steps
 from rayio.export.select import chosen, parse, step_keys
-from rayio.export.spans import KINDS, Spans, together
+from rayio.export.spans import KINDS, Spans, group_numbers
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.place import batch_id
 from rayio.trace.ids import trace_id
@@ -171,7 +171,7 @@ def test_the_virtual_clock_starts_when_the_simulation_did() -> None:
 
 @given(st.lists(st.tuples(*[st.integers(-(1 << 62), 1 << 62) | st.integers(0, 3)] * 4), min_size=1, max_size=20))
 def test_combinations_are_equal_when_all_their_values_are(combinations: list[tuple[int, ...]]) -> None:
-    numbers = together(*np.array(combinations, np.int64).T).tolist()
+    numbers = group_numbers(*np.array(combinations, np.int64).T).tolist()
     for one, number in zip(combinations, numbers, strict=True):
         assert [other == one for other in combinations] == [other == number for other in numbers]
 

@@ -87,7 +87,7 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class WorkDone:
     """What every worker did, by worker (group) and time. ``place`` is of the batch, ``rank`` whom the worker serves.
 
     Kinds of ``did`` are positions in :data:`KINDS`.
@@ -99,7 +99,7 @@ class Work:
     node: Ints
 
     @classmethod
-    def of(cls, spans: pa.Table, places: Places, ready: Lookup, ready_at: Ints) -> Work:
+    def of(cls, spans: pa.Table, places: Places, ready: Lookup, ready_at: Ints) -> WorkDone:
         """Collect it. A stage lasts until the next of its batch begins, so that what lies between them has a name.
 
         Where no ``put`` span says how long a batch took into the object store, it is from the end of the work to when
@@ -151,7 +151,7 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
     begin = integers(spans, "start_ns")
     over = begin + integers(spans, "duration_ns")
     ready, ready_at = Lookup(places.of(leases), over[leases]), over[leases]
-    work = Work.of(spans, places, ready, ready_at)
+    work = WorkDone.of(spans, places, ready, ready_at)
     did = work.did
 
     asked, arrived, wanted = steps.start, steps.arrived, places.of_batches(lives, steps)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup
 from rayio.analyze.metrics import MOST, RunShape, Window, by_rank, filling, find_window, first_step_share, shares
-from rayio.analyze.stages import KINDS, STAGES, Places, Work, shown
+from rayio.analyze.stages import KINDS, STAGES, Places, WorkDone, shown
 from rayio.analyze.stalls import CAUSES, Attribution
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.units import format_seconds
@@ -113,7 +113,7 @@ def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, readers: 
     leases = np.flatnonzero(texts(spans, "name", ("lease",)) == 0)
     places = Places(spans)
     ready = (integers(spans, "start_ns") + integers(spans, "duration_ns"))[leases]
-    work = Work.of(spans, places, Lookup(places.of(leases), ready), ready)
+    work = WorkDone.of(spans, places, Lookup(places.of(leases), ready), ready)
     # Service times are of the batches that were begun in the window, busy times of all that went on in it.
     did = work.did
     _, batch = np.unique(work.place, return_inverse=True)

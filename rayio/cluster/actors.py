@@ -327,7 +327,7 @@ class CheckpointWriter(Host):
             return await roles.write_shard(self._envs[number], shard, at)
 
 
-class Barrier:
+class BarrierActor:
     """The barrier of all ranks."""
 
     def __init__(self, plan: Plan) -> None:

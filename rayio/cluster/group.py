@@ -77,7 +77,7 @@ class ActorGroup:
         )
         if self.plan.has_barrier:
             self.handles["barrier"] = self._actor(
-                shells.Barrier, "barrier", self._bundle(0), -1, self.plan, concurrency=shells.MAX_CONCURRENCY
+                shells.BarrierActor, "barrier", self._bundle(0), -1, self.plan, concurrency=shells.MAX_CONCURRENCY
             )
         for spec in self.specs:
             self.handles[spec.name] = self._create(spec)

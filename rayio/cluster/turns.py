@@ -7,8 +7,8 @@ import heapq
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-#: How long a free worker waits for a call that was made before one that is here already. What overtook it came a few
-#: milliseconds earlier; a call that does not come was answered by this worker's process before it was killed.
+#: How long a free worker waits for an earlier call when a later one has arrived. Calls overtake each other by a few
+#: milliseconds. An earlier call that never arrives was answered before this worker's process was killed and restarted.
 PATIENCE_SECONDS = 0.1
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.export.select import step_keys
-from rayio.export.spans import Ints, Words
+from rayio.export.spans import Ints, Unsigned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,14 +46,14 @@ def batches_made(table: pa.Table) -> bool:
     return bool((trace_kinds(table) == BATCH).any())
 
 
-def trace_keys(table: pa.Table) -> Words:
+def trace_keys(table: pa.Table) -> Unsigned:
     """Number the traces that are made for spans, so that those of one trace can be kept together.
 
     0 stands for the lives of roles, which are over when the run is, 1 for what is complete as it is.
     """
     kinds, step, batch = trace_kinds(table), step_keys(table), table["batch"].to_numpy()
     number = np.where(kinds == BATCH, batch, np.where((kinds == STEP) | (kinds == CHECKPOINT), step, 0))
-    keys: Words = number.astype(np.uint64) | kinds.astype(np.uint64) << np.uint64(62)
+    keys: Unsigned = number.astype(np.uint64) | kinds.astype(np.uint64) << np.uint64(62)
     return np.where(kinds == FOREIGN, np.uint64(1), keys)
 
 

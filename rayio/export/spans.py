@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
-Words = NDArray[np.uint64]
+Unsigned = NDArray[np.uint64]
 
 #: ``service.name`` of each role.
 SERVICES = {
@@ -50,8 +50,8 @@ class Resource:
         return said | ({"process.pid": self.pid} if self.pid > 0 else {})
 
 
-class Said(NamedTuple):
-    """Texts of an attribute by number; -1 where a span does not say it."""
+class Texts(NamedTuple):
+    """A text attribute of many spans: its different texts, and for each span the number of its own; -1: it has none."""
 
     texts: list[str]
     codes: NDArray[np.int32]
@@ -61,24 +61,24 @@ class Said(NamedTuple):
 class Spans:
     """Spans in columns, all of one length; those of rayio's table first, then roots that were made for them."""
 
-    name: Said
+    name: Texts
     #: Shape (spans, 2): the upper and the lower half of the trace's id.
-    trace: Words
-    span: Words
+    trace: Unsigned
+    span: Unsigned
     #: 0 for a root.
-    parent: Words
+    parent: Unsigned
     kind: NDArray[np.int8]
     start: Ints
     end: Ints
     #: The span linked to: the halves of its trace's id, and its own id, 0 for no link.
-    link_trace: Words
-    link: Words
+    link_trace: Unsigned
+    link: Unsigned
     resource: NDArray[np.int32]
     resources: list[Resource]
-    status: Said
+    status: Texts
     #: Attributes that are whole numbers, -1 where a span does not say them; and texts.
     numbers: dict[str, Ints]
-    texts: dict[str, Said]
+    texts: dict[str, Texts]
     #: Place in ``told`` of what a span of another library says of itself, -1 for rayio's own.
     foreign: NDArray[np.int32]
     told: list[dict[str, Any]]
@@ -95,18 +95,18 @@ class Spans:
         return replace(
             self,
             **some,
-            name=Said(self.name.texts, self.name.codes[rows]),
-            status=Said(self.status.texts, self.status.codes[rows]),
+            name=Texts(self.name.texts, self.name.codes[rows]),
+            status=Texts(self.status.texts, self.status.codes[rows]),
             numbers={name: values[rows] for name, values in self.numbers.items()},
-            texts={name: Said(said.texts, said.codes[rows]) for name, said in self.texts.items()},
+            texts={name: Texts(said.texts, said.codes[rows]) for name, said in self.texts.items()},
         )
 
-    def messages(self, operation: str, queue: Said) -> Spans:
+    def messages(self, operation: str, queue: Texts) -> Spans:
         """Give the same spans with the attributes of messages, where a queue is named."""
         one = np.where(queue.codes >= 0, 0, -1).astype(np.int32)
         texts = {
-            "messaging.system": Said(["rayio"], one),
-            "messaging.operation.type": Said([operation], one),
+            "messaging.system": Texts(["rayio"], one),
+            "messaging.operation.type": Texts([operation], one),
             "messaging.destination.name": queue,
         }
         count = {"messaging.batch.message_count": one.astype(np.int64) * 2 + 1}
@@ -118,20 +118,20 @@ class Spans:
         return np.unique(self.trace.view("u8,u8"), return_counts=True)[1]
 
 
-def numbered(texts: list[str]) -> Said:
+def numbered(texts: list[str]) -> Texts:
     """Number texts in order of appearance."""
     codes: dict[str, int] = {}
     numbers = np.array([codes.setdefault(text, len(codes)) for text in texts], np.int32)
-    return Said([*codes], numbers)
+    return Texts([*codes], numbers)
 
 
-def halves(ids: list[int]) -> Words:
+def halves(ids: list[int]) -> Unsigned:
     """Give 128-bit ids as their upper and lower halves, shape (ids, 2)."""
     mask = (1 << 64) - 1
     return np.array([(one >> 64, one & mask) for one in ids], np.uint64).reshape(len(ids), 2)
 
 
-def together(*columns: NDArray[Any]) -> Ints:
+def group_numbers(*columns: NDArray[Any]) -> Ints:
     """Number the combinations of values in these columns, so that equal numbers are equal combinations."""
     whole, size = np.zeros(len(columns[0]), np.int64), 1
     for column in columns:
@@ -164,7 +164,7 @@ def joined(parts: list[Spans]) -> Spans:
         "is_made",
     )
 
-    def texts(said: list[Said | None]) -> Said:
+    def texts(said: list[Texts | None]) -> Texts:
         names: dict[str, int] = {}
         codes = []
         for one, length in zip(said, lengths, strict=True):
@@ -173,7 +173,7 @@ def joined(parts: list[Spans]) -> Spans:
                 continue
             map_ = np.array([names.setdefault(text, len(names)) for text in one.texts] + [-1], np.int32)
             codes.append(map_[one.codes])
-        return Said([*names], np.concatenate(codes))
+        return Texts([*names], np.concatenate(codes))
 
     numbers = {name: None for part in parts for name in part.numbers}
     named = {name: None for part in parts for name in part.texts}

@@ -21,7 +21,7 @@ from rayio import seeds
 from rayio.errors import StorageError
 from rayio.export.kinds import BATCH, CHECKPOINT, FOREIGN, LIFE, STEP, WAITS, WITHIN, codes_of, trace_kinds
 from rayio.export.select import step_keys
-from rayio.export.spans import KINDS, Ints, Resource, Said, Spans, Words, halves, joined, numbered, together
+from rayio.export.spans import KINDS, Ints, Resource, Spans, Texts, Unsigned, group_numbers, halves, joined, numbered
 from rayio.trace.ids import span_ids, trace_id, trace_ids
 from rayio.trace.span import COLUMNS
 
@@ -66,7 +66,7 @@ class _Traces:
     def __init__(self, table: pa.Table, run: str, shift_ns: int, has_batches: bool | None) -> None:
         self.run = run
         self.column = {name: table[name].to_numpy() for name, kind in COLUMNS.items() if kind != "text"}
-        self.text = {name: Said(*codes_of(table, name)) for name, kind in COLUMNS.items() if kind == "text"}
+        self.text = {name: Texts(*codes_of(table, name)) for name, kind in COLUMNS.items() if kind == "text"}
         self.number = len(table)
         self.trace_kind = trace_kinds(table)
         self.links_all = bool(has_batches)
@@ -98,7 +98,7 @@ class _Traces:
 
     def _resources(self) -> tuple[list[Resource], NDArray[np.int32]]:
         role, index = self.text["role"], self.text["index"]
-        key = together(role.codes, index.codes, self.column["node"], self.column["pid"])
+        key = group_numbers(role.codes, index.codes, self.column["node"], self.column["pid"])
         _, first, which = np.unique(key, return_index=True, return_inverse=True)
         node, pid = self.column["node"][first].tolist(), self.column["pid"][first].tolist()
         roles, indexes = role.codes[first].tolist(), index.codes[first].tolist()
@@ -108,7 +108,7 @@ class _Traces:
         ]
         return found, which.astype(np.int32)
 
-    def _own_ids(self) -> Words:
+    def _own_ids(self) -> Unsigned:
         """Derive ids from what the spans say; of spans that say the same, the second is told apart by being that."""
         word = np.zeros(self.number, np.uint64)
         for name in ("start_ns", "duration_ns", "batch", "lane", "attempt", "thread", "offset", "node", "pid"):
@@ -157,7 +157,7 @@ class _Traces:
         ]
         queue = numbered([f"queue-{name}" for name in names])
         sent = roots.spans.messages("send", queue)
-        self.made.append(replace(sent, name=Said([f"send {name}" for name in queue.texts], queue.codes)))
+        self.made.append(replace(sent, name=Texts([f"send {name}" for name in queue.texts], queue.codes)))
         self.parent[rows] = root_ids
         self._under(rows, ("read",))
 
@@ -189,7 +189,7 @@ class _Traces:
 
     def _under(self, rows: Ints, parents: tuple[str, ...]) -> None:
         """Put requests and samples under the span of the same role and batch in which they were made."""
-        group = together(self.batch[rows], self.resource[rows])
+        group = group_numbers(self.batch[rows], self.resource[rows])
         outer, inner = self._is(*parents)[rows], self._is(*WITHIN)[rows]
         found = _before(group[inner], self.start[rows[inner]], group[outer], self.start[rows[outer]])
         above = rows[outer][found] if outer.any() else found
@@ -200,7 +200,7 @@ class _Traces:
     def _made_for(
         self, rows: Ints, keys: Ints, kind: str, prefer: NDArray[Any], *, name: str = "", rank: bool = True,
         as_kind: str = "internal",
-    ) -> tuple[_Made, Words]:  # fmt: skip
+    ) -> tuple[_Made, Unsigned]:  # fmt: skip
         """Make a span over each group of rows with one key, and give for each row the id of the one over it.
 
         It lasts from the group's first start to its last end; the resource is that of the row first by ``prefer``.
@@ -232,7 +232,7 @@ class _Traces:
         return {
             "parent": np.zeros(number, np.uint64), "kind": np.full(number, KINDS["internal"], np.int8),
             "link_trace": np.zeros((number, 2), np.uint64), "link": np.zeros(number, np.uint64),
-            "resources": self.resources, "status": Said(["ok"], np.zeros(number, np.int32)), "numbers": numbers,
+            "resources": self.resources, "status": Texts(["ok"], np.zeros(number, np.int32)), "numbers": numbers,
             "texts": {}, "foreign": np.full(number, -1, np.int32), "told": [], "is_made": np.zeros(number, bool),
         }  # fmt: skip
 
@@ -256,7 +256,7 @@ class _Traces:
             texts = self.text["file"].texts
             missing = np.array([not text for text in texts])
             codes = np.where(missing[self.text["file"].codes], -1, self.text["file"].codes).astype(np.int32)
-            spans = replace(spans, texts={"file.path": Said(texts, codes)})
+            spans = replace(spans, texts={"file.path": Texts(texts, codes)})
         if is_wait.any():
             spans = self._received(spans, is_wait)
         self._link_checkpoints(spans)
@@ -291,11 +291,11 @@ class _Traces:
             spans.link_trace[is_wait] = self._batch_traces(batches)[which]
             spans.link[is_wait] = span_ids(self.run, "batch", batches)[which]
         texts = self.named.texts + [f"receive {queue}" for queue in queues.texts]
-        spans = spans.messages("receive", Said(queues.texts, codes))
-        was = Said(self.named.texts, np.where(is_wait, self.named.codes, -1).astype(np.int32))
-        return replace(spans, name=Said(texts, names), texts=spans.texts | {"rayio.span": was})
+        spans = spans.messages("receive", Texts(queues.texts, codes))
+        was = Texts(self.named.texts, np.where(is_wait, self.named.codes, -1).astype(np.int32))
+        return replace(spans, name=Texts(texts, names), texts=spans.texts | {"rayio.span": was})
 
-    def _batch_traces(self, batches: Ints) -> Words:
+    def _batch_traces(self, batches: Ints) -> Unsigned:
         """Give the ids of the traces of batches; of those that are in the table they are known already."""
         traces = np.zeros((len(batches), 2), np.uint64)
         rows = np.flatnonzero(self.trace_kind == BATCH)

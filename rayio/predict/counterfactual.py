@@ -225,7 +225,7 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
 
 
 def _enough_workers(base: Base, table: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Double the workers until data wait does not bind any more, or more of them stop helping."""
+    """Double the workers until exposed data loading is no bottleneck, or more of them do not help."""
     replayed, best, au = table["_replayed"], None, table["au"]
     workers = base.scenario.loader.num_workers
     for doubling in range(1, DOUBLINGS + 1):

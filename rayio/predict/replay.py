@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rayio import seeds
 from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.metrics import RunShape, find_window
-from rayio.analyze.stages import KINDS, Places, Work
+from rayio.analyze.stages import KINDS, Places, WorkDone
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.predict import observe
@@ -116,7 +116,7 @@ class Measured:
         begin, length = integers(spans, "start_ns"), integers(spans, "duration_ns")
         places = Places(spans)
         ready = Lookup(places.of(leases), (begin + length)[leases])
-        work = Work.of(spans, places, ready, (begin + length)[leases])
+        work = WorkDone.of(spans, places, ready, (begin + length)[leases])
         read, decode = (_of_batches(work, places, numbers, with_evaluations) for numbers in (_READING, _DECODING))
         # A batch that was read and has no decode span took no time to decode.
         decode = np.where(np.isnan(decode) & ~np.isnan(read), 0.0, decode)
@@ -171,7 +171,7 @@ def _cut(scenario: Scenario) -> dict[str, Any]:
     return {"epochs": max(1, most // steps), "steps": min(steps, most)}
 
 
-def _of_batches(work: Work, places: Places, kinds: list[int], shape: tuple[int, ...]) -> Floats:
+def _of_batches(work: WorkDone, places: Places, kinds: list[int], shape: tuple[int, ...]) -> Floats:
     """Sum the work of some kinds by batch, of the last attempt that has any."""
     chosen = np.flatnonzero(np.isin(work.did.kind, kinds) & (work.place >= 0))
     number, where = np.unique(work.place[chosen], return_inverse=True)

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rayio.errors import ContradictionError, ScenarioError
 from rayio.scenario import checks
 from rayio.scenario.choice import Choice, Choosing, options_of
-from rayio.scenario.explain import explain, more
+from rayio.scenario.complaints import explain, more
 from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import UNREADABLE, KeyPath, Layer, find, packaged, read

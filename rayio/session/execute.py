@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from rayio import __version__, storage
 from rayio.analyze.access import retried
-from rayio.analyze.live import line
 from rayio.analyze.metrics import RunShape
+from rayio.analyze.progress_line import line
 from rayio.errors import RayioError
 from rayio.pipeline.engine import Site, engine_named
 from rayio.pipeline.ledger import Tally
