@@ -47,16 +47,11 @@ class Stream:
     def __init__(self, file: BinaryIO, place: Place, num_bytes: int, footer_bytes: int) -> None:
         self.file = file
         self.place = place
-        tail = min(num_bytes, TAIL_BYTES)
-        footer_at = num_bytes - len(MAGIC) - 4 - footer_bytes
+        tail_at, footer_at = max(0, num_bytes - TAIL_BYTES), num_bytes - len(MAGIC) - 4 - footer_bytes
         #: Where planned requests begin, and how long they are.
-        self._planned = {num_bytes - tail: tail, footer_at: footer_bytes}
-        if footer_at >= num_bytes - tail:
-            del self._planned[footer_at]
-            self._planned[num_bytes - tail] = tail
+        self._planned = {tail_at: num_bytes - tail_at} | ({footer_at: footer_bytes} if footer_at < tail_at else {})
         self._size = num_bytes
         self._chunks: list[tuple[int, Chunk]] = []
-        self._shape: Shape | None = None
         self._position = 0
         #: What was read last, and where it begins.
         self._window, self._window_at = memoryview(b""), 0
@@ -66,7 +61,7 @@ class Stream:
         self, place: Place, ranges: tuple[NDArray[np.int64], NDArray[np.int64]], chunks: list[Chunk], shape: Shape
     ) -> None:
         """Plan the requests for a row group: where they begin, how long they are, and the chunks in them."""
-        self.place, self._shape = place, shape
+        self.place = place
         self._planned = dict(zip(ranges[0].tolist(), ranges[1].tolist(), strict=True))
         self._window = memoryview(b"")  # pyarrow asks again for what was in the file's end
         at, self._chunks = int(ranges[0][0]), []
@@ -132,8 +127,7 @@ class Stream:
 
     def _check_pages(self, at: int, chunk: Chunk) -> None:
         """Refuse pages that say they are larger than they can be, before memory is taken for them."""
-        shape, many = self._shape, max(1, PAGE_BYTES // chunk.width)
-        assert shape is not None
+        many = max(1, PAGE_BYTES // chunk.width)
         for top in range(0, chunk.num_rows, many):
             rows = min(many, chunk.num_rows - top)
             start = at - self._window_at
