@@ -62,7 +62,7 @@ def in_turn(item: pytest.Item) -> Iterator[None]:
     """Wait until a test may run beside what runs, and hold others back while they may not run beside it."""
     if group(item) is None:
         # Only what runs on Ray looks at clocks, and in this process nothing does any more: the others come first.
-        os.nice(max(0, 10 - os.nice(0)))
+        os.nice(max(0, 5 - os.nice(0)))
         yield
         return
     alone = item.get_closest_marker("alone") is not None

@@ -41,7 +41,7 @@ NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))
 
 
 def store_at(place: str, **settings: Any) -> Store:
-    return storage.open(place, Settings(**{"max_attempts": 3, "timeout": 0.5, **settings}))
+    return storage.open(place, Settings(**{"max_attempts": 3, "timeout": 20, **settings}))
 
 
 def put(store: Store, name: str, content: bytes) -> None:
@@ -181,7 +181,7 @@ def test_an_upload_holds_some_parts_and_not_the_object(objects: Objects, place: 
 
 @pytest.mark.parametrize("fault", [slow_down, reset, broken_off, silent], ids=lambda fault: fault.__name__)
 def test_what_may_pass_is_tried_again_and_shows(objects: Objects, place: str, fault: Any) -> None:
-    store = store_at(place)
+    store = store_at(place, timeout=0.5 if fault is silent else 20)
     put(store, "f", b"0123456789" * 1000)
     objects.forget()
 
@@ -209,7 +209,8 @@ def test_a_put_that_failed_is_made_again(objects: Objects, place: str, nbytes: i
     with objects.misbehaving(first(2, slow_down, method="PUT")):
         written = asyncio.run(RealStorage(store, inline, 0).write("shard", nbytes, 1 << 20, fsync=False))
     assert written.retried is not None
-    assert len(written.retried.rows) == (2 if nbytes == 100 else 1)  # parts go up side by side, and fail so
+    # Parts go up side by side: both fail in one try, or one in each of two.
+    assert len(written.retried.rows) in ((2,) if nbytes == 100 else (1, 2))
     assert store.size("shard") == nbytes
 
 
@@ -273,7 +274,7 @@ REFUSALS: dict[str, tuple[Any, type[RayioError], str]] = {
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_what_a_store_refuses_is_one_line(objects: Objects, place: str, refusal: str) -> None:
     fault, kind, says = REFUSALS[refusal]
-    store = store_at(place)
+    store = store_at(place, timeout=0.5 if fault is silent else 20)
     put(store, "f", b"0123456789" * 1000)
 
     def load(opener: Opener) -> None:
