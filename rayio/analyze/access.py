@@ -117,7 +117,7 @@ def _histogram(nbytes: Ints) -> dict[str, int]:
 
 
 def _time(spans: pa.Table, lives: Lives, rank: Ints, start: Ints, end: Ints) -> dict[str, Any]:
-    """Give the time with a request in flight by rank, and the part of it in which the rank did not compute."""
+    """The time with a request in flight by rank, and the part of it in which the rank did not compute."""
     life = Lookup(lives.rank, lives.rank).find(rank)
     known = life >= 0
     life, start, end = life[known], start[known], end[known]
@@ -194,7 +194,7 @@ def _add_files(
 
 
 def _numbered(spans: pa.Table, column: str, chosen: Ints) -> tuple[Ints, list[str]]:
-    """Give the numbers of some spans' texts, and the texts; a column of plain strings is numbered here."""
+    """The numbers of some spans' texts, and the texts; a column of plain strings is numbered here."""
     import pyarrow as pa
 
     values = spans.column(column)

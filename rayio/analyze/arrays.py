@@ -74,7 +74,7 @@ class RunArrays:
         return cls(lives, steps, timed, Reads(batch[read], nbytes[read]))
 
     def of(self, kind: str) -> Timed:
-        """Give the pieces of work of one kind."""
+        """The pieces of work of one kind."""
         return self.timed.get(kind) or Timed.nothing()
 
 

@@ -60,7 +60,7 @@ def spread(values: Sequence[float]) -> dict[str, float | int | None]:
 
 
 def noise(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Give the difference of means that chance exceeds in 5 % of cases; None when neither side has repeats.
+    """The difference of means that chance exceeds in 5 % of cases; None when neither side has repeats.
 
     Welch's interval when both sides have repeats; when one has, its deviation is taken for the other's too.
     """
@@ -103,7 +103,7 @@ def compare(runs: Sequence[Compared]) -> dict[str, Any]:
 
 
 def repeats(results: Sequence[RunResult]) -> list[dict[str, Any]]:
-    """Give the spread of each metric over repeats, of those that every one of them has."""
+    """The spread of each metric over repeats, of those that every one of them has."""
     rows = []
     for name in METRICS:
         values = [value for value in (lookup(result, name) for result in results) if value is not None]
@@ -118,7 +118,7 @@ def _unknown(run: Compared) -> str:
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """Give the leaves of a scenario with their dotted keys."""
+    """The leaves of a scenario with their dotted keys."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))

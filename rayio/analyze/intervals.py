@@ -99,7 +99,7 @@ class Lookup:
 
 
 def pick(values: Ints, at: Ints, otherwise: Ints) -> Ints:
-    """Give the value at each position, and ``otherwise`` where the position is -1."""
+    """The value at each position, and ``otherwise`` where the position is -1."""
     return np.where(at >= 0, values[at], otherwise) if len(values) else otherwise
 
 

@@ -63,7 +63,7 @@ class RunShape:
 
     @classmethod
     def of(cls, scenario: Scenario) -> RunShape:
-        """Give the shape of a scenario's run."""
+        """The shape of a scenario's run."""
         sampler, ranks = Sampler.from_scenario(scenario), range(derive.world_size(scenario))
         differ = not scenario.loader.drop_last
         return cls(
@@ -77,11 +77,11 @@ class RunShape:
         )
 
     def steps(self, rank: Ints) -> Ints:
-        """Give the steps in an epoch of each of these ranks."""
+        """The steps in an epoch of each of these ranks."""
         return np.array(self.steps_of)[rank] if self.steps_of else np.full(len(rank), self.steps_per_epoch)
 
     def samples(self, rank: Ints, step: Ints) -> Ints:
-        """Give the samples of each of these steps of an epoch: a rank's last batch may be smaller."""
+        """The samples of each of these steps of an epoch: a rank's last batch may be smaller."""
         whole = np.full(len(rank), self.batch_size)
         return np.minimum(whole, np.array(self.samples_of)[rank] - step * whole) if self.samples_of else whole
 
@@ -206,7 +206,7 @@ def _utilisation(
 
 
 def _au_by_rank(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> NDArray[np.float64]:
-    """Give the AU of each rank; NaN for a rank without time in the window."""
+    """The AU of each rank; NaN for a rank without time in the window."""
     life = steps.life[inside]
     busy, total = (by_rank(ns[inside], life, ranks) for ns in (steps.parts["compute"], steps.duration))
     return np.where(total > 0, busy / np.maximum(total, 1), np.nan)
@@ -227,7 +227,7 @@ def _rates(reads: Reads, lives: Lives, steps: Steps, window: Window | None, shap
 
 
 def shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> Callable[[Ints], float | None]:
-    """Give what turns the ns that each of the steps ``inside`` spent on something into its share of their time.
+    """What turns the ns that each of the steps ``inside`` spent on something into its share of their time.
 
     That is the mean of the ranks' own shares, as AU is, so that AU and all shares sum to 1. Where a rank has no such
     step it is the share of all ranks' time together; None where nobody has one.

@@ -201,7 +201,7 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
 def _until(
     did: Occupied, serves: Ints, window: Occupied, worker: Ints, rank: Ints, begin: Ints, end: Ints
 ) -> tuple[NDArray[np.int64], Ints]:
-    """Give what each worker did between two times, by kind, and how long the window of its rank was closed meanwhile.
+    """What each worker did between two times, by kind, and how long the window of its rank was closed meanwhile.
 
     The bound on bytes counts only where the worker was idle: a busy one is what holds the batch up.
     """
@@ -230,7 +230,7 @@ def _until(
 
 
 def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:
-    """Give how long each worker only opened files between two times: requests have spans at trace.level io."""
+    """How long each worker only opened files between two times: requests have spans at trace.level io."""
     name, role = texts(spans, "name", ("io.open", "io.read")), texts(spans, "role", ("reader", "rank"))
     chosen = np.flatnonzero((name >= 0) & (role >= 0))
     if not len(chosen):
@@ -251,7 +251,7 @@ def _groups(spans: pa.Table, role: NDArray[np.int32], chosen: Ints) -> Ints:
 
 
 def _nodes(spans: pa.Table, lives: Lives) -> Ints:
-    """Give the node of every rank; -1 for one that no span of its own names."""
+    """The node of every rank; -1 for one that no span of its own names."""
     chosen = np.flatnonzero(texts(spans, "role", ("rank",)) == 0)
     at = Lookup(integers(spans, "rank")[chosen], chosen).find(lives.rank)
     return pick(integers(spans, "node")[chosen], at, np.full(len(at), -1))

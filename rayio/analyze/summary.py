@@ -127,7 +127,7 @@ def _percentiles(result: RunResult) -> list[str]:
 
 
 def measured_times(result: RunResult) -> list[tuple[str, Statistics]]:
-    """Give the percentiles of those things that occurred and took time."""
+    """The percentiles of those things that occurred and took time."""
     rows = ((name, getattr(result.percentiles, name)) for name in TIMES)
     return [(name, row) for name, row in rows if row is not None and row.max > 0]
 

@@ -82,13 +82,13 @@ def texts(spans: pa.Table, column: str, among: tuple[str, ...]) -> NDArray[np.in
 
 
 def integers(spans: pa.Table, column: str) -> Ints:
-    """Give a column of whole numbers as an array of int64."""
+    """A column of whole numbers as an array of int64."""
     values: NDArray[Any] = spans.column(column).to_numpy()
     return values.astype(np.int64, copy=False)
 
 
 def nearest_rank(number: int, percent: int) -> int:
-    """Give the place of a percentile among ``number`` sorted values: it is always one that occurred."""
+    """The place of a percentile among ``number`` sorted values: it is always one that occurred."""
     return -(-number * percent // 100) - 1
 
 

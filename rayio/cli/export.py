@@ -113,7 +113,7 @@ def _send(directory: RunDirectory, path: str, url: str, select: str | None, *, b
 
 
 def collector(otlp: str | None, grpc: str | None) -> Sender | None:
-    """Give the way to the collector that a run's spans are sent to as it goes, if there is one."""
+    """The way to the collector that a run's spans are sent to as it goes, if there is one."""
     if otlp is not None and grpc is not None:
         raise typer.BadParameter("--otlp and --grpc exclude each other for a run; give one")
     if otlp is None and grpc is None:

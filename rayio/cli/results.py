@@ -89,7 +89,7 @@ def query(
 
 
 def _rows(table: pa.Table) -> Iterator[list[Any]]:
-    """Give the rows of a table, without holding all of them as Python objects."""
+    """The rows of a table, without holding all of them as Python objects."""
     for batch in table.to_batches(max_chunksize=10_000):
         yield from map(list, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
@@ -107,7 +107,7 @@ def _print_json(table: pa.Table) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Give what JSON has no word for: a whole decimal as a number, anything else as text."""
+    """What JSON has no word for: a whole decimal as a number, anything else as text."""
     from decimal import Decimal
 
     if isinstance(value, Decimal):

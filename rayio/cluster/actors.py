@@ -58,11 +58,11 @@ class Birth:
     namespace: str
 
     def find(self, name: str) -> Any:
-        """Give the handle of another actor of this run."""
+        """The handle of another actor of this run."""
         return ray.get_actor(name, namespace=self.namespace)
 
     def holders(self, kind: Kind, among: Container[tuple[int, ...]]) -> dict[tuple[int, ...], Any]:
-        """Give the handle of the actor that holds each of some roles of a kind, by role."""
+        """The handle of the actor that holds each of some roles of a kind, by role."""
         found: dict[tuple[int, ...], Any] = {}
         for spec in actors(self.plan, kind):
             if wanted := [member for member in spec.members if member in among]:
@@ -170,7 +170,7 @@ class Reader(Host):
         self._lent = {who: LentBatches() for who in birth.members}
 
     async def read(self, lease: Lease, turn: int, stored: tuple[int, ...] = ()) -> Any:
-        """Give the seconds of work and the headers; where bytes travel, then as a second object those of every batch.
+        """The seconds of work and the headers; where bytes travel, then as a second object those of every batch.
 
         Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns;
         ``stored`` are those whose answers the queue has.
@@ -251,7 +251,7 @@ class PrefetchQueue(Host):
 
 
 def lease_steps(seconds: float, nbytes: int, spec: QueueSpec) -> int:
-    """Give how many steps to put into one call when a step takes a reader so many seconds and has so many bytes.
+    """How many steps to put into one call when a step takes a reader so many seconds and has so many bytes.
 
     A call costs a millisecond or two on its way; leases of some milliseconds of work hide that. A worker is given half
     of its window at most, so that it reads the one half while the rank consumes the other.
@@ -303,7 +303,7 @@ class TrainerRank(Host):
         return await super().flush()
 
     async def consumed(self) -> list[Tally]:
-        """Give what each rank has consumed so far."""
+        """What each rank has consumed so far."""
         return list(self.tallies.values())
 
     async def _train(self, rank: int, attempt: int) -> None:

@@ -41,7 +41,7 @@ class Collector:
         return {"name": "collector", "pid": os.getpid()}
 
     def now(self) -> int:
-        """Give the time that the run goes by, in ns since the Unix epoch."""
+        """The time that the run goes by, in ns since the Unix epoch."""
         return self._anchor.ns + time.perf_counter_ns()
 
     def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
@@ -83,7 +83,7 @@ class Collector:
             self._failure = error
 
     def progress(self) -> dict[str, Any]:
-        """Give the sums so far, and the restarts.
+        """The sums so far, and the restarts.
 
         Raises:
             StorageError: spans could not be written.

@@ -40,7 +40,7 @@ class ActorSpec:
 
 
 def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
-    """Give how many roles of a kind share an actor, of ``number`` on one node.
+    """How many roles of a kind share an actor, of ``number`` on one node.
 
     ``auto`` is one up to 16 readers (and 16 of this kind) per node; above that, roles with real I/O are packed into 16
     actors, and roles that only sleep or pass messages into two. With ``loader.worker: thread`` the readers of a rank
@@ -70,7 +70,7 @@ def _packed_together(plan: Plan, kind: Kind, chosen: int | Literal["auto"], numb
 
 
 def actors(plan: Plan, kind: Kind | None = None) -> list[ActorSpec]:
-    """Give every actor of a plan, or those of one kind; readers stand before queues, queues before ranks."""
+    """Every actor of a plan, or those of one kind; readers stand before queues, queues before ranks."""
     kinds = KINDS if kind is None else (kind,)
     return [spec for each in kinds for spec in _packed(plan, each, _roles(plan, each))]
 

@@ -26,7 +26,7 @@ TELL_NS = 5_000_000
 
 
 def plain(error: BaseException) -> BaseException:
-    """Give the error that a remote call really raised, without Ray's wrapping."""
+    """The error that a remote call really raised, without Ray's wrapping."""
     while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error

@@ -58,7 +58,7 @@ def tell(variables: Mapping[str, str]) -> None:
 
 
 def with_variables(info: str, variables: Mapping[str, str]) -> str:
-    """Give a task's environment, as Ray writes it (empty: none), with these variables where it does not set its own."""
+    """A task's environment, as Ray writes it (empty: none), with these variables where it does not set its own."""
     known = json.loads(info) if info else {}
     runtime_env = _environment(json.loads(known.get("serializedRuntimeEnv") or "{}"), variables)
     ours: dict[str, Any] = json.loads(get_runtime_env_info(runtime_env, is_job_runtime_env=False, serialize=True))

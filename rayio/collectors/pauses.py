@@ -19,7 +19,7 @@ class Patience:
     longest_seconds: float = 30.0
 
     def pause(self, tried: int, asked: float | None) -> float:
-        """Give the seconds before the next try: what the collector asks for, else twice the last, give or take 20 %."""
+        """The seconds before the next try: what the collector asks for, else twice the last, give or take 20 %."""
         if asked is not None:
             return min(asked, self.longest_seconds)
         return min(self.first_seconds * 2.0 ** (tried - 1), self.longest_seconds) * random.uniform(0.8, 1.2)
@@ -50,7 +50,7 @@ def _date(text: str) -> datetime | None:
 
 
 def retry_info(trailers: Iterable[tuple[str, str | bytes]]) -> float | None:
-    """Give the pause that a gRPC server asks for (``RetryInfo`` among its details); None where it asks for none."""
+    """The pause that a gRPC server asks for (``RetryInfo`` among its details); None where it asks for none."""
     try:
         from google.protobuf.message import DecodeError
         from google.rpc.error_details_pb2 import RetryInfo

@@ -81,7 +81,7 @@ def _headers(variable: str, text: str) -> dict[str, str]:
 
 
 def endpoint(given: str | None, *, grpc: bool, variables: Mapping[str, str] = os.environ) -> str:
-    """Give where to send: what was given (for HTTP, ``/v1/traces`` is added to a bare host), else the variables.
+    """Where to send: what was given (for HTTP, ``/v1/traces`` is added to a bare host), else the variables.
 
     Raises:
         ExportError: neither says it, or it is no URL.
@@ -115,7 +115,7 @@ def endpoint(given: str | None, *, grpc: bool, variables: Mapping[str, str] = os
 
 
 def shown(url: str) -> str:
-    """Give a URL without the user and password in it."""
+    """A URL without the user and password in it."""
     return (
         url.partition("//")[0] + "//" + url.rpartition("@")[2] if "@" in url and "//" in url else url.rpartition("@")[2]
     )

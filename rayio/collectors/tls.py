@@ -105,7 +105,7 @@ def _load(made: ssl.SSLContext, client: Named, key: Named | None) -> None:
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """Give an error and all that it wraps, from the outside in."""
+    """An error and all that it wraps, from the outside in."""
     found = [error]
     for one in found:
         inner = (getattr(one, "reason", None), one.__cause__, one.__context__, *one.args)

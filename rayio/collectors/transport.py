@@ -191,7 +191,7 @@ def _is_broken(error: BaseException) -> bool:
 
 
 def connect(url: str, *, grpc: bool, longest_seconds: float | None = None) -> Sender:
-    """Give the way to a collector; "" for the one that the standard variables name.
+    """The way to a collector; "" for the one that the standard variables name.
 
     A request waits for its answer as long as the variables say, but no longer than ``longest_seconds``.
 
@@ -218,7 +218,7 @@ def _taken(answer: bytes) -> Taken:
 
 
 def _reason(answer: Any) -> str:
-    """Give what a server says of a request that it did not take: a text, or the message of a ``Status``."""
+    """What a server says of a request that it did not take: a text, or the message of a ``Status``."""
     kind, said = answer.headers.get("Content-Type", ""), ""
     if "protobuf" in kind:
         # Its message has the number and the type of this one's; its own class is in a package of gRPC's extra.
@@ -230,7 +230,7 @@ def _reason(answer: Any) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """Give the innermost reason, in a few words."""
+    """The innermost reason, in a few words."""
     while isinstance(inner := getattr(error, "reason", None) or (error.args and error.args[-1]), BaseException):
         error = inner
     if isinstance(error, OSError) and error.strerror:

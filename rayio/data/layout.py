@@ -88,7 +88,7 @@ class Layout:
         return f"{file // FILES_PER_FOLDER:06d}/{file:09d}{self.extension}"
 
     def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the bytes of every sample in each of ``files`` (any shape), in O(len).
+        """The bytes of every sample in each of ``files`` (any shape), in O(len).
 
         Draws are rounded to whole bytes; one below 16, which could not hold the sample's id and checksum, becomes 16.
 

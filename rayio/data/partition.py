@@ -53,7 +53,7 @@ def replicated_share(num_samples: int, world_size: int, rank: int) -> int:
 
 
 def replicated_positions(num_samples: int, world_size: int, rank: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give every rank the whole order: at each step all ranks read the same samples."""
+    """Every rank the whole order: at each step all ranks read the same samples."""
     return local
 
 

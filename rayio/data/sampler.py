@@ -214,18 +214,18 @@ class Sampler:
         return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
 
     def step_bytes(self, epoch: int, rank: int, step: int) -> int:
-        """Give the bytes of a step's samples."""
+        """The bytes of a step's samples."""
         block, row = self.block(epoch, rank, step)
         return block.step_bytes[row]
 
     def digest(self, epoch: int, rank: int, step: int) -> int:
-        """Give the planned digest of a step: what :func:`sample_digest` says of the samples that should arrive."""
+        """The planned digest of a step: what :func:`sample_digest` says of the samples that should arrive."""
         block, row = self.block(epoch, rank, step)
         return self.digest_in(block, row, epoch, rank, step)
 
     @staticmethod
     def digest_in(block: Block, row: int, epoch: int, rank: int, step: int) -> int:
-        """Give what :meth:`digest` gives, for a step whose block is at hand."""
+        """What :meth:`digest` gives, for a step whose block is at hand."""
         if block.digests is None:
             steps = np.arange(step - row, step - row + len(block.samples), dtype=np.int64)
             block.digests = _digests(epoch, rank, steps, block.samples).tolist()
@@ -248,7 +248,7 @@ class Sampler:
         return self._shuffled(epoch, self._positions(rank, first_step, num_steps)).reshape(num_steps, -1)
 
     def _positions(self, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
-        """Give the places of consecutive steps of a rank in the order of an epoch."""
+        """The places of consecutive steps of a rank in the order of an epoch."""
         last = min((first_step + num_steps) * self.batch_size, self._share(rank))
         local = np.arange(first_step * self.batch_size, last, dtype=np.int64)
         return PARTITIONS[self.partition].positions(self.layout.num_samples, self.world_size, rank, local)
@@ -298,7 +298,7 @@ class Sampler:
         self._blocks[address] = block
 
     def _side_by_side(self, epoch: int, rank: int, number: int, many: int) -> list[int]:
-        """Give a rank and those around it whose block of this number is missing too and has as many whole steps."""
+        """A rank and those around it whose block of this number is missing too and has as many whole steps."""
         if self._together == 1:
             return [rank]
         first = rank - rank % self._together

@@ -41,7 +41,7 @@ class Shuffle(Protocol):
     """
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """Give the samples at these positions (any shape) of the epoch that has this key."""
+        """The samples at these positions (any shape) of the epoch that has this key."""
 
 
 #: Rounds of the Feistel network; small domains take twice as many, or some orders come three times as often as others.
@@ -57,7 +57,7 @@ class Unshuffled(Kind):
     """Visit samples in file order, the same every epoch."""
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """Give the positions themselves."""
+        """The positions themselves."""
         return positions
 
 

@@ -69,7 +69,7 @@ def losses(results: Results) -> list[dict[str, float]]:
 
 
 def mean_of(table: list[dict[str, float]]) -> dict[str, float]:
-    """Give the mean over epochs of each column."""
+    """The mean over epochs of each column."""
     return {name: float(np.mean([row[name] for row in table])) for name in ("au", *LOSSES)}
 
 
@@ -93,7 +93,7 @@ def batch_size(results: Results) -> int | None:
 
 
 def explained(results: Results) -> Imported:
-    """Give the part of a result that says what was published, what the records give, and where the rest went."""
+    """The part of a result that says what was published, what the records give, and where the rest went."""
     table = losses(results)
     published = results.published.get("train_au_percentage")
     mean = mean_of(table)

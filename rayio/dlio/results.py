@@ -84,7 +84,7 @@ class Results:
     notes: tuple[str, ...]
 
     def of(self, epoch: int) -> list[Block]:
-        """Give the blocks of an epoch, in order."""
+        """The blocks of an epoch, in order."""
         return [block for block in self.blocks if block.epoch == epoch]
 
     @property
@@ -228,7 +228,7 @@ def _optional(entry: Mapping[str, Any], key: str, block: str) -> float:
 
 
 def number(value: object) -> float | None:
-    """Give a finite number that is not absurd, or None for whatever else a file may hold."""
+    """A finite number that is not absurd, or None for whatever else a file may hold."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
         return None
     return float(value)
@@ -293,7 +293,7 @@ def _moment(entry: Mapping[str, Any], key: str, where: str) -> int:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    """Give the workload that was run, where its configuration lies beside the results; else nothing."""
+    """The workload that was run, where its configuration lies beside the results; else nothing."""
     for path in (folder / "config.yaml", folder / ".hydra_config" / "config.yaml"):
         if path.is_file():
             try:

@@ -58,7 +58,7 @@ def trace_keys(table: pa.Table) -> Unsigned:
 
 
 def codes_of(table: pa.Table, column: str) -> tuple[list[str], NDArray[np.int32]]:
-    """Give the texts of a column, and the number of each row's."""
+    """The texts of a column, and the number of each row's."""
     values = table[column].unify_dictionaries().combine_chunks()
     chunk = values.chunk(0) if hasattr(values, "chunk") and values.num_chunks else values
     if not len(table):

@@ -101,7 +101,7 @@ class LiveExport:
         return f"{failed} of {stored} spans were not exported to {target}{why}{done}; the run has all: {again}"
 
     def counts(self) -> dict[str, int]:
-        """Give the numbers of spans for ``result.json``."""
+        """The numbers of spans for ``result.json``."""
         return {"exported": self.sent.spans} | ({} if self._is_all else {"not_selected": self.left_out})
 
     def big_traces(self) -> str | None:

@@ -38,7 +38,7 @@ class _Segment(NamedTuple):
 
 
 def requests(spans: Spans, run: str, max_bytes: int = REQUEST_BYTES) -> Iterator[Request]:
-    """Give all spans as bodies of ``ExportTraceServiceRequest``; each below ``max_bytes`` unless one span is larger."""
+    """All spans as bodies of ``ExportTraceServiceRequest``; each below ``max_bytes`` unless one span is larger."""
     body: list[bytes] = []
     size = count = made = 0
     for segment in _segments(spans, run, max_bytes):
@@ -90,7 +90,7 @@ def _segments(spans: Spans, run: str, max_bytes: int) -> Iterator[_Segment]:
 
 
 def _fields(spans: Spans, names: wire.Texts, texts: Mapping[str, wire.Texts]) -> list[Field]:
-    """Give the fields of a Span message, in the order of their numbers."""
+    """The fields of a Span message, in the order of their numbers."""
     number = len(spans)
     fields = [
         wire.raw(b"\x0a\x10", _big_endian(spans.trace)),
@@ -121,17 +121,17 @@ def _fields(spans: Spans, names: wire.Texts, texts: Mapping[str, wire.Texts]) ->
 
 
 def _text(name: str, text: str) -> bytes:
-    """Give the field of an attribute that is a text."""
+    """The field of an attribute that is a text."""
     return wire.delimited(b"\x4a", KeyValue(key=name, value=AnyValue(string_value=text)).SerializeToString())
 
 
 def _big_endian(ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """Give the bytes of ids, 8 a word, as they are written."""
+    """The bytes of ids, 8 a word, as they are written."""
     return ids.astype(">u8").view(np.uint8).reshape(len(ids), -1)
 
 
 def _foreign(spans: Spans, row: int, told: Mapping[str, Any]) -> Span:
-    """Give the message of a span of another library: all that it said."""
+    """The message of a span of another library: all that it said."""
     status = told.get("status", {})
     parent = int(spans.parent[row])
     return Span(
@@ -173,7 +173,7 @@ def _attributes(said: Mapping[str, Any]) -> list[KeyValue]:
 
 
 def _value(value: Any) -> AnyValue:
-    """Give a value of JSON as OTLP has it; a whole number of more than 64 bits is text."""
+    """A value of JSON as OTLP has it; a whole number of more than 64 bits is text."""
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:

@@ -62,7 +62,7 @@ class _Track:
 
 
 def trace(table: pa.Table) -> Iterator[bytes]:
-    """Give the trace of a table of spans, in pieces; two slices on one track never overlap.
+    """The trace of a table of spans, in pieces; two slices on one track never overlap.
 
     Every span is one slice: its name, and as arguments what its columns say.
     """
@@ -130,7 +130,7 @@ class _Slices:
         return lanes, track[order]
 
     def head(self) -> bytes:
-        """Give the packets that name everything: texts by number, processes, threads, lanes, counters."""
+        """The packets that name everything: texts by number, processes, threads, lanes, counters."""
         first = TracePacket(trusted_packet_sequence_id=1, sequence_flags=1, first_packet_on_sequence=True)
         for iid, text in enumerate(self.text["name"], 1):
             first.interned_data.event_names.add(iid=iid, name=text)
@@ -164,7 +164,7 @@ class _Slices:
         return bytes(whole.SerializeToString())
 
     def bodies(self) -> Iterator[bytes]:
-        """Give the slices, a chunk at a time: the beginning and the end of each."""
+        """The slices, a chunk at a time: the beginning and the end of each."""
         texts = {name: wire.Texts([wire.text(b"\x32", text) for text in self.text[name]]) for name in _TEXTS}
         flows, ends_flow = self._flows()
         for begin in range(0, len(self.track), _CHUNK):
@@ -199,7 +199,7 @@ class _Slices:
         return fields
 
     def _flows(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """Give the flow that each slice has, 0 for none, and whether it ends there: a batch, read and computed on."""
+        """The flow that each slice has, 0 for none, and whether it ends there: a batch, read and computed on."""
         batch = self.column["batch"].astype(np.int64)
         flows = np.zeros(len(batch), np.int64)
         reads = self._is("name", "read") & (batch >= 0)
@@ -217,7 +217,7 @@ class _Slices:
         return flows, ends
 
     def counters(self) -> Iterator[bytes]:
-        """Give the points of every counter."""
+        """The points of every counter."""
         for number, (_, _, _, times, values) in enumerate(self._counted()):
             uuid = wire.constant(len(times), b"\x58" + wire.number(_counter(number)))
             if values.dtype.kind == "f":
@@ -260,7 +260,7 @@ class _Slices:
         return found
 
     def _utilisation(self) -> list[tuple[int, str, str, Ints, NDArray[Any]]]:
-        """Give the share of the time that ranks compute, in percent, over equal parts of the run."""
+        """The share of the time that ranks compute, in percent, over equal parts of the run."""
         rows = self._is("name", "compute") & self._is("role", "rank")
         lives = self._is("role", "rank") & (self.column["lane"] == 0)
         if not rows.any():
@@ -277,7 +277,7 @@ class _Slices:
 
 
 def _before(starts: Ints, ends: Ints, times: Ints) -> NDArray[np.float64]:
-    """Give how many nanoseconds of these intervals together lie before each time."""
+    """How many nanoseconds of these intervals together lie before each time."""
     total = np.zeros(len(times))
     for edges, sign in ((np.sort(starts), 1), (np.sort(ends), -1)):
         sums = np.concatenate([[0], np.cumsum(edges.astype(np.float64) - float(times[0]))])

@@ -71,7 +71,7 @@ class Chosen:
 
     @cached_property
     def spans(self) -> Spans:
-        """Give the spans in their traces."""
+        """The spans in their traces."""
         return spans_of(self.table, self.run, epoch_ns(self.directory.info))
 
     def counts(self) -> str:
@@ -105,7 +105,7 @@ def many_spans(number: int, largest: int) -> str:
 
 
 def export_again(path: str, sender: Sender, selection: str | None) -> str:
-    """Give the command that sends a run's spans to the same collector."""
+    """The command that sends a run's spans to the same collector."""
     chosen = f" --select {shlex.quote(selection)}" if selection else ""
     return f"rayio export {shlex.quote(path)} {sender.option}{chosen}"
 

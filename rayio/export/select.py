@@ -65,12 +65,12 @@ def step_keys(table: pa.Table) -> NDArray[np.int64]:
 
 
 def chosen(table: pa.Table, words: dict[str, int]) -> NDArray[np.int64] | None:
-    """Give the numbers of the chosen steps, in order of time; None for all. Only spans of ranks make steps."""
+    """The numbers of the chosen steps, in order of time; None for all. Only spans of ranks make steps."""
     return None if "all" in words else picked(*times(table), words)
 
 
 def times(table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Give the numbers of the steps that a table has spans of, when each began, and when it ended (ns)."""
+    """The numbers of the steps that a table has spans of, when each began, and when it ended (ns)."""
     import pyarrow.compute as pc
 
     ranks = table.filter(pc.and_(pc.equal(table["role"].cast("string"), "rank"), pc.equal(table["lane"], 0)))

@@ -39,7 +39,7 @@ class Resource:
         return f"{self.role}-{self.index}" if self.role in SERVICES else self.index
 
     def attributes(self, run: str) -> dict[str, str | int]:
-        """Give the resource's attributes, by OpenTelemetry's names."""
+        """The resource's attributes, by OpenTelemetry's names."""
         said: dict[str, str | int] = {
             "service.name": SERVICES.get(self.role, self.role),
             "service.namespace": "rayio",
@@ -102,7 +102,7 @@ class Spans:
         )
 
     def messages(self, operation: str, queue: Texts) -> Spans:
-        """Give the same spans with the attributes of messages, where a queue is named."""
+        """The same spans with the attributes of messages, where a queue is named."""
         one = np.where(queue.codes >= 0, 0, -1).astype(np.int32)
         texts = {
             "messaging.system": Texts(["rayio"], one),

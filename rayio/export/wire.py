@@ -34,7 +34,7 @@ class Texts:
         self._data = self._data.reshape(len(fields), width)
 
     def of(self, codes: NDArray[Any], present: Flags | None = None) -> Field:
-        """Give the fields with these numbers."""
+        """The fields with these numbers."""
         size = self._size[codes]
         width = int(size.max(initial=0))
         return Field(self._data[codes, :width], _where(size, present))
@@ -61,14 +61,14 @@ def text(tag: bytes, content: str) -> bytes:
 
 
 def constant(messages: int, content: bytes, present: Flags | None = None) -> Field:
-    """Give a field that is the same in every message that has it."""
+    """A field that is the same in every message that has it."""
     row = np.frombuffer(content, np.uint8)
     data = np.broadcast_to(row, (messages, len(row)))
     return Field(data, _where(np.full(messages, len(row), np.int64), present))
 
 
 def varint(tag: bytes, values: NDArray[Any], present: Flags | None = None) -> Field:
-    """Give a field of whole numbers of 0 or more."""
+    """A field of whole numbers of 0 or more."""
     rest = values.astype(np.uint64)
     used = rest if present is None else rest[present]
     width = max(1, -(-int(used.max(initial=0)).bit_length() // 7))
@@ -84,12 +84,12 @@ def varint(tag: bytes, values: NDArray[Any], present: Flags | None = None) -> Fi
 
 
 def fixed(tag: bytes, values: NDArray[Any], present: Flags | None = None) -> Field:
-    """Give a field of eight bytes: a whole number or a double, the lowest byte first."""
+    """A field of eight bytes: a whole number or a double, the lowest byte first."""
     return raw(tag, np.ascontiguousarray(values).view(np.uint8).reshape(len(values), 8), present)
 
 
 def raw(tag: bytes, content: NDArray[np.uint8], present: Flags | None = None) -> Field:
-    """Give a field of bytes that are as many in every message, shape (messages, bytes); the tag includes a length."""
+    """A field of bytes that are as many in every message, shape (messages, bytes); the tag includes a length."""
     data = np.empty((len(content), len(tag) + content.shape[1]), np.uint8)
     data[:, : len(tag)] = np.frombuffer(tag, np.uint8)
     data[:, len(tag) :] = content
@@ -104,7 +104,7 @@ def message(tag: bytes, fields: Sequence[Field], present: Flags | None = None) -
 
 
 def written(fields: Sequence[Field]) -> tuple[bytes, NDArray[np.int64]]:
-    """Give the bytes of all messages, one after the other, and the length of each."""
+    """The bytes of all messages, one after the other, and the length of each."""
     lengths: NDArray[np.int64] = np.sum([field.size for field in fields], axis=0)
     data, counts = [], []
     for field in fields:

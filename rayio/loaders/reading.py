@@ -60,7 +60,7 @@ class Notebook(Recorder):
         self._recorded.many.append(many)
 
     def hand_over(self) -> Recorded:
-        """Give what was added since the last time."""
+        """What was added since the last time."""
         recorded, self._recorded = self._recorded, Recorded([], [])
         return recorded
 

@@ -83,12 +83,12 @@ def follow(provider: TracerProvider | None, recorder: Recorder, node: int, ancho
 
 
 def variables(run: str) -> dict[str, str]:
-    """Give the environment by which processes that are no children find the spool that their host has for the run."""
+    """The environment by which processes that are no children find the spool that their host has for the run."""
     return {PROVIDER: NAME, hosts.RUN: hosts.name_of(run)}
 
 
 def provider() -> TracerProvider:
-    """Give the provider of a new process: the entry point. One that is no child or task of a run keeps nothing yet."""
+    """The provider of a new process: the entry point. One that is no child or task of a run keeps nothing yet."""
     global _joined
     try:
         spool = Spool(*json.loads(os.environ[SPOOL])) if SPOOL in os.environ else hosts.find()

@@ -20,7 +20,7 @@ A = TypeVar("A")
 
 
 def plain(said: Any) -> str:
-    """Give what a library says as text that can be stored; names of files may have bytes that are no characters."""
+    """What a library says as text that can be stored; names of files may have bytes that are no characters."""
     try:
         return str(said).encode("utf-8", "replace").decode()
     except Exception:  # its own, and its author's to mend: the run's other spans do not go with it
@@ -99,7 +99,7 @@ def describe(
 
 
 def signed(identity: int) -> int:
-    """Give a 64-bit id as a column has it."""
+    """A 64-bit id as a column has it."""
     return identity - (1 << 64) if identity >> 63 else identity
 
 

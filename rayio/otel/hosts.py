@@ -33,7 +33,7 @@ def name_of(run: str) -> str:
 
 
 def find() -> Spool:
-    """Give the spool of this process's run on its host.
+    """The spool of this process's run on its host.
 
     Raises:
         KeyError, OSError, ValueError: it is of no run, or of one that records nothing here.

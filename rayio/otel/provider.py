@@ -62,14 +62,14 @@ class Target:
         return span_id(self.run, self.actor, next(self._sequence))
 
     def new_trace_id(self, here: Here | None, root: int) -> int:
-        """Give the trace of the batch that is being read, else one for this root: the process's, ending in its id."""
+        """The trace of the batch that is being read, else one for this root: the process's, ending in its id."""
         if here is not None:
             rank, epoch, step, _ = here.place
             return trace_id(self.run, "batch", rank, epoch, step)
         return trace_id(self.run, "process", self.actor) >> 64 << 64 | root
 
     def lane(self, thread: int) -> int:
-        """Give the lane of a thread; lanes are given again where a process has had more threads than there are."""
+        """The lane of a thread; lanes are given again where a process has had more threads than there are."""
         with self._lock:
             return FOREIGN_LANE + self._threads.setdefault(thread, len(self._threads) % _LANES)
 
@@ -83,7 +83,7 @@ class TracerProvider(trace.TracerProvider):
     def get_tracer(
         self, instrumenting_module_name: str, instrumenting_library_version: str | None = None, *_: Any, **__: Any
     ) -> Tracer:
-        """Give the tracer of a library."""
+        """The tracer of a library."""
         return Tracer(self, instrumenting_module_name, instrumenting_library_version)
 
 
@@ -178,7 +178,7 @@ class Span(trace.Span):
         self._thread = threading.get_native_id()
 
     def get_span_context(self) -> SpanContext:
-        """Give the ids by which others refer to this span."""
+        """The ids by which others refer to this span."""
         return self._context
 
     def is_recording(self) -> bool:

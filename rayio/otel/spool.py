@@ -39,13 +39,13 @@ class Spool(NamedTuple):
     anchor: int
 
     def target(self) -> Target:
-        """Give where the spans of this process, a writer, go; the time keeps apart those with the same number."""
+        """Where the spans of this process, a writer, go; the time keeps apart those with the same number."""
         stem = f"{os.getpid()}-{time.perf_counter_ns()}"
         sink = _Lines(Path(self.folder), stem)
         return Target(sink, 0, self.now, self.run, f"{self.actor}/process-{stem}")
 
     def now(self) -> int:
-        """Give the run's time, in ns since the Unix epoch."""
+        """The run's time, in ns since the Unix epoch."""
         return self.anchor + time.perf_counter_ns()
 
 

@@ -25,7 +25,7 @@ class Checkpointing:
         self.schedule = Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario))
 
     def shards(self, at: Where, steps: int) -> Sequence[Shard]:
-        """Give the shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step."""
+        """The shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step."""
         due = self.schedule.due(at.epoch, at.step, steps)
         if not due:
             return ()

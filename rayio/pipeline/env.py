@@ -34,7 +34,7 @@ class QueuePort(Protocol):
     """A rank's end of its prefetch queue."""
 
     async def get(self, at: Where) -> Delivery:
-        """Give the next batch of this epoch; from its return on, that batch counts as consumed."""
+        """The next batch of this epoch; from its return on, that batch counts as consumed."""
 
 
 class BarrierPort(Protocol):

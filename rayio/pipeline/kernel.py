@@ -26,10 +26,10 @@ class Future(Protocol):
     """A value to come, awaited by any number of roles."""
 
     def set_result(self, value: Any, /) -> None:
-        """Give the value; every waiter continues."""
+        """The value; every waiter continues."""
 
     def set_exception(self, error: Any, /) -> None:
-        """Give an error; every waiter raises it."""
+        """An error; every waiter raises it."""
 
     def done(self) -> bool:
         """Say whether the value or the error is there."""
@@ -42,7 +42,7 @@ class Kernel(Protocol):
     """One clock and the roles that live by it."""
 
     def now(self) -> int:
-        """Give the time in nanoseconds: since the Unix epoch on a wall clock, since the start on a virtual one."""
+        """The time in nanoseconds: since the Unix epoch on a wall clock, since the start on a virtual one."""
 
     def sleep_until(self, deadline: int) -> Awaitable[None]:
         """Return at ``deadline``, or at once when that has passed."""

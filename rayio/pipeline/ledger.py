@@ -58,7 +58,7 @@ class Ledger:
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
-        """Give the ledger as it stands in result.json."""
+        """The ledger as it stands in result.json."""
         return {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
 
 

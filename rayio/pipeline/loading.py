@@ -103,7 +103,7 @@ class Loading:
         self.buffers = Buffers()
 
     def of(self, at: Where) -> Load:
-        """Give all there is to know of one batch before it is read."""
+        """All there is to know of one batch before it is read."""
         rank, epoch, step, _ = at
         sampler = self.samplers.of(epoch)
         block, row = sampler.block(epoch, rank, step)
@@ -151,7 +151,7 @@ class Load:
         return table.row(self.row, (rank, epoch, step))
 
     def samples(self) -> Samples:
-        """Give the samples by their files, for the trace."""
+        """The samples by their files, for the trace."""
         batch = self.batch
         files, place = np.unique(batch.files, return_inverse=True)
         path = self.sampler.layout.path

@@ -26,7 +26,7 @@ class Phased(Generic[T]):
         self.first = first
 
     def of(self, epoch: int) -> T:
-        """Give the one that an epoch belongs to."""
+        """The one that an epoch belongs to."""
         return self.training if epoch < self.first else self.evaluation
 
 
@@ -34,7 +34,7 @@ class PhasedQueue(Phased[QueuePort]):
     """A rank's ends of its two queues, as one."""
 
     async def get(self, at: Where) -> Delivery:
-        """Give the next batch of the phase that asks."""
+        """The next batch of the phase that asks."""
         return await self.of(at.epoch).get(at)
 
 

@@ -61,7 +61,7 @@ class Plan:
         return (derive.steps_per_epoch(self.scenario),) * self.scenario.train.epochs
 
     def steps_of(self, rank: int) -> tuple[int, ...]:
-        """Give the steps of one rank in each epoch."""
+        """The steps of one rank in each epoch."""
         return tuple(self._sampler.steps(epoch, rank) for epoch in range(self.scenario.train.epochs))
 
     @property
@@ -77,23 +77,23 @@ class Plan:
         return self.auto_bytes_in_flight if chosen == "auto" else chosen
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give the parameters alone: what is worked out from them is worked out again where it is needed."""
+        """The parameters alone: what is worked out from them is worked out again where it is needed."""
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     # --- where roles live -------------------------------------------------------------------------------------------
 
     def node_of_rank(self, rank: int) -> int:
-        """Give the node of a rank, of its queue and of its barrier call."""
+        """The node of a rank, of its queue and of its barrier call."""
         return rank // self.scenario.cluster.ranks_per_node
 
     def node_of_reader(self, rank: int, worker: int) -> int:
-        """Give the node of a reader: beside its rank, or the next in turn over all nodes."""
+        """The node of a reader: beside its rank, or the next in turn over all nodes."""
         if self.scenario.cluster.placement == "colocated":
             return self.node_of_rank(rank)
         return (rank * self.scenario.loader.num_workers + worker) % self.scenario.cluster.nodes
 
     def node_of_writer(self, writer: int) -> int:
-        """Give the node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
+        """The node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
         if self.scenario.checkpoint is None:
             raise ValueError("there are no checkpoints, so no writer has a node")
         cluster = self.scenario.cluster
@@ -111,7 +111,7 @@ class Plan:
         return derive.num_writers(self.scenario)
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
-        """Give the numbers of the writers that some ranks send shards to."""
+        """The numbers of the writers that some ranks send shards to."""
         if self.scenario.checkpoint is None:
             return ()
         writers, number = self.scenario.checkpoint.writers, self.num_writers
@@ -123,7 +123,7 @@ class Plan:
         return self.scenario.train.sync.meets
 
     def parties(self, epoch: int, step: int) -> int:
-        """Give the number of ranks that meet at a step: those that have not run out of steps."""
+        """The number of ranks that meet at a step: those that have not run out of steps."""
         if epoch >= len(self.steps):
             return 0
         return self.world_size if step < self._fewest_steps else derive.ranks_at(self.scenario, step)
@@ -177,13 +177,13 @@ class Plan:
         return epoch >= len(self.steps)
 
     def evaluation_steps_of(self, rank: int) -> tuple[int, ...]:
-        """Give the steps of one rank in each evaluation, by epoch number: those of training come first, as zeros."""
+        """The steps of one rank in each evaluation, by epoch number: those of training come first, as zeros."""
         if self.evaluation is None or self._held_out is None:
             return ()
         return (0,) * len(self.steps) + (self._held_out.steps(0, rank),) * self.evaluation.train.epochs
 
     def data_storage(self, make: Callable[[str], Storage]) -> Storage:
-        """Give a reader's storage, of folders that ``make`` opens: the dataset's, and with it the evaluation's."""
+        """A reader's storage, of folders that ``make`` opens: the dataset's, and with it the evaluation's."""
         training = make(self.scenario.dataset.path)
         if self.evaluation is None or self.modelled:
             return training
@@ -299,7 +299,7 @@ class Plan:
         return self.storage.first_byte
 
     def device_of_node(self, node: int) -> int:
-        """Give the number of the device that a node uses: its own, or the one that the cluster shares."""
+        """The number of the device that a node uses: its own, or the one that the cluster shares."""
         return node if self.storage.scope == "node" else 0
 
     @property

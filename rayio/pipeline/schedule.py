@@ -14,11 +14,11 @@ class Schedule:
         self.steps_per_epoch = steps_per_epoch
 
     def due(self, epoch: int, step: int, steps: int) -> range:
-        """Give the occasions that follow this step for a rank that has ``steps`` steps in this epoch."""
+        """The occasions that follow this step for a rank that has ``steps`` steps in this epoch."""
         first = epoch * self.steps_per_epoch + step
         last = first if step + 1 < steps else (epoch + 1) * self.steps_per_epoch - 1
         return range(first // self.period, (last + 1) // self.period)
 
     def step(self, number: int) -> tuple[int, int]:
-        """Give the epoch and the step after which an occasion falls due."""
+        """The epoch and the step after which an occasion falls due."""
         return divmod((number + 1) * self.period - 1, self.steps_per_epoch)

@@ -75,7 +75,7 @@ class Training:
         return self._steps[epoch]
 
     def compute_seconds(self, at: Where) -> float:
-        """Give a step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
+        """A step's compute time, drawn at (seed, "compute", rank, epoch, step): ranks differ, engines agree."""
         if isinstance(self.compute, Constant):
             return self.compute.value * self.factor
         _, epoch, step, _ = at
@@ -87,7 +87,7 @@ class Training:
         return self._drawn[row] * self.factor
 
     def evaluations(self, at: Where) -> range:
-        """Give the evaluations that follow a step, by their epoch numbers, which go on from those of training."""
+        """The evaluations that follow a step, by their epoch numbers, which go on from those of training."""
         if self.evaluating is None:
             return NEVER
         due = self.evaluating.due(at.epoch, at.step, self.steps(at.epoch))
@@ -99,5 +99,5 @@ class Training:
         return self.checkpointing.snapshot_rate if self.checkpointing is not None else None
 
     def shards(self, at: Where) -> Sequence[Shard]:
-        """Give the checkpoint shards that this rank has to save after a step; none when none is due."""
+        """The checkpoint shards that this rank has to save after a step; none when none is due."""
         return self.checkpointing.shards(at, self.steps(at.epoch)) if self.checkpointing is not None else ()

@@ -46,13 +46,13 @@ class VirtualFuture:
         return self._done
 
     def set_result(self, value: Any) -> None:
-        """Give the value; every waiter runs next, in the order of their waiting."""
+        """The value; every waiter runs next, in the order of their waiting."""
         self._done, self._value = True, value
         if self._waiters is not None:
             self._wake()
 
     def set_exception(self, error: BaseException) -> None:
-        """Give an error; every waiter raises it."""
+        """An error; every waiter raises it."""
         self._done, self._error = True, error
         if self._waiters is not None:
             self._wake()
@@ -104,7 +104,7 @@ class VirtualKernel:
         self._alive: set[VirtualTask] = set()
 
     def now(self) -> int:
-        """Give the nanoseconds since the simulation began."""
+        """The nanoseconds since the simulation began."""
         return self.time
 
     @coroutine

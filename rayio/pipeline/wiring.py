@@ -65,7 +65,7 @@ class LoaderKind(Protocol):
 
 
 def loader_of(plan: Plan) -> LoaderKind:
-    """Give the kind of loader that a plan's scenario asks for."""
+    """The kind of loader that a plan's scenario asks for."""
     kind: LoaderKind = LOADERS[plan.scenario.loader.kind]
     return kind
 

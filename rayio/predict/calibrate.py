@@ -148,7 +148,7 @@ def _said_of(found: storage.Fit) -> str:
 
 
 def _whole(info: Mapping[str, Any], key: str) -> int | None:
-    """Give a whole number of run.json; None where there is none."""
+    """A whole number of run.json; None where there is none."""
     value = info.get(key)
     return value if isinstance(value, int) and value > 0 else None
 
@@ -188,7 +188,7 @@ def _costs(
 
 
 def _warm(steps: Steps, shape: RunShape, name: str) -> int:
-    """Give when every rank was warm (ns), having seen that enough steps followed."""
+    """When every rank was warm (ns), having seen that enough steps followed."""
     number = np.bincount(steps.life, minlength=shape.world_size)
     fewest = int(number.min(initial=steps.number)) - shape.warmup_steps
     if fewest < MIN_STEPS or len(number) > shape.world_size:
@@ -222,7 +222,7 @@ def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]
 
 
 def _checkpoint(spans: pa.Table, plan: Plan, model: StorageParameters) -> float:
-    """Give what a checkpoint takes beyond what modelled storage takes for its largest shard, in seconds."""
+    """What a checkpoint takes beyond what modelled storage takes for its largest shard, in seconds."""
     taken, section = checkpoint_ns(spans), plan.scenario.checkpoint
     if not len(taken) or section is None:
         return 0.0

@@ -29,7 +29,7 @@ HIDDEN = 3.0
 
 
 def typical(values: NDArray[np.int64] | NDArray[np.float64]) -> float:
-    """Give the mean, for it is what adds up to the run's time; of few values the median, of none 0; never negative."""
+    """The mean, for it is what adds up to the run's time; of few values the median, of none 0; never negative."""
     if len(values) == 0:
         return 0.0
     return max(0.0, float(np.median(values) if len(values) < FEW else values.mean()))
@@ -81,7 +81,7 @@ def _seconds(ns: float) -> float:
 
 
 def _after(warm: int, batches: Batches, chosen: NDArray[np.bool_], *values: Ints) -> list[Ints]:
-    """Give the chosen values of batches that were begun in a warm run, or all chosen ones when there are none such."""
+    """The chosen values of batches that were begun in a warm run, or all chosen ones when there are none such."""
     late = chosen & (batches.granted >= warm)
     picked = late if late.any() else chosen
     return [value[picked] for value in values]
@@ -104,7 +104,7 @@ def _slope(size: Ints, way: Ints) -> float:
 
 
 def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float]:
-    """Give what the barrier's answer takes, 0 where the compute hides it, and what a step takes on top (ns).
+    """What the barrier's answer takes, 0 where the compute hides it, and what a step takes on top (ns).
 
     The answer is sent when the last rank has announced itself, at the start of its compute, and is needed when the
     latest rank is done: the room between the two is what it has.
@@ -123,7 +123,7 @@ def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float
 
 
 def _on_top(steps: Steps) -> Ints:
-    """Give what no name covers of each step, in ns."""
+    """What no name covers of each step, in ns."""
     top: Ints = steps.duration - sum(steps.parts.values())
     return top
 

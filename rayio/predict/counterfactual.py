@@ -133,7 +133,7 @@ def _deeper(scenario: Scenario, base: Base) -> Scenario:
 
 
 def changes(base: Base) -> dict[str, Change]:
-    """Give the counterfactuals that could matter to a run, by name."""
+    """The counterfactuals that could matter to a run, by name."""
     scenario, measured = base.scenario, base.measured
     found: dict[str, Change] = {}
     if np.nansum(measured.decode) > 0:

@@ -114,7 +114,7 @@ def _spanless(directory: RunDirectory) -> str:
 
 
 def scenario_of(directory: RunDirectory) -> Scenario:
-    """Give the scenario of a run.
+    """The scenario of a run.
 
     Raises:
         ScenarioError: the run has none, or one that this version cannot read.

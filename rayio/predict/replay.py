@@ -70,7 +70,7 @@ class Recorded:  # not a Distribution: it is never part of a scenario that anybo
         return float(self.pool.mean()) if len(self.pool) else 0.0
 
     def draw(self, address_key: int, index: Ints) -> Floats:
-        """Give the time of each index below an address, in seconds."""
+        """The time of each index below an address, in seconds."""
         row = self.rows.get(address_key)
         pool = self.otherwise if row is None else self.pool if len(self.pool) else np.zeros(1)
         drawn = pool[(seeds.uniform(address_key, index) * len(pool)).astype(np.int64)]
@@ -126,7 +126,7 @@ class Measured:
         return cls(compute, read, decode, _writes(spans, length), costs, has_work)
 
     def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None) -> Scenario:
-        """Give the scenario with these times in it, cut to what one simulation may take.
+        """The scenario with these times in it, cut to what one simulation may take.
 
         ``modelled`` is the storage that the run had, where it was a model: it then serves here too, and knows what more
         readers would get. Real storage is replayed as it was.
@@ -187,7 +187,7 @@ def _of_batches(work: WorkDone, places: Places, kinds: list[int], shape: tuple[i
 def addressed(
     seed: int, kind: str, times: Floats, *, first_epochs: int | None = None, of_epochs: int | None = None
 ) -> dict[int, Floats]:
-    """Give the times of each rank and epoch by the key of the address at which they are drawn.
+    """The times of each rank and epoch by the key of the address at which they are drawn.
 
     Where a run of ``of_epochs`` training epochs is cut to its ``first_epochs``, evaluations are numbered on from those.
     """
@@ -203,7 +203,7 @@ def addressed(
 
 
 def _writes(spans: pa.Table, length: Ints) -> Floats:
-    """Give the seconds of checkpoint files, each with a mean fsync."""
+    """The seconds of checkpoint files, each with a mean fsync."""
     name = texts(spans, "name", ("write", "fsync"))
     is_writer = (texts(spans, "role", ("checkpoint_writer",)) == 0) & (integers(spans, "lane") == 0)
     writes, syncs = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name == 1)] / 1e9
@@ -229,7 +229,7 @@ def _costs(spans: pa.Table, charged: Attribution, scenario: Scenario) -> Costs:
 
 
 def _message_of_checkpoints(spans: pa.Table) -> float:
-    """Give what checkpoints take beyond the writer that takes longest, in seconds; nothing of one written behind."""
+    """What checkpoints take beyond the writer that takes longest, in seconds; nothing of one written behind."""
     name = texts(spans, "name", ("write", "fsync", "checkpoint", "snapshot"))
     if (name == 3).any():
         return 0.0

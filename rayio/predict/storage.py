@@ -100,7 +100,7 @@ def _floats(read: Reads) -> tuple[Floats, Floats, Floats]:
 
 
 def _most_together(read: Reads) -> int:
-    """Give the largest number of reads that went on at a time on one node."""
+    """The largest number of reads that went on at a time on one node."""
     most = 1
     for node in np.unique(read.node):
         mine = read.node == node
@@ -110,7 +110,7 @@ def _most_together(read: Reads) -> int:
 
 
 def _turns(read: Reads, nbytes: Floats, bandwidth: float) -> Floats:
-    """Give how long after its issue each read is through a queue that serves so many bytes per second, in seconds.
+    """How long after its issue each read is through a queue that serves so many bytes per second, in seconds.
 
     This is ``rayio.storage.model.Device.reserve`` for all reads of a node (they are sorted by node and start). Every
     ``ROW`` reads, if the last of them was held up, it starts again from when that was really served: a bandwidth that
@@ -137,7 +137,7 @@ def _turns(read: Reads, nbytes: Floats, bandwidth: float) -> Floats:
 
 
 def _error(read: Reads, is_warm: NDArray[np.bool_], bandwidth: float) -> float:
-    """Give the mean absolute error in seconds of the durations that a shared bandwidth leads one to expect."""
+    """The mean absolute error in seconds of the durations that a shared bandwidth leads one to expect."""
     taken, requests, nbytes = _floats(read)
     turns = _turns(read, nbytes, bandwidth)
     taken = taken[is_warm]
@@ -148,7 +148,7 @@ def _error(read: Reads, is_warm: NDArray[np.bool_], bandwidth: float) -> float:
 def _expected(
     turns: Floats, taken: Floats, requests: Floats, nbytes: Floats
 ) -> tuple[Floats, tuple[float, float, float]]:
-    """Give the duration to expect of each read, and what its connection alone makes of it (see ``_alone``).
+    """The duration to expect of each read, and what its connection alone makes of it (see ``_alone``).
 
     That is learned from the reads that were not held up by their turn, if there are too few from the fastest ones.
     """
@@ -191,7 +191,7 @@ def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, floa
 
 
 def skewed(mean: float, deviation: float) -> Constant | LogNormal:
-    """Give the lognormal of this mean and deviation; without a deviation worth the name, the mean."""
+    """The lognormal of this mean and deviation; without a deviation worth the name, the mean."""
     mean = round(mean, 9)
     if mean <= 0 or deviation <= 0.01 * mean:
         return Constant(value=mean)

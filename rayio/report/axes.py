@@ -11,7 +11,7 @@ _TIME_STEPS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 1
 
 
 def step(span: float, wanted: int) -> float:
-    """Give the least step of 1, 2 or 5 times a power of ten that makes at most so many parts."""
+    """The least step of 1, 2 or 5 times a power of ten that makes at most so many parts."""
     least = span / max(wanted, 1)
     power = 10.0 ** math.floor(math.log10(least)) if least > 0 else 1.0
     return next(power * times for times in (1, 2, 5, 10, 20) if power * times >= least * (1 - 1e-9))
@@ -29,7 +29,7 @@ def linear(high: float, wanted: int = 4, unit: str = "") -> list[Tick]:
 
 
 def roof(high: float, wanted: int = 4) -> float:
-    """Give a round number at or above ``high``, to end an axis on."""
+    """A round number at or above ``high``, to end an axis on."""
     if high <= 0:
         return 1.0
     apart = step(high, wanted)

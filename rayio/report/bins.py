@@ -31,7 +31,7 @@ class Bins:
         return self.number * self.width / 1e9
 
     def of(self, moment: Ints) -> Ints:
-        """Give the bin of each moment; one before the first or after the last counts there."""
+        """The bin of each moment; one before the first or after the last counts there."""
         return np.clip((moment - self.begin) // self.width, 0, self.number - 1)
 
     def covered(self, row: Ints, rows: int, start: Ints, end: Ints) -> NDArray[np.int64]:

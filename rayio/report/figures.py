@@ -85,7 +85,7 @@ class Queues:
     queues: int
 
     def depth(self, spent: Ints) -> Floats:
-        """Give the mean number of batches per queue, by bin."""
+        """The mean number of batches per queue, by bin."""
         return spent / (self.bins.width * self.queues)
 
 
@@ -208,5 +208,5 @@ def _highest(values: Floats, groups: list[tuple[int, int]]) -> Floats:
 
 
 def step_times(steps: Steps, window: Window | None) -> Ints:
-    """Give the lengths of the whole steps in the window, or of all steps where there is none."""
+    """The lengths of the whole steps in the window, or of all steps where there is none."""
     return steps.duration[window.whole(steps)] if window else steps.duration

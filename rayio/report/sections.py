@@ -199,7 +199,7 @@ def _heat_view(found: figures.HeatMap, values: Floats, edges: Sequence[float], u
 
 
 def timeline(content: Content) -> str:
-    """Give the data and the controls of the timeline; a script in the page draws it."""
+    """The data and the controls of the timeline; a script in the page draws it."""
     found = content.timeline
     if found is None:
         return ""

@@ -222,7 +222,7 @@ def _coarse(slices: Slices, number: int, begin: int, end: int) -> Slices:
 
 
 def packed(found: Tracks) -> dict[str, Any]:
-    """Give a timeline as plain numbers for a page: times in whole us from the run's begin.
+    """A timeline as plain numbers for a page: times in whole us from the run's begin.
 
     Of every track the slices follow one another, each as gap since the one before it, length, kind, epoch and step.
     """

@@ -94,7 +94,7 @@ def units(record: type[Record], prefix: str = "") -> Iterator[tuple[str, str, st
 
 
 def members(record: type[Record]) -> dict[str, Any]:
-    """Give the type of each field of a record."""
+    """The type of each field of a record."""
     return _hints(record)
 
 

@@ -17,7 +17,7 @@ from rayio.scenario.source import KeyPath, Layer
 
 
 def explain(error: ValidationError, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
-    """Give the line for the first error, unknown keys before others, since they are often the cause of the rest.
+    """The line for the first error, unknown keys before others, since they are often the cause of the rest.
 
     ``layers`` are what ``data`` was merged from, the last one wins.
     """
@@ -31,7 +31,7 @@ def more(count: int) -> str:
 
 
 def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
-    """Give the line for one error of pydantic's."""
+    """The line for one error of pydantic's."""
     path, sections = _locate(detail["loc"], data)
     context = detail.get("ctx", {})
     value = _at(data, path, detail["input"])
@@ -63,7 +63,7 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
 
 
 def _at(data: Mapping[str, Any], path: KeyPath, otherwise: Any) -> Any:
-    """Give the value as it was written."""
+    """The value as it was written."""
     node: Any = data
     for key in path:
         if not isinstance(node, Mapping) or key not in node:

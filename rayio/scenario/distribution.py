@@ -189,7 +189,7 @@ class LogNormal(Distribution):
 
 
 def _below(z: float) -> float:
-    """Give the probability that a standard normal lies below ``z``, accurate in the far left tail too."""
+    """The probability that a standard normal lies below ``z``, accurate in the far left tail too."""
     return math.erfc(-z / math.sqrt(2)) / 2
 
 

@@ -14,7 +14,7 @@ from rayio.units import format_bytes
 
 
 def phase_of(scenario: Scenario) -> Scenario | None:
-    """Give the evaluation phase as a scenario of its own, with one epoch for each evaluation; None when there is none.
+    """The evaluation phase as a scenario of its own, with one epoch for each evaluation; None when there is none.
 
     It has the evaluation dataset, samples of its own (another seed), its own batches, and reads in file order to the
     last sample (``drop_last: false``): every formula of ``derive`` says of it what it says of training.
@@ -118,7 +118,7 @@ def idle(scenario: Scenario) -> list[str]:
 
 
 def table(scenario: Scenario) -> dict[str, float]:
-    """Give the derived numbers of the evaluation by name; samples and steps are of one evaluation."""
+    """The derived numbers of the evaluation by name; samples and steps are of one evaluation."""
     phase = phase_of(scenario)
     return {
         "num_evaluations": num_evaluations(scenario),

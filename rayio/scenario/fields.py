@@ -224,7 +224,7 @@ _SECRETS = re.compile(r"secret|password|token|credential|access_key", re.IGNOREC
 
 
 def unless_secret(key: Any, value: Any) -> Any:
-    """Give a key's value, or three stars for one that a message must not show."""
+    """A key's value, or three stars for one that a message must not show."""
     return "***" if isinstance(key, str) and _SECRETS.search(key) else value
 
 

@@ -34,7 +34,7 @@ class Layer:
     override: KeyPath = ()
 
     def at(self, path: KeyPath) -> Any:
-        """Give what this layer says at ``path``, which it mentions."""
+        """What this layer says at ``path``, which it mentions."""
         node: Any = self.data
         for key in path:
             node = node[key]
@@ -184,7 +184,7 @@ def packaged_folder() -> Path:
 
 
 def packaged() -> dict[str, str]:
-    """Give the names of the shipped scenarios, sorted, each with the comment in its first line."""
+    """The names of the shipped scenarios, sorted, each with the comment in its first line."""
     return {path.stem: _description(path) for path in sorted(packaged_folder().glob("*.yaml"))}
 
 

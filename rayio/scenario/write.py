@@ -24,7 +24,7 @@ def _without_null(value: Any) -> Any:
 
 
 def json_schema() -> dict[str, Any]:
-    """Give the JSON Schema of a scenario file: with ``extends``, and nothing required that a base may provide."""
+    """The JSON Schema of a scenario file: with ``extends``, and nothing required that a base may provide."""
     schema: dict[str, Any] = _without_required(Scenario.model_json_schema())
     definitions: dict[str, Any] = {}
     schema = {**_without_definitions(schema, definitions), "$defs": definitions}

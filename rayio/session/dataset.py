@@ -20,7 +20,7 @@ from rayio.units import format_bytes
 
 
 def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] | None = None) -> Scenario:
-    """Give a scenario by path, packaged name, or as it is."""
+    """A scenario by path, packaged name, or as it is."""
     if isinstance(source, Scenario):
         if overrides:
             raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
@@ -30,7 +30,7 @@ def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[st
 
 
 def base_folder(scenario: Scenario, root: str | Path | None) -> str:
-    """Give the address from which relative paths start: ``root``, or the working directory.
+    """The address from which relative paths start: ``root``, or the working directory.
 
     Raises:
         ScenarioError: inside a Ray job without ``root``, where the working directory is a cache that goes away.

@@ -67,7 +67,7 @@ class Run:
         return self.result.exit_code
 
     def spans(self) -> pd.DataFrame:
-        """Give every span as a row, sorted by start; times in nanoseconds (columns: see ``rayio.trace.span``)."""
+        """Every span as a row, sorted by start; times in nanoseconds (columns: see ``rayio.trace.span``)."""
         frame: pd.DataFrame = self.directory.spans().to_pandas()
         return frame
 

@@ -52,7 +52,7 @@ class RequestTable(NamedTuple):
     totals: list[int]
 
     def row(self, row: int, address: tuple[int, int, int]) -> Requests:
-        """Give the requests of one step."""
+        """The requests of one step."""
         num_opens, nbytes, edges, totals = self
         return Requests(address, num_opens[row], nbytes[edges[row] : edges[row + 1]], None, totals[row])
 

@@ -170,7 +170,7 @@ class CountedFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """Give the position of the next read."""
+        """The position of the next read."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -71,7 +71,7 @@ class Device:
         self._rest = 0.0
 
     def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """Give the time at which ``num_requests`` (or opens, see :meth:`DeviceSpec.calls`) of ``nbytes`` are served.
+        """The time at which ``num_requests`` (or opens, see :meth:`DeviceSpec.calls`) of ``nbytes`` are served.
 
         ``arrival`` is when the first of them is issued; ``alone`` is how long they take on an idle system.
         """
@@ -124,7 +124,7 @@ class Latencies:
     def of_reads(
         self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
     ) -> NDArray[np.float64]:
-        """Give the seconds until the first byte of each of a step's ``number`` requests; equal wherever it is asked.
+        """The seconds until the first byte of each of a step's ``number`` requests; equal wherever it is asked.
 
         Where opening a file takes its time (``latency``), those of the step's ``num_opens`` files are in them.
         """
@@ -135,14 +135,14 @@ class Latencies:
     def sum_of_reads(
         self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
     ) -> float:
-        """Give the sum of what :meth:`of_reads` gives."""
+        """The sum of what :meth:`of_reads` gives."""
         (width, _, latencies, sums), row = self._of(address, number, latency, num_opens)
         return sums[row] if width == number else float(latencies[row, :number].sum())
 
     def apart(
         self, address: tuple[int, int, int], number: int, latency: Latency | None, num_opens: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Give the seconds of each request and of each open apart, which :meth:`of_reads` adds up."""
+        """The seconds of each request and of each open apart, which :meth:`of_reads` adds up."""
         rank, epoch, step = address
         first = step << REQUESTS_PER_STEP_BITS
         requests = self.draw(seeds.key(self.seed, "first_byte", rank, epoch), first + np.arange(number, dtype=np.int64))
@@ -178,11 +178,11 @@ class Latencies:
         return drawn, row
 
     def of_writes(self, path: str, number: int) -> NDArray[np.float64]:
-        """Give the latencies in seconds of a file's write requests."""
+        """The latencies in seconds of a file's write requests."""
         return self.draw(seeds.key(self.seed, f"first_byte/{path}"), np.arange(number, dtype=np.int64))
 
     def of_creation(self, latency: Latency, path: str) -> NDArray[np.float64]:
-        """Give the latency in seconds of opening a file to write it."""
+        """The latency in seconds of opening a file to write it."""
         return latency.draw(seeds.key(self.seed, f"open/{path}"), np.zeros(1, np.int64))
 
 
@@ -252,7 +252,7 @@ class ModelStorage:
         return itemise(kind, arrival, self.clock.now(), seconds, sizes, opens, depth=self.io_depth, places=places)
 
     def _alone(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
-        """Give the seconds that requests take on an idle system."""
+        """The seconds that requests take on an idle system."""
         depth = min(self.io_depth, len(sizes))
         if depth <= 1:
             return float(latencies.sum()) + int(sizes.sum()) / self.spec.connection_bandwidth

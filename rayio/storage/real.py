@@ -21,7 +21,7 @@ class Threaded(Protocol):
     """Runs a blocking call for an engine: in a thread, or in place."""
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]:
-        """Give the call's result when awaited."""
+        """The call's result when awaited."""
 
 
 def counted_opener(store: Store, asked: Asked) -> Opener:

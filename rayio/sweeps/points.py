@@ -34,7 +34,7 @@ class Points:
     rows: tuple[tuple[Any, ...], ...]
 
     def overrides(self, row: Sequence[Any]) -> dict[str, Any]:
-        """Give all that is changed at a point; a key that a point of a file leaves empty is not changed."""
+        """All that is changed at a point; a key that a point of a file leaves empty is not changed."""
         return self.fixed | {key: value for key, value in zip(self.keys, row, strict=True) if value is not None}
 
 
@@ -184,7 +184,7 @@ def identity(value: Any) -> str:
 
 
 def number_of(value: Any) -> float | None:
-    """Give a value's place on an axis: a number, or a quantity in its base unit; None of anything else."""
+    """A value's place on an axis: a number, or a quantity in its base unit; None of anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):

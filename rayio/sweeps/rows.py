@@ -77,7 +77,7 @@ def row_of(values: Sequence[Any], repeat: int, scenario: Scenario, result: RunRe
 
 
 def window_bytes(scenario: Scenario) -> float:
-    """Give the expected bytes that the full windows of all ranks hold, as far as ``max_bytes_in_flight`` lets them."""
+    """The expected bytes that the full windows of all ranks hold, as far as ``max_bytes_in_flight`` lets them."""
     whole = derive.world_size(scenario) * derive.window_bytes(scenario)
     bound = scenario.loader.max_bytes_in_flight
     return min(whole, float(bound) * scenario.cluster.nodes) if isinstance(bound, int) else whole
@@ -101,7 +101,7 @@ class Point:
         return tuple(row.result for row in self.rows if row.result is not None and row.status in (DONE, UNMET))
 
     def mean(self, metric: str) -> float | None:
-        """Give the mean of a metric over the repeats that know it."""
+        """The mean of a metric over the repeats that know it."""
         return None if (found := self.spread(metric)) is None else found[0]
 
     def spread(self, metric: str) -> tuple[float, float | None] | None:
@@ -137,7 +137,7 @@ def points_of(rows: Sequence[Row]) -> list[Point]:
 
 
 def axis(values: Sequence[Any]) -> list[Any]:
-    """Give the different values in order: ascending where all are numbers or quantities, else as they came."""
+    """The different values in order: ascending where all are numbers or quantities, else as they came."""
     different = [*{identity(value): value for value in values}.values()]
     numbers = [number_of(value) for value in different]
     if any(number is None for number in numbers):

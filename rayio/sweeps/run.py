@@ -116,7 +116,7 @@ class _Sweeping:
         raise error
 
     def _identity(self) -> dict[str, Any]:
-        """Give what all points share, without the keys that are swept."""
+        """What all points share, without the keys that are swept."""
         content: dict[str, Any] = self.base.model_dump(mode="json")
         for key in self.asked.keys:
             *sections, last = key.split(".")

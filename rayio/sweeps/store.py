@@ -61,7 +61,7 @@ class SweepDirectory:
         return sweep
 
     def rows(self) -> Iterator[Row]:
-        """Give the runs that ended; a last line that was not written to its end is none.
+        """The runs that ended; a last line that was not written to its end is none.
 
         Raises:
             StorageError: another line is damaged, it is named.

@@ -44,7 +44,7 @@ class Sweep:
         return [self.points[place] for place in sorted(choices.front(self.points, choices.readers, choices.memory))]
 
     def frame(self) -> pd.DataFrame:
-        """Give a row for every run: swept keys, status, readers, window_bytes, and every metric by its name."""
+        """A row for every run: swept keys, status, readers, window_bytes, and every metric by its name."""
         import pandas as pd
 
         return pd.DataFrame(columns(self.keys, [row for point in self.points for row in point.rows]))

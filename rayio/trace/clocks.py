@@ -79,10 +79,10 @@ class Timekeeper(Protocol):
     """Who has the time that a run goes by, and knows which other hosts have been told."""
 
     def now(self) -> int:
-        """Give the time, in ns since the Unix epoch."""
+        """The time, in ns since the Unix epoch."""
 
     def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
-        """Give the anchor of the host of this boot; ``found`` is one that an actor there estimated.
+        """The anchor of the host of this boot; ``found`` is one that an actor there estimated.
 
         All actors of a host use the first, for they share a clock; None when there is none yet. ``node`` is the
         emulated node that asks, ``own_ns`` the anchor that it would have by its own time of day.
@@ -108,7 +108,7 @@ def tell_drift(anchor: Anchor, timekeeper: Timekeeper, clock: Callable[[], int] 
 
 
 def agree(anchor: Anchor, node: int, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> int:
-    """Give the anchor to use on this host in a run that goes by ``anchor``; exactly that one where it holds."""
+    """The anchor to use on this host in a run that goes by ``anchor``; exactly that one where it holds."""
     here = anchor.here()
     if here is anchor:
         return anchor.ns
@@ -124,7 +124,7 @@ WORTH_TELLING = 1_000_000
 
 
 def drifts(of_node: Mapping[Any, Mapping[str, Any]]) -> list[str]:
-    """Give a sentence for each host whose clock is known to have drifted from the driver's by a millisecond or more."""
+    """A sentence for each host whose clock is known to have drifted from the driver's by a millisecond or more."""
     nodes: dict[str, list[Any]] = {}
     for node, said in of_node.items():
         if abs(said.get("drift_ns", 0)) >= max(WORTH_TELLING, said.get("drift_error_ns", 0)):

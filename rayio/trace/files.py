@@ -137,14 +137,14 @@ class DamagedError(Exception):
 
 
 def among(paths: Iterable[Path]) -> tuple[list[SpanFile], list[str]]:
-    """Give the span files of a folder that count, by name, and the names of those that are damaged."""
+    """The span files of a folder that count, by name, and the names of those that are damaged."""
     files, damaged = _all(paths)
     gone = _replaced(files)
     return [file for file in files if file.path.name not in gone], [name for name in damaged if name not in gone]
 
 
 def replaced(paths: Iterable[Path]) -> frozenset[str]:
-    """Give the names that files of a folder stand for: what has such a name does not count."""
+    """The names that files of a folder stand for: what has such a name does not count."""
     return _replaced(_all(paths)[0])
 
 

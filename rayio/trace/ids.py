@@ -27,7 +27,7 @@ def _hashed(num_bytes: int, *parts: str | int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def trace_id(run: str, kind: str, *index: int | str) -> int:
-    """Give the 128-bit id of a trace of a run, never zero: ``trace_id(run, "step", epoch, step)``."""
+    """The 128-bit id of a trace of a run, never zero: ``trace_id(run, "step", epoch, step)``."""
     return _hashed(16, "trace", run, kind, *index) or 1
 
 
@@ -58,7 +58,7 @@ def _actor_key(run: str, actor: str) -> int:
 
 
 def span_id(run: str, actor: str, sequence: int) -> int:
-    """Give the 64-bit id, never zero, of the span that an actor of a run recorded as its ``sequence``-th.
+    """The 64-bit id, never zero, of the span that an actor of a run recorded as its ``sequence``-th.
 
     Ids of one actor are distinct for distinct sequences below 2**64, but for the one that would be zero and is one.
     """

@@ -28,7 +28,7 @@ class Lives(Recorder):
 
 
 def narrowed(recorder: Recorder, role: str, level: str) -> Recorder:
-    """Give what a role records through: at ``none`` only lives are kept, at ``step`` all that ranks record too."""
+    """What a role records through: at ``none`` only lives are kept, at ``step`` all that ranks record too."""
     if level == "none" or (level == "step" and role != "rank"):
         return Lives(recorder)
     return recorder

@@ -41,5 +41,5 @@ class Progress:
                 self.nbytes += row["bytes_sum"]
 
     def snapshot(self) -> dict[str, Any]:
-        """Give the sums as plain values."""
+        """The sums as plain values."""
         return {"steps": self.steps, "time": dict(self.time), "bytes": self.nbytes, "spans": self.num_spans}

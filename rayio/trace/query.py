@@ -140,7 +140,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _sentence(error: Exception, sql: str) -> str:
-    """Give the engine's message without the picture of the statement below it, and what it cannot know."""
+    """The engine's message without the picture of the statement below it, and what it cannot know."""
     text = " ".join(str(error).partition("\nLINE ")[0].partition("Candidate functions:")[0].split())
     if text.startswith("Catalog Error: Table with name"):
         return f"{text.partition(' Did you mean')[0]} The table is spans"

@@ -65,14 +65,14 @@ class _Writers:
         self._roles, self._indexes = _strings(roles), _strings(indexes)
 
     def of(self, writer: NDArray[np.int32]) -> tuple[pa.Array, pa.Array, NDArray[np.int32]]:
-        """Give the role, index and node of each of these writers."""
+        """The role, index and node of each of these writers."""
         import pyarrow as pa
 
         role = pa.DictionaryArray.from_arrays(self._role[writer], self._roles)
         return role, pa.DictionaryArray.from_arrays(self._index[writer], self._indexes), self._node[writer]
 
     def pids(self, writer: NDArray[np.int32], own: NDArray[np.int32] | int) -> NDArray[np.int32]:
-        """Give the process of each of these writers; ``own`` is what the recorder's process has for its own."""
+        """The process of each of these writers; ``own`` is what the recorder's process has for its own."""
         return np.where(self._pid[writer] >= 0, self._pid[writer], own).astype(np.int32)
 
 
@@ -114,7 +114,7 @@ class Recorder:
         self._statuses = _Codes({status: code for code, status in enumerate(STATUSES)})
 
     def register(self, role: str, index: str, node: int, pid: int | None = None) -> int:
-        """Give the number under which a role adds its spans; asking again for the same role gives the same number.
+        """The number under which a role adds its spans; asking again for the same role gives the same number.
 
         ``pid`` is the process of a role that lives elsewhere and has its spans entered here.
         """
@@ -191,7 +191,7 @@ class Recorder:
             return self._drained_rows - sum(map(len, self._chunks))
 
     def drain(self) -> pa.Table | None:
-        """Give every span added since the last drain, in order, or None when there is none."""
+        """Every span added since the last drain, in order, or None when there is none."""
         import pyarrow as pa
 
         with self._lock:

@@ -77,7 +77,7 @@ def table_of(number: int, columns: Mapping[str, Column | pa.Array]) -> pa.Table:
 
 
 def columns_of(many: Sequence[Many]) -> dict[str, Any]:
-    """Give the columns of the requests of these calls, and ``writer``, ``start`` and ``end``."""
+    """The columns of the requests of these calls, and ``writer``, ``start`` and ``end``."""
     rows = np.concatenate([one.rows for one in many])
     lengths = [len(one.rows) for one in many]
     place = np.repeat(np.array([one.place for one in many], np.int32), lengths, axis=0)
@@ -102,7 +102,7 @@ def columns_of(many: Sequence[Many]) -> dict[str, Any]:
 
 
 def wide_columns(spans: Sequence[Wide], pid: int) -> dict[str, Any]:
-    """Give the columns of these spans of process ``pid``, and ``writer``, ``start`` and ``end``."""
+    """The columns of these spans of process ``pid``, and ``writer``, ``start`` and ``end``."""
     place = np.array([one.place for one in spans], np.int32)
     return {
         "writer": np.array([one.writer for one in spans], np.int32),

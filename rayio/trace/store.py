@@ -302,7 +302,7 @@ class RunDirectory:
         return self._spans
 
     def damaged_files(self) -> list[str]:
-        """Give the names of span files whose footer cannot be read; quicker than reading them (see ``lost_files``)."""
+        """The names of span files whose footer cannot be read; quicker than reading them (see ``lost_files``)."""
         return files.among(self.span_paths())[1]
 
     @property

@@ -27,13 +27,13 @@ class Format(Protocol):
         """End of a file's name, with the dot."""
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the exact size of each of ``files``, in bytes, without writing it."""
+        """The exact size of each of ``files``, in bytes, without writing it."""
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
         """Write file ``number`` of the dataset: the same bytes for the same layout, on every machine."""
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """Give the opens and reads that :meth:`read` issues for this batch."""
+        """The opens and reads that :meth:`read` issues for this batch."""
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read and verify a batch into ``out``, its samples one after the other, and give the ids found in them.
@@ -49,7 +49,7 @@ class Format(Protocol):
 def request_table(
     form: Format, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
 ) -> RequestTable | None:
-    """Give what :meth:`Format.requests` gives (but for its places) of each of many steps, or None.
+    """What :meth:`Format.requests` gives (but for its places) of each of many steps, or None.
 
     ``files``, ``index`` and ``nbytes`` are those of :class:`Batch`, of one row a step. A format may offer a method
     ``request_table`` of the same arrays, which answers None where it is no faster than step by step.

@@ -82,7 +82,7 @@ class Hdf5(Kind):
         return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """Give the files of the requests, in order, and where in them each reads."""
+        """The files of the requests, in order, and where in them each reads."""
         reads = Reads.of(layout, batch)
         files, file = np.unique(reads.files, return_inverse=True)
         offsets = reads.repeated(np.zeros_like(reads.starts), HEAD_BYTES + reads.starts)
@@ -144,7 +144,7 @@ class _Stream:
         return self._position
 
     def tell(self) -> int:
-        """Give the position."""
+        """The position."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
@@ -192,7 +192,7 @@ class _Written:
         return self._position
 
     def tell(self) -> int:
-        """Give the position."""
+        """The position."""
         return self._position
 
     def write(self, buffer: Any) -> int:

@@ -92,7 +92,7 @@ class Npz:
         return Requests(address, int(runs.is_first.sum()), table[table > 0], places)
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """Give the files of the requests, in order, and where in them each reads."""
+        """The files of the requests, in order, and where in them each reads."""
         runs = Runs.of(batch)
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)
@@ -107,7 +107,7 @@ class Npz:
     def request_table(
         self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
     ) -> RequestTable | None:
-        """Give the requests of many steps at once where every file holds one sample larger than a window."""
+        """The requests of many steps at once where every file holds one sample larger than a window."""
         if layout.samples_per_file != 1 or not nbytes.size or nbytes.min() < WINDOW_BYTES:
             return None
         steps, size = nbytes.shape
@@ -179,7 +179,7 @@ def _is_plain(stream: BinaryIO, shape: tuple[int, int]) -> bool:
 
 
 def _find_rows(stream: BinaryIO, place: Place, shape: tuple[int, int]) -> int:
-    """Give the offset of the first row of ``x.npy``, having checked that it is stored plainly and of this shape."""
+    """The offset of the first row of ``x.npy``, having checked that it is stored plainly and of this shape."""
     try:
         with zipfile.ZipFile(stream) as archive:
             member = archive.getinfo(SAMPLES)
@@ -212,7 +212,7 @@ def _find_rows(stream: BinaryIO, place: Place, shape: tuple[int, int]) -> int:
 
 
 def _zip64_field(num_values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give the bytes of a directory entry's zip64 field: 4 and 8 a value, none without values."""
+    """The bytes of a directory entry's zip64 field: 4 and 8 a value, none without values."""
     return (num_values > 0) * (4 + 8 * num_values)
 
 

@@ -103,7 +103,7 @@ class Parquet(Kind):
         return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """Give the files of the requests, in order, and where in them each reads."""
+        """The files of the requests, in order, and where in them each reads."""
         reads = _Reads.of(layout, batch)
         files, file = np.unique(reads.files, return_inverse=True)
         footers_at = reads.sizes - len(MAGIC) - 4 - reads.footers
@@ -195,7 +195,7 @@ class _Reads(NamedTuple):
     def each(
         self, of_tails: NDArray[np.int64], of_footers: NDArray[np.int64], of_ranges: list[NDArray[np.int64]]
     ) -> NDArray[np.int64]:
-        """Give a value for each request, in order."""
+        """A value for each request, in order."""
         parts = []
         for unit, values in enumerate(of_ranges):
             if self.is_first[unit]:
@@ -330,7 +330,7 @@ def _check_group(parquet: Any, place: Place, group: int, chunks: list[Chunk]) ->
 
 
 def _cells(column: Any, chunk: Chunk) -> NDArray[np.uint8]:
-    """Give a column's cells as rows of bytes, as they lie in Arrow's memory."""
+    """A column's cells as rows of bytes, as they lie in Arrow's memory."""
     parts = []
     for part in column.chunks:
         values = np.frombuffer(part.buffers()[1], np.uint8)

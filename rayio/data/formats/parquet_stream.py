@@ -87,14 +87,14 @@ class Stream:
         return self._position
 
     def tell(self) -> int:
-        """Give the position."""
+        """The position."""
         return self._position
 
     def close(self) -> None:
         """Leave the file to whoever opened it."""
 
     def read(self, num_bytes: int = -1) -> Any:
-        """Give the bytes asked for, from what was read last or by a planned request."""
+        """The bytes asked for, from what was read last or by a planned request."""
         try:
             return self._read(num_bytes)
         except BaseException as error:

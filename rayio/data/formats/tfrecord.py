@@ -74,7 +74,7 @@ class TfRecord:
         return Requests(address, int(runs.is_first.sum()), nbytes, partial(self._places, layout, batch))
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """Give the files of the requests, in order, and where in them each reads."""
+        """The files of the requests, in order, and where in them each reads."""
         runs = Runs.of(batch, _records_per_read(layout, batch))
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)
@@ -244,7 +244,7 @@ def _varint_bytes(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _record_bytes(nbytes: NDArray[np.int64], label_bytes: int) -> NDArray[np.int64]:
-    """Give the size of a record with a sample of ``nbytes`` and a label of ``label_bytes``: what is in ``_around``."""
+    """The size of a record with a sample of ``nbytes`` and a label of ``label_bytes``: what is in ``_around``."""
     inner = nbytes + 1 + _varint_bytes(nbytes)
     inner = inner + 1 + _varint_bytes(inner)
     inner = inner + 3 + 1 + _varint_bytes(inner)
@@ -255,7 +255,7 @@ def _record_bytes(nbytes: NDArray[np.int64], label_bytes: int) -> NDArray[np.int
 def _starts(
     layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Give where record ``index`` of each file starts: the records before it, by the bytes of their labels."""
+    """Where record ``index`` of each file starts: the records before it, by the bytes of their labels."""
     first = files * layout.samples_per_file
     starts = np.zeros_like(index)
     for label_bytes in range(1, len(_varint(layout.num_samples - 1)) + 1):
@@ -266,7 +266,7 @@ def _starts(
 
 
 def _spans(layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give where each sample's record starts and ends."""
+    """Where each sample's record starts and ends."""
     starts = _starts(layout, batch.files, batch.index, batch.nbytes)
     return starts, _starts(layout, batch.files, batch.index + 1, batch.nbytes)
 
