@@ -37,5 +37,5 @@ def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[n
 
 
 def batch_parts(batch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Give back rank, epoch and step of the numbers of batches."""
+    """Split the numbers of batches into rank, epoch and step."""
     return batch >> 42, batch >> 30 & 0xFFF, batch & 0x3FFFFFFF

@@ -46,7 +46,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self._found: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
-        """What has this name.
+        """The implementation registered under this name.
 
         Raises:
             ScenarioError: nothing has it, or the package that adds it cannot be used; one line says which and why.
@@ -95,7 +95,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return sum(1 for _ in self)
 
     def usable(self) -> dict[str, T]:
-        """What can be used, by name: without what other packages fail to give."""
+        """Every implementation that can be imported, by name."""
         found = {}
         for name in self:
             try:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path, partial: Path) -> Iterator[Path]:
-    """The name to write under, in the same folder: it becomes ``path`` when the block ends well.
+    """Write under the name ``partial``, in the same folder; it becomes ``path`` when the block ends well.
 
     When the block fails, or is interrupted, nothing is left of it, and what had the name ``path`` is there still.
 

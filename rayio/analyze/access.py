@@ -95,7 +95,7 @@ def access(spans: pa.Table, lives: Lives) -> dict[str, Any]:
 
 
 def _bandwidth(nbytes: Ints, length: Ints) -> dict[str, float] | None:
-    """Give bytes per second of requests that moved something: of all of them together, and percentiles of single ones.
+    """The bytes per second of requests that moved something: of all of them together, and percentiles of single ones.
 
     Percentiles are nearest-rank, so each is a bandwidth that occurred.
     """
@@ -117,7 +117,7 @@ def _histogram(nbytes: Ints) -> dict[str, int]:
 
 
 def _time(spans: pa.Table, lives: Lives, rank: Ints, start: Ints, end: Ints) -> dict[str, Any]:
-    """The time with a request in flight by rank, and the part of it in which the rank did not compute."""
+    """Measure by rank the time with a request in flight, and the part of it in which the rank did not compute."""
     life = Lookup(lives.rank, lives.rank).find(rank)
     known = life >= 0
     life, start, end = life[known], start[known], end[known]

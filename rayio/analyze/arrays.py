@@ -74,7 +74,7 @@ class RunArrays:
         return cls(lives, steps, timed, Reads(batch[read], nbytes[read]))
 
     def of(self, kind: str) -> Timed:
-        """The pieces of work of one kind."""
+        """The work of one kind, timed; nothing where there was none."""
         return self.timed.get(kind) or Timed.nothing()
 
 

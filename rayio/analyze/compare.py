@@ -41,7 +41,7 @@ class Compared:
 
 
 def t_quantile(freedom: float) -> float:
-    """Give Student's t that 95 % of the mass lies within, two-sided; fractional degrees of freedom round down.
+    """Student's t that 95 % of the mass lies within, two-sided; fractional degrees of freedom round down.
 
     Above 30 by the expansion of Cornish and Fisher (Abramowitz and Stegun, 26.7.5).
     """
@@ -52,7 +52,7 @@ def t_quantile(freedom: float) -> float:
 
 
 def spread(values: Sequence[float]) -> dict[str, float | int | None]:
-    """Give number, mean, sample standard deviation and half the width of the mean's 95 % confidence interval."""
+    """The number, mean, sample standard deviation and half the width of the mean's 95 % confidence interval."""
     number = len(values)
     deviation = stdev(values) if number > 1 else None
     half = t_quantile(number - 1) * deviation / math.sqrt(number) if deviation is not None else None
@@ -60,7 +60,7 @@ def spread(values: Sequence[float]) -> dict[str, float | int | None]:
 
 
 def noise(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """The difference of means that chance exceeds in 5 % of cases; None when neither side has repeats.
+    """The difference of means that chance alone exceeds in 5 % of cases; None when neither side has repeats.
 
     Welch's interval when both sides have repeats; when one has, its deviation is taken for the other's too.
     """
@@ -127,7 +127,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _differing(runs: Sequence[Compared]) -> Iterator[dict[str, Any]]:
-    """Give each key of the scenarios, or of run.json, that is not the same in all runs."""
+    """Find each key of the scenarios, or of run.json, that is not the same in all runs."""
     flat = [dict(_flat(run.scenario)) for run in runs]
     for one, run in zip(flat, runs, strict=True):
         one |= {f"run.{key}": str(run.info[key]) for key in _OF_THE_RUN if key in run.info}

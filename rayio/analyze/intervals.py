@@ -35,7 +35,7 @@ class Occupied:
         return cls(group, start, end, kind[order])
 
     def place(self, group: Ints, moment: Ints) -> Ints:
-        """Give for each moment the position of the last interval that sorts before it or begins with it; -1 for none.
+        """Find for each moment the position of the last interval that sorts before it or begins with it; -1 for none.
 
         It may be an interval of a group before ``group``.
         """
@@ -58,7 +58,7 @@ class Occupied:
         return cls(who[opens], when[opens], when[closes], np.zeros(len(opens), np.int64))
 
     def before(self, group: Ints, moment: Ints, kinds: int) -> NDArray[np.int64]:
-        """Give for each moment how long each kind was on in its group until then, up to a constant of the group.
+        """Sum for each moment how long each kind was on in its group until then, up to a constant of the group.
 
         The answer has the shape (moments, kinds); only differences within a group mean something.
         """
@@ -76,7 +76,7 @@ class Occupied:
         return answer
 
     def within(self, other: Occupied) -> NDArray[np.int64]:
-        """Give for each of these intervals how much of it the intervals of kind 0 in ``other`` cover."""
+        """Measure how much of each of these intervals those of kind 0 in ``other`` cover."""
         number = len(self.start)
         both = other.before(np.tile(self.group, 2), np.concatenate([self.start, self.end]), 1)[:, 0]
         covered: NDArray[np.int64] = both[number:] - both[:number]
@@ -91,7 +91,7 @@ class Lookup:
         self._key = key[self._order]
 
     def find(self, wanted: Ints) -> Ints:
-        """Give for each wanted key its position; -1 where there is none."""
+        """Find the position of each wanted key; -1 where there is none."""
         if not len(self._key):
             return np.full(len(wanted), -1)
         at = np.maximum(np.searchsorted(self._key, wanted, side="right") - 1, 0)

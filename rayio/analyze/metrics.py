@@ -188,7 +188,7 @@ def find_window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | N
 def _utilisation(
     steps: Steps, inside: NDArray[np.bool_], lives: Lives, window: Window | None, notes: list[str]
 ) -> tuple[Number, Number, Number, int | None]:
-    """Give AU (mean, min and max over ranks) and the steps in the window of the rank with the fewest.
+    """Compute AU (mean, min and max over ranks) and the steps in the window of the rank with the fewest.
 
     AU per rank = Σ compute / Σ step time over whole steps in the window.
     """
@@ -213,7 +213,7 @@ def _au_by_rank(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> NDArray[
 
 
 def _rates(reads: Reads, lives: Lives, steps: Steps, window: Window | None, shape: RunShape) -> tuple[Number, Number]:
-    """Give samples and MiB per second: of the batches that arrived in the window, by its length.
+    """Compute samples and MiB per second: of the batches that arrived in the window, by its length.
 
     Samples are those that a batch really holds, the last one of an epoch too. Bytes follow the batch, whenever it was
     read: what was prefetched before the window and consumed in it counts.
@@ -227,7 +227,7 @@ def _rates(reads: Reads, lives: Lives, steps: Steps, window: Window | None, shap
 
 
 def shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> Callable[[Ints], float | None]:
-    """What turns the ns that each of the steps ``inside`` spent on something into its share of their time.
+    """Make a function that turns the ns which the steps ``inside`` spent on something into a share of their time.
 
     That is the mean of the ranks' own shares, as AU is, so that AU and all shares sum to 1. Where a rank has no such
     step it is the share of all ranks' time together; None where nobody has one.

@@ -74,7 +74,7 @@ class Places:
         return np.where(linked < self._sizes[3], self._number(steps.attempt, rank, steps.epoch, linked), -1)
 
     def parts(self, number: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Give back (attempt, rank, epoch, step) of numbers."""
+        """Split numbers into (attempt, rank, epoch, step)."""
         _, ranks, epochs, steps = self._sizes
         number, step = np.divmod(number, steps)
         number, epoch = np.divmod(number, epochs)

@@ -24,7 +24,7 @@ _WHAT = {
 
 
 def check_expectations(expect: Mapping[str, Condition], result: RunResult) -> list[str]:
-    """Give one line for each condition that does not hold: ``au 0.87 is not >= 0.9``."""
+    """List each condition that does not hold, one line each: ``au 0.87 is not >= 0.9``."""
     unmet = []
     for name, condition in expect.items():
         value = lookup(result, name)

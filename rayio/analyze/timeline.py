@@ -198,7 +198,7 @@ def _last_attempts(
 
 
 def _gaps(begins: Ints, ends: Ints) -> Ints:
-    """Give for each rank the time in which no attempt of it was alive, between the first and the last."""
+    """Find for each rank the time in which no attempt of it was alive, between the first and the last."""
     gaps = np.zeros(len(begins), np.int64)
     over = ends[:, 0] if begins.size else gaps
     for attempt in range(1, begins.shape[1]):

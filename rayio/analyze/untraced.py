@@ -19,7 +19,7 @@ NOTE = (
 
 
 def measure_lives(spans: pa.Table, shape: RunShape, steps_of_rank: list[int], samples: int) -> RunResult:
-    """A result as :func:`rayio.analyze.metrics.measure` does; what needs steps is None.
+    """Measure a run as :func:`rayio.analyze.metrics.measure` does; what needs spans of steps is None.
 
     ``spans`` are the ranks' lives, ``steps_of_rank`` the training steps that each rank has consumed, ``samples`` what
     all of them together held.

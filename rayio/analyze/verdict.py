@@ -156,7 +156,7 @@ def _capacity(stage: str, service_ns: float, busy_ns: int, parallelism: int, win
 
 
 def _writers(spans: pa.Table, window: Window) -> dict[str, Any] | None:
-    """The same of checkpoint writers, per file."""
+    """What checkpoint writers can do and did, per file; None when they wrote nothing."""
     name = texts(spans, "name", ("write", "fsync"))
     is_write = (name >= 0) & (texts(spans, "role", ("checkpoint_writer",)) == 0) & (integers(spans, "lane") == 0)
     chosen = np.flatnonzero(is_write & window.holds(integers(spans, "start_ns")))
@@ -267,7 +267,7 @@ def _percent(share: float) -> str:
 
 
 def worst_ranks(charged: Attribution) -> list[dict[str, Any]]:
-    """All ranks, those that others waited for most first: what each waited itself, how much slower it computes."""
+    """Sort ranks by how long others waited for them, with each one's own wait and how much slower it computes."""
     steps, lives = charged.steps, charged.lives
     if len(lives.rank) < 2 or not steps.number:
         return []

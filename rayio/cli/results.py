@@ -107,7 +107,7 @@ def _print_json(table: pa.Table) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON has no word for: a whole decimal as a number, anything else as text."""
+    """Turn what JSON has no type for into what it has: a whole decimal into a number, anything else into text."""
     from decimal import Decimal
 
     if isinstance(value, Decimal):

@@ -170,7 +170,7 @@ class Reader(Host):
         self._lent = {who: LentBatches() for who in birth.members}
 
     async def read(self, lease: Lease, turn: int, stored: tuple[int, ...] = ()) -> Any:
-        """The seconds of work and the headers; where bytes travel, then as a second object those of every batch.
+        """Read a lease: the seconds of work and the headers and, where bytes travel, a second object with every batch.
 
         Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns;
         ``stored`` are those whose answers the queue has.

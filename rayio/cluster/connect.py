@@ -139,7 +139,7 @@ def _knock(address: str) -> None:
 
 
 def in_flight_bytes(nodes_wanted: int, connection: Connection) -> int:
-    """What ``max_bytes_in_flight: auto`` comes to: 30 % of an emulated node's share of the object store."""
+    """The bytes that ``max_bytes_in_flight: auto`` means: 30 % of an emulated node's share of the object store."""
     sharing = -(-nodes_wanted // len(connection.nodes))
     return int(IN_FLIGHT_SHARE * min(node.object_store_bytes for node in connection.nodes) / sharing)
 

@@ -70,13 +70,13 @@ def _packed_together(plan: Plan, kind: Kind, chosen: int | Literal["auto"], numb
 
 
 def actors(plan: Plan, kind: Kind | None = None) -> list[ActorSpec]:
-    """Every actor of a plan, or those of one kind; readers stand before queues, queues before ranks."""
+    """List the actors of a plan, or those of one kind; readers come before queues, queues before ranks."""
     kinds = KINDS if kind is None else (kind,)
     return [spec for each in kinds for spec in _packed(plan, each, _roles(plan, each))]
 
 
 def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
-    """Give (node, member) of every role of a kind."""
+    """The (node, member) of every role of a kind."""
     ranks = ((plan.node_of_rank(r), (r,)) for r in range(plan.world_size))
     match kind:
         case "storage":
@@ -113,5 +113,5 @@ def num_processes(plan: Plan) -> int:
 
 
 def bundles(plan: Plan) -> list[dict[str, float]]:
-    """Give one bundle per emulated node. Roles mostly wait, so a bundle claims a place and next to no CPU."""
+    """Make one bundle per emulated node. Roles mostly wait, so a bundle claims a place and next to no CPU."""
     return [{"CPU": 0.001}] * plan.scenario.cluster.nodes

@@ -191,7 +191,7 @@ def _is_broken(error: BaseException) -> bool:
 
 
 def connect(url: str, *, grpc: bool, longest_seconds: float | None = None) -> Sender:
-    """The way to a collector; "" for the one that the standard variables name.
+    """Connect to a collector; "" means the one that the standard variables name.
 
     A request waits for its answer as long as the variables say, but no longer than ``longest_seconds``.
 

@@ -165,7 +165,7 @@ def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
 
 
 def _blocks(layout: Layout, form: Format) -> Iterator[tuple[int, str, list[int]]]:
-    """Give each folder: its first file's number, its path, the sizes of its files."""
+    """Yield each folder: its first file's number, its path, the sizes of its files."""
     for first in range(0, layout.num_files, FILES_PER_FOLDER):
         numbers = np.arange(first, min(first + FILES_PER_FOLDER, layout.num_files), dtype=np.int64)
         yield first, str(PurePosixPath(layout.path(first)).parent), form.file_bytes(layout, numbers).tolist()

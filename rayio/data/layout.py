@@ -115,7 +115,7 @@ class Layout:
         return replace(self, options=type(self.options)(**left))
 
     def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Give each sample's file and its place in that file (both of the shape of ``samples``)."""
+        """Find each sample's file and its place in that file (both of the shape of ``samples``)."""
         if self.samples_per_file == 1:
             return samples, np.zeros_like(samples)
         files = samples // self.samples_per_file

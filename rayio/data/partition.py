@@ -33,7 +33,7 @@ def contiguous_share(num_samples: int, world_size: int, rank: int) -> int:
 
 
 def contiguous_positions(num_samples: int, world_size: int, rank: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Give each rank one run of positions."""
+    """Assign each rank one run of positions."""
     return local + num_samples * rank // world_size
 
 
@@ -53,7 +53,7 @@ def replicated_share(num_samples: int, world_size: int, rank: int) -> int:
 
 
 def replicated_positions(num_samples: int, world_size: int, rank: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Every rank the whole order: at each step all ranks read the same samples."""
+    """Assign every rank the whole order: at each step all ranks read the same samples."""
     return local
 
 

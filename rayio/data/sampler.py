@@ -298,7 +298,7 @@ class Sampler:
         self._blocks[address] = block
 
     def _side_by_side(self, epoch: int, rank: int, number: int, many: int) -> list[int]:
-        """A rank and those around it whose block of this number is missing too and has as many whole steps."""
+        """This rank and those around it whose block of this number is missing too and has as many whole steps."""
         if self._together == 1:
             return [rank]
         first = rank - rank % self._together

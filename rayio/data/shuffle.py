@@ -65,7 +65,7 @@ class GlobalShuffle(Kind):
     """Permute all samples, in O(1) memory and time per position, for any ``num_samples`` up to 2**62."""
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """Give samples of anywhere."""
+        """A permutation of all samples: neighbours lie anywhere."""
         return _permute(num_samples, key, positions)
 
 
@@ -73,11 +73,11 @@ class FileShuffle(Kind):
     """Permute files and keep the order within each: every file is read from end to end. One file stays as it is."""
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """Give samples that follow each other, but for those at the edges of files."""
+        """A permutation of files: samples follow each other, but for those at the edges of files."""
         return _permute_runs(num_samples, key, positions, sizes.file)
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
-        """One file."""
+        """Say that one file leaves nothing to permute."""
         yield from _in_one(scenario, scenario.dataset.samples_per_file)
 
 
@@ -99,16 +99,16 @@ class BlockShuffle(Kind):
     options = BlockOptions
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """Give samples that follow each other, but for those at the edges of blocks."""
+        """A permutation of blocks: samples follow each other, but for those at the edges of blocks."""
         return _permute_runs(num_samples, key, positions, self._samples(sizes.options) or 1)
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """No number."""
+        """Say that the number of samples is missing."""
         if self._samples(scenario.loader.shuffle_options) is None:
             yield "loader.shuffle=block: give loader.shuffle_block, a number of samples"
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
-        """One block."""
+        """Say that one block leaves nothing to permute."""
         yield from _in_one(scenario, self._samples(scenario.loader.shuffle_options) or 1)
 
     def _samples(self, options: Section) -> int | None:
@@ -136,7 +136,7 @@ class BufferShuffle(Kind):
     options = BufferOptions
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """Give samples that are at most a window away from where they lie."""
+        """An order in which samples are at most a window away from where they lie."""
         window = min(self._samples(sizes.options) or 1, num_samples)
         flat = positions.ravel()
         numbers = flat // window
@@ -153,7 +153,7 @@ class BufferShuffle(Kind):
         return samples.reshape(positions.shape)
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """No number."""
+        """Say that the number of samples is missing."""
         if self._samples(scenario.loader.shuffle_options) is None:
             yield "loader.shuffle=buffer: give loader.shuffle_buffer, a number of samples"
 

@@ -53,7 +53,7 @@ def _lost(block: Block) -> dict[str, Floats]:
 
 
 def losses(results: Results) -> list[dict[str, float]]:
-    """Give for each epoch its AU and :data:`LOSSES` in percentage points, means over ranks; each sums to 100.
+    """The AU and :data:`LOSSES` of each epoch in percentage points, means over ranks; each epoch sums to 100.
 
     An epoch's blocks count by their steps, as in DLIO.
     """

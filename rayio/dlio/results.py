@@ -347,7 +347,7 @@ def _one_run(results: Results) -> None:
 
 
 def _apart(block: Block) -> Floats:
-    """Give by how many seconds the block that each rank's own AU was computed from was longer than rank 0's record."""
+    """By how many seconds the block behind each rank's own AU was longer than rank 0's record."""
     known = np.isfinite(block.au) & (block.au > 1e-6)
     own = 100 * block.compute[:, 1:].sum(axis=1) / np.where(known, block.au, 1) + block.proc[:, 0]
     return np.where(known, own - block.seconds, 0.0)

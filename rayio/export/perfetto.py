@@ -287,7 +287,7 @@ def _before(starts: Ints, ends: Ints, times: Ints) -> NDArray[np.float64]:
 
 
 def _beside(starts: Ints, ends: Ints) -> Ints:
-    """Give spans sorted by start a number each, such that those of one number do not overlap; as few as can be."""
+    """Number spans, sorted by start, so that those of one number do not overlap, with as few numbers as can be."""
     latest = np.maximum.accumulate(ends)
     if not (starts[1:] < latest[:-1]).any():
         return np.zeros(len(starts), np.int64)

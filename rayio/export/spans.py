@@ -89,7 +89,7 @@ class Spans:
         return len(self.span)
 
     def take(self, rows: NDArray[Any] | slice) -> Spans:
-        """Give some of the spans, by their places, by a mask, or from one place to another."""
+        """Select spans by their places, by a mask, or from one place to another."""
         columns = ("trace", "span", "parent", "kind", "start", "end", "link_trace", "link", "resource")
         some: dict[str, Any] = {name: getattr(self, name)[rows] for name in (*columns, "foreign", "is_made")}
         return replace(
@@ -102,7 +102,7 @@ class Spans:
         )
 
     def messages(self, operation: str, queue: Texts) -> Spans:
-        """The same spans with the attributes of messages, where a queue is named."""
+        """Add the attributes of messages to the spans for which a queue is named."""
         one = np.where(queue.codes >= 0, 0, -1).astype(np.int32)
         texts = {
             "messaging.system": Texts(["rayio"], one),
@@ -126,7 +126,7 @@ def numbered(texts: list[str]) -> Texts:
 
 
 def halves(ids: list[int]) -> Unsigned:
-    """Give 128-bit ids as their upper and lower halves, shape (ids, 2)."""
+    """Split 128-bit ids into upper and lower halves, shape (ids, 2)."""
     mask = (1 << 64) - 1
     return np.array([(one >> 64, one & mask) for one in ids], np.uint64).reshape(len(ids), 2)
 

@@ -76,7 +76,7 @@ def _objects(spans: Spans, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _attribute_texts(spans: Spans) -> list[tuple[str, ...]]:
-    """Give for each span its attributes as JSON objects, "" for those that it does not have."""
+    """Write the attributes of each span as JSON objects, "" for those that it does not have."""
     columns: list[list[str]] = []
     for name, values in spans.numbers.items():
         if (values >= 0).any():

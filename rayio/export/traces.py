@@ -266,7 +266,7 @@ class _Traces:
         return spans
 
     def _numbers(self) -> dict[str, Ints]:
-        """What the number columns say, where they say something."""
+        """The values of the number columns, where they have one."""
         column = {name: values.astype(np.int64) for name, values in self.column.items()}
         said = {f"rayio.{name}": column[name] for name in ("rank", "epoch", "step")}
         for name in ("lane", "attempt", "bytes", "requests"):
@@ -344,7 +344,7 @@ class _Made(NamedTuple):
 
 
 def _before(keys: Ints, starts: Ints, parent_keys: Ints, parent_starts: Ints) -> Ints:
-    """Give for each (key, start) the place of the last parent of that key which starts no later, else its first."""
+    """Find for each (key, start) the place of the last parent of that key which starts no later, else its first."""
     number = len(parent_keys)
     if not number:
         return np.full(len(keys), -1, np.int64)

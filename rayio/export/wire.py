@@ -97,7 +97,7 @@ def raw(tag: bytes, content: NDArray[np.uint8], present: Flags | None = None) ->
 
 
 def message(tag: bytes, fields: Sequence[Field], present: Flags | None = None) -> list[Field]:
-    """Give fields as one message field."""
+    """Wrap fields into one message field."""
     if present is not None:
         fields = [Field(field.data, _where(field.size, present)) for field in fields]
     return [varint(tag, np.sum([field.size for field in fields], axis=0), present), *fields]

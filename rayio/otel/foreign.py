@@ -42,7 +42,7 @@ HERE: ContextVar[Here | None] = ContextVar("rayio_here", default=None)
 
 
 def during(here: Here, function: Callable[[A], T]) -> Callable[[A], T]:
-    """Give ``function`` such that the spans of other libraries in it belong to this role and place."""
+    """Wrap ``function``: spans that other libraries record in it belong to this role and place."""
 
     def called(argument: A) -> T:
         token = HERE.set(here)

@@ -62,7 +62,7 @@ class Target:
         return span_id(self.run, self.actor, next(self._sequence))
 
     def new_trace_id(self, here: Here | None, root: int) -> int:
-        """The trace of the batch that is being read, else one for this root: the process's, ending in its id."""
+        """The trace id of the batch that is being read; outside a batch the process's, ending in the root's id."""
         if here is not None:
             rank, epoch, step, _ = here.place
             return trace_id(self.run, "batch", rank, epoch, step)
@@ -75,7 +75,7 @@ class Target:
 
 
 class TracerProvider(trace.TracerProvider):
-    """Gives tracers that record into the run under way, and into nothing when there is none."""
+    """Makes tracers that record into the run under way; without a run they record nothing."""
 
     def __init__(self, target: Target | None = None) -> None:
         self.target = target

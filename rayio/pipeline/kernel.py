@@ -26,10 +26,10 @@ class Future(Protocol):
     """A value to come, awaited by any number of roles."""
 
     def set_result(self, value: Any, /) -> None:
-        """The value; every waiter continues."""
+        """Set the value; every waiter continues."""
 
     def set_exception(self, error: Any, /) -> None:
-        """An error; every waiter raises it."""
+        """Set an error; every waiter raises it."""
 
     def done(self) -> bool:
         """Say whether the value or the error is there."""
@@ -78,7 +78,7 @@ class WallKernel:
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def now(self) -> int:
-        """Give wall-clock nanoseconds since the Unix epoch, never stepping back."""
+        """Read the wall clock, in nanoseconds since the Unix epoch; it never steps back."""
         return self.anchor + time.perf_counter_ns()
 
     async def sleep_until(self, deadline: int) -> None:
@@ -143,7 +143,7 @@ class BlockingKernel(WallKernel):
             time.sleep(ahead / 1e9)  # noqa: TID251, ASYNC251 - see above
 
     def carry_out(self, work: Work[T]) -> T:
-        """Do work to its end and give its result: as nothing is awaited elsewhere, it needs no loop."""
+        """Do work to its end and return its result: as nothing is awaited elsewhere, it needs no loop."""
         try:
             work.send(None)
         except StopIteration as stop:

@@ -103,7 +103,7 @@ class Loading:
         self.buffers = Buffers()
 
     def of(self, at: Where) -> Load:
-        """All there is to know of one batch before it is read."""
+        """Describe one batch before it is read."""
         rank, epoch, step, _ = at
         sampler = self.samplers.of(epoch)
         block, row = sampler.block(epoch, rank, step)

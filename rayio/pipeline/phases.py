@@ -26,7 +26,7 @@ class Phased(Generic[T]):
         self.first = first
 
     def of(self, epoch: int) -> T:
-        """The one that an epoch belongs to."""
+        """The phase that an epoch belongs to."""
         return self.training if epoch < self.first else self.evaluation
 
 

@@ -100,7 +100,7 @@ class Plan:
         return self.scenario.checkpoint.writers.node(writer, cluster.nodes, cluster.ranks_per_node)
 
     def readers(self) -> Iterator[tuple[int, int]]:
-        """Give (rank, worker) of every reader."""
+        """The (rank, worker) of every reader."""
         for rank in range(self.world_size):
             for worker in range(self.scenario.loader.num_workers):
                 yield rank, worker

@@ -282,7 +282,7 @@ class QueueState:
             self._free.add(delivery.worker)
 
     def deliverable(self, take: Take) -> list[Delivery]:
-        """Give up to ``want`` batches that the rank neither consumed nor holds: in step order, or as they became ready.
+        """Up to ``want`` batches that the rank neither consumed nor holds: in step order, or as they became ready.
 
         In order there is nothing to give before the first of them is ready; what is ready behind a gap comes along.
         They stay in ``ready`` until consumed, so that a lost answer can be repeated.

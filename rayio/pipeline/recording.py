@@ -47,7 +47,7 @@ class Recording:
 
 
 def bounded(plan: Plan) -> Plan:
-    """The plan with what ``loader.max_bytes_in_flight: auto`` comes to: a share of the memory that is free now."""
+    """Replace ``loader.max_bytes_in_flight: auto`` in the plan by a share of the memory that is free now."""
     if not plan.payload:
         return plan
     free = psutil.virtual_memory().available // plan.scenario.cluster.nodes

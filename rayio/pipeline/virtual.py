@@ -46,13 +46,13 @@ class VirtualFuture:
         return self._done
 
     def set_result(self, value: Any) -> None:
-        """The value; every waiter runs next, in the order of their waiting."""
+        """Set the value; every waiter runs next, in the order of their waiting."""
         self._done, self._value = True, value
         if self._waiters is not None:
             self._wake()
 
     def set_exception(self, error: BaseException) -> None:
-        """An error; every waiter raises it."""
+        """Set an error; every waiter raises it."""
         self._done, self._error = True, error
         if self._waiters is not None:
             self._wake()
@@ -153,7 +153,7 @@ class VirtualKernel:
         return function()
 
     def run(self, main: Work[T]) -> T:
-        """Run ``main`` to its end and give its result; whatever else is under way then is dropped.
+        """Run ``main`` to its end and return its result; whatever else is under way then is dropped.
 
         Raises:
             DeadlockError: everybody waits and no timer is set.

@@ -61,7 +61,7 @@ class LoaderKind(Protocol):
         """
 
     def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
-        """Make what gives a rank its batches; what has to be ended afterwards goes into ``wiring.closing``."""
+        """Make the queue that delivers a rank its batches; what must be ended later goes into ``wiring.closing``."""
 
 
 def loader_of(plan: Plan) -> LoaderKind:
@@ -151,7 +151,7 @@ class Wiring:
         return env
 
     def rank(self, rank: int, ports: RankPorts, tally: Tally, attempt: int = 0) -> Work[None]:
-        """Make a rank's world, and give its life in it as a coroutine; what it consumes is booked into ``tally``."""
+        """Make a rank's world and return its life in it as a coroutine; what it consumes is booked into ``tally``."""
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
         env.late_ns = self.late_ns

@@ -222,7 +222,7 @@ def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]
 
 
 def _checkpoint(spans: pa.Table, plan: Plan, model: StorageParameters) -> float:
-    """What a checkpoint takes beyond what modelled storage takes for its largest shard, in seconds."""
+    """The seconds that a checkpoint takes beyond those of modelled storage for its largest shard."""
     taken, section = checkpoint_ns(spans), plan.scenario.checkpoint
     if not len(taken) or section is None:
         return 0.0

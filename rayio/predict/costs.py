@@ -81,14 +81,14 @@ def _seconds(ns: float) -> float:
 
 
 def _after(warm: int, batches: Batches, chosen: NDArray[np.bool_], *values: Ints) -> list[Ints]:
-    """The chosen values of batches that were begun in a warm run, or all chosen ones when there are none such."""
+    """The chosen values of batches begun once the run was warm; all chosen ones when there are none."""
     late = chosen & (batches.granted >= warm)
     picked = late if late.any() else chosen
     return [value[picked] for value in values]
 
 
 def _slope(size: Ints, way: Ints) -> float:
-    """Give nanoseconds per byte by least squares without the slowest; 0 when sizes or times do not tell."""
+    """Estimate nanoseconds per byte by least squares without the slowest; 0 when sizes or times do not tell."""
     if len(way) < FEW:
         return 0.0
     kept = way <= np.quantile(way, 1 - SLOWEST)
@@ -123,7 +123,7 @@ def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float
 
 
 def _on_top(steps: Steps) -> Ints:
-    """What no name covers of each step, in ns."""
+    """The part of each step that no named part covers, in ns."""
     top: Ints = steps.duration - sum(steps.parts.values())
     return top
 

@@ -35,7 +35,7 @@ class Reads:
     done: Ints
 
     def of(self, chosen: NDArray[Any]) -> Reads:
-        """Give some of them, by a mask or by their places."""
+        """Select rows by a mask or by their places."""
         return Reads(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 

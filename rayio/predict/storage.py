@@ -94,7 +94,7 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
 
 
 def _floats(read: Reads) -> tuple[Floats, Floats, Floats]:
-    """Give seconds, requests and bytes of each read, none of them 0."""
+    """The seconds, requests and bytes of each read, none of them 0."""
     taken = np.maximum((read.end - read.start) / 1e9, 1e-9)
     return taken, np.maximum(read.requests, 1).astype(np.float64), np.maximum(read.nbytes, 1).astype(np.float64)
 
@@ -165,7 +165,7 @@ def _are_enough(own: NDArray[np.bool_]) -> bool:
 
 
 def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, float, float]:
-    """Give seconds per request, the deviation of one request's time, and seconds per byte, by least squares.
+    """Fit seconds per request, the deviation of one request's time, and seconds per byte, by least squares.
 
     The rare slow reads, which would bend the line, add to the time of every request, so that the sum is theirs.
     """

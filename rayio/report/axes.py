@@ -18,7 +18,7 @@ def step(span: float, wanted: int) -> float:
 
 
 def values(high: float, wanted: int, apart: float | None = None) -> list[float]:
-    """Give round numbers from 0 to ``high``."""
+    """List round values from 0 to ``high``."""
     apart = apart or step(high, wanted)
     return [number * apart for number in range(int(high / apart * (1 + 1e-9)) + 1)]
 

@@ -27,7 +27,7 @@ def report(
     window: tuple[float, float] | None = None,
     simulate: bool | None = None,
 ) -> Path:
-    """Write the report of a run as one HTML file on this machine, and give its path; see :func:`write`."""
+    """Write the report of a run as one HTML file on this machine and return its path; see :func:`write`."""
     directory = RunDirectory.open(path)
     target = path_of(out) if out is not None else directory.path / NAME
     write(directory, target, window=window, simulate=simulate)

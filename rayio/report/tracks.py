@@ -52,7 +52,7 @@ class Slices:
     step: Ints
 
     def within(self, begin: int, end: int) -> Slices:
-        """Give those that lie in a stretch, if only in part; they are not cut."""
+        """Select those that lie in a stretch, if only in part; they are not cut."""
         held = (self.end > begin) & (self.start < end)
         return Slices(*(getattr(self, name)[held] for name in self.__slots__))
 

@@ -60,7 +60,7 @@ def kinds(scenario: Scenario) -> Iterator[Kind]:
 
 
 def contradictions(scenario: Scenario) -> Iterator[str]:
-    """Give one line for each pair of values that contradict each other."""
+    """List each pair of values that contradict each other, one line a pair."""
     samples, ranks = derive.num_samples(scenario), derive.world_size(scenario)
     cluster, dataset, loader, train = scenario.cluster, scenario.dataset, scenario.loader, scenario.train
     who = f"cluster.nodes={cluster.nodes} × cluster.ranks_per_node={cluster.ranks_per_node}"
@@ -130,7 +130,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
 
 
 def idle(scenario: Scenario) -> list[str]:
-    """Give one line for each key that asks for something which this run is too short, or too simple, to do."""
+    """List each key that asks for something which this run is too short, or too simple, to do, one line a key."""
     train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
     said = evaluation.idle(scenario)
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):

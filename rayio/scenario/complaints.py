@@ -31,7 +31,7 @@ def more(count: int) -> str:
 
 
 def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
-    """The line for one error of pydantic's."""
+    """Turn one error of pydantic's into a line."""
     path, sections = _locate(detail["loc"], data)
     context = detail.get("ctx", {})
     value = _at(data, path, detail["input"])

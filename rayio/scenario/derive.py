@@ -232,7 +232,7 @@ def period(scenario: Scenario, every: Every) -> int:
 
 
 def checkpoint_steps(scenario: Scenario) -> Iterator[tuple[int, int]]:
-    """Give each (epoch, step), from 0, that a checkpoint follows."""
+    """List each (epoch, step), from 0, that a checkpoint follows."""
     if often := checkpoint_period(scenario):
         for number in range(often, total_steps(scenario) + 1, often):
             yield divmod(number - 1, steps_per_epoch(scenario))

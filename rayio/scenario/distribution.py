@@ -68,7 +68,7 @@ class Constant(Distribution):
     value: Number = Field(description="The value.")
 
     def draw(self, address_key: int, index: Index) -> Floats:
-        """Give ``value`` for each index."""
+        """Repeat ``value`` for each index."""
         return np.full(index.shape, self.value)
 
     @property

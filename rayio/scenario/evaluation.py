@@ -67,7 +67,7 @@ def num_evaluations(scenario: Scenario) -> int:
 
 
 def contradictions(scenario: Scenario) -> Iterator[str]:
-    """Give one line for each pair of values of the evaluation that contradict each other."""
+    """List each pair of values of the evaluation that contradict each other, one line a pair."""
     if scenario.train.evaluate is None:
         return
     own, ranks = scenario.dataset.eval, derive.world_size(scenario)
@@ -99,7 +99,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
 
 
 def idle(scenario: Scenario) -> list[str]:
-    """Give one line for each key of the evaluation that has nothing to do in this run."""
+    """List each key of the evaluation that has nothing to do in this run, one line a key."""
     train, steps = scenario.train, derive.total_steps(scenario)
     said = []
     if train.evaluate is None and scenario.dataset.eval.num_files:

@@ -34,7 +34,7 @@ class Layer:
     override: KeyPath = ()
 
     def at(self, path: KeyPath) -> Any:
-        """What this layer says at ``path``, which it mentions."""
+        """The value of this layer at ``path``, which it has."""
         node: Any = self.data
         for key in path:
             node = node[key]

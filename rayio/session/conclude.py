@@ -28,7 +28,7 @@ OF_STEPS = "trace.level is step: no reader was recorded, so what was read (MiB/s
 
 
 def in_memory(scenario: Scenario) -> RunResult:
-    """Run a scenario on the virtual clock and give its result, the one of ``rayio simulate``; nothing is written.
+    """Run a scenario on the virtual clock and return its result, the one of ``rayio simulate``; nothing is written.
 
     Raises:
         RayioError: the scenario cannot run, or a role failed.

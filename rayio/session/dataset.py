@@ -59,7 +59,7 @@ def _paths(scenario: Scenario) -> list[str]:
 
 
 def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
-    """Give one line for each key about object stores that nothing in this run asks."""
+    """List each key about object stores that has no effect in this run, one line a key."""
     kept, section = scenario.checkpoint, scenario.storage
     if all(is_path(join(base, path)) for path in [out, *_paths(scenario)]):
         for key in Reached.model_fields:

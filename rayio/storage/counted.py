@@ -110,7 +110,7 @@ class Timed:
 
 
 def slots(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int16]:
-    """Give intervals (ns) numbers from 0 so that those with one number do not overlap, and as few as can be."""
+    """Number intervals (ns) from 0 so that those of one number do not overlap, with as few numbers as can be."""
     given = np.zeros(len(start), np.int16)
     busy: list[tuple[int, int]] = []
     for place in np.argsort(start, kind="stable").tolist():
@@ -170,7 +170,7 @@ class CountedFile(io.RawIOBase):
         return True
 
     def tell(self) -> int:
-        """The position of the next read."""
+        """The position of the next read, in bytes from the file's start."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:

@@ -64,7 +64,7 @@ def synced(issued: Issued, number: int) -> Issued:
 
 
 def _laid_out(seconds: Floats, at: NDArray[np.int64], depth: int) -> tuple[Floats, Floats, NDArray[np.int16]]:
-    """Give start, end and slot of each call: one after the other, or each request with its opens in the next slot."""
+    """The start, end and slot of each call: one after the other, or each request with its opens in the next slot."""
     if depth <= 1:
         end = np.cumsum(seconds)
         return np.concatenate([[0.0], end[:-1]]), end, np.zeros(len(seconds), np.int16)
@@ -91,7 +91,7 @@ class Samples(NamedTuple):
 
 
 def sample_rows(issued: Issued, samples: Samples) -> tuple[NDArray[np.void], list[str]]:
-    """Give one row of :data:`ISSUED` per sample, with its file; see ``Env.read`` for the times.
+    """Make one row of :data:`ISSUED` per sample, with its file; see ``Env.read`` for the times.
 
     Where no request names the sample's file, all requests together take its place.
     """

@@ -135,7 +135,7 @@ class Latencies:
     def sum_of_reads(
         self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
     ) -> float:
-        """The sum of what :meth:`of_reads` gives."""
+        """The sum of :meth:`of_reads`."""
         (width, _, latencies, sums), row = self._of(address, number, latency, num_opens)
         return sums[row] if width == number else float(latencies[row, :number].sum())
 

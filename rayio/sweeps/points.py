@@ -34,7 +34,7 @@ class Points:
     rows: tuple[tuple[Any, ...], ...]
 
     def overrides(self, row: Sequence[Any]) -> dict[str, Any]:
-        """All that is changed at a point; a key that a point of a file leaves empty is not changed."""
+        """The overrides of a point; a key that a point of a file leaves empty keeps its value."""
         return self.fixed | {key: value for key, value in zip(self.keys, row, strict=True) if value is not None}
 
 

@@ -105,7 +105,7 @@ class Point:
         return None if (found := self.spread(metric)) is None else found[0]
 
     def spread(self, metric: str) -> tuple[float, float | None] | None:
-        """Give mean and half the 95 % interval (Student's t) of a metric; None where no repeat knows it."""
+        """The mean and half the 95 % interval (Student's t) of a metric; None where no repeat has it."""
         known = [value for value in (lookup(result, metric) for result in self.measured) if value is not None]
         if not known:
             return None
@@ -146,7 +146,7 @@ def axis(values: Sequence[Any]) -> list[Any]:
 
 
 def columns(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Give rows as named columns: the swept keys, how it went, what it costs, every metric."""
+    """Turn rows into named columns: the swept keys, how it went, what it costs, every metric."""
     table: dict[str, list[Any]] = {key: [_cell(row.values[at]) for row in rows] for at, key in enumerate(keys)}
     for name in ("repeat", "status", "error", "readers", "window_bytes"):
         table[name] = [getattr(row, name) for row in rows]

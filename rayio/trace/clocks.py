@@ -39,7 +39,7 @@ class Anchor:
         return cls(boot_id(), time.time_ns() - time.perf_counter_ns())
 
     def here(self) -> Anchor:
-        """Give this anchor where it holds, else one of this host."""
+        """This anchor where it holds, else one of this host."""
         return self if self.boot_id == boot_id() else Anchor.new()
 
 

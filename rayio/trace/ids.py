@@ -40,7 +40,7 @@ class _Words(dict[int, bytes]):
 
 
 def trace_ids(run: str, kind: str, *index: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Give :func:`trace_id` of many indexes at once, as upper and lower halves: shape (indexes, 2)."""
+    """The :func:`trace_id` of each of many indexes, as upper and lower halves: shape (indexes, 2)."""
     base, words = blake2b(b"".join(map(_word, ("trace", run, kind))), digest_size=16), _Words()
     digests = []
     for numbers in zip(*(column.tolist() for column in index), strict=True):
@@ -69,5 +69,5 @@ def span_id(run: str, actor: str, sequence: int) -> int:
 
 
 def span_ids(run: str, actor: str, sequences: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Give :func:`span_id` of many sequences at once."""
+    """The :func:`span_id` of each of many sequences."""
     return np.maximum(seeds.words(_actor_key(run, actor), sequences), np.uint64(1))

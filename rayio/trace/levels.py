@@ -28,7 +28,7 @@ class Lives(Recorder):
 
 
 def narrowed(recorder: Recorder, role: str, level: str) -> Recorder:
-    """What a role records through: at ``none`` only lives are kept, at ``step`` all that ranks record too."""
+    """Narrow a role's recorder to a level: ``none`` keeps lives alone, ``step`` also all that ranks record."""
     if level == "none" or (level == "step" and role != "rank"):
         return Lives(recorder)
     return recorder

@@ -131,7 +131,7 @@ ADDED: dict[int, dict[str, int | str]] = {2: {"pid": 0, "thread": 0, "file": "",
 
 @cache
 def schema() -> pa.Schema:
-    """Give :data:`COLUMNS` as an Arrow schema that carries its version."""
+    """:data:`COLUMNS` as an Arrow schema that carries its version."""
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string())

@@ -128,7 +128,7 @@ class RunDirectory:
         self.store.remove_all()
 
     def close(self) -> None:
-        """Give back what reading it took on this machine; it can be read on."""
+        """Release what reading took on this machine; the run can still be read."""
         if self._mirror is not None:
             self._mirror.close()
 
@@ -339,7 +339,7 @@ def to_ipc(table: pa.Table) -> bytes:
 
 
 def from_ipc(message: bytes) -> pa.Table:
-    """Give back the table that :func:`to_ipc` was given."""
+    """Read the table that :func:`to_ipc` wrote."""
     import pyarrow as pa
 
     return pa.ipc.open_stream(message).read_all()

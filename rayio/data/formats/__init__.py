@@ -49,7 +49,7 @@ class Format(Protocol):
 def request_table(
     form: Format, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
 ) -> RequestTable | None:
-    """What :meth:`Format.requests` gives (but for its places) of each of many steps, or None.
+    """The :meth:`Format.requests` of each of many steps, without their places; None where there is no short way.
 
     ``files``, ``index`` and ``nbytes`` are those of :class:`Batch`, of one row a step. A format may offer a method
     ``request_table`` of the same arrays, which answers None where it is no faster than step by step.

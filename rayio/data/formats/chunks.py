@@ -77,7 +77,7 @@ class Reads(NamedTuple):
         return cls(files, is_first, np.where(parts > 1, parts, is_other), chunk * parts * length, length)
 
     def repeated(self, of_heads: NDArray[np.int64], of_entries: NDArray[np.int64]) -> NDArray[np.int64]:
-        """A value for each request: that of the head before a file's first entry, and then those of entries."""
+        """Repeat values for each request: the head's before a file's first entry, then those of entries."""
         values, times = np.stack([of_heads, of_entries], axis=1), np.stack([self.is_first, self.times], axis=1)
         repeated: NDArray[np.int64] = np.repeat(values.ravel(), times.ravel())
         return repeated

@@ -72,7 +72,7 @@ class Hdf5(Kind):
         file.write(whole.samples.astype("<i8").data)
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """Give, per file, its start, and then each run of samples, or each chunk that is not the one just read."""
+        """Plan, per file, a read of its start, then of each run of samples or each chunk that differs from the last."""
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
@@ -144,7 +144,7 @@ class _Stream:
         return self._position
 
     def tell(self) -> int:
-        """The position."""
+        """The position of the next access, in bytes from the file's start."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
@@ -192,7 +192,7 @@ class _Written:
         return self._position
 
     def tell(self) -> int:
-        """The position."""
+        """The position of the next access, in bytes from the file's start."""
         return self._position
 
     def write(self, buffer: Any) -> int:
@@ -221,7 +221,7 @@ class _Written:
 
 @contextmanager
 def _library(stream: _Stream | _Written) -> Iterator[Any]:
-    """Give HDF5's way to reach a stream, and take it back whatever happens.
+    """Let HDF5 reach a stream within the block, and end that whatever happens.
 
     As long as that handle is open, HDF5 holds a reference to the stream that no garbage collector sees. A stream that
     an exception's traceback leads to would keep itself alive through it until HDF5 closes all handles at the exit of

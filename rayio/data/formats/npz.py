@@ -74,7 +74,7 @@ class Npz:
                 member.write(whole.samples.astype("<i8").tobytes())
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """Give, per file: its end (the zip's directory), its start (the headers), then each run of rows."""
+        """Plan, per file, reads of its end (the zip's directory), its start (the headers), then each run of rows."""
         address = (batch.rank, batch.epoch, batch.step)
         if layout.samples_per_file == 1 and batch.nbytes.size and batch.nbytes.min() >= WINDOW_BYTES:
             nbytes = np.full((batch.nbytes.size, 3), WINDOW_BYTES, np.int64)

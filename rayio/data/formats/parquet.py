@@ -94,7 +94,7 @@ class Parquet(Kind):
         described.write(file, layout, shape_of(layout), number)
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """Give, per file, its end and its description, and then the chunks of each row group."""
+        """Plan, per file, reads of its end and its description, then of the chunks of each row group."""
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
@@ -305,7 +305,7 @@ class _Rows:
 
 
 def _as_slice(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Give neighbours in ascending order as a slice, which is copied faster."""
+    """Turn neighbours in ascending order into a slice, which is copied faster."""
     first, last = int(places[0]), int(places[-1])
     is_run = last - first + 1 == len(places) and bool((places[1:] - places[:-1] == 1).all())
     return slice(first, last + 1) if is_run else places

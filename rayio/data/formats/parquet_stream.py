@@ -87,14 +87,14 @@ class Stream:
         return self._position
 
     def tell(self) -> int:
-        """The position."""
+        """The position of the next read, in bytes from the file's start."""
         return self._position
 
     def close(self) -> None:
         """Leave the file to whoever opened it."""
 
     def read(self, num_bytes: int = -1) -> Any:
-        """The bytes asked for, from what was read last or by a planned request."""
+        """Read the bytes asked for: from what was read last, or by a planned request."""
         try:
             return self._read(num_bytes)
         except BaseException as error:

@@ -41,7 +41,7 @@ class Runs(NamedTuple):
         return cls(order, starts, new_file[starts])
 
     def by_file(self, batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-        """Give each file with its runs, as places in the batch: first and one past the last."""
+        """Yield each file with its runs, as places in the batch: first and one past the last."""
         lengths = np.diff(self.starts, append=len(self.order)).tolist()
         places = self.order[self.starts].tolist()
         edges = [*np.flatnonzero(self.is_first).tolist(), len(places)]
@@ -51,7 +51,7 @@ class Runs(NamedTuple):
 
 
 def by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Give each file with its runs, as places in the batch: first and one past the last."""
+    """Yield each file with its runs, as places in the batch: first and one past the last."""
     return _few_by_file(batch) if len(batch.samples) <= FEW else Runs.of(batch).by_file(batch)
 
 

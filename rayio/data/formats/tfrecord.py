@@ -63,7 +63,7 @@ class TfRecord:
             file.write(record.data)
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """Give one read for each run of records."""
+        """Plan one read for each run of records."""
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
@@ -114,7 +114,7 @@ class TfRecord:
 
 
 def masked_crc(data: NDArray[np.generic]) -> int:
-    """Give TensorFlow's checksum: a CRC32C, rotated and shifted so that it can itself be checksummed."""
+    """Compute TensorFlow's checksum: a CRC32C, rotated and shifted so that it can itself be checksummed."""
     import google_crc32c
 
     crc: int = google_crc32c.value(data)  # takes an array as it is, and a memoryview not at all
@@ -122,7 +122,7 @@ def masked_crc(data: NDArray[np.generic]) -> int:
 
 
 def _unpack(record: NDArray[np.uint8], sample: NDArray[np.uint8], place: Place) -> int | None:
-    """Verify a record's frame, copy its ``x`` into ``sample`` and give its ``y``."""
+    """Verify a record's frame, copy its ``x`` into ``sample`` and return its ``y``."""
     again = "the file is corrupted or foreign; delete it and generate it again"
     length, length_crc = HEAD.unpack_from(record.data)
     expected = len(record) - HEAD.size - TAIL.size
@@ -190,7 +190,7 @@ def _number(value: int | memoryview) -> int:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Give each field's number and value: an integer, or bytes."""
+    """Yield each field's number and value: an integer, or bytes."""
     at = 0
     while at < len(message):
         tag, at = _read_varint(message, at)
