@@ -89,7 +89,7 @@ SYNCS: Registry[Any] = Registry(
     needs=("model_validate", "meets", "seconds"),
 )
 
-#: ``checkpoint.writers``: who saves which part of a checkpoint, and where (``rayio.scenario.checkpoint.Writers``).
+#: ``checkpoint.writers``: who saves which part of a checkpoint, and where (``rayio.scenario.writers.Writers``).
 CHECKPOINTS: Registry[Any] = Registry(
     "checkpoint",
     {

@@ -56,6 +56,9 @@ class Engine(Protocol):
     """One run of one plan: opened by calling the class, then prepared, run and closed, in this order.
 
     Whatever goes wrong is raised, and only raised; ``outcome`` has what was achieved until then.
+
+    >>> engine_named("virtual").is_virtual, engine_named("local").is_virtual
+    (True, False)
     """
 
     #: Whether its clock jumps to the next timer; its storage is then always a model.

@@ -48,7 +48,11 @@ class RankPorts(Protocol):
 
 
 class LoaderKind(Protocol):
-    """A kind of loader (``loader.kind``), as engines need it."""
+    """A kind of loader (``loader.kind``), as engines need it.
+
+    >>> LOADERS["actors"].has_roles, LOADERS["torch"].has_roles
+    (True, False)
+    """
 
     #: Whether its readers and queues are roles, which engines place and run.
     has_roles: bool

@@ -14,6 +14,9 @@ class Kind:
     """What a scenario can choose by name: what it adds to the scenario. A kind may have more, or not derive from this.
 
     A section has options flat beside the name, so no option may have the name of a key of that section.
+
+    >>> [*SHUFFLES["block"].contradictions(load("unet3d-small"))]
+    ['loader.shuffle=block: give loader.shuffle_block, a number of samples']
     """
 
     #: The keys that belong to this kind, with their types, defaults and descriptions.

@@ -13,7 +13,12 @@ from rayio.scenario.fields import Positive, Section
 
 
 class Writers(Section):
-    """The writers of a checkpoint, numbered from 0: one file each. By default all serve rank 0, in turn on nodes."""
+    """The writers of a checkpoint, numbered from 0: one file each. By default all serve rank 0, in turn on nodes.
+
+    >>> sharded = load("unet3d-small", {"checkpoint.writers": "sharded"}).checkpoint.writers
+    >>> sharded.sizes(state_bytes=10, world_size=4), list(sharded.of_rank(2, 4))
+    ((3, 3, 2, 2), [2])
+    """
 
     kind: str
 

@@ -45,7 +45,12 @@ def simulate(
     root: str | Path | None = None,
     reporter: Reporter = SILENT,
 ) -> Run:
-    """Run a scenario on the virtual clock; storage is its model. See :func:`run`."""
+    """Run a scenario on the virtual clock; storage is its model. See :func:`run`.
+
+    >>> run = rayio.simulate("unet3d-small", {"loader.num_workers": 4}, out="runs/four")
+    >>> round(run.au, 2), run.spans().name.nunique() > 5
+    (0.95, True)
+    """
     return run(source, overrides, engine="virtual", out=out, root=root, reporter=reporter)
 
 
@@ -61,7 +66,11 @@ def run(
     collector: Sender | None = None,
     select: str = "all",
 ) -> Run:
-    """Run a scenario and give its numbers. A dataset that is not there is generated first.
+    """Run a scenario in real time and return its numbers. A dataset that is not there is generated first.
+
+    >>> run = rayio.run("unet3d-small", ["dataset.num_files=14", "train.epochs=1"], engine="local")
+    >>> run.result.steps, run.result.ledger.even
+    (2, True)
 
     Args:
         source: path or packaged name of a scenario, or a Scenario.

@@ -25,6 +25,10 @@ class Run:
     def open(cls, path: str | Path) -> Run:
         """Open an existing run directory, by its path or address.
 
+        >>> run = rayio.simulate("unet3d-small", out="runs/opened")
+        >>> rayio.Run.open("runs/opened").result == run.result
+        True
+
         Raises:
             StorageError: no run is there, or it is damaged.
         """

@@ -45,6 +45,10 @@ class Store(Protocol):
     """Files below one address, by names with forward slashes; each of them appears whole or not at all.
 
     Calls block. A store may be used by several threads.
+
+    >>> store = open("data/not-yet")
+    >>> store.exists, store.is_local
+    (False, True)
     """
 
     @property

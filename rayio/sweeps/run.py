@@ -42,9 +42,11 @@ def sweep(
     root: str | Path | None = None,
     reporter: Reporter = SILENT,
 ) -> Sweep:
-    """Run a scenario at every combination of the values of its swept keys, and give a row for each.
+    """Run a scenario at every combination of the values of its swept keys, and return a row for each.
 
-    >>> rayio.sweep("unet3d-small", {"loader.num_workers": [1, 2, 4]}).frame()  # doctest: +SKIP
+    >>> rows = rayio.sweep("unet3d-small", {"loader.num_workers": [1, 4]}, out="sweeps/workers").frame()
+    >>> rows["loader.num_workers"].tolist(), (rows.au > 0.5).all().item()
+    ([1, 4], True)
 
     Args:
         source: path or packaged name of a scenario.

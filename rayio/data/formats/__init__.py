@@ -20,6 +20,9 @@ class Format(Protocol):
 
     One that has options of its own beside ``dataset.format`` says so by ``options``, see
     :class:`rayio.scenario.kind.Kind`; it finds them in ``layout.options``.
+
+    >>> FORMATS["tfrecord"].file_bytes(layout_of(load("unet3d-small")), np.arange(3)).shape
+    (3,)
     """
 
     @property
