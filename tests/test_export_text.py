@@ -158,3 +158,16 @@ def test_nowhere_to_export_to_is_a_line(tmp_path: Path, capsys: pytest.CaptureFi
     code, _, err = told(capsys, "export", tmp_path / "run")
     assert code == 2
     assert "--perfetto" in err
+
+
+@pytest.mark.parametrize(
+    ("selection", "said"),
+    [
+        ("all", "all are chosen"),
+        ("first", "{kept} are chosen: 1 step (first) and what is of no step"),
+        ("first,last", "{kept} are chosen: 2 steps (first,last) and what is of no step"),
+    ],
+)
+def test_what_is_chosen_is_told_in_spans_and_in_steps(tmp_path: Path, selection: str, said: str) -> None:
+    chosen = Chosen.of(stored(tmp_path / "run", training()), selection)
+    assert chosen.counts().endswith(f", {chosen.stored} are stored, " + said.format(kept=len(chosen.table)))

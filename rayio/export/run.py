@@ -77,8 +77,11 @@ class Chosen:
     def counts(self) -> str:
         """Say how many spans were recorded, are stored, and are chosen."""
         known = "an unknown number of spans was" if self.recorded is None else f"{self.recorded} spans were"
-        chosen = "all" if self.steps is None else f"{len(self.table)} of {self.steps} steps ({self.selection})"
-        return f"{known} recorded, {self.stored} are stored, {chosen} are chosen"
+        chosen = "all are chosen"
+        if self.steps is not None:
+            steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
+            chosen = f"{len(self.table)} are chosen: {steps} ({self.selection}) and what is of no step"
+        return f"{known} recorded, {self.stored} are stored, {chosen}"
 
     def warnings(self) -> Iterator[str]:
         """Say what is missing, and what viewers will not like."""

@@ -28,7 +28,7 @@ def said(value: Any) -> str:
 
 
 def cells(found: Sweep, point: Point) -> list[str]:
-    """Write a point: its values, AU, samples/s, data wait, readers, memory, and what is to be said of it."""
+    """Write a point: its values, AU, samples/s, exposed data loading, readers, memory, and what is to be said of it."""
     spread = point.spread("au")
     au = "-" if spread is None else f"{100 * spread[0]:.1f} %"
     if spread is not None and spread[1] is not None:
@@ -53,7 +53,7 @@ def remarks(found: Sweep, point: Point) -> list[str]:
     return [*told, *([] if point.status == DONE else [point.status])]
 
 
-HEAD = ("AU", "samples/s", "data wait", "readers", "memory", "")
+HEAD = ("AU", "samples/s", "data loading", "readers", "memory", "")
 
 
 def text(found: Sweep, width: int) -> str:
