@@ -54,6 +54,16 @@ def test_a_checkpoint_ends_a_block_on_every_rank_and_costs_dlio_nothing() -> Non
     assert result["samples_per_second_dlio"] == pytest.approx((rate_0 + rate_1) * 1e9, rel=1e-12)
 
 
+@pytest.mark.parametrize(("every", "said"), [(1, True), (2, True), (3, False)])
+def test_blocks_too_short_for_a_throughput_are_explained(every: int, said: bool) -> None:
+    trace = Trace()
+    trace.rank(0, [*step(10, 90) * every, ("checkpoint", 1_000)] * (6 // every))
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 6))
+    assert (result["samples_per_second_dlio"] == 0) is said
+    note = "0 samples/s as DLIO: its formula leaves out 2 steps of each block between checkpoints or evaluations"
+    assert (f"{note}, and no block has more" in result["notes"]) is said
+
+
 def test_an_epoch_that_broke_off_is_left_out() -> None:
     trace = Trace()
     trace.rank(0, [*step(10, 90) * 4, *step(50, 50) * 3], per_epoch=4)

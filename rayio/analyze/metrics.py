@@ -276,6 +276,9 @@ def _dlio(lives: Lives, steps: Steps, shape: RunShape, notes: list[str]) -> tupl
     if not len(au):
         notes.append("no au_dlio: it needs a whole epoch of at least 3 steps")
         return None, None, None, None
+    if not rate.any():
+        what = "its formula leaves out 2 steps of each block between checkpoints or evaluations"
+        notes.append(f"0 samples/s as DLIO: {what}, and no block has more")
     return float(au.mean()), float(au.std()), float(rate.mean()), float(rate.std())
 
 
