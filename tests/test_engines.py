@@ -116,12 +116,18 @@ def deliver_the_same(one: Outcome, other: Outcome) -> None:
 
 
 def asked_for(run: Outcome) -> dict[tuple[str, str, int], tuple[int, int]]:
-    """Give bytes and requests of every read and every checkpoint, by batch.
+    """Bytes and requests of every read and every checkpoint, by batch and by who asked.
 
     A rank that only waits, for what is still written as its steps are over, saves nothing; how long that is differs.
+    With ``assignment: dynamic`` it depends on who is free first which worker reads a batch.
     """
-    rows = [*run.rows("read"), *run.rows("write"), *run.rows("checkpoint")]
-    return {(row["name"], row["index"], row["batch"]): (row["bytes"], row["requests"]) for row in rows if row["bytes"]}
+    is_static = run.plan.scenario.loader.assignment == "static"
+    asked = {}
+    for row in [*run.rows("read"), *run.rows("write"), *run.rows("checkpoint")]:
+        if row["bytes"]:
+            who = row["index"] if is_static or row["name"] != "read" else row["index"].split("-")[0]
+            asked[row["name"], who, row["batch"]] = row["bytes"], row["requests"]
+    return asked
 
 
 def computed(run: Outcome) -> dict[int, int]:

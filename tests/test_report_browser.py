@@ -158,6 +158,6 @@ def test_a_mistake_in_the_script_would_be_seen(
     look: Callable[[rayio.Run], Seen], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = rayio.simulate(scenario(), out="r", root=tmp_path)
-    monkeypatch.setattr("rayio.report.page._NOTHING_OUTSIDE", "default-src 'none'")  # the browser refuses the script
+    monkeypatch.setattr("rayio.report.page.NOTHING_OUTSIDE", "default-src 'none'")  # the browser refuses the script
     with pytest.raises(AssertionError, match="Security Policy"):
         look(run)

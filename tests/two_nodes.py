@@ -82,7 +82,7 @@ def main(root: str, *, lose: bool) -> None:
     other = cluster.add_node(**resources, env_vars={"PYTHONPATH": path})
     wanted = scenario(
         dataset__path="data", cluster__nodes=2, cluster__ranks_per_node=1, cluster__placement="spread",
-        train__epochs=2000 if lose else 1, train__compute="100 ms",
+        train__epochs=2000 if lose else 1, train__compute="100 ms", trace__tasks=True,
     )  # fmt: skip
     told: dict[str, Any] = {}
     reporter = Loser(cluster, other) if lose else Library()
