@@ -378,6 +378,9 @@ def test_credentials_of_a_profile_are_found_and_told_to_nobody(
         (f"s3://{KEY}:{SECRET}@bucket/prefix", {}, "no credentials, which belong into the environment"),
         ("s3://b", {"endpoint": f"http://{KEY}:{SECRET}@host"}, "a user or a password"),
         ("s3://b", {"endpoint": "localhost:9000"}, "is no endpoint of a store; write http://host:port"),
+        ("s3://b", {"endpoint": f"http://host/?token={SECRET}"}, "has a query in it"),
+        ("s3://b/x/../y", {}, r"cannot have the parts \. and \.\."),
+        ("s3://b/./y", {}, r"cannot have the parts \. and \.\."),
         ("gopher://b", {}, r"no storage serves gopher://; give a path, or one of file://, s3://"),
     ],
 )

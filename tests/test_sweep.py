@@ -117,6 +117,12 @@ def test_points_of_a_file_are_those_of_the_same_lists(home: Path) -> None:
         assert (found.keys, found.rows, found.fixed) == (("loader.num_workers", "train.sync"), wanted, {"seed": 5})
 
 
+def test_a_file_of_points_may_be_one_that_a_spreadsheet_wrote(home: Path) -> None:
+    (home / "p.csv").write_text("seed,train.epochs\r\n1,2\r\n", encoding="utf-8-sig")
+    found = listed("p.csv", [])
+    assert (found.keys, found.rows) == (("seed", "train.epochs"), ((1, 2),))
+
+
 def test_a_point_of_a_file_leaves_alone_what_it_does_not_say(home: Path) -> None:
     (home / "p.yaml").write_text("- {seed: 1}\n- {seed: 2, train.epochs: 3}\n")
     found = listed("p.yaml", [])
@@ -128,6 +134,7 @@ def test_a_point_of_a_file_leaves_alone_what_it_does_not_say(home: Path) -> None
     [
         ("p.csv", "seed\n1,2\n", "p.csv:2: 2 cells under 1 keys"),
         ("p.csv", "seed,\n1,2\n", "p.csv:1: column 2 has no key"),
+        ("p.csv", "seed,train.epochs,seed\n1,2,3\n", "p.csv:1: seed heads two columns"),
         ("p.csv", "", "it has no points"),
         ("p.yaml", "seed: 1", "must be a list of mappings"),
         ("p.yaml", "- 3", "point 1 is 3"),

@@ -39,7 +39,8 @@ def join(base: str, address: str) -> str:
         return str(path_of(address)) if is_path(address) else address
     if is_path(base):
         return str(path_of(base) / address)
-    return f"{base.rstrip('/')}/{address}".rstrip("/")
+    above = base if base.endswith("://") else base.rstrip("/")  # of nothing but a scheme, the slashes are no part
+    return f"{above}/{address}".rstrip("/")
 
 
 def last_part(address: str) -> str:

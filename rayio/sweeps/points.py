@@ -81,7 +81,7 @@ def listed(path: str | Path, overrides: Sequence[str] | Mapping[str, Any]) -> Po
             raise ScenarioError(f"{key} has {len(values)} values; with --points, the points are those of {path}")
         fixed[key] = values[0]
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        text = Path(path).read_text(encoding="utf-8-sig")  # spreadsheets begin a CSV with a mark of its encoding
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ScenarioError(f"--points {path}: cannot be read: {why}") from None
@@ -106,6 +106,8 @@ def _of_csv(path: str | Path, text: str) -> list[dict[str, Any]]:
     head = [name.strip() for name in head]
     if empty := [n for n, name in enumerate(head, 1) if not name]:
         raise ScenarioError(f"--points {path}:1: column {empty[0]} has no key; name one such as loader.num_workers")
+    if twice := next((name for n, name in enumerate(head) if name in head[:n]), None):
+        raise ScenarioError(f"--points {path}:1: {twice} heads two columns; give it once")
     for number, row in rows:
         if len(row) != len(head):
             raise ScenarioError(f"--points {path}:{number}: {len(row)} cells under {len(head)} keys")

@@ -137,6 +137,8 @@ def split(address: str) -> tuple[str, str]:
         )
     if not bucket:
         raise StorageError(f"{address}: there is no bucket in it; write s3://bucket/prefix")
+    if any(part in (".", "..") for part in prefix.split("/")):
+        raise StorageError(f"{address}: an s3:// address cannot have the parts . and ..; write it out")
     return bucket, prefix.strip("/")
 
 
@@ -153,6 +155,8 @@ def _checked(endpoint: str | None) -> str | None:
         raise StorageError(
             "the endpoint of an s3:// store has a user or a password in it; credentials belong into the environment"
         )
+    if "?" in endpoint or "#" in endpoint:  # what follows may be a token
+        raise StorageError("the endpoint of an s3:// store has a query in it; write http://host:port or https://host")
     if not is_good:
         raise StorageError(f"{endpoint!r} is no endpoint of a store; write http://host:port or https://host")
     return endpoint.rstrip("/")
