@@ -100,6 +100,7 @@ def complaint_about(text: str) -> str:
             "storage.endpoint=localhost:9000: must be http or https, a host",
         ),
         ("storage.region=a b", "storage.region=a b: must be the name of a region, such as eu-west-1"),
+        ("storage.endpoint=http://h/?token=SECRET", "storage.endpoint=http://h/?***: "),
         ("storage.secret_access_key=SECRET", "storage.secret_access_key=***: no such key"),
         ("storage.s3={access_key: KEY, x: 1}", "storage.s3={access_key: ***, x: 1}: no such key"),
         ("storage.max_attempts=0", "storage.max_attempts=0: must be"),

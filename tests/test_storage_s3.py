@@ -379,6 +379,7 @@ def test_credentials_of_a_profile_are_found_and_told_to_nobody(
         ("s3://b", {"endpoint": f"http://{KEY}:{SECRET}@host"}, "a user or a password"),
         ("s3://b", {"endpoint": "localhost:9000"}, "is no endpoint of a store; write http://host:port"),
         ("s3://b", {"endpoint": f"http://host/?token={SECRET}"}, "has a query in it"),
+        (f"s3://b/x?X-Amz-Credential=a&X-Amz-Signature={SECRET}", {}, "has a signature or a token in it"),
         ("s3://b/x/../y", {}, r"cannot have the parts \. and \.\."),
         ("s3://b/./y", {}, r"cannot have the parts \. and \.\."),
         ("gopher://b", {}, r"no storage serves gopher://; give a path, or one of file://, s3://"),
@@ -388,6 +389,7 @@ def test_an_address_that_is_none_is_refused(address: str, settings: dict[str, An
     with pytest.raises(StorageError, match=says) as error:
         storage.open(address, replace(Settings(), **settings))
     one_line(error)
+    assert SECRET not in str(error.value)
 
 
 def test_the_host_has_the_bucket_where_that_is_asked_for(

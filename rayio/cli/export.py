@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rayio.cli.files import local_file
+
 if TYPE_CHECKING:
     from rayio.collectors.sending import Sender
     from rayio.trace.store import RunDirectory
@@ -34,12 +36,16 @@ def export(
     otlp: Otlp = None,
     grpc: Grpc = None,
     perfetto: Annotated[
-        Path | None, typer.Option(help="Perfetto trace to write, such as trace.pftrace.gz.", metavar="FILE")
+        Path | None,
+        typer.Option(help="Perfetto trace to write, such as trace.pftrace.gz.", metavar="FILE", parser=local_file),
     ] = None,
     otlp_json: Annotated[
-        Path | None, typer.Option(help="OTLP JSON to write, a request per line.", metavar="FILE")
+        Path | None,
+        typer.Option(help="OTLP JSON to write, a request per line.", metavar="FILE", parser=local_file),
     ] = None,
-    csv: Annotated[Path | None, typer.Option(help="CSV to write, a span per line.", metavar="FILE")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="CSV to write, a span per line.", metavar="FILE", parser=local_file)
+    ] = None,
     select: Annotated[
         str | None,
         typer.Option(

@@ -8,12 +8,19 @@ from typing import Annotated
 
 import typer
 
+from rayio.cli.files import local_file
+
 
 def calibrate(
     path: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a run on Ray or on the local engine.")],
     out: Annotated[
         Path | None,
-        typer.Option(help="Scenario file to write; one that is there is replaced.", show_default="print it"),
+        typer.Option(
+            help="Scenario file to write; one that is there is replaced.",
+            show_default="print it",
+            metavar="FILE",
+            parser=local_file,
+        ),
     ] = None,
 ) -> None:
     """Turn a run into the scenario that predicts it: its engine's costs, its storage, its stage times.

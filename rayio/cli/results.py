@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rayio.cli.files import local_file
 from rayio.errors import QueryError, ScenarioError
 
 if TYPE_CHECKING:
@@ -136,7 +137,9 @@ def _print_table(table: pa.Table) -> None:
 
 
 def dlio_results(
-    folder: Annotated[Path, typer.Argument(help="Folder with summary.json and RANK_output.json.", metavar="DIR")],
+    folder: Annotated[
+        Path, typer.Argument(help="Folder with summary.json and RANK_output.json.", metavar="DIR", parser=local_file)
+    ],
     out: Annotated[
         str | None,
         typer.Option(help="Run directory to make; must not exist.", show_default="runs/<DIR's name>", metavar="RUN"),

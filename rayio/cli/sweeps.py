@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rayio.cli.files import local_file
 from rayio.cli.runs import Root, Source, Terminal
 
 
@@ -20,7 +21,8 @@ def sweep(
         ),
     ] = None,
     points: Annotated[
-        Path | None, typer.Option(help="File with the points, in place of lists: CSV or YAML.", metavar="FILE")
+        Path | None,
+        typer.Option(help="File with the points, in place of lists: CSV or YAML.", metavar="FILE", parser=local_file),
     ] = None,
     engine: Annotated[
         str, typer.Option(help="virtual (the virtual clock, all cores), or ray or local, one run after the other.")

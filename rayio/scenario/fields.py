@@ -219,6 +219,8 @@ def boolean() -> Reads:
 
 #: What stands before the host of an address, where people write passwords; they may hold anything.
 _CREDENTIALS = re.compile(r"://.*@")
+#: What follows an address, where links that are signed have their token.
+_QUERY = re.compile(r"(://[^?#\s]*[?#])\S*=\S*")
 #: Keys that are none of a scenario's, and of which the value is nobody's business.
 _SECRETS = re.compile(r"secret|password|token|credential|access_key", re.IGNORECASE)
 
@@ -240,7 +242,7 @@ def show(value: Any) -> str:
         case list() | tuple():
             shown = "[" + ", ".join(map(show, value)) + "]"
         case str():
-            value = _CREDENTIALS.sub("://***@", value)
+            value = _QUERY.sub(r"\1***", _CREDENTIALS.sub("://***@", value))
             shown = value if value and value.isprintable() and value == value.strip() else repr(value)
         case int() if value.bit_length() > 256:  # Python refuses to write very long ones
             shown = f"<a number of {value.bit_length()} bits>"

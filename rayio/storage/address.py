@@ -40,7 +40,8 @@ def join(base: str, address: str) -> str:
     if is_path(base):
         return str(path_of(base) / address)
     above = base if base.endswith("://") else base.rstrip("/")  # of nothing but a scheme, the slashes are no part
-    return f"{above}/{address}".rstrip("/")
+    below = "/".join(part for part in address.split("/") if part != ".")  # a store has no folder "."
+    return f"{above}/{below}".rstrip("/")
 
 
 def last_part(address: str) -> str:

@@ -14,6 +14,8 @@ from rayio.units import format_bytes
 SHOWN_POINTS = 40
 #: Different reasons of points that cannot be that are told in full; sweep.csv has each.
 SHOWN_REASONS = 3
+#: Characters that a swept value has room for, however narrow the terminal.
+SHORTEST_VALUE = 8
 
 
 def short_names(keys: Sequence[str]) -> list[str]:
@@ -64,6 +66,7 @@ def text(found: Sweep, width: int) -> str:
     points = shown(found)
     rows = [cells(found, point) for point in points]
     head = [*short_names(found.keys), *HEAD]
+    _shorten([head, *rows], len(found.keys), width)
     wide = [max(len(head[n]), *(len(row[n]) for row in rows)) for n in range(len(head) - 1)]
     lines = [_line(head, wide, width), *(_line(row, wide, width) for row in rows)]
     if (left := len(found.points) - len(points)) > 0:
@@ -77,6 +80,14 @@ def shown(found: Sweep) -> list[Point]:
         return found.points
     kept = [*{id(point): None for point in [*found.front, *found.points]}][:SHOWN_POINTS]
     return [point for point in found.points if id(point) in kept]
+
+
+def _shorten(rows: Sequence[list[str]], num_keys: int, width: int) -> None:
+    """Cut the swept values of a table so that its numbers fit beside them; sweep.csv has them whole."""
+    taken = 2 + sum(2 + max(len(row[n]) for row in rows) for n in range(num_keys, len(rows[0])))
+    most = max(SHORTEST_VALUE, (width - taken) // num_keys - 2) if num_keys else 0
+    for row in rows:
+        row[:num_keys] = [cell if len(cell) <= most else f"{cell[: most - 1]}…" for cell in row[:num_keys]]
 
 
 def _line(row: Sequence[str], wide: Sequence[int], width: int) -> str:

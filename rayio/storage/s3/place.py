@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,8 @@ from rayio.storage.stores import Settings
 
 #: Seconds to connect; a store that answers at all does so at once.
 CONNECT_SECONDS = 5
+#: What a signed link has in its query.
+_SIGNATURE = re.compile(r"\?.*(x-amz-|awsaccesskeyid|signature|token)[^&]*=", re.IGNORECASE)
 #: The region that S3 itself takes where nobody names one.
 REGION = "us-east-1"
 #: What tells the SDKs that credentials come from elsewhere than keys: a role of a pod, of a task.
@@ -134,6 +137,11 @@ def split(address: str) -> tuple[str, str]:
         raise StorageError(
             "an s3:// address has a bucket after its slashes and no credentials, which belong into the environment "
             "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY); write s3://bucket/prefix"
+        )
+    if _SIGNATURE.search(address):
+        raise StorageError(
+            "an s3:// address has a signature or a token in it, which would be stored with the run; credentials belong "
+            "into the environment (AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY); write s3://bucket/prefix"
         )
     if not bucket:
         raise StorageError(f"{address}: there is no bucket in it; write s3://bucket/prefix")
