@@ -220,7 +220,7 @@ def test_a_killed_checkpoint_writer_writes_its_shard_again(how: dict[str, Any], 
     saved = {"every": {"steps": 2}, "path": "ck", "model": {"bytes": "8 MB"}, "request_bytes": "64 KiB", **how}
     done, killer = killed_run(tmp_path, "checkpoint_writer", checkpoint=saved, loader__num_workers=1)
     assert killer.killed is not None
-    assert killer.killed.startswith("checkpoint_writer-0")
+    assert killer.killed.startswith("checkpoint_writer-")  # whichever of them Ray started first
     assert done.result["ledger"]["even"]
     files = [p for p in (tmp_path / "ck").rglob("*") if p.is_file()]
     assert len([p for p in files if p.suffix == ".bin"]) == 18 * number
