@@ -141,7 +141,7 @@ def test_a_batch_is_handed_out_only_when_pytorchs_window_has_room(tmp_path: Path
             assert waits[step - 4]["start_ns"] < handed_out[step] < taken[step - 4]
 
 
-def opened(root: Path, name: str, **overrides: Any) -> tuple[DataLoaderQueue, Plan]:
+def opened(root: Path, name: str, *, alone: bool = False, **overrides: Any) -> tuple[DataLoaderQueue, Plan]:
     """Make a rank's end of a DataLoader by itself."""
     plan = Plan(on_disk(with_torch(cluster__ranks_per_node=1, **overrides), root), modelled=False)
     kernel, recorder = WallKernel(), Recorder()
@@ -149,7 +149,7 @@ def opened(root: Path, name: str, **overrides: Any) -> tuple[DataLoaderQueue, Pl
     settings = Settings(plan.scenario.loader.num_workers, 2, False, False, True, name)
     reading = Reading(plan, 0, root, kernel.anchor, is_inline=plan.scenario.loader.num_workers == 0)
     return DataLoaderQueue(
-        reading, plan.steps_of(0), settings, recorder, "0", wiring.queue_env(0, evaluating=False)
+        reading, plan.steps_of(0), settings, recorder, "0", wiring.queue_env(0, evaluating=False), alone=alone
     ), plan
 
 
@@ -170,6 +170,43 @@ def test_batches_come_as_shared_tensors_however_workers_start(tmp_path: Path, na
         assert delivery.payload.nbytes == delivery.nbytes == plan.sampler().step_bytes(0, 0, step)
         assert delivery.payload.any()
     assert threading.active_count() <= began + 1
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_only_a_rank_that_is_alone_takes_batches_in_place_and_only_such_as_are_ready(
+    tmp_path: Path, alone: bool
+) -> None:
+    """Two changes of thread a step are what a bare loop does not pay; waiting must not stop the others of a process."""
+    queue, plan = opened(tmp_path, "fork", alone=alone, train__epochs=2, dataset__num_files=30, loader__num_workers=2)
+    steps = plan.steps_of(0)[0]
+    in_place: set[tuple[int, int]] = set()
+    take = queue._next
+
+    def noted(at: Where) -> Any:
+        if threading.current_thread() is threading.main_thread():
+            in_place.add((at.epoch, at.step))
+        return take(at)
+
+    async def all_batches() -> list[int]:
+        queue._next = noted  # type: ignore[method-assign]
+        taken = []
+        try:
+            for epoch in range(2):
+                assert not any(queue._batches.is_done(Where(0, epoch, step)) for step in range(steps))
+                for step in range(steps):
+                    for _ in range(2000 if step else 0):
+                        if queue._batches.is_done(Where(0, epoch, step)):
+                            break
+                        await asyncio.sleep(0.01)
+                    assert not queue._batches.is_done(Where(0, epoch, step + 4)), "beyond the window"
+                    taken.append((await queue.get(Where(0, epoch, step))).step)
+        finally:
+            await queue.close()
+        return taken
+
+    assert asyncio.run(all_batches()) == [*range(steps)] * 2
+    # an epoch's first take starts workers, its last ends them
+    assert in_place == ({(epoch, step) for epoch in range(2) for step in range(1, steps - 1)} if alone else set())
 
 
 def when_there_are_workers(act: Callable[[int], None], number: int = 4) -> threading.Thread:

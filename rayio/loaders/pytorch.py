@@ -117,7 +117,7 @@ class TorchLoader(Kind):
         def make(steps: tuple[int, ...], *, evaluating: bool) -> DataLoaderQueue:
             queue = None if reading.is_inline else wiring.queue_env(rank, evaluating=evaluating)
             name = f"{rank}-eval" if evaluating else str(rank)
-            made = DataLoaderQueue(reading, steps, settings, wiring.recorder, name, queue)
+            made = DataLoaderQueue(reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone)
             wiring.closing.append(made.close)
             return made
 
