@@ -29,6 +29,11 @@ def batch_id(rank: int, epoch: int, step: int) -> int:
     return rank << 42 | epoch << 30 | step
 
 
+def checkpoint_folder(epoch: int, step: int) -> str:
+    """Name the folder of the checkpoint that follows a step, below that of all checkpoints."""
+    return f"epoch-{epoch:04d}-step-{step:08d}"
+
+
 def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[np.int32]) -> NDArray[np.int64]:
     """Number batches as :func:`batch_id` does, -1 where one of the three is missing (negative)."""
     ids: NDArray[np.int64] = (rank.astype("int64") << 42) | (epoch.astype("int64") << 30) | step.astype("int64")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
 
-from rayio.errors import ScenarioError
+from rayio.errors import RayioError, ScenarioError
 
 T = TypeVar("T")
 
@@ -76,6 +77,26 @@ class Registry(Mapping[str, T], Generic[T]):
         if missing := [attribute for attribute in self._needs if not hasattr(thing, attribute)]:
             raise ScenarioError(f"{whose} cannot be used: it has no {' and no '.join(missing)}")
         return thing
+
+    @contextmanager
+    def answerable(self, name: str) -> Iterator[None]:
+        """Run what another package's entry does: an error that is not ours then names that package.
+
+        Raises:
+            ScenarioError: what it did raise something else.
+        """
+        try:
+            yield
+        except RayioError:
+            raise
+        except Exception as error:
+            if name in self._references or not (points := [one for one in self._installed() if one.name == name]):
+                raise
+            reason = " ".join(str(error).split()) or "no reason given"
+            raise ScenarioError(
+                f"{self.title} {name!r} of {_package(points[0])} failed: {type(error).__name__}: {reason}; "
+                "tell its authors, or use another"
+            ) from error
 
     def _made(self, thing: Any) -> T:
         made: T = thing() if self._makes and isinstance(thing, type) else thing

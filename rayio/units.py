@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from difflib import get_close_matches
 
@@ -28,6 +29,10 @@ class Dimension:
     example: str
     units: dict[str, Decimal]
     shown: tuple[str, ...]
+    #: The most that a scenario may say, and the least that is not 0: beyond, no clock or counter of 64 bits holds what
+    #: follows from it.
+    most: float
+    least: float = 0.0
 
     @property
     def base(self) -> str:
@@ -49,6 +54,16 @@ class Dimension:
         if not 0 <= result < math.inf:
             raise ValueError(f"{self.name} must be 0 or more and finite, such as {self.example}")
         return result
+
+    def bounded(self, value: Written) -> float:
+        """Convert as :meth:`parse` does what a scenario says.
+
+        Raises:
+            ValueError: one sentence; also where it is more than a scenario may say.
+        """
+        if (number := self.parse(value)) > self.most:
+            raise ValueError(f"must be at most {self.exact(self.most)}")
+        return number
 
     def _split(self, value: Written) -> tuple[Decimal, str]:
         if isinstance(value, str):
@@ -92,13 +107,36 @@ def _scaled(base: str, suffix: str = "") -> dict[str, Decimal]:
 _BITS = {f"{p}bit/s": Decimal(10) ** n / 8 for p, n in {"M": 6, "G": 9, "T": 12}.items()}
 _SECONDS = {"s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "ns": "1e-9", "min": "60", "h": "3600"}
 
-BYTES = Dimension("bytes", '"4 MiB" or "146.6 MB"', _scaled("B"), ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB"))
+BYTES = Dimension(
+    "bytes", '"4 MiB" or "146.6 MB"', _scaled("B"), ("TiB", "TB", "GiB", "GB", "MiB", "MB", "KiB", "kB"), 2.0**62
+)
 SECONDS = Dimension(
-    "times", '"250 ms" or "1.5 s"', {u: Decimal(w) for u, w in _SECONDS.items()}, ("s", "ms", "us", "ns")
+    "times", '"250 ms" or "1.5 s"', {u: Decimal(w) for u, w in _SECONDS.items()}, ("s", "ms", "us", "ns"), 1e9
 )
 RATE = Dimension(
-    "rates", '"12 GB/s" or "800 MiB/s"', _scaled("B", "/s") | _BITS, ("TB/s", "GB/s", "GiB/s", "MB/s", "MiB/s", "kB/s")
+    "rates",
+    '"12 GB/s" or "800 MiB/s"',
+    _scaled("B", "/s") | _BITS,
+    ("TB/s", "GB/s", "GiB/s", "MB/s", "MiB/s", "kB/s"),
+    1e18,
+    1.0,
 )
+
+
+def parse_moment(text: str) -> int:
+    """Convert a time of day such as 2024-09-02T13:34:44.2 to ns since 1970; without a zone it is UTC.
+
+    Raises:
+        ValueError: one sentence: it is no time, or none of the years that 64 bits of ns have room for.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("expected a time like 2024-09-02T13:34:44.2") from None
+    if not 1970 <= moment.year < 2200:
+        raise ValueError("expected a time between 1970 and 2200")
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
 
 
 def _parse(dimension: Dimension, value: Written) -> float:

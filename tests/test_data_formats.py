@@ -20,7 +20,7 @@ from rayio.data.formats.runs import by_file
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
-from rayio.errors import DataError, StorageError
+from rayio.errors import DataError
 from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.distribution import Constant, Distribution, Uniform
 from rayio.scenario.fields import Section
@@ -315,11 +315,13 @@ def test_a_missing_file_is_named_with_the_sample_that_is_missed(form: Format, tm
 
 
 @every_format
-def test_a_folder_in_a_files_place_is_a_storage_error(form: Format, tmp_path: Path) -> None:
+def test_a_folder_in_a_files_place_is_told(form: Format, tmp_path: Path) -> None:
     layout = dataset(tmp_path, form)
     (tmp_path / layout.path(2)).unlink()
     (tmp_path / layout.path(2)).mkdir()
-    with pytest.raises(StorageError, match="a folder is in the place of this file"):
+    with pytest.raises(
+        DataError, match=r"sample 7 \(row 1\): it is a folder, not a file; put a regular file in its place"
+    ):
         read(form, counted_opener(PosixStore(tmp_path), Asked()), layout, batch_of(layout, [7]))
 
 
@@ -435,4 +437,4 @@ def test_the_short_look_at_an_npz_accepts_what_we_write_and_else_only_what_the_l
     changed[data.draw(st.integers(0, len(changed) - 1))] ^= data.draw(st.integers(1, 255))
     stream = io.BytesIO(changed[: data.draw(st.integers(0, len(changed)))])
     if npz._is_plain(stream, (2, 30)):
-        assert npz._find_rows(stream, Place("x", 0, 0), (2, 30)) == ROWS
+        assert npz._find_rows(stream, Place("x", 0, 0), "x.npy", "|u1", (2, 30)) == ROWS

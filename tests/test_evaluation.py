@@ -210,7 +210,7 @@ def test_the_phase_is_a_scenario_that_the_formulas_know() -> None:
         ({"eval": {"num_files": 1}}, "dataset.eval.num_files=1: too few for 2 ranks"),
         ({"eval": {"sample_bytes": 15}}, "dataset.eval.sample_bytes=15 B: must be at least 16 B"),
         ({"eval": {"path": "data"}}, "dataset.eval.path=data: must be modelled if and only if dataset.path=model://sm"),
-        ({"eval": {"path": "d/"}, "dataset__path": "d"}, "dataset.eval.path=d/: is the folder of the training dataset"),
+        ({"eval": {"path": "d/"}, "dataset__path": "d"}, "dataset.eval.path=d/: is the folder of dataset.path=d;"),
         ({"every": {"steps": 1}, "train__epochs": 4000}, "48000 evaluations and train.epochs=4000 are 52000"),
     ],
 )

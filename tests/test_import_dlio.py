@@ -55,6 +55,11 @@ def entry(rank: int, blocks: int = 1) -> dict[str, Any]:
     }
 
 
+def bomb() -> str:
+    """Nine lines that stand for a billion values."""
+    return "a0: &a0 [1]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10))
+
+
 def write(folder: Path, name: str, value: object) -> None:
     (folder / name).write_text(json.dumps(value))
 
@@ -320,6 +325,22 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a time that is none": (
         lambda f: changed(f, "summary.json", lambda v: v.update(start="yesterday")),
         "summary.json: start is yesterday; expected a time like",
+    ),
+    "the year 1": (
+        lambda f: changed(f, "summary.json", lambda v: v.update(start="0001-01-01T00:00:00+23:00")),
+        "summary.json: start is 0001-01-01T00:00:00+23:00; expected a time between 1970 and 2200",
+    ),
+    "the year 9999": (
+        lambda f: changed(f, "per_epoch_stats.json", lambda v: v["2"]["block1"].update(end="9999-12-31T23:59:59")),
+        "per_epoch_stats.json: epoch 2 block1: end is 9999-12-31T23:59:59; expected a time between 1970 and 2200",
+    ),
+    "nested too deeply": (
+        lambda f: (f / "per_epoch_stats.json").write_text("[" * 100_000),
+        "per_epoch_stats.json: is damaged: it is nested too deeply",
+    ),
+    "a bomb for a configuration": (
+        lambda f: (f / "config.yaml").write_text(bomb()),
+        "config.yaml: is damaged: more than 10000 values, aliases counted as what they stand for",
     ),
     "no block": (
         lambda f: changed(f, "per_epoch_stats.json", lambda v: v["1"].pop("block1")),

@@ -193,6 +193,28 @@ def test_a_package_that_cannot_be_used_is_named_with_its_error(toy: Path, monkey
     assert "chunk" in json_schema()["$defs"]["Dataset"]["properties"]
 
 
+FAILING = """\
+from rayio_toy.format import ToyFormat
+
+class Failing(ToyFormat):
+    def contradictions(self, scenario):
+        yield from scenario.no_such_section
+"""
+
+
+def test_a_package_whose_kind_fails_as_it_is_asked_is_named(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (toy / "failing").mkdir()
+    points = '[project.entry-points."rayio.format"]\nfailing = "failing_format:Failing"\n'
+    (toy / "failing.toml").write_text(f'[project]\nname = "rayio-failing"\nversion = "0.4"\n{points}')
+    (toy / "failing_format.py").write_text(FAILING)
+    monkeypatch.syspath_prepend(str(toy))
+    monkeypatch.syspath_prepend(installed(toy / "failing", toy / "failing.toml"))
+    said = complaint(USED.replace("format: toy", "format: failing"))
+    assert "format 'failing' of package rayio-failing 0.4 failed: AttributeError: " in said
+    assert "no_such_section" in said
+    assert said.endswith("; tell its authors, or use another")
+
+
 #: A scenario of each kind of section, to put kinds into.
 PLAIN: dict[str, Any] = {
     "name": "plain",

@@ -175,7 +175,15 @@ def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override
     ],
 )
 def test_what_is_documented_and_not_built_is_refused_as_such_and_never_ignored(override: str, said: str) -> None:
-    assert complaint("unet3d-small", override) == f"unet3d-small.yaml: override: not yet: {said or override}"
+    line = complaint("unet3d-small", override)
+    assert line.partition("; there is ")[0] == f"unet3d-small.yaml: override: not yet: {said or override}"
+
+
+def test_what_is_not_built_is_refused_with_what_is() -> None:
+    assert complaint("unet3d-small", "dataset.format=jpeg") == (
+        "unet3d-small.yaml: override: not yet: dataset.format=jpeg; there is npz, hdf5, tfrecord or parquet"
+    )
+    assert complaint("unet3d-small", "storage.cache=[{tier: ram}]").endswith("; there is none")
 
 
 @pytest.mark.parametrize(

@@ -303,11 +303,11 @@ def test_a_mutant_that_loads_is_written_and_read_back_the_same() -> None:
         ("x: " + ":".join(["59"] * 500) + ".5", "x.yaml: not YAML: a number or date that cannot be"),
         ("x: 0x" + "f" * 20_000, "x=<a number of 80000 bits>: no such key"),
         ("extends: " + "x" * 5_000, "extends=xxx"),
-        ("extends: /dev/zero", "/dev/zero: is larger than 256 KiB"),
+        ("extends: /dev/zero", "/dev/zero: cannot be read: it is a device, not a file"),
         ("? '\u202e'\n: 1", "'\\u202e'=1: no such key"),
         ("extends: unet3d-small\nseed: 99999999999999999999", "seed=99999999999999999999: must be at most 92233720"),
         ("extends: unet3d-small\ntrain: {compute: 1e300}",
-         "train.compute=1e+300 s: 60 steps take 6e+301 s; at most 4.61e+09 s"),
+         "train.compute=1e300: must be at most 1000000000 s"),
     ],
 )  # fmt: skip
 def test_what_the_mutants_found_is_refused_in_these_words(text: str, said: str) -> None:

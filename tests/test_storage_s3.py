@@ -377,7 +377,11 @@ def test_credentials_of_a_profile_are_found_and_told_to_nobody(
         ("s3:///prefix", {}, "there is no bucket in it"),
         (f"s3://{KEY}:{SECRET}@bucket/prefix", {}, "no credentials, which belong into the environment"),
         ("s3://b", {"endpoint": f"http://{KEY}:{SECRET}@host"}, "a user or a password"),
-        ("s3://b", {"endpoint": "localhost:9000"}, "is no endpoint of a store; write http://host:port"),
+        (
+            "s3://b",
+            {"endpoint": "localhost:9000"},
+            "storage.endpoint='localhost:9000' is no address of a service; write http://host:port",
+        ),
         ("s3://b", {"endpoint": f"http://host/?token={SECRET}"}, "has a query in it"),
         (f"s3://b/x?X-Amz-Credential=a&X-Amz-Signature={SECRET}", {}, "has a signature or a token in it"),
         ("s3://b/x/../y", {}, r"cannot have the parts \. and \.\."),

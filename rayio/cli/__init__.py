@@ -141,7 +141,7 @@ def _usage(error: Exception) -> int:
     """Say what is wrong with the command line, and which command's help knows better."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "rayio"
-    message = getattr(error, "format_message", error.__str__)()
+    message = getattr(error, "format_message", error.__str__)().replace("Value error, ", "")
     if message and not type(error).__name__.startswith("NoArgs"):
         _say(f"{message} (see {command} --help)")
     elif context is not None:

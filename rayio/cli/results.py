@@ -49,12 +49,13 @@ def _compared(path: str) -> Compared:
 
     from rayio import session
     from rayio.analyze.compare import Compared
+    from rayio.scenario.source import UNREADABLE, plain
 
     run = session.Run.open(path)
     result, text = run.result, run.directory.scenario
     try:
-        scenario = yaml.safe_load(text) if text else {}
-    except (yaml.YAMLError, ValueError, RecursionError):
+        scenario = plain(text) if text else {}
+    except (yaml.YAMLError, *UNREADABLE):
         scenario = None
     if not isinstance(scenario, dict):
         raise ScenarioError(f"{path}/scenario.yaml is not a scenario: the file is damaged; restore or remove it")

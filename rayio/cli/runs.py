@@ -82,7 +82,7 @@ class Terminal(Reporter):
         """Show how far the generation is."""
         seconds = max(time.monotonic() - self._began, 1e-9)
         self.live(
-            f"generating: {files}/{of_files} files · {format_bytes(nbytes)} of about {format_bytes(of_bytes)} · "
+            f"generating: {files}/{of_files} files · {format_bytes(nbytes)} of {format_bytes(of_bytes)} · "
             f"{format_bytes(nbytes / seconds)}/s"
         )
 
@@ -192,6 +192,9 @@ def generate(
     threads: Annotated[
         int | None, typer.Option(min=1, help="Files written at a time.", show_default="one per CPU, up to 8")
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Read every sample of it, and check it against its checksum.")
+    ] = False,
 ) -> None:
     """Make a scenario's dataset, resume making it, or check the one that is there.
 
@@ -199,7 +202,7 @@ def generate(
     """
     from rayio import session
 
-    session.generate(source, overrides or (), root=root, threads=threads, reporter=Terminal())
+    session.generate(source, overrides or (), root=root, threads=threads, verify=verify, reporter=Terminal())
 
 
 def report(
@@ -234,7 +237,7 @@ def report(
             print(f"\n  the run ended with exit code {done.exit_code}: {why}")
         sys.stdout.flush()
     if html:
-        build.attempt(path, Terminal().say, out, window=chosen, simulate=simulate)
+        build.attempt(path, Terminal().say, out, window=chosen, simulate=simulate, is_asked=True)
     _ = done.result  # of a run that broke off before it had one, this says so
 
 

@@ -13,7 +13,7 @@ from rayio.cluster.group import ActorGroup
 from rayio.interrupts import uninterrupted
 from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.plan import Plan
-from rayio.pipeline.wiring import loader_of
+from rayio.pipeline.wiring import check_loader
 from rayio.trace.clocks import Anchor, drifts
 
 
@@ -31,7 +31,7 @@ class RayEngine:
 
     def prepare(self) -> None:
         """See ``rayio.pipeline.engine.Engine``; starts a local Ray where there is no cluster to use."""
-        loader_of(self.plan).check(self.plan)
+        check_loader(self.plan)
         say = self.site.reporter.say
         is_there = self.site.address or os.environ.get("RAY_ADDRESS")
         say("connecting to Ray" if is_there else "starting a local Ray")

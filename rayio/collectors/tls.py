@@ -7,6 +7,7 @@ import ssl
 from pathlib import Path
 from typing import NamedTuple
 
+from rayio import regular
 from rayio.errors import ExportError
 
 #: Seconds for a connection that only finds out what is wrong, and as many for what the server says of the client.
@@ -69,6 +70,7 @@ def context(files: Files) -> ssl.SSLContext:
     certificate, client, key = files
     for file in filter(None, files):
         try:
+            regular.check(file.value)
             with Path(file.value).open("rb"):
                 pass
         except OSError as error:

@@ -17,7 +17,7 @@ import numpy as np
 
 from rayio import storage
 from rayio.data import manifest
-from rayio.data.formats import FORMATS, Format
+from rayio.data.formats import FORMATS, Format, check_labels
 from rayio.data.layout import FILES_PER_FOLDER, Layout
 from rayio.errors import DataError, StorageError
 from rayio.storage.counted import Asked
@@ -25,8 +25,8 @@ from rayio.storage.real import counted_opener
 from rayio.storage.stores import DEFAULTS, Settings, Store
 from rayio.units import format_bytes
 
-#: Called with (files, bytes) that were just finished, in the caller's thread.
-Progress = Callable[[int, int], None]
+#: Called with the files and bytes on disk that are finished so far, and of how many, in the caller's thread.
+Progress = Callable[[int, int, int, int], None]
 
 #: Work handed to a thread at once ends at either.
 SHARD_FILES = 64
@@ -109,7 +109,7 @@ def verify(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Read every sample of a finished dataset and check its id and checksum.
+    """Read every sample of a finished dataset and check its id, checksum and label.
 
     Raises:
         DataError: the first file that is missing, truncated, corrupted or of another dataset.
@@ -198,6 +198,7 @@ def _verify_file(layout: Layout, form: Format, store: Store, number: int) -> Non
     for first in range(0, layout.samples_per_file, many):
         batch = layout.whole_file(number, first, min(first + many, layout.samples_per_file))
         form.read(counted_opener(store, Asked()), layout, batch, np.empty(batch.total_bytes, np.uint8))
+    check_labels(form, counted_opener(store, Asked()), layout, number)
 
 
 def _side_by_side(
@@ -215,10 +216,11 @@ def _side_by_side(
 
     with ThreadPoolExecutor(threads or min(os.cpu_count() or 1, MAX_THREADS), "rayio-data") as pool:
         try:
+            finished, of_bytes = (0, 0), sum(size for _, size in files)
             for done in as_completed([pool.submit(finish, shard) for shard in _shards(files)]):
-                finished = done.result()
+                finished = (finished[0] + done.result()[0], finished[1] + done.result()[1])
                 if progress is not None:
-                    progress(*finished)
+                    progress(*finished, len(files), of_bytes)
         except BaseException:
             stop.set()
             pool.shutdown(cancel_futures=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
+from rayio import strict_json
 from rayio.data.layout import Layout
 from rayio.errors import DataError
 from rayio.storage.stores import Store
@@ -103,7 +104,7 @@ def find(store: Store) -> Manifest | None:
             )
         return None
     try:
-        return _parse(json.loads(text.decode()))
+        return _parse(strict_json.loads(text))
     except (ValueError, TypeError, KeyError) as error:
         told = f"{store.full(NAME)}: not a manifest that this version reads ({error}); delete the folder"
         raise DataError(told) from error

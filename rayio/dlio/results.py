@@ -13,7 +13,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +20,11 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from rayio import regular, strict_json
 from rayio.errors import DataError
 from rayio.scenario.fields import show
+from rayio.scenario.source import UNREADABLE, UnfitError, plain
+from rayio.units import parse_moment
 
 Floats = NDArray[np.float64]
 
@@ -104,6 +106,7 @@ def read(folder: Path) -> Results:
         raise DataError(f"{folder} is not a folder; name the one that holds {_SUMMARY}")
     summary = _load(folder, _SUMMARY, "")
     stats = _load(folder, _STATS, "")
+    config = _config(folder)
     world_size = _whole(summary, "num_accelerators")
     epochs = _whole(summary, "epochs") if "epochs" in summary else len(stats)
     _ranks(folder, world_size)
@@ -124,7 +127,7 @@ def read(folder: Path) -> Results:
     results = Results(
         folder=folder,
         summary=summary,
-        config=_config(folder),
+        config=config,
         world_size=world_size,
         epochs=epochs,
         start_ns=min([_moment(summary, "start", _SUMMARY), *(block.start_ns for block in blocks)]),
@@ -140,7 +143,9 @@ def read(folder: Path) -> Results:
 def _load(folder: Path, name: str, whose: str) -> dict[str, Any]:
     path = folder / name
     try:
-        value = json.loads(path.read_bytes())
+        value = strict_json.loads(
+            regular.read_bytes(path), any_number=True
+        )  # DLIO writes NaN for what it did not measure
     except FileNotFoundError:
         inside = sorted(found.parent for found in folder.glob(f"*/{_SUMMARY}"))
         hint = f"; there are results in {inside[0]}" if inside else ""
@@ -152,8 +157,8 @@ def _load(folder: Path, name: str, whose: str) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         what = "is truncated" if error.pos >= len(error.doc.rstrip()) - 1 else "is damaged"
         raise DataError(f"{path}{whose}: {what}: no JSON from line {error.lineno}, column {error.colno}") from None
-    except (ValueError, RecursionError):
-        raise DataError(f"{path}{whose}: is damaged: not JSON") from None
+    except ValueError as error:
+        raise DataError(f"{path}{whose}: is damaged: {error}; restore it") from None
     if not isinstance(value, dict):
         raise DataError(f"{path}{whose}: holds {type(value).__name__}, expected an object")
     return value
@@ -284,21 +289,22 @@ def _moment(entry: Mapping[str, Any], key: str, where: str) -> int:
     if text is None:
         raise DataError(f"{where}: has no {key}: the run broke off, or the file is damaged")
     try:
-        moment = datetime.fromisoformat(str(text))
-    except ValueError:
-        raise DataError(f"{where}: {key} is {show(text)}; expected a time like 2024-09-02T13:34:44.2") from None
-    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000_000 + since.microseconds * 1_000
+        return parse_moment(str(text))
+    except ValueError as error:
+        raise DataError(f"{where}: {key} is {show(text)}; {error}") from None
 
 
 def _config(folder: Path) -> dict[str, Any]:
     """The workload that was run, where its configuration lies beside the results; else nothing."""
     for path in (folder / "config.yaml", folder / ".hydra_config" / "config.yaml"):
-        if path.is_file():
+        if path.exists():
             try:
-                value = yaml.safe_load(path.read_text(encoding="utf-8"))
-            except (OSError, ValueError, yaml.YAMLError, RecursionError):
+                value = plain(regular.read_bytes(path).decode())
+            except OSError as error:
+                raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+            except UnfitError as error:
+                raise DataError(f"{path}: is damaged: {error.problem}; repair or remove it") from None
+            except (yaml.YAMLError, *UNREADABLE):
                 raise DataError(f"{path}: is damaged: not YAML; repair or remove it") from None
             workload = value.get("workload", value) if isinstance(value, dict) else None
             if not isinstance(workload, dict):

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +23,7 @@ from rayio.export.select import step_keys
 from rayio.export.spans import KINDS, Ints, Resource, Spans, Texts, Unsigned, group_numbers, halves, joined, numbered
 from rayio.trace.ids import span_ids, trace_id, trace_ids
 from rayio.trace.span import COLUMNS
+from rayio.units import parse_moment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,13 +36,19 @@ def run_key(info: dict[str, Any]) -> str:
 
 
 def epoch_ns(info: dict[str, Any]) -> int:
-    """When the run's clock was at zero, in ns since 1970: the virtual clock starts when the simulation did."""
+    """When the run's clock was at zero, in ns since 1970: the virtual clock starts when the simulation did.
+
+    Raises:
+        StorageError: run.json has no time there.
+    """
     if info.get("engine") != "virtual":
         return 0
-    try:
-        return int(datetime.fromisoformat(info["started"]).timestamp()) * 1_000_000_000
-    except (KeyError, TypeError, ValueError):
+    if (started := info.get("started")) is None:
         return 0
+    try:
+        return parse_moment(str(started)) // 1_000_000_000 * 1_000_000_000
+    except ValueError as error:
+        raise StorageError(f"run.json: started is {str(started)[:40]!r}; {error}: the file is damaged") from None
 
 
 def spans_of(table: pa.Table, run: str, shift_ns: int = 0, *, has_batches: bool | None = None) -> Spans:

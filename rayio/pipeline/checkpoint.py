@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rayio.pipeline.env import Shard
 from rayio.pipeline.schedule import Schedule
-from rayio.place import Where
+from rayio.place import Where, checkpoint_folder
 from rayio.scenario import derive
 from rayio.scenario.model import Checkpoint, Scenario
 
@@ -34,5 +34,5 @@ class Checkpointing:
 
     def _shard(self, due: int, writer: int) -> Shard:
         epoch, step = self.schedule.step(due)
-        path = f"epoch-{epoch:04d}-step-{step:08d}/{self.section.writers.file_name(writer)}"
+        path = f"{checkpoint_folder(epoch, step)}/{self.section.writers.file_name(writer)}"
         return Shard(path, self.sizes[writer], self.section.request_bytes, self.section.fsync, writer)

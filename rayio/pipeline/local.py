@@ -15,7 +15,7 @@ from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.recording import Recording, bounded, threads_note
-from rayio.pipeline.wiring import loader_of
+from rayio.pipeline.wiring import check_loader
 from rayio.trace.recorder import Recorder
 
 
@@ -86,7 +86,7 @@ class LocalEngine:
 
     def prepare(self) -> None:
         """See ``rayio.pipeline.engine.Engine``: there is nothing to reach."""
-        loader_of(self.plan).check(self.plan)
+        check_loader(self.plan)
 
     def run(self, watch: Watch) -> None:
         """See ``rayio.pipeline.engine.Engine``."""

@@ -22,6 +22,9 @@ from rayio.pipeline.kernel import Work
 
 T = TypeVar("T")
 
+#: Where the virtual clock ends: spans have their times in 64 bits.
+MAX_NS = 1 << 62
+
 
 class DeadlockError(RunError):
     """Every role waits and no timer is set: nothing can ever happen again."""
@@ -188,6 +191,10 @@ class VirtualKernel:
                 task = due.popleft()
             elif times:
                 self.time = now = heappop(times)
+                if now > MAX_NS:
+                    raise RunError(
+                        "the virtual clock came to 146 years, which is all it has: a time drawn was too long"
+                    )
                 woken = sleepers.pop(now)
                 if type(woken) is list:
                     due.extend(woken)

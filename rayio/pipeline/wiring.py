@@ -68,6 +68,16 @@ class LoaderKind(Protocol):
         """Make the queue that delivers a rank its batches; what must be ended later goes into ``wiring.closing``."""
 
 
+def check_loader(plan: Plan) -> None:
+    """Let the kind of loader refuse a plan that cannot run for real here.
+
+    Raises:
+        ScenarioError: it cannot; or the kind, which another package brought, raised something.
+    """
+    with LOADERS.answerable(plan.scenario.loader.kind):
+        loader_of(plan).check(plan)
+
+
 def loader_of(plan: Plan) -> LoaderKind:
     """The kind of loader that a plan's scenario asks for."""
     kind: LoaderKind = LOADERS[plan.scenario.loader.kind]

@@ -18,6 +18,7 @@ from rayio.results.run_result import RunResult
 from rayio.scenario import derive
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
+from rayio.scenario.source import UNREADABLE, plain
 from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -125,8 +126,8 @@ def scenario_of(directory: RunDirectory) -> Scenario:
         why = "the run broke off before it began" if broke_off else "there is no run to explain by it"
         raise ScenarioError(f"{directory.address} has no scenario.yaml: {why}")
     try:
-        said = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError):
+        said = plain(text)
+    except (yaml.YAMLError, *UNREADABLE):
         raise ScenarioError(f"{directory.address}/scenario.yaml is not YAML: the file is damaged") from None
     if not isinstance(said, dict):
         raise ScenarioError(f"{directory.address}/scenario.yaml is not a scenario: the file is damaged")

@@ -20,6 +20,10 @@ from rayio.units import parse_seconds
 NAME = "report.html"
 
 
+class UnwrittenError(StorageError):
+    """A report could not be written where it was to be; the run is as well as it was."""
+
+
 def report(
     path: str | Path,
     out: str | Path | None = None,
@@ -47,39 +51,51 @@ def write(
     the virtual engine live the run again, to say what would change it; None does so where that takes a second or two.
 
     Raises:
-        StorageError: no run is there, it cannot be read, or the file cannot be written.
+        StorageError: no run is there, it cannot be read, or nothing of it can be shown any more and a report is there.
+        UnwrittenError: the file cannot be written.
         ScenarioError: the run was over before the window begins.
     """
     target = str(out) if out is not None else join(directory.address, NAME)
     if out is not None and is_path(target) and os.path.isdir(path_of(target)):  # noqa: PTH112 (a name that no file can have is none)
         raise StorageError(f"--out {target} is a folder; name a file, such as {join(target, NAME)}")
-    content = page(Content.of(directory, window, simulate)).encode()
-    store = directory.store
+    found = Content.of(directory, window, simulate)
+    store = directory.store if out is None else storage.open(parent(target))
+    trace = None if found.result is None else found.result.trace
+    is_lost = bool(directory.lost_files or (trace is not None and trace.stored))
+    if found.is_empty and is_lost and store.size(last_part(target)) is not None:
+        raise StorageError(f"{target} stays as it is, there is nothing to show in its place: {found.trouble[-1]}")
+    content = page(found).encode()
     try:
         if out is not None:
-            store = storage.open(parent(target))
             store.prepare("writing there")
         store.write(last_part(target), lambda file: file.write(content), doing="writing the report")
     except StorageError as error:
-        raise told(error, "cannot write", "--out") from None
+        raise UnwrittenError(str(told(error, "cannot write", "--out"))) from None
     return target
 
 
 def attempt(
-    run: str | Path | RunDirectory, say: Callable[[str], None], out: str | Path | None = None, **how: Any
+    run: str | Path | RunDirectory,
+    say: Callable[[str], None],
+    out: str | Path | None = None,
+    *,
+    is_asked: bool = False,
+    **how: Any,
 ) -> None:
     """Write a report (see :func:`write`) and say where it is; in the run directory, failing to write it is only said.
 
-    A run is well without its page, and may lie where nothing can be written.
+    A run is well without its page, and may lie where nothing can be written. Where the report is what was asked for
+    (``is_asked``), a run of which nothing can be shown is an error.
 
     Raises:
-        RayioError: a file or a window was asked for, and cannot be.
+        RayioError: a file or a window was asked for, or the report itself, and cannot be.
     """
     try:
         directory = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
         say(f"report: {shown(write(directory, out, **how))}")
     except RayioError as error:
-        if out is not None or how.get("window") is not None:
+        is_unread = is_asked and not isinstance(error, UnwrittenError)
+        if out is not None or how.get("window") is not None or is_unread:
             raise
         say(f"no report: {error}")
     except Exception as error:

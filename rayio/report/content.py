@@ -44,6 +44,11 @@ class Content:
     #: Whether the run was lived again; False when that would have taken long.
     is_simulated: bool
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is not even a rank's life to show; then the last of ``trouble`` says why."""
+        return self.begin == self.end
+
     @classmethod
     def of(
         cls, directory: RunDirectory, wanted: tuple[float, float] | None = None, simulate: bool | None = None

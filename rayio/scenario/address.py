@@ -11,12 +11,18 @@ from rayio.storage.address import POSIX, scheme_of
 
 #: A dataset path with this prefix has no bytes anywhere: the model of storage serves it.
 MODELLED = "model://"
+#: Bytes of a path and of a part of it: file systems have no more, and files in it have names of their own.
+MAX_PATH, MAX_PART = 3000, 255
 
 
 def _path(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise RefusedError("must be a path, not empty")
     scheme = scheme_of(value)
+    if "\0" in value:
+        raise RefusedError("has a character that no path can have")
+    if len(value.encode()) > MAX_PATH or any(len(part.encode()) > MAX_PART for part in value.split("/")):
+        raise RefusedError(f"is too long: {MAX_PART} bytes are the most of a folder's name, {MAX_PATH} of all")
     if value.startswith(MODELLED):
         return value
     if scheme in STORAGES.later:

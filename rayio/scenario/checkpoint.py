@@ -10,7 +10,10 @@ from rayio.scenario.address import Path
 from rayio.scenario.every import Every
 from rayio.scenario.fields import Bytes, Flag, Rate, Section
 from rayio.scenario.writers import AnyWriters, RankZero
-from rayio.units import RATE
+from rayio.units import BYTES, RATE
+
+#: Requests that writing one state may take: each is planned before it is made.
+MAX_REQUESTS = 1 << 22
 
 
 class ModelState(Section):
@@ -39,6 +42,14 @@ class Checkpoint(Section):
     )
     fsync: Flag = Field(True, description="Whether files are forced to the device before a checkpoint counts as done.")
     request_bytes: Bytes = Field(4 << 20, description="Bytes per write request.")
+
+    def contradictions(self) -> Iterator[str]:
+        """More requests for a file than can be counted one by one."""
+        if (requests := -(-self.model.bytes // self.request_bytes)) > MAX_REQUESTS:
+            yield (
+                f"checkpoint.request_bytes={BYTES.exact(self.request_bytes)}: checkpoint.model.bytes="
+                f"{BYTES.exact(self.model.bytes)} take {requests} requests; at most {MAX_REQUESTS} are possible"
+            )
 
     def idle(self) -> Iterator[str]:
         """A rate of copying where nothing is copied."""

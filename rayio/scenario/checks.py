@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
 
 from rayio.errors import ScenarioError
-from rayio.place import MAX_EPOCHS, MAX_RANKS, MAX_STEPS
-from rayio.scenario import derive, evaluation
+from rayio.place import MAX_RANKS, MAX_STEPS
+from rayio.scenario import apart, derive, duration, evaluation
 from rayio.scenario.address import MODELLED
 from rayio.scenario.choice import Choosing
 from rayio.scenario.decode import Work
@@ -15,6 +16,11 @@ from rayio.scenario.fields import Section, show
 from rayio.scenario.kind import Kind
 from rayio.scenario.model import Scenario
 from rayio.units import format_bytes
+
+T = TypeVar("T")
+
+#: Roles of a run: on the virtual clock they share a process, and take about 10 KiB each.
+MAX_ROLES = 1 << 20
 
 RATE_IS_MISSING = "give loader.decode.rate, the bytes per second of one worker"
 
@@ -51,12 +57,20 @@ def sections(scenario: Scenario) -> list[Section]:
     return [value for _, value in scenario if isinstance(value, Section)]
 
 
-def kinds(scenario: Scenario) -> Iterator[Kind]:
-    """The kinds that the sections of a scenario chose by name, as far as they have something to say."""
+def of_kinds(scenario: Scenario, ask: Callable[[Kind], Iterable[T]]) -> list[T]:
+    """What the kinds that the sections of a scenario chose by name answer, as far as they have something to say.
+
+    Raises:
+        ScenarioError: one that another package brought raised something; the line names the package.
+    """
+    answers: list[T] = []
     for section in sections(scenario):
         for choice in section.choices if isinstance(section, Choosing) else ():
-            if isinstance(kind := choice.registry[getattr(section, choice.key)], Kind):
-                yield kind
+            name = getattr(section, choice.key)
+            if isinstance(kind := choice.registry[name], Kind):
+                with choice.registry.answerable(name):
+                    answers += ask(kind)
+    return answers
 
 
 def contradictions(scenario: Scenario) -> Iterator[str]:
@@ -70,6 +84,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     share = derive.samples_per_rank(scenario)[0]
     if ranks > MAX_RANKS:
         yield f"{who}: {ranks} ranks; at most {MAX_RANKS} are possible"
+    elif (roles := derive.num_roles(scenario)) > MAX_ROLES:
+        yield (
+            f"loader.num_workers={loader.num_workers}: {who} and their readers, queues and writers are {roles} roles, "
+            f"each of which takes some KiB of memory; at most {MAX_ROLES} are possible"
+        )
     elif samples > derive.MAX_SAMPLES:
         yield f"{files}: {samples} samples; at most {derive.MAX_SAMPLES} are possible"
     elif share < 1:
@@ -82,12 +101,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         )
     for section in sections(scenario):
         yield from section.contradictions()
-    for kind in kinds(scenario):
-        yield from kind.contradictions(scenario)
-    if loader.batch_size > derive.MAX_BATCH:
-        yield f"loader.batch_size={loader.batch_size}: a rank may have at most {derive.MAX_BATCH} samples a step"
-    if train.epochs > MAX_EPOCHS:
-        yield f"train.epochs={train.epochs}: at most {MAX_EPOCHS} are possible"
+    yield from of_kinds(scenario, lambda kind: kind.contradictions(scenario))
     if (steps := derive.steps_per_epoch(scenario)) > MAX_STEPS:
         yield f"train.steps={show(train.steps)}: {steps} steps per epoch; at most {MAX_STEPS} are possible"
     if train.stragglers is not None and (named := max(train.stragglers.ranks)) >= ranks:
@@ -113,9 +127,12 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if not derive.ideal_seconds(scenario) <= derive.MAX_SECONDS:
         long = f"{derive.total_steps(scenario)} steps take {derive.ideal_seconds(scenario):.3g} s"
         yield f"train.compute={train.compute.expected:.3g} s: {long}; at most {derive.MAX_SECONDS:.3g} s are possible"
+    else:
+        yield from duration.refusals(scenario)
     if dataset.is_modelled and loader.payload == "real":
         yield f"loader.payload=real: dataset.path={dataset.path} has no bytes; use loader.payload=none"
     yield from evaluation.contradictions(scenario)
+    yield from apart.refusals(apart.folders_of(scenario), apart.as_written)
     if scenario.checkpoint is not None:
         if scenario.checkpoint.path.startswith(MODELLED) and not dataset.is_modelled:
             yield (
@@ -144,8 +161,7 @@ def idle(scenario: Scenario) -> list[str]:
         said.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     for section in sections(scenario):
         said += section.idle()
-    for kind in kinds(scenario):
-        said += kind.idle(scenario)
+    said += of_kinds(scenario, lambda kind: kind.idle(scenario))
     if loader.scaling == "weak" and derive.is_replicated(scenario):
         said.append("loader.scaling=weak: changes nothing with loader.partition=replicated, which is every rank's own")
     return said
@@ -176,5 +192,5 @@ def table(scenario: Scenario) -> dict[str, float]:
         "checkpoint_bytes": derive.checkpoint_bytes(scenario),
         "allreduce_seconds": derive.allreduce_seconds(scenario.train.sync, derive.world_size(scenario)),
         **evaluation.table(scenario),
-        **{name: number for kind in kinds(scenario) for name, number in kind.table(scenario).items()},
+        **dict(of_kinds(scenario, lambda kind: kind.table(scenario).items())),
     }

@@ -75,7 +75,7 @@ def check_name(registry: Registry[Any], value: Any, key: str = "") -> None:
         except ScenarioError as error:
             raise RefusedError(str(error), key, value) from None
     elif isinstance(value, str) and value in registry.later:
-        raise NotYetError(show(value), key)
+        raise NotYetError(show(value), key, registry)
     elif value is False and "none" in registry:
         raise RefusedError("write none (YAML reads off and no as false)", key, value)
     else:

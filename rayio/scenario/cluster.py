@@ -6,22 +6,30 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rayio.scenario.fields import Positive, Seconds, Section, choice, whole
+from rayio.place import MAX_RANKS
+from rayio.scenario.fields import Section, choice, quantity, whole
+from rayio.units import SECONDS
 
 
 class Cluster(Section):
     """Where the roles live."""
 
-    nodes: Positive = Field(1, description="Machines of the run. On one machine more nodes are only pretended.")
-    ranks_per_node: Positive = Field(1, description="Trainer ranks (accelerators) on each node.")
-    roles_per_actor: Annotated[int | Literal["auto"], whole(1, or_word="auto")] = Field(
+    nodes: Annotated[int, whole(1, MAX_RANKS)] = Field(
+        1, description="Machines of the run. On one machine more nodes are only pretended."
+    )
+    ranks_per_node: Annotated[int, whole(1, MAX_RANKS)] = Field(
+        1, description="Trainer ranks (accelerators) on each node."
+    )
+    roles_per_actor: Annotated[int | Literal["auto"], whole(1, MAX_RANKS, or_word="auto")] = Field(
         "auto",
         description="Roles of one kind on one node that share an actor; the reader threads of a rank count as one.",
     )
     placement: Annotated[
         Literal["colocated", "spread"], choice("colocated", "spread", later=("dedicated_readers",))
     ] = Field("colocated", description="Whether readers live beside their rank, or in turn on all nodes.")
-    start_deadline: Seconds = Field(120.0, description="Time within which every actor must have started.")
+    start_deadline: Annotated[float, quantity(SECONDS, positive=True)] = Field(
+        120.0, description="Time within which every actor must have started."
+    )
 
     @property
     def world_size(self) -> int:

@@ -14,8 +14,6 @@ from rayio.scenario.sync import Sync
 #: A sample begins with its id and a digest of 8 bytes each (see ``rayio.data.formats.sample``).
 MIN_SAMPLE_BYTES = 16
 MAX_SAMPLES = MAX_BYTES = 1 << 62
-#: Samples of one rank's step: each has at least a request, of which latencies are drawn (see ``storage/model.py``).
-MAX_BATCH = 1 << 20
 #: Beyond this a size is a mistake in the distribution, not a sample.
 MAX_SAMPLE_BYTES = 1 << 47
 #: What a clock of 64 bits in ns has room for, and half of it to spare; 146 years.

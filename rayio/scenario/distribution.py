@@ -224,7 +224,7 @@ class Of:
         if isinstance(value, Section):
             return value
         if not isinstance(value, Mapping):
-            return Constant(value=self.dimension.parse(value))
+            return Constant(value=self.dimension.bounded(value))
         kind = value.get("kind")
         others = [] if self.others is None else [*self.others]
         if kind is None:
@@ -239,7 +239,7 @@ class Of:
         numbers = {name: value[name] for name in made.quantities if name in value}
         for name, written in numbers.items():
             try:
-                numbers[name] = self.dimension.parse(written)
+                numbers[name] = self.dimension.bounded(written)
             except ValueError as error:
                 raise RefusedError(str(error), name, written) from None
         return made.model_validate({**value, **numbers})
@@ -260,7 +260,9 @@ class Of:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         kinds = []
         for name, kind in DISTRIBUTIONS.usable().items():
-            unit: JsonSchema = {"anyOf": [{"type": "number"}, {"type": "string"}]}
+            unit: JsonSchema = {
+                "anyOf": [{"type": "number", "minimum": 0, "maximum": self.dimension.most}, {"type": "string"}]
+            }
             properties = {
                 key: described(unit if key in kind.quantities else {"type": "number"}, field)
                 for key, field in kind.model_fields.items()
@@ -269,7 +271,7 @@ class Of:
             properties["kind"] = {"const": name, "description": summary(kind)}
             kinds.append({"type": "object", "properties": properties, "additionalProperties": False})
         kinds += [] if self.others is None else [other.model_json_schema() for other in self.others.usable().values()]
-        return {"anyOf": [{"type": "number", "minimum": 0}, {"type": "string"}, *kinds]}
+        return {"anyOf": [{"type": "number", "minimum": 0, "maximum": self.dimension.most}, {"type": "string"}, *kinds]}
 
 
 SecondsDistribution = Annotated[Distribution, Of(SECONDS)]

@@ -76,8 +76,6 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         yield "train.evaluate: there is nothing to evaluate on; give dataset.eval.num_files"
     if path.startswith(MODELLED) != scenario.dataset.is_modelled:
         yield f"dataset.eval.path={path}: must be modelled if and only if dataset.path={scenario.dataset.path} is"
-    elif path.rstrip("/") == scenario.dataset.path.rstrip("/") and not scenario.dataset.is_modelled:
-        yield f"dataset.eval.path={path}: is the folder of the training dataset; choose another one"
     if phase is None:
         return
     if not derive.samples_per_rank(phase)[0]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -59,7 +60,7 @@ def _expectations(value: Any) -> Expectations:
             number = float(match[2]) if match else None
         except ValueError:
             number = None
-        if match is None or number is None:
+        if match is None or number is None or math.isinf(number):
             raise RefusedError(
                 'must be an operator (>=, <=, >, < or ==) and a number, such as ">= 0.90"', str(metric), condition
             )

@@ -6,7 +6,7 @@ Pydantic checks structure (unknown keys, missing keys); every leaf is read here,
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -61,10 +61,14 @@ class RefusedError(ValueError):
 
 
 class NotYetError(ValueError):
-    """A documented value whose part is not built; its text is that value, ``key`` the part of the whole it is."""
+    """A documented value whose part is not built; its text is that value, ``key`` the part of the whole it is.
 
-    def __init__(self, value: str, key: str = "") -> None:
-        super().__init__(value)
+    ``instead`` are the values that can be chosen.
+    """
+
+    def __init__(self, value: str, key: str = "", instead: Iterable[Any] = ()) -> None:
+        there = listed([*instead])
+        super().__init__(f"{value}; there is {there}" if there else value)
         self.key = key
 
 
@@ -107,8 +111,15 @@ class Reads:
         return dict(self.schema() if callable(self.schema) else self.schema)
 
 
-def whole(minimum: int, *, or_word: str | None = None, or_none: bool = False, range_later: bool = False) -> Reads:
-    """Read a whole number of at least ``minimum``, a word, or none; with ``range_later``, not yet {min, max}."""
+def whole(
+    minimum: int,
+    maximum: int = MAX_WHOLE,
+    *,
+    or_word: str | None = None,
+    or_none: bool = False,
+    range_later: bool = False,
+) -> Reads:
+    """Read a whole number between two others, a word, or none; with ``range_later``, not yet {min, max}."""
     words = [f"or {w}" for w in (or_word, "none" if or_none else None) if w]
     allowed = " ".join([f"must be a whole number of at least {minimum}", *words])
 
@@ -121,11 +132,11 @@ def whole(minimum: int, *, or_word: str | None = None, or_none: bool = False, ra
             raise NotYetError(show(value))
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise RefusedError(allowed)
-        if value > MAX_WHOLE:
-            raise RefusedError(f"must be at most {MAX_WHOLE}")
+        if value > maximum:
+            raise RefusedError(f"must be at most {maximum}")
         return value
 
-    number: JsonSchema = {"type": "integer", "minimum": minimum}
+    number: JsonSchema = {"type": "integer", "minimum": minimum, "maximum": maximum}
     others: list[JsonSchema] = [{"const": w} for w in (or_word, "none" if or_none else None) if w]
     if or_none:
         others.append({"type": "null"})
@@ -137,6 +148,7 @@ def quantity(
     *,
     positive: bool = False,
     integer: bool = False,
+    maximum: float | None = None,
     or_word: str | None = None,
     or_none: bool = False,
 ) -> Reads:
@@ -147,17 +159,22 @@ def quantity(
             return None
         if or_word is not None and value == or_word:
             return value
-        number = dimension.parse(value)
+        number = dimension.bounded(value)
+        if maximum is not None and number > maximum:
+            raise RefusedError(f"must be at most {dimension.exact(maximum)}")
         if integer and isinstance(value, float) and not value.is_integer():
             raise RefusedError(f"not a whole number of {dimension.name}")
         if positive and (round(number) if integer else number) <= 0:
             raise RefusedError(f"must be greater than 0, such as {dimension.example}")
+        if 0 < number < dimension.least:
+            raise RefusedError(f"must be at least {dimension.exact(dimension.least)}")
         return round(number) if integer else number
 
     def write(value: Any) -> Any:
         return value if value is None or isinstance(value, str) else dimension.exact(value)
 
-    kinds: list[JsonSchema] = [{"type": "number", "minimum": 0}, {"type": "string"}]
+    most = dimension.most if maximum is None else maximum
+    kinds: list[JsonSchema] = [{"type": "number", "minimum": 0, "maximum": most}, {"type": "string"}]
     return Reads(read, {"anyOf": [*kinds, {"type": "null"}] if or_none else kinds}, write)
 
 
@@ -170,7 +187,7 @@ def choice(*allowed: Any, later: tuple[Any, ...] = ()) -> Reads:
                 return word
         for word in later:
             if isinstance(value, word) if isinstance(word, type) else (value == word and type(value) is type(word)):
-                raise NotYetError(show(value))
+                raise NotYetError(show(value), instead=allowed)
         if value is False and "none" in allowed:
             raise RefusedError("write none (YAML reads off and no as false)")
         raise RefusedError(f"must be {listed(allowed)}")
@@ -184,11 +201,15 @@ def text() -> Reads:
     def read(value: Any) -> Any:
         if not isinstance(value, str):
             raise RefusedError("must be text (quote it)")
+        if len(value) > MAX_TEXT:
+            raise RefusedError(f"has {len(value)} characters; {MAX_TEXT} are the most")
         return value
 
-    return Reads(read, {"type": "string"})
+    return Reads(read, {"type": "string", "maxLength": MAX_TEXT})
 
 
+#: Characters of a text, such as where numbers come from.
+MAX_TEXT = 10_000
 #: Characters of a name: with the time behind it, it must be one of a folder.
 MAX_NAME = 200
 

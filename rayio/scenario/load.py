@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,12 +17,29 @@ from rayio.scenario.choice import Choice, Choosing, options_of
 from rayio.scenario.complaints import explain, more
 from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
-from rayio.scenario.source import UNREADABLE, KeyPath, Layer, find, packaged, read
+from rayio.scenario.source import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    TORN,
+    UNREADABLE,
+    KeyPath,
+    Layer,
+    UnfitError,
+    find,
+    is_torn,
+    packaged,
+    plain,
+    read,
+)
 
 __all__ = ["build", "load", "packaged"]
 
 #: Mappings of which one key excludes the others, so that they replace each other instead of merging.
 ALTERNATIVES: frozenset[KeyPath] = frozenset({("checkpoint", "every"), ("train", "evaluate", "every")})
+
+
+#: What holds other values.
+CONTAINERS = (Mapping, list, tuple, set, frozenset)
 
 
 def load(source: str | Path, overrides: Sequence[str] | Mapping[str, Any] = ()) -> Scenario:
@@ -53,7 +71,7 @@ def build(data: Mapping[str, Any], label: str = "scenario") -> Scenario:
     Raises:
         ScenarioError: one line with key path, value and what is allowed.
     """
-    return _build([Layer(dict(data), label)])
+    return _build([Layer(dict(bounded(data, label)), label)])
 
 
 def _build(layers: Sequence[Layer]) -> Scenario:
@@ -138,22 +156,50 @@ def without_options_of_others(
 
 def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> list[tuple[str, Any]]:
     if isinstance(overrides, Mapping):
-        return [(str(key), value) for key, value in overrides.items()]
+        return [(str(key), bounded(value, f"override {key}")) for key, value in overrides.items()]
     pairs = []
     for text in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, value = text.partition("=")
         if not equals:
             raise ScenarioError(f"override {text}: no '='; write section.key=value, such as loader.batch_size=8")
-        pairs.append((key.strip(), parsed(value)))
+        pairs.append((key.strip(), parsed(value, f"override {key.strip()}")))
     return pairs
 
 
-def parsed(text: str) -> Any:
-    """Read a value as YAML; what YAML cannot read, such as ``>= 0.9``, is text."""
+def parsed(text: str, where: str) -> Any:
+    """Read a value as YAML, under the guards that files have; what YAML cannot read, such as ``>= 0.9``, is text.
+
+    Raises:
+        ScenarioError: it has no end, or more values or levels than one may have; the line begins with ``where``.
+    """
     try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, *UNREADABLE):
+        return plain(text)
+    except UnfitError as error:
+        raise ScenarioError(f"{where}={show(text)}: {error.problem}") from None
+    except (yaml.YAMLError, *UNREADABLE):
         return text
+
+
+def bounded(value: Any, where: str) -> Any:
+    """A value that a program gave, which may contain itself or be of any size, under the same guards.
+
+    Raises:
+        ScenarioError: ``where`` is what its line begins with.
+    """
+    left, level = MAX_VALUES, [value]
+    for _ in range(MAX_DEPTH):
+        left -= len(level)
+        if left < 0:
+            raise ScenarioError(f"{where}: more than {MAX_VALUES} values")
+        if any(isinstance(one, str) and is_torn(one) for one in level):
+            raise ScenarioError(f"{where}: {TORN}")
+        inner = [
+            [*one, *one.values()] if isinstance(one, Mapping) else one for one in level if isinstance(one, CONTAINERS)
+        ]
+        level = [*itertools.islice(itertools.chain.from_iterable(inner), left + 1)]
+        if not level:
+            return value
+    raise ScenarioError(f"{where}: nested too deeply: more than {MAX_DEPTH} levels")
 
 
 def _override(pair: tuple[str, Any], label: str) -> Layer:

@@ -11,8 +11,17 @@ from rayio.kinds import LOADERS, PARTITIONS, SHUFFLES
 from rayio.scenario.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
 from rayio.scenario.decode import Decode
 from rayio.scenario.distribution import NO_TIME
-from rayio.scenario.fields import Flag, Positive, Section, choice, quantity, whole
+from rayio.scenario.fields import Flag, Section, choice, quantity, whole
 from rayio.units import BYTES
+
+#: Samples of one rank's step: each has at least a request, of which latencies are drawn (see ``storage/model.py``).
+MAX_BATCH = 1 << 20
+#: Readers of a rank: each is a process, or a thread, beside it.
+MAX_WORKERS = 4096
+#: Batches that a rank may be ahead: each is held by its queue.
+MAX_WINDOW = 1 << 16
+#: Requests in flight within a reader: each is a thread.
+MAX_DEPTH = 1024
 
 
 class Loader(Choosing):
@@ -26,15 +35,17 @@ class Loader(Choosing):
     keys_not_yet = frozenset({"parallel_calls"})
     kind: Annotated[str, named(LOADERS)] = Field("actors", description="What makes batches.")
     options: Annotated[Section, OptionsOf("kind", LOADERS)] = NO_OPTIONS
-    batch_size: Positive = Field(1, description="Samples per rank and step.")
-    num_workers: Annotated[int, whole(0, range_later=True)] = Field(
+    batch_size: Annotated[int, whole(1, MAX_BATCH)] = Field(1, description="Samples per rank and step.")
+    num_workers: Annotated[int, whole(0, MAX_WORKERS, range_later=True)] = Field(
         4, description="Readers per rank; with 0 the rank reads by itself."
     )
-    prefetch_factor: Positive = Field(2, description="Batches that each reader may be ahead of its rank.")
+    prefetch_factor: Annotated[int, whole(1, MAX_WINDOW)] = Field(
+        2, description="Batches that each reader may be ahead of its rank."
+    )
     worker: Annotated[Literal["process", "thread"], choice("process", "thread")] = Field(
         "process", description="Whether each reader is a process (an actor), or those of a rank are threads of one."
     )
-    io_depth: Positive = Field(1, description="Requests in flight within one reader.")
+    io_depth: Annotated[int, whole(1, MAX_DEPTH)] = Field(1, description="Requests in flight within one reader.")
     assignment: Annotated[Literal["static", "dynamic"], choice("static", "dynamic")] = Field(
         "static", description="Whether batches are dealt to readers in turn, or the first that is free takes the next."
     )
@@ -68,6 +79,14 @@ class Loader(Choosing):
         "auto",
         description="Whether the bytes travel to the rank; auto is real with real storage, none with modelled storage.",
     )
+
+    def contradictions(self) -> Iterator[str]:
+        """A window that no queue can hold."""
+        if (window := self.num_workers * self.prefetch_factor) > MAX_WINDOW:
+            yield (
+                f"loader.prefetch_factor={self.prefetch_factor}: with loader.num_workers={self.num_workers} a rank is "
+                f"{window} batches ahead; at most {MAX_WINDOW} are possible"
+            )
 
     def idle(self) -> Iterator[str]:
         """What readers are given that are not there, and options of shuffles that nobody chose."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rayio.scenario.fields import Flag, Positive, Reads, RefusedError, Section, choice, quantity
+from rayio.scenario.fields import Flag, Reads, RefusedError, Section, choice, quantity, whole
 from rayio.storage.stores import Settings
 from rayio.units import SECONDS
 
@@ -44,10 +44,10 @@ class Reached(Section):
         "auto", description="Whether the path or the host of a request names the bucket; auto is the host at Amazon."
     )
     anonymous: Flag = Field(False, description="Whether requests go without credentials, to public buckets.")
-    max_attempts: Positive = Field(
+    max_attempts: Annotated[int, whole(1, 1000)] = Field(
         8, description="Attempts that a request to an object store may take in all; 1 never tries again."
     )
-    timeout: Annotated[float, quantity(SECONDS, positive=True)] = Field(
+    timeout: Annotated[float, quantity(SECONDS, positive=True, maximum=86400.0)] = Field(
         30.0, description="Time without a byte of an answer after which an attempt has failed."
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from rayio.scenario.fields import MAX_WHOLE
 from rayio.units import format_bytes
 
 _INTRODUCTION = """\
@@ -16,7 +17,9 @@ the JSON Schema behind it. [Writing a scenario](scenarios.md) shows how the keys
 come to.
 
 A *quantity* is a number with a unit: `4 MiB` or `4 MB` (bytes), `323 ms` or `2 min` (time), `3 GB/s` (bytes per
-second). A bare number is bytes, seconds or bytes per second.
+second). A bare number is bytes, seconds or bytes per second. Sizes end at 4 EiB and times at 10⁹ s (32 years); rates
+are from 1 B/s to 10¹⁸ B/s. Whole numbers without an end in these tables end at 2⁶³ - 1. All of a run may take 146 years
+and have 2²⁰ roles (ranks, readers, queues, writers), which is what a clock and a memory can hold.
 """
 
 _DISTRIBUTIONS = """\
@@ -116,7 +119,10 @@ class _Page:
             return ["a mapping"]
         match part.get("type"):
             case "integer":
-                return [f"whole number ≥ {part['minimum']}" if "minimum" in part else "whole number"]
+                least, most = part.get("minimum"), part.get("maximum", MAX_WHOLE)
+                if least is not None and most < MAX_WHOLE:
+                    return [f"whole number, {least} to {most}"]
+                return [f"whole number ≥ {least}" if least is not None else "whole number"]
             case "number":
                 return ["number"]
             case "string":
@@ -126,7 +132,7 @@ class _Page:
             case "array":
                 return ["list"]
             case "object" if self._is_distribution(part):
-                if part not in self.kinds:
+                if _kind(part) not in map(_kind, self.kinds):  # of times and of sizes, with bounds of their own
                     self.kinds.append(part)
                 return ["distribution"]
             case "object":
@@ -150,6 +156,10 @@ def _name(part: Schema) -> str:
     if kind is not None:
         return f"{{kind: {kind}, …}}" if inner else kind
     return f"{{{inner[0]}: …}}" if len(inner) == 1 else "{…}"
+
+
+def _kind(part: Schema) -> Any:
+    return part["properties"]["kind"]["const"]
 
 
 def _about(kind: Schema) -> str:

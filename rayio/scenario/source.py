@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from rayio import regular
 from rayio.errors import ScenarioError
 from rayio.scenario.fields import show
 from rayio.units import format_bytes
@@ -59,30 +60,52 @@ class Layer:
 MAX_BYTES = 256 << 10
 #: Values that a file may have, each alias counted as what it stands for: a few lines of aliases can stand for billions.
 MAX_VALUES = 10_000
+#: Mappings and lists that a value may be inside of.
+MAX_DEPTH = 40
 
 
 #: What PyYAML raises, besides its own errors, at values that cannot be: ``0x``, ``!!bool maybe``, ``!!timestamp soon``.
 UNREADABLE = (ValueError, ArithmeticError, LookupError, TypeError, AttributeError)
 
 
-class _UnfitError(yaml.MarkedYAMLError):
-    """YAML that no scenario may have: duplicate keys, keys that are not text, aliases that contain themselves."""
+#: Why text that is torn is refused.
+TORN = "a text has half of a character, which no file can hold"
+
+
+def is_torn(text: str) -> bool:
+    """Whether a text has half of a character, as YAML's escapes can make them: nothing can be written that has one."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+class UnfitError(yaml.MarkedYAMLError):
+    """YAML that nothing here may have: duplicate keys, keys that are not text, values without end."""
 
 
 class _Lines(dict[KeyPath, int]):
-    """The line of every key; ``seen`` counts the values on the way to them."""
+    """The line of every key; ``seen`` counts the values on the way to them, of which there may be ``most``."""
 
-    seen = 0
+    def __init__(self, most: int = MAX_VALUES) -> None:
+        super().__init__()
+        self.most = most
+        self.seen = 0
 
 
 def _lines(node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...], lines: _Lines, *, kept: bool = True) -> None:
     """Record the line of every key where ``kept``, refusing on the way what no scenario may have."""
     lines.seen += 1
-    if lines.seen > MAX_VALUES:
-        problem = f"more than {MAX_VALUES} values, aliases counted as what they stand for"
-        raise _UnfitError(problem=problem, problem_mark=node.start_mark)
+    if lines.seen > lines.most:
+        problem = f"more than {lines.most} values, aliases counted as what they stand for"
+        raise UnfitError(problem=problem, problem_mark=node.start_mark)
     if any(outer is node for outer in inside):
-        raise _UnfitError(problem="an alias that contains itself", problem_mark=node.start_mark)
+        raise UnfitError(problem="an alias that contains itself", problem_mark=node.start_mark)
+    if len(inside) > MAX_DEPTH:
+        raise UnfitError(problem=f"nested too deeply: more than {MAX_DEPTH} levels", problem_mark=node.start_mark)
+    if isinstance(node, yaml.ScalarNode) and is_torn(node.value):
+        raise UnfitError(problem=TORN, problem_mark=node.start_mark)
     children = node.value if isinstance(node, yaml.SequenceNode) else []
     for child in children:
         _lines(child, path, (*inside, node), lines, kept=False)
@@ -95,14 +118,39 @@ def _lines(node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...], lines:
             continue
         if key.tag != "tag:yaml.org,2002:str":
             shown = show(key.value) if isinstance(key, yaml.ScalarNode) else "a list or mapping"
-            raise _UnfitError(problem=f"key {shown} must be text; quote it", problem_mark=key.start_mark)
+            raise UnfitError(problem=f"key {shown} must be text; quote it", problem_mark=key.start_mark)
+        if is_torn(key.value):
+            raise UnfitError(problem=TORN, problem_mark=key.start_mark)
         if key.value in seen:
             name = ".".join(map(show, (*path, key.value)))
-            raise _UnfitError(problem=f"{name} is given twice", problem_mark=key.start_mark)
+            raise UnfitError(problem=f"{name} is given twice", problem_mark=key.start_mark)
         seen.add(key.value)
         if kept:
             lines[(*path, key.value)] = key.start_mark.line + 1
         _lines(value, (*path, key.value), (*inside, node), lines, kept=kept)
+
+
+def _constructed(text: str, lines: _Lines) -> Any:
+    """Make the one value of YAML text, having seen that it has an end; the lines of its keys go into ``lines``."""
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _lines(node, (), (), lines)
+        return loader.construct_document(node)
+    except RecursionError:
+        raise UnfitError(problem="nested too deeply") from None
+
+
+def plain(text: str, most: int = MAX_VALUES) -> Any:
+    """Read one value from YAML text under the same guards as a scenario's file; it may be of ``most`` values in all.
+
+    Raises:
+        UnfitError: its ``problem`` says what nothing here may have.
+        yaml.YAMLError: not YAML, nor do those of ``UNREADABLE`` mean anything else.
+    """
+    return _constructed(text, _Lines(most))
 
 
 def parse(text: str, label: str, path: Path | None = None) -> Layer:
@@ -113,19 +161,13 @@ def parse(text: str, label: str, path: Path | None = None) -> Layer:
     """
     lines = _Lines()
     try:
-        loader = yaml.SafeLoader(text)
-        node = loader.get_single_node()
-        if node is not None:
-            _lines(node, (), (), lines)
-        data = None if node is None else loader.construct_document(node)
+        data = _constructed(text, lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{label}:{mark.line + 1}" if mark else label
         raise ScenarioError(f"{where}: {_problem(error)}") from None
     except yaml.YAMLError as error:
         raise ScenarioError(f"{label}: not YAML: {str(error).splitlines()[0]}") from None
-    except RecursionError:
-        raise ScenarioError(f"{label}: nested too deeply") from None
     except UNREADABLE:
         raise ScenarioError(f"{label}: not YAML: a number or date that cannot be") from None
     if data is None:
@@ -137,7 +179,7 @@ def parse(text: str, label: str, path: Path | None = None) -> Layer:
 
 def _problem(error: yaml.MarkedYAMLError) -> str:
     problem = " ".join(str(error.problem or error.context).split())
-    if isinstance(error, _UnfitError):
+    if isinstance(error, UnfitError):
         return problem
     if isinstance(error, yaml.composer.ComposerError) and "another document" in problem:
         return "more than one document; a scenario is one"
@@ -153,8 +195,7 @@ def read(path: Path, label: str) -> Layer:
         ScenarioError: the file cannot be read, or is not a mapping in YAML.
     """
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
+        content = regular.read_bytes(path, MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ScenarioError(f"{label}: is larger than {format_bytes(MAX_BYTES)}, so it is no scenario")
         text = content.decode("utf-8-sig")

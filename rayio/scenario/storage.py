@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
@@ -14,16 +13,21 @@ from rayio.scenario.distribution import NO_TIME, SecondsDistribution
 from rayio.scenario.fields import JsonSchema, Rate, Reads, RefusedError, Section, choice
 from rayio.scenario.reached import Reached
 
+#: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.
+LEAST, MOST = 1e-6, 1e12
+
 
 def _per_second(value: Any) -> float | None:
     if value is None or value == "none":
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-        raise RefusedError("must be a number per second, greater than 0, or none")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST <= value <= MOST:
+        raise RefusedError(f"must be a number per second from {LEAST:g} to {MOST:g}, or none")
     return float(value)
 
 
-_PER_SECOND_SCHEMA = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"const": "none"}, {"type": "null"}]}
+_PER_SECOND_SCHEMA = {
+    "anyOf": [{"type": "number", "minimum": LEAST, "maximum": MOST}, {"const": "none"}, {"type": "null"}]
+}
 _PerSecond = Annotated[float | None, Reads(_per_second, _PER_SECOND_SCHEMA)]
 
 

@@ -8,9 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 from pydantic.functional_validators import BeforeValidator
 
+from rayio.place import MAX_EPOCHS, MAX_RANKS, MAX_STEPS
 from rayio.scenario.distribution import SecondsDistribution
 from rayio.scenario.every import Every
-from rayio.scenario.fields import Natural, Positive, Reads, RefusedError, Section, choice, none_is_null, whole
+from rayio.scenario.fields import Reads, RefusedError, Section, choice, none_is_null, whole
+from rayio.scenario.loader import MAX_BATCH
 from rayio.scenario.sync import AnySync, Barrier
 
 
@@ -18,6 +20,8 @@ def _ranks(value: Any) -> tuple[int, ...]:
     numbers = list(value) if isinstance(value, (list, tuple)) else []
     if not numbers or any(isinstance(n, bool) or not isinstance(n, int) or n < 0 for n in numbers):
         raise RefusedError("must be a list of ranks, such as [3]")
+    if len(numbers) > MAX_RANKS:
+        raise RefusedError(f"names {len(numbers)} ranks; at most {MAX_RANKS} are possible")
     if len(set(numbers)) < len(numbers):
         raise RefusedError("names a rank twice")
     return tuple(sorted(numbers))
@@ -25,7 +29,7 @@ def _ranks(value: Any) -> tuple[int, ...]:
 
 def _factor(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1e6:
-        raise RefusedError("must be a number greater than 0, such as 1.5")
+        raise RefusedError("must be a number greater than 0 and at most 1e6, such as 1.5")
     return float(value)
 
 
@@ -36,7 +40,7 @@ class Stragglers(Section):
     """Ranks whose every compute time is ``factor`` times what was drawn for them."""
 
     ranks: Annotated[tuple[int, ...], Reads(_ranks, _RANKS_SCHEMA)] = Field(description="Ranks that are slower.")
-    factor: Annotated[float, Reads(_factor, {"type": "number", "exclusiveMinimum": 0})] = Field(
+    factor: Annotated[float, Reads(_factor, {"type": "number", "exclusiveMinimum": 0, "maximum": 1e6})] = Field(
         description="What their compute times are multiplied by."
     )
 
@@ -46,10 +50,10 @@ class Evaluate(Section):
 
     every: Every = Field(Every(epochs=1), description="When the model is tried.")
     compute: SecondsDistribution = Field(description="Time per step of an evaluation, drawn per rank.")
-    steps: Annotated[int | None, whole(1, or_none=True)] = Field(
+    steps: Annotated[int | None, whole(1, MAX_STEPS, or_none=True)] = Field(
         None, description="Cap on the steps of one evaluation; none is no cap."
     )
-    batch_size: Annotated[int | None, whole(1, or_none=True)] = Field(
+    batch_size: Annotated[int | None, whole(1, MAX_BATCH, or_none=True)] = Field(
         None, description="Samples per rank and step; by default as in training."
     )
 
@@ -57,8 +61,8 @@ class Evaluate(Section):
 class Train(Section):
     """What a rank does with a batch."""
 
-    epochs: Positive = Field(1, description="Times that the dataset is gone through.")
-    steps: Annotated[int | None, whole(1, or_none=True)] = Field(
+    epochs: Annotated[int, whole(1, MAX_EPOCHS)] = Field(1, description="Times that the dataset is gone through.")
+    steps: Annotated[int | None, whole(1, MAX_STEPS, or_none=True)] = Field(
         None, description="Cap on the steps of an epoch; none is no cap."
     )
     compute: SecondsDistribution = Field(description="Time per step, slept, drawn per rank.")
@@ -72,7 +76,9 @@ class Train(Section):
     evaluate: Annotated[Evaluate | None, BeforeValidator(none_is_null)] = Field(
         None, description="What tries the model on dataset.eval, and when; none is never."
     )
-    warmup_steps: Natural = Field(1, description="First steps of each rank that no number counts.")
+    warmup_steps: Annotated[int, whole(0, MAX_STEPS)] = Field(
+        1, description="First steps of each rank that no number counts."
+    )
 
     def idle(self) -> Iterator[str]:
         """Stragglers that are as fast as the others."""

@@ -9,7 +9,10 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from rayio.kinds import CHECKPOINTS
 from rayio.scenario.choice import KindOf
-from rayio.scenario.fields import Positive, Section
+from rayio.scenario.fields import Section, whole
+
+#: Writers of a run: each is a role.
+MAX_WRITERS = 1 << 16
 
 
 class Writers(Section):
@@ -116,7 +119,7 @@ class Dedicated(Writers):
     """A number of writers of their own, each with its share of the state, which rank 0 has cut."""
 
     kind: Literal["dedicated"] = "dedicated"
-    dedicated: Positive = Field(description="Number of writers.")
+    dedicated: Annotated[int, whole(1, MAX_WRITERS)] = Field(description="Number of writers.")
 
     def sizes(self, state_bytes: int, world_size: int) -> tuple[int, ...]:
         """Equal shares; of unequal ones the first are one byte longer."""

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rayio import storage
-from rayio.errors import ScenarioError, StorageError
+from rayio.errors import ScenarioError
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario import checks, derive, evaluation
+from rayio.scenario import checks, evaluation
 from rayio.scenario.fields import show
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.reached import Reached
+from rayio.session.folders import Checkpoints, refuse_overlaps
 from rayio.storage.address import is_absolute, is_path, join, path_of
 from rayio.units import format_bytes
 
@@ -75,47 +75,50 @@ def generate(
     *,
     root: str | Path | None = None,
     threads: int | None = None,
+    verify: bool = False,
     reporter: Reporter = SILENT,
 ) -> Path | str:
     """Make the dataset of a scenario, or check the one that is there; return its folder, or its address elsewhere.
+
+    Checked are names and sizes of all files; with ``verify``, every sample and label is read and checked too.
 
     >>> rayio.generate("unet3d-small", {"dataset.num_files": 14}, root="small").name
     'unet3d-small'
 
     Raises:
         ScenarioError: the scenario cannot be, or has no bytes to generate (``model://``).
-        DataError: another dataset, or something else, is in the way.
+        DataError: another dataset, or something else, is in the way; or a sample is not what was written.
         StorageError: no space or no permission.
     """
     scenario = resolve(source, overrides)
     if scenario.dataset.is_modelled:
         raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled: there is nothing to generate")
-    place = prepare_dataset(scenario, base_folder(scenario, root), threads, reporter)
+    base = base_folder(scenario, root)
+    refuse_overlaps(scenario, base)
+    place = prepare_dataset(scenario, base, threads, reporter, verify=verify)
     return path_of(place) if is_path(place) else place
 
 
 def prepare_dataset(
-    scenario: Scenario, base: str, threads: int | None, reporter: Reporter, section: str = "dataset"
+    scenario: Scenario,
+    base: str,
+    threads: int | None,
+    reporter: Reporter,
+    section: str = "dataset",
+    *,
+    verify: bool = False,
 ) -> str:
     """Make or check the files of the dataset, and of the evaluation's; give the dataset's address."""
+    from rayio.data import generate as generating
     from rayio.data.formats import layout_of
-    from rayio.data.generate import prepare
 
     if (held_out := evaluation.phase_of(scenario)) is not None:
-        prepare_dataset(held_out, base, threads, reporter, "dataset.eval")
+        prepare_dataset(held_out, base, threads, reporter, "dataset.eval", verify=verify)
     folder = join(base, scenario.dataset.path)
     layout = layout_of(scenario)
-    of_bytes = round(derive.dataset_bytes(scenario))
-    written = [0, 0]
-
-    def progress(files: int, nbytes: int) -> None:
-        written[0] += files
-        written[1] += nbytes
-        reporter.generating(written[0], written[1], layout.num_files, of_bytes)
-
-    report = prepare(
+    report = generating.prepare(
         layout, scenario.dataset.format, folder,
-        settings=scenario.stores, threads=threads, progress=progress, section=section,
+        settings=scenario.stores, threads=threads, progress=reporter.generating, section=section,
     )  # fmt: skip
     reporter.done()
     done = []
@@ -124,16 +127,25 @@ def prepare_dataset(
     if report.reused_files:
         done.append(f"found {report.reused_files} files, {format_bytes(report.reused_bytes)}")
     reporter.say(f"dataset {folder}: {', '.join(done)}")
+    if verify:
+
+        def progress(files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
+            reporter.live(f"verifying: {files}/{of_files} files · {format_bytes(nbytes)} of {format_bytes(of_bytes)}")
+
+        found = generating.verify(
+            layout, scenario.dataset.format, folder, settings=scenario.stores, threads=threads, progress=progress
+        )
+        reporter.done()
+        reporter.say(f"dataset {folder}: verified every sample of {found.reused_files} files")
     return folder
 
 
 def prepare_files(scenario: Scenario, base: str, reporter: Reporter) -> None:
-    """Have the dataset there, and the checkpoint folder writable, before any role starts."""
+    """Have the dataset there, and a folder with room for all checkpoints, before any role starts."""
+    checkpoints = None if scenario.checkpoint is None else Checkpoints(scenario, base)
+    if checkpoints is not None:  # before the dataset, which may take hours
+        checkpoints.look()
+        checkpoints.check_space()
     prepare_dataset(scenario, base, None, reporter)
-    if scenario.checkpoint is None:
-        return
-    place = storage.open(join(base, scenario.checkpoint.path), scenario.stores)
-    try:
-        place.prepare("making the checkpoint folder")
-    except StorageError as error:
-        raise StorageError(f"checkpoint.path={error}") from None
+    if checkpoints is not None:
+        checkpoints.prepare(reporter)

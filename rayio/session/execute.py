@@ -27,6 +27,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
+from rayio.session.folders import refuse_overlaps
 from rayio.session.result import Run
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
@@ -97,7 +98,10 @@ def run(
 
         parse_live(select)
     base = base_folder(scenario, root)
-    session = _Session(scenario, engine, address, base, _out(scenario, base, out), reporter)
+    out = _out(scenario, base, out)
+    if not (engine_named(engine).is_virtual or scenario.dataset.is_modelled):
+        refuse_overlaps(scenario, base, out)
+    session = _Session(scenario, engine, address, base, out, reporter)
     if collector is not None:
         session.live_export = LiveExport(
             session.directory, session.run_id, collector, selection=select, world_size=session.plan.world_size

@@ -15,6 +15,7 @@ from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
 from uuid import uuid4
 
+from rayio import regular
 from rayio.errors import DataError, RayioError, StorageError
 from rayio.replacing import replacing
 from rayio.storage.address import path_of
@@ -31,6 +32,8 @@ TOKEN = uuid4().hex[:12]
 
 def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
     """Say in a user's words what the operating system said, with the path and what to do about it."""
+    if isinstance(error, regular.NotAFileError):
+        return DataError(f"{path}: {error.strerror}")
     match error.errno:
         case errno.ENOENT:
             return DataError(f"{path}: the file is missing; generate the dataset again, or correct the path")
@@ -75,7 +78,7 @@ class PosixFile(CountedFile):
         self.path = path
         start = perf_counter_ns()
         try:
-            self._raw = io.FileIO(path, "r")
+            self._raw = io.FileIO(path, "r", opener=regular.opener)
             self._size = os.fstat(self._raw.fileno()).st_size
         except OSError as error:
             raise refusal(error, path, "reading") from error
@@ -156,7 +159,7 @@ class PosixStore:
         """Read a whole file."""
         path = self.root / name
         try:
-            return path.read_bytes()
+            return regular.read_bytes(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -201,9 +204,14 @@ class PosixStore:
             with os.scandir(place) as entries:
                 for entry in entries:
                     if not entry.name.endswith(PARTIAL) and not entry.is_dir():
+                        if not entry.is_file():
+                            regular.check(entry.path)
                         sizes[entry.name] = entry.stat().st_size
-        except FileNotFoundError:
-            return sizes
+        except FileNotFoundError as error:
+            if str(error.filename) != str(place):  # a link that leads nowhere
+                raise refusal(error, error.filename, "reading") from error
+        except regular.NotAFileError as error:
+            raise refusal(error, error.filename, "reading") from error
         except OSError as error:
             raise refusal(error, place, "reading") from error
         return sizes
@@ -251,13 +259,22 @@ class PosixStore:
         try:
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise StorageError(f"{self.root}: no folder can be made there; choose another path") from error
             raise refusal(error, self.root, doing) from error
         if not os.access(self.root, os.W_OK):
             raise StorageError(f"{self.root}: no permission to write there; choose another path")
 
     def free_bytes(self) -> int | None:
-        """Bytes that are free where the folder is."""
-        return shutil.disk_usage(self.root).free
+        """Bytes that are free where the folder is, or will be."""
+        here = self.root
+        while not here.exists() and here != here.parent:
+            here = here.parent
+        try:
+            usage = shutil.disk_usage(here)
+        except OSError:
+            return None
+        return usage.free if usage.total else None  # file systems without blocks say 0 of 0
 
 
 def _remove_orphan(unfinished: Path) -> None:

@@ -30,8 +30,8 @@ def counted_opener(store: Store, asked: Asked) -> Opener:
 
 
 @lru_cache(maxsize=2)
-def _random_bytes(num_bytes: int) -> memoryview:
-    """Make the bytes that checkpoints are written from: random, because zeros compress and leave holes."""
+def random_bytes(num_bytes: int) -> memoryview:
+    """Make the bytes that files of checkpoints begin with: random, because zeros compress and leave holes."""
     words = np.random.PCG64DXSM(0).random_raw(-(-num_bytes // 8))
     return np.asarray(words).view(np.uint8)[:num_bytes].data.toreadonly()
 
@@ -88,7 +88,7 @@ class RealStorage:
         asked = Asked(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
 
         def fill(file: BinaryIO) -> None:
-            buffer = _random_bytes(min(request_bytes, max(num_bytes, 1)))
+            buffer = random_bytes(min(request_bytes, max(num_bytes, 1)))
             written = 0
             while written < num_bytes:
                 written += file.write(buffer[: num_bytes - written]) or 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from html import escape
 from importlib import resources
 
 import yaml
 
-from rayio import __version__
+from rayio import __version__, regular, strict_json
 from rayio.report import tables
 from rayio.report.page import NOTHING_OUTSIDE
 from rayio.report.sections import section
@@ -134,7 +133,7 @@ def _points(found: Sweep, names: list[str]) -> str:
 
 
 def _shared(found: Sweep) -> str:
-    asked = json.loads((found.path / "sweep.json").read_bytes())
+    asked = strict_json.loads(regular.read_bytes(found.path / "sweep.json"))
     text = yaml.safe_dump(asked.get("scenario", {}), sort_keys=False, allow_unicode=True, width=100)
     return f"<details><summary>the scenario, without the swept keys</summary><pre>{escape(text)}</pre></details>"
 

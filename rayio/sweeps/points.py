@@ -13,14 +13,17 @@ from typing import Any
 
 import yaml
 
+from rayio import regular
 from rayio.errors import ScenarioError
 from rayio.scenario.fields import show
-from rayio.scenario.load import parsed
-from rayio.scenario.source import UNREADABLE
-from rayio.units import parse_bytes, parse_rate, parse_seconds
+from rayio.scenario.load import bounded, parsed
+from rayio.scenario.source import UNREADABLE, UnfitError, plain
+from rayio.units import format_bytes, parse_bytes, parse_rate, parse_seconds
 
 #: Points that one sweep may have; more are a slip of the keyboard.
 MOST_POINTS = 100_000
+#: Values that the points of a file may have in all, and the bytes of such a file.
+MOST_VALUES, MOST_BYTES = 20 * MOST_POINTS, 64 << 20
 
 _OPEN, _CLOSE = "[{(", "]})"
 
@@ -51,10 +54,8 @@ def grid(overrides: Sequence[str] | Mapping[str, Any]) -> Points:
     lists: dict[str, list[Any]] = {}
     for key, values in _pairs(overrides):
         if len(values) == 1:
-            lists.pop(key, None)
             fixed[key] = values[0]
             continue
-        fixed.pop(key, None)
         lists[key] = values
         texts = [*map(identity, values)]
         if twice := next((v for n, v in enumerate(values) if texts[n] in texts[:n]), None):
@@ -81,10 +82,13 @@ def listed(path: str | Path, overrides: Sequence[str] | Mapping[str, Any]) -> Po
             raise ScenarioError(f"{key} has {len(values)} values; with --points, the points are those of {path}")
         fixed[key] = values[0]
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")  # spreadsheets begin a CSV with a mark of its encoding
+        content = regular.read_bytes(path, MOST_BYTES + 1)
+        text = content.decode("utf-8-sig")  # spreadsheets begin a CSV with a mark of its encoding
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ScenarioError(f"--points {path}: cannot be read: {why}") from None
+    if len(content) > MOST_BYTES:
+        raise ScenarioError(f"--points {path}: is larger than {format_bytes(MOST_BYTES)}; make a sweep of a part of it")
     found = _of_csv(path, text) if Path(path).suffix.lower() == ".csv" else _of_yaml(path, text)
     if not found:
         raise ScenarioError(f"--points {path}: it has no points")
@@ -111,15 +115,24 @@ def _of_csv(path: str | Path, text: str) -> list[dict[str, Any]]:
     for number, row in rows:
         if len(row) != len(head):
             raise ScenarioError(f"--points {path}:{number}: {len(row)} cells under {len(head)} keys")
-    return [{key: parsed(cell) for key, cell in zip(head, row, strict=True) if cell.strip()} for _, row in rows]
+    return [
+        {
+            key: parsed(cell, f"--points {path}:{number}: {key}")
+            for key, cell in zip(head, row, strict=True)
+            if cell.strip()
+        }
+        for number, row in rows
+    ]
 
 
 def _of_yaml(path: str | Path, text: str) -> list[dict[str, Any]]:
     try:
-        content = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, *UNREADABLE) as error:
+        content = plain(text, MOST_VALUES)
+    except (yaml.YAMLError, *UNREADABLE) as error:
         place = getattr(error, "problem_mark", None)
         line = f":{place.line + 1}" if place is not None else ""
+        if isinstance(error, UnfitError):
+            raise ScenarioError(f"--points {path}{line}: {error.problem}") from None
         raise ScenarioError(f"--points {path}{line}: not YAML; write a list of mappings of keys to values") from None
     if content is None:
         return []
@@ -146,16 +159,23 @@ def _flat(point: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
 def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
     if isinstance(overrides, Mapping):
         for key, value in overrides.items():
+            bounded(value, str(key))
             yield str(key), [*value] if isinstance(value, (list, tuple)) else [value]
         return
+    given: set[str] = set()
     for text in [overrides] if isinstance(overrides, str) else overrides:
         key, equals, value = text.partition("=")
         if not equals:
             raise ScenarioError(f"{text}: no '='; write section.key=value or section.key=value,value")
+        if key.strip() in given:
+            raise ScenarioError(
+                f"{key.strip()} is given twice; give it once, with all of its values: {key.strip()}=1,2"
+            )
+        given.add(key.strip())
         parts = split(value)
         if len(parts) > 1 and not all(part.strip() for part in parts):
             raise ScenarioError(f"{key.strip()}={value}: a value between commas is empty")
-        yield key.strip(), [parsed(part) for part in parts]
+        yield key.strip(), [parsed(part, key.strip()) for part in parts]
 
 
 def split(text: str) -> list[str]:

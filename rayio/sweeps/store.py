@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-from rayio import __version__
+from rayio import __version__, regular, strict_json
 from rayio.errors import StorageError
 from rayio.replacing import replacing
 from rayio.scenario.fields import show
@@ -47,11 +47,13 @@ class SweepDirectory:
                 path.mkdir(parents=True, exist_ok=True)
                 sweep.write("sweep.json", (json.dumps(asked, indent=2) + "\n").encode())
                 return sweep
-            before = json.loads(file.read_bytes())
+            before = strict_json.loads(regular.read_bytes(file))
+        except regular.NotAFileError as error:
+            raise StorageError(f"{file}: {error.strerror}, or choose another --out") from None
         except OSError as error:
             raise StorageError(f"cannot write {path}: {error.strerror}; choose another --out") from None
-        except ValueError:
-            raise StorageError(f"{file} is not JSON, the file is damaged; choose another --out") from None
+        except ValueError as error:
+            raise StorageError(f"{file} is not JSON, the file is damaged: {error}; choose another --out") from None
         if not isinstance(before, dict):
             raise StorageError(f"{file} is no sweep, the file is damaged; choose another --out")
         for key, was, now in _differences(before, json.loads(json.dumps(asked))):
@@ -68,12 +70,12 @@ class SweepDirectory:
         """
         file = self.path / "points.jsonl"
         try:
-            lines = file.read_bytes().split(b"\n") if file.exists() else []
+            lines = regular.read_bytes(file).split(b"\n") if file.exists() else []
         except OSError as error:
             raise StorageError(f"cannot read {file}: {error.strerror}") from None
         for number, line in enumerate(lines[:-1], 1):
             try:
-                yield Row.of_json(json.loads(line), f"{file}:{number}")
+                yield Row.of_json(strict_json.loads(line), f"{file}:{number}")
             except (ValueError, KeyError, TypeError):
                 raise StorageError(f"{file}:{number} is damaged; remove that line, and its run is made again") from None
 
@@ -81,7 +83,7 @@ class SweepDirectory:
         file = self.path / "points.jsonl"
         try:
             if file.exists():
-                content = file.read_bytes()
+                content = regular.read_bytes(file)
                 if (end := content.rfind(b"\n") + 1) < len(content):  # a line that was cut off
                     with file.open("r+b") as torn:
                         torn.truncate(end)

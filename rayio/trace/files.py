@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
+from rayio import regular
 from rayio.errors import StorageError
 from rayio.trace.rows import NOTHING
 from rayio.trace.span import ADDED, COLUMNS, SCHEMA_VERSION, schema
@@ -77,10 +78,13 @@ class SpanFile:
 
         self.path = path
         try:
+            regular.check(path)
             metadata = pq.read_metadata(path)
             entries = metadata.metadata or {}
             self.version = int(entries[_VERSION])
             self.replaces: frozenset[str] = frozenset(json.loads(entries.get(_REPLACES, b"[]")))
+        except regular.NotAFileError as error:
+            raise StorageError(f"{path}: {error.strerror}, or remove it") from None
         except (pa.ArrowException, OSError, KeyError, ValueError, TypeError):
             raise DamagedError(path.name) from None
         if self.version > SCHEMA_VERSION:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayio.errors import QueryError
+from rayio.errors import QueryError, StorageError
 from rayio.trace.files import DamagedError, SpanFile, among
 from rayio.trace.rows import NOTHING
 from rayio.trace.span import COLUMNS, schema
-from rayio.trace.store import RunDirectory
+from rayio.trace.store import SPANS, RunDirectory
 
 if TYPE_CHECKING:
     import duckdb
@@ -47,6 +47,7 @@ def query(directory: RunDirectory, sql: str) -> Answer:
 
     Raises:
         QueryError: one sentence: not SQL, not a SELECT, a name that does not exist, too little memory.
+        StorageError: there were spans, and no file of them can be read.
     """
     import duckdb
 
@@ -57,6 +58,7 @@ def query(directory: RunDirectory, sql: str) -> Answer:
             files[file.path] = ", ".join(_column(file, name) for name in COLUMNS)
         except DamagedError as error:
             damaged.append(str(error))
+    _refuse_none(directory, len(files), damaged)
     engine = duckdb.connect(":memory:")
     try:
         for lock in _LOCKS:
@@ -70,12 +72,21 @@ def query(directory: RunDirectory, sql: str) -> Answer:
             if not broken:
                 raise QueryError(_sentence(error, sql)) from None
             damaged += [path.name for path in broken]
+            _refuse_none(directory, len(files) - len(broken), damaged)
             table = _run(engine, {path: columns for path, columns in files.items() if path not in broken}, sql)
     except duckdb.Error as error:
         raise QueryError(_sentence(error, sql)) from None
     finally:
         engine.close()
     return Answer(table, tuple(sorted(damaged)))
+
+
+def _refuse_none(directory: RunDirectory, whole: int, damaged: Sequence[str]) -> None:
+    """Refuse to answer of no span where there were some, and not one file of them can be read."""
+    if damaged and not whole:
+        where = directory.store.full(f"{SPANS}/{min(damaged)}")
+        more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
+        raise StorageError(f"{where} is damaged{more}, and no other span file is there: restore it")
 
 
 def _check(engine: duckdb.DuckDBPyConnection, sql: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayio import storage
+from rayio import storage, strict_json
 from rayio.errors import DataError, StorageError
 from rayio.results.run_result import RunResult, read_result
 from rayio.storage import address as addresses
@@ -46,6 +46,8 @@ class RunDirectory:
         self._mirror = None if self.store.is_local else Mirror(self.store)
         self._spans: pa.Table | None = None
         self._lost: tuple[str, ...] = ()
+        #: Whether the run was there before: then spans that it should have are missed.
+        self._is_reopened = False
 
     @classmethod
     def create(
@@ -83,6 +85,7 @@ class RunDirectory:
             StorageError: no run is there, it cannot be read, or another version of rayio wrote it in another layout.
         """
         run = cls(address, settings)
+        run._is_reopened = True
         if not run.holds(INFO):
             what = "a file" if run.store.is_file else f"it has no {INFO}" if run.store.exists else "no such path"
             raise StorageError(f"{run.address} is not a run directory: {what}")
@@ -216,6 +219,8 @@ class RunDirectory:
     def span_paths(self) -> list[Path]:
         """Paths on this machine with the content of each span file, by name."""
         names = sorted(name for name in self.store.sizes(SPANS) if name.endswith(".parquet"))
+        if not names and self._is_reopened:
+            self._miss_spans()
         if self._mirror is None:
             return [self.store.local(f"{SPANS}/{name}") for name in names]
         paths = []
@@ -223,6 +228,18 @@ class RunDirectory:
             with contextlib.suppress(DataError):  # one that stands for it has taken its place since
                 paths.append(self._mirror.path(f"{SPANS}/{name}"))
         return paths
+
+    def _miss_spans(self) -> None:
+        """Refuse a run without a span file where there should be one.
+
+        Raises:
+            StorageError: its folder is gone, or its result says that there are spans.
+        """
+        where, trace = self.store.full(SPANS), None if (result := self.result) is None else result.trace
+        if trace is not None and trace.stored:
+            raise StorageError(f"{where} has no span file, and {RESULT} says {trace.stored} spans: restore the folder")
+        if trace is None and self.store.is_local and not self.store.local(SPANS).exists():
+            raise StorageError(f"{where}: no such folder, so the run's spans are gone: restore it")
 
     def _remove_part(self, name: str) -> None:
         (self.store if self._mirror is None else self._mirror).remove(f"{SPANS}/{name}")
@@ -316,7 +333,7 @@ class RunDirectory:
         if content is None:
             return None
         try:
-            value = json.loads(content)
+            value = strict_json.loads(content)
         except ValueError as error:
             raise StorageError(f"{path} is not JSON, the file is damaged: {error}") from None
         if not isinstance(value, dict):

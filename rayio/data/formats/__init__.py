@@ -62,6 +62,19 @@ def request_table(
     return table
 
 
+def check_labels(form: Format, opener: Opener, layout: Layout, number: int) -> None:
+    """Read and verify the labels of file ``number``, where a format has them apart from what :meth:`Format.read` reads.
+
+    A format says so by a method ``check_labels`` of the same arguments.
+
+    Raises:
+        DataError: it names file, sample, byte, and what was found.
+    """
+    check = getattr(form, "check_labels", None)
+    if check is not None:
+        check(opener, layout, number)
+
+
 FORMATS: Registry[Format] = kinds.FORMATS
 
 

@@ -24,12 +24,14 @@ from numpy.typing import NDArray
 
 from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_of, chunk_shape
 from rayio.data.formats.runs import by_file, check_length, opened, place_of, read_into
-from rayio.data.formats.sample import Place, check, fill
+from rayio.data.formats.sample import Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
 from rayio.scenario.kind import Kind
+from rayio.scenario.model import Scenario
 from rayio.storage.base import Opener, Requests
 from rayio.storage.counted import WINDOW_BYTES
+from rayio.units import BYTES
 
 #: Bytes of a file that are no data: superblock, groups, descriptions of both datasets. All that is needed to read ``x``
 #: is at the start.
@@ -38,6 +40,8 @@ METADATA_BYTES = 715
 HEAD_BYTES = 447
 #: Requests for the description of a file, its checks included, that are still no sign of damage: ours takes 10.
 METADATA_READS = 1000
+#: Requests of a batch: each is planned before it is made.
+MAX_REQUESTS = 1 << 22
 
 
 class Hdf5(Kind):
@@ -45,6 +49,17 @@ class Hdf5(Kind):
 
     extension = ".hdf5"
     options = Hdf5Options
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """Chunks so small that a sample takes more requests than can be planned one by one."""
+        dataset, options = scenario.dataset, scenario.dataset.options
+        if isinstance(options, Hdf5Options) and options.chunk is not None:
+            parts = -(-dataset.sample_bytes.expected // options.chunk) * scenario.loader.batch_size
+            if parts > MAX_REQUESTS:
+                yield (
+                    f"dataset.chunk={BYTES.exact(options.chunk)}: a batch is read in {parts:.0f} requests; at most "
+                    f"{MAX_REQUESTS} are possible"
+                )
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add up whole chunks, labels and metadata."""
@@ -118,6 +133,20 @@ class Hdf5(Kind):
                         sample = place_of(layout, batch, at)
                         ids[at] = check(part[at - start].data, layout.seed, sample)
         return ids
+
+    def check_labels(self, opener: Opener, layout: Layout, number: int) -> None:
+        """Read ``y`` of a file and compare each label with its sample's id; see :class:`Format`."""
+        from h5py import h5s
+
+        whole = layout.whole_file(number)
+        place, shape = place_of(layout, whole, 0), (layout.samples_per_file,)
+        with opened(opener, place) as file, _told(place, shape, stream := _Stream(file)), _opened(stream) as h5:
+            y = _described(h5, b"y", np.dtype("<i8"), place, shape, stream)
+            labels = np.empty(shape, "<i8")
+            y.read(h5s.ALL, h5s.ALL, labels)
+            if stream.missing:
+                raise place.error(stream.missing)
+            wrong_label(labels, place, y.get_offset())
 
 
 class _Stream:
@@ -292,7 +321,7 @@ def _description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple
 
 
 @contextmanager
-def _told(place: Place, shape: tuple[int, int], stream: _Stream) -> Iterator[None]:
+def _told(place: Place, shape: tuple[int, ...], stream: _Stream) -> Iterator[None]:
     """Turn what h5py raises for bytes that are no HDF5 into one line."""
     try:
         yield
@@ -308,23 +337,39 @@ def _told(place: Place, shape: tuple[int, int], stream: _Stream) -> Iterator[Non
 
 def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream: _Stream) -> Any:
     """Open ``x``, having checked that it is of this shape, plainly stored, and in this very file."""
-    from h5py import h5d, h5l, h5p
+    from h5py import h5p
 
-    if h5.links.get_info(b"x").type != h5l.TYPE_HARD:
-        raise place.error("expected x in this file, found a link to another place")
     access = h5p.create(h5p.DATASET_ACCESS)
     if chunk_of(layout) is not None:
         rows, columns = chunk_shape(layout, np.array([shape[1]]))
         access.set_chunk_cache(1, int(rows[0] * columns[0]), 1.0)
-    x = h5d.open(h5, b"x", access)
-    if x.shape != shape or x.dtype != np.uint8:
-        raise place.error(f"expected x of shape {shape} and uint8, found {x.shape} and {x.dtype}")
+    return _described(h5, b"x", np.dtype(np.uint8), place, shape, stream, access)
+
+
+def _described(
+    h5: Any,
+    name: bytes,
+    dtype: np.dtype[Any],
+    place: Place,
+    shape: tuple[int, ...],
+    stream: _Stream,
+    access: Any = None,
+) -> Any:
+    """Open a dataset, having checked that it is of this type and shape, plainly stored, and in this very file."""
+    from h5py import h5d, h5l
+
+    said = name.decode()
+    if h5.links.get_info(name).type != h5l.TYPE_HARD:
+        raise place.error(f"expected {said} in this file, found a link to another place")
+    x = h5d.open(h5, name, access)
+    if x.shape != shape or x.dtype != dtype:
+        raise place.error(f"expected {said} of shape {shape} and {dtype}, found {x.shape} and {x.dtype}")
     plan = x.get_create_plist()
     if plan.get_nfilters():
-        raise place.error("expected x stored plainly, found it compressed or filtered")
+        raise place.error(f"expected {said} stored plainly, found it compressed or filtered")
     kind = plan.get_layout()
     if kind not in (h5d.CONTIGUOUS, h5d.CHUNKED) or plan.get_external_count():
-        raise place.error("expected x stored in this file, contiguous or in chunks, found it elsewhere")
+        raise place.error(f"expected {said} stored in this file, contiguous or in chunks, found it elsewhere")
     edges = plan.get_chunk() if kind == h5d.CHUNKED else shape
     if math.prod(edges) > stream.seek(0, io.SEEK_END):
         raise place.error(

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats.runs import Runs, by_file, check_length, opened, place_of, read_into
-from rayio.data.formats.sample import Place, check, fill
+from rayio.data.formats.sample import LABEL, Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
 from rayio.storage.base import Opener, Requests, RequestTable
@@ -131,7 +131,12 @@ class Npz:
             with opened(opener, first) as stream:
                 row_bytes = int(batch.nbytes[runs[0][0]])
                 shape = (layout.samples_per_file, row_bytes)
-                rows_at = ROWS if _is_plain(stream, shape) else _find_rows(stream, first, shape)
+                if is_plain := _is_plain(stream, shape):
+                    rows_at = ROWS
+                    labels_at = ROWS + shape[0] * shape[1] + LOCAL + len(LABELS) + ZIP64_SIZES + NPY
+                    fetched_at = stream.seek(0, io.SEEK_END) - WINDOW_BYTES
+                else:
+                    rows_at = _find_rows(stream, first, SAMPLES, "|u1", shape)
                 for start, stop in runs:
                     index = int(batch.index[start])
                     span = view[offsets[start] : offsets[stop]]
@@ -144,7 +149,26 @@ class Npz:
                                 f"expected {row_bytes} bytes, found {max(have, 0)}: the file is truncated"
                             )
                         ids[place] = check(view[offsets[place] : offsets[place + 1]], layout.seed, sample)
+                    if is_plain and (at := labels_at + index * LABEL) >= fetched_at:  # they came with the directory
+                        _check_labels(stream, at, place_of(layout, batch, start), stop - start)
         return ids
+
+    def check_labels(self, opener: Opener, layout: Layout, number: int) -> None:
+        """Read the labels of a file and compare each with its sample's id; see :class:`Format`."""
+        whole = layout.whole_file(number)
+        place = place_of(layout, whole, 0)
+        with opened(opener, place) as stream:
+            at = _find_rows(stream, place, LABELS, "<i8", (layout.samples_per_file,))
+            _check_labels(stream, at, place, layout.samples_per_file)
+
+
+def _check_labels(stream: BinaryIO, at: int, first: Place, rows: int) -> None:
+    """Compare so many labels, from byte ``at`` on, with the ids of ``first`` and the samples after it."""
+    stream.seek(at)
+    content = stream.read(rows * LABEL)
+    if len(content) < rows * LABEL:
+        raise first.error(f"expected {rows * LABEL} bytes of labels at byte {at}, found {len(content)}: truncated")
+    wrong_label(np.frombuffer(content, "<i8"), first, at)
 
 
 def _is_plain(stream: BinaryIO, shape: tuple[int, int]) -> bool:
@@ -178,35 +202,36 @@ def _is_plain(stream: BinaryIO, shape: tuple[int, int]) -> bool:
     )
 
 
-def _find_rows(stream: BinaryIO, place: Place, shape: tuple[int, int]) -> int:
-    """The offset of the first row of ``x.npy``, having checked that it is stored plainly and of this shape."""
+def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tuple[int, ...]) -> int:
+    """The offset of the first row of a member, having checked that it is stored plainly and of this type and shape."""
+    dtype = np.dtype(descr)
     try:
         with zipfile.ZipFile(stream) as archive:
-            member = archive.getinfo(SAMPLES)
+            member = archive.getinfo(name)
         if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
-            raise place.error(f"expected {SAMPLES} stored plainly, found it compressed or encrypted")
+            raise place.error(f"expected {name} stored plainly, found it compressed or encrypted")
         stream.seek(member.header_offset)
         signature, name_bytes, extra_bytes = struct.unpack("<4s22xHH", stream.read(LOCAL))
         if signature != b"PK\3\4":
-            raise place.error(f"expected the zip entry {SAMPLES} at byte {member.header_offset}, found {signature!r}")
+            raise place.error(f"expected the zip entry {name} at byte {member.header_offset}, found {signature!r}")
         stream.seek(name_bytes + extra_bytes, io.SEEK_CUR)
         rows_at = stream.tell() + NPY
-        if stream.read(NPY) == _npy_header("|u1", shape):
+        if stream.read(NPY) == _npy_header(descr, shape):
             return rows_at
         stream.seek(rows_at - NPY)
         version = np.lib.format.read_magic(stream)
         if version != (1, 0):
-            raise place.error(f"expected npy version (1, 0) in {SAMPLES}, found {version}")
+            raise place.error(f"expected npy version (1, 0) in {name}, found {version}")
         with _PARSING:
-            found, fortran_order, dtype = np.lib.format.read_array_header_1_0(stream)
-        if found != shape or fortran_order or dtype != np.uint8:
-            raise place.error(f"expected {SAMPLES} of shape {shape} and uint8, found {found} and {dtype}")
+            found, fortran_order, found_type = np.lib.format.read_array_header_1_0(stream)
+        if found != shape or fortran_order or found_type != dtype:
+            raise place.error(f"expected {name} of shape {shape} and {dtype}, found {found} and {found_type}")
         return stream.tell()
     except RayioError:
         raise
     except Exception as error:  # zipfile and numpy raise a dozen kinds for bytes that are no npz
         raise place.error(
-            f"expected an npz file with {SAMPLES} of shape {shape}, found none ({error}): "
+            f"expected an npz file with {name} of shape {shape}, found none ({error}): "
             f"truncated, corrupted or foreign; delete it and generate it again"
         ) from error
 

@@ -89,7 +89,8 @@ def opened(opener: Opener, place: Place) -> BinaryIO:
     try:
         return opener(place.path)
     except (DataError, OSError) as error:
-        reason = "the file is missing" if isinstance(error, FileNotFoundError) else str(error)
+        told = str(error).rpartition(f"{place.path}: ")[2]  # the path is said already
+        reason = "the file is missing" if isinstance(error, FileNotFoundError) else told
         raise place.error(reason) from error
 
 

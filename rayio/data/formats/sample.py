@@ -28,6 +28,8 @@ from rayio.errors import DataError
 HEADER = struct.Struct("<QQ")
 #: Payload bytes drawn at once: more would leave the processor's cache.
 CHUNK_BYTES = 1 << 18
+#: Bytes of a label, which is the sample's id again, in formats that keep labels apart from samples.
+LABEL = 8
 
 
 class Place(NamedTuple):
@@ -61,6 +63,21 @@ def fill(out: NDArray[np.uint8], seed: int, sample: int) -> None:
         words = np.asarray(stream.random_raw(-(-len(part) // 8)), dtype="<u8")
         part[:] = words.view(np.uint8)[: len(part)]
     HEADER.pack_into(out.data, 0, sample, checksum(out.data[HEADER.size :], seed, sample))
+
+
+def wrong_label(labels: NDArray[np.int64], first: Place, at: int) -> None:
+    """Compare labels, which lie from byte ``at`` on, with the ids of ``first`` and of the samples after it in its file.
+
+    Raises:
+        DataError: it names the first sample of which the label is not the id, and the label's byte.
+    """
+    wrong = np.flatnonzero(labels != np.arange(first.sample, first.sample + len(labels)))
+    if wrong.size:
+        n = int(wrong[0])
+        raise Place(first.path, first.sample + n, first.row + n).error(
+            f"expected label {first.sample + n} at byte {at + n * LABEL}, found {labels[n]}: "
+            f"the file is corrupted or of another dataset; delete it and generate it again"
+        )
 
 
 def check(sample: memoryview, seed: int, place: Place) -> int:

@@ -19,6 +19,8 @@ CONNECT_SECONDS = 5
 _SIGNATURE = re.compile(r"\?.*(x-amz-|awsaccesskeyid|signature|token)[^&]*=", re.IGNORECASE)
 #: The region that S3 itself takes where nobody names one.
 REGION = "us-east-1"
+#: Variables that say where the service is, the first that does counts.
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 #: What tells the SDKs that credentials come from elsewhere than keys: a role of a pod, of a task.
 _ROLES = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -51,7 +53,8 @@ class Place:
         """
         bucket, prefix = split(address)
         said = os.environ.get
-        endpoint = settings.endpoint or said("AWS_ENDPOINT_URL_S3") or said("AWS_ENDPOINT_URL") or None
+        named = {"storage.endpoint": settings.endpoint} | {name: said(name) for name in _ENDPOINTS}
+        source, endpoint = next(((name, value) for name, value in named.items() if value), ("", None))
         style = settings.addressing_style
         anonymous = settings.anonymous
         profile = {} if anonymous or said("AWS_ACCESS_KEY_ID") or any(map(said, _ROLES)) else _profile()
@@ -60,7 +63,7 @@ class Place:
         return cls(
             bucket=bucket,
             prefix=prefix,
-            endpoint=_checked(endpoint),
+            endpoint=_checked(endpoint, source),
             region=region or REGION,
             is_virtual=style == "virtual" or (style == "auto" and endpoint is None),
             is_anonymous=anonymous,
@@ -150,7 +153,8 @@ def split(address: str) -> tuple[str, str]:
     return bucket, prefix.strip("/")
 
 
-def _checked(endpoint: str | None) -> str | None:
+def _checked(endpoint: str | None, source: str) -> str | None:
+    """Refuse an endpoint that is none; ``source`` is the key or the variable that says it."""
     if endpoint is None:
         return None
     try:
@@ -161,12 +165,13 @@ def _checked(endpoint: str | None) -> str | None:
         is_good, parts = False, urlsplit("")
     if "@" in endpoint:  # a password may hold anything, so that where the host begins cannot be told
         raise StorageError(
-            "the endpoint of an s3:// store has a user or a password in it; credentials belong into the environment"
+            f"{source} has a user or a password in it; credentials belong into variables of their own "
+            "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
     if "?" in endpoint or "#" in endpoint:  # what follows may be a token
-        raise StorageError("the endpoint of an s3:// store has a query in it; write http://host:port or https://host")
+        raise StorageError(f"{source} has a query in it; write http://host:port or https://host")
     if not is_good:
-        raise StorageError(f"{endpoint!r} is no endpoint of a store; write http://host:port or https://host")
+        raise StorageError(f"{source}={endpoint!r} is no address of a service; write http://host:port or https://host")
     return endpoint.rstrip("/")
 
 

@@ -1,0 +1,54 @@
+"""The folders of a run lie apart: none of dataset, evaluation's dataset, checkpoints and run directory in another."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from rayio.scenario import evaluation
+from rayio.scenario.model import Scenario
+from rayio.storage.address import is_path, path_of
+
+#: The parts of an address from the top: those of a folder begin those of whatever lies in it.
+Place = tuple[str, ...]
+
+
+def folders_of(scenario: Scenario) -> dict[str, str]:
+    """The folders that a scenario names and a run writes to, by their keys."""
+    if scenario.dataset.is_modelled:
+        return {}
+    found = {"dataset.path": scenario.dataset.path}
+    if scenario.train.evaluate is not None:
+        found["dataset.eval.path"] = evaluation.path_of(scenario)
+    if scenario.checkpoint is not None:
+        found["checkpoint.path"] = scenario.checkpoint.path
+    return found
+
+
+def refusals(folders: Mapping[str, str], place: Callable[[str], Place]) -> Iterator[str]:
+    """A line for each folder that lies in another, or is the same; ``place`` says where one is."""
+    places = {key: place(folder) for key, folder in folders.items()}
+    keys = [*folders]
+    for number, key in enumerate(keys):
+        for other in keys[:number]:
+            inner, outer = (key, other) if len(places[key]) >= len(places[other]) else (other, key)
+            if places[inner][: len(places[outer])] == places[outer]:
+                where = "is the folder of" if places[inner] == places[outer] else "lies in"
+                yield f"{inner}={folders[inner]}: {where} {outer}={folders[outer]}; choose folders that lie apart"
+
+
+def as_written(address: str) -> Place:
+    """The place of an address as it is written, without a look at links; relative ones are among themselves."""
+    if is_path(address):
+        return _parts("file", os.path.normpath(path_of(address)), is_below=not path_of(address).is_absolute())
+    scheme, _, rest = address.partition("://")
+    return _parts(scheme.lower(), rest)
+
+
+def as_it_is(address: str) -> Place:
+    """The place of an address, with links followed where it is a path."""
+    return as_written(os.path.realpath(path_of(address)) if is_path(address) else address)
+
+
+def _parts(scheme: str, path: str, *, is_below: bool = False) -> Place:
+    return (scheme, "." if is_below else "/", *(part for part in path.split("/") if part not in ("", ".")))

@@ -1,0 +1,74 @@
+"""How long a run takes at the very most that can be expected: if nothing was done beside anything else, by key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from rayio.scenario import derive, evaluation
+from rayio.scenario.decode import Work
+from rayio.scenario.model import Scenario, StorageParameters
+from rayio.storage.presets import PRESETS
+
+
+def refusals(scenario: Scenario) -> Iterator[str]:
+    """A line that names the key which makes a run longer than clocks are, if one does."""
+    parts = dict(of_keys(scenario))
+    total = math.fsum(parts.values())
+    if not total <= derive.MAX_SECONDS:
+        key = max(parts, key=lambda name: parts[name])
+        most = f"at most {derive.MAX_SECONDS:.3g} s (146 years) are possible"
+        yield f"{key}: takes {parts[key]:.3g} s in all; {most}"
+
+
+def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
+    """The expected seconds that each key adds to a rank's life, or to that of storage, in the whole run."""
+    train, loader, checkpoint = scenario.train, scenario.loader, scenario.checkpoint
+    steps = derive.total_steps(scenario)
+    slowest = train.stragglers.factor if train.stragglers is not None else 1.0
+    yield "train.compute", steps * train.compute.expected * max(1.0, slowest)
+    yield "train.sync", steps * derive.allreduce_seconds(train.sync, derive.world_size(scenario))
+    if train.evaluate is not None:
+        largest = scenario.dataset.eval.num_files * (
+            scenario.dataset.eval.samples_per_file or scenario.dataset.samples_per_file
+        )
+        yield "train.evaluate.compute", evaluation.num_evaluations(scenario) * largest * train.evaluate.compute.expected
+    samples = steps * loader.batch_size
+    nbytes = steps * derive.batch_bytes(scenario)
+    if not isinstance(loader.decode, Work):
+        yield "loader.decode", samples * loader.decode.expected
+    elif loader.decode.rate is not None:
+        yield "loader.decode.rate", nbytes / loader.decode.rate
+    costs = scenario.costs
+    for name in ("lease", "put", "take", "transfer_latency", "barrier", "step"):
+        yield f"costs.{name}", steps * getattr(costs, name)
+    if costs.transfer_bandwidth is not None:
+        yield "costs.transfer_bandwidth", nbytes / costs.transfer_bandwidth
+    written = requests = 0.0
+    if checkpoint is not None:
+        times = derive.num_checkpoints(scenario)
+        written = float(times * derive.checkpoint_bytes(scenario))
+        requests = times * sum(-(-size // checkpoint.request_bytes) for size in derive.checkpoint_shards(scenario))
+        yield "costs.checkpoint", times * costs.checkpoint
+        yield "checkpoint.snapshot_bandwidth", times * checkpoint.model.bytes / checkpoint.snapshot_bandwidth
+    yield from _of_storage(scenario, samples, nbytes, requests, written)
+
+
+def _of_storage(
+    scenario: Scenario, samples: float, nbytes: float, requests: float, written: float
+) -> Iterator[tuple[str, float]]:
+    """What the model of storage adds; ``samples`` and ``nbytes`` are a rank's, ``requests`` and ``written`` of all."""
+    model, ranks = scenario.storage.model, derive.world_size(scenario)
+    if isinstance(model, StorageParameters):
+        first_byte, opening, connection = model.first_byte.expected, model.open.expected, model.connection_bandwidth
+        shared, calls = model.bandwidth, model.opens_per_second or model.requests_per_second
+    else:
+        preset = PRESETS[model]
+        first_byte, opening, connection = preset.first_byte_median, preset.open_median, preset.connection_bandwidth
+        shared, calls = preset.bandwidth, preset.opens_per_second or preset.requests_per_second
+    yield "storage.model.first_byte", (samples + requests) * first_byte
+    yield "storage.model.open", samples * opening
+    yield "storage.model.connection_bandwidth", (nbytes + written) / connection
+    yield "storage.model.bandwidth", (ranks * nbytes + written) / shared
+    if calls:
+        yield "storage.model.requests_per_second", (ranks * samples + requests) / calls
