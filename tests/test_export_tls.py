@@ -258,7 +258,7 @@ PAIR = {"CLIENT_CERTIFICATE": "client.pem"}
 FILES: list[tuple[dict[str, str], str]] = [
     ({"CERTIFICATE": "none.pem"}, "_CERTIFICATE={papers}/none.pem: cannot be read, No such file"),
     ({"TRACES_CERTIFICATE": "none.pem"}, "_TRACES_CERTIFICATE={papers}/none.pem: cannot be read"),
-    ({"CERTIFICATE": "."}, "_CERTIFICATE={papers}/.: cannot be read, Is a directory"),
+    ({"CERTIFICATE": "."}, "_CERTIFICATE={papers}/.: cannot be read, it is a folder, not a file"),
     ({"CERTIFICATE": "damaged.pem"}, "_CERTIFICATE={papers}/damaged.pem: no certificate in PEM form"),
     ({"CERTIFICATE": "client.key"}, "_CERTIFICATE={papers}/client.key: no certificate in PEM form"),
     ({"CLIENT_KEY": "client.key"}, "set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE too"),
