@@ -22,7 +22,7 @@ from rayio.analyze.timeline import timeline
 from rayio.analyze.verdict import capacities, judge
 from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.scenario.load import build
 from rayio.trace.recorder import Recorder
 
@@ -40,7 +40,7 @@ def recorded() -> pa.Table:
             "checkpoint": {"every": {"steps": 50}, "path": "c", "model": {"bytes": "100 MB"}},
         }
     )
-    plan = Plan(scenario, modelled=True)
+    plan = plan_of(scenario, modelled=True)
     recorder = Recorder()
     simulation.simulate(plan, recorder, [Tally(rank) for rank in range(RANKS)])
     return recorder.drain()

@@ -24,7 +24,7 @@ from rayio.collectors.transport import connect
 from rayio.export import run as exporting
 from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.scenario.load import build
 from rayio.trace.recorder import Recorder
 from rayio.trace.store import RunDirectory
@@ -77,7 +77,7 @@ def simulated(number: int) -> pa.Table:
         "loader": {"batch_size": 4, "num_workers": 4, "decode": {"kind": "normal", "mean": "5 ms", "stdev": "1 ms"}},
         "train": {"epochs": 1, "steps": steps, "compute": {"kind": "normal", "mean": "100 ms", "stdev": "5 ms"}},
     }  # fmt: skip
-    plan = Plan(build(wanted), modelled=True)
+    plan = plan_of(build(wanted), modelled=True)
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(ranks)]
     simulation.simulate(plan, recorder, tallies)
     table = recorder.drain()

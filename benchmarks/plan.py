@@ -17,6 +17,7 @@ from machine import print_machine
 from rayio.data.sampler import Sampler
 from rayio.data.shuffle import SHUFFLES
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.scenario.load import build
 
 LARGE, EPOCH = 5_000_000_000, 100_000_000
@@ -26,7 +27,7 @@ WHOLE, PART = ("global", 256), 5_000_000
 
 
 def plan(samples: int, batch_size: int, ranks: int = 1, **loader: Any) -> Plan:
-    return Plan(
+    return plan_of(
         build(
             {
                 "name": "plan",

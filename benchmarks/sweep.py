@@ -15,7 +15,7 @@ from machine import print_machine
 
 import rayio
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.pipeline.simulation import simulate
 from rayio.scenario.load import load
 from rayio.trace.recorder import Recorder
@@ -40,7 +40,9 @@ def alone() -> float:
     """CPU seconds of the roles of one point, without its scenario, its numbers and its books; mean over the keys."""
     begun = cpu_seconds()
     for seed in range(ALONE):
-        plan = Plan(load("unet3d-h100", POINT | {"loader.num_workers": WORKERS[seed % 5], "seed": seed}), modelled=True)
+        plan = plan_of(
+            load("unet3d-h100", POINT | {"loader.num_workers": WORKERS[seed % 5], "seed": seed}), modelled=True
+        )
         simulate(plan, Recorder(), [Tally(rank) for rank in range(plan.world_size)])
     return (cpu_seconds() - begun) / ALONE
 

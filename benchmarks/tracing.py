@@ -37,7 +37,7 @@ from rayio.otel.provider import Target, TracerProvider
 from rayio.pipeline import simulation
 from rayio.pipeline.env import Env
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.place import Where
 from rayio.scenario.load import build
@@ -267,7 +267,7 @@ def simulated(ranks: int = 128, steps: int = 1565) -> pa.Table:
         "loader": {"batch_size": 4, "num_workers": 4, "decode": {"kind": "normal", "mean": "5 ms", "stdev": "1 ms"}},
         "train": {"epochs": 1, "steps": steps, "compute": {"kind": "normal", "mean": "100 ms", "stdev": "5 ms"}},
     }  # fmt: skip
-    plan = Plan(build(wanted), modelled=True)
+    plan = plan_of(build(wanted), modelled=True)
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
     simulation.simulate(plan, recorder, tallies)
     table = recorder.drain()

@@ -17,7 +17,7 @@ from machine import print_machine
 
 from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.scenario.load import build
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
@@ -40,7 +40,7 @@ def scenario(ranks: int, steps: int) -> Any:
 
 def row(ranks: int, steps: int) -> None:
     """Simulate and print one row: meant for a process of its own, whose peak of memory is then this simulation's."""
-    plan = Plan(scenario(ranks, steps), modelled=True)
+    plan = plan_of(scenario(ranks, steps), modelled=True)
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(ranks)]
     schema()  # loads Arrow, which is no part of the cost of a step
     began = time.process_time()

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
+
+
+class Draws(Protocol):
+    """Times or sizes that are drawn at an address, as every distribution of a scenario offers."""
+
+    def draw(self, address_key: int, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """One value for each index (any shape) below an address; ``address_key`` comes from :func:`key`."""
 
 
 @lru_cache(maxsize=65536)

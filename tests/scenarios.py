@@ -12,6 +12,7 @@ import pyarrow as pa
 from rayio.pipeline import ledger, local, simulation
 from rayio.pipeline.ledger import Ledger, Tally
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.trace.recorder import Recorder
@@ -37,8 +38,9 @@ def scenario(**overrides: Any) -> Scenario:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What an engine gives: the books, the spans, the plan."""
+    """What an engine gives: the books, the spans, the plan, and what was planned."""
 
+    scenario: Scenario
     plan: Plan
     tallies: list[Tally]
     spans: pa.Table
@@ -63,22 +65,23 @@ class Outcome:
 
 def simulated(wanted: Scenario | None = None, **overrides: Any) -> Outcome:
     """Run on the virtual clock."""
-    plan = Plan(wanted or scenario(**overrides), modelled=True)
+    wanted = wanted or scenario(**overrides)
+    plan = plan_of(wanted, modelled=True)
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
     simulation.simulate(plan, recorder, tallies)
     table = recorder.drain()
     assert table is not None
-    return Outcome(plan, tallies, table)
+    return Outcome(wanted, plan, tallies, table)
 
 
 def run_locally(wanted: Scenario, root: Path, *, modelled: bool = False) -> Outcome:
     """Run in this process on the wall clock."""
-    plan = Plan(wanted, modelled=modelled)
+    plan = plan_of(wanted, modelled=modelled)
     recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
     local.run(plan, recorder, root, tallies)
     table = recorder.drain()
     assert table is not None
-    return Outcome(plan, tallies, table)
+    return Outcome(wanted, plan, tallies, table)
 
 
 #: Overrides as keyword arguments.

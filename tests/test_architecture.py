@@ -112,6 +112,18 @@ def test_circles_are_found_however_long_they_are_and_whatever_they_are_for() -> 
     assert circles({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
 
 
+#: What is of a whole scenario, and not of one section; with its room, out of which modules are imported by name.
+OF_A_SCENARIO = frozenset(
+    ("rayio.scenario", *(f"rayio.scenario.{name}" for name in ("model", "derive", "evaluation", "checks", "load")))
+)
+
+
+def test_roles_and_engines_know_the_plan_and_one_file_makes_it_of_a_scenario() -> None:
+    paths = [path for path in FILES if room(path) in ("pipeline", "cluster")]
+    found = [named(path) for path in paths if {*modules_in(path.read_text(encoding="utf-8"), OF_A_SCENARIO)}]
+    assert found == ["pipeline/planning.py"]
+
+
 def test_imports_are_found_wherever_they_stand() -> None:
     source = "import rayio.data.layout, os\nfrom rayio import seeds\ndef f():\n    from rayio.cli.runs import run\n"
     assert [*rooms_in(source)] == ["data", "seeds", "cli"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rayio.pipeline.env import Shard
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.place import Where
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
@@ -24,7 +25,7 @@ def saving(every: dict[str, int], writers: Any = "rank_zero", size: int = 1000, 
 
 
 def plan(wanted: Scenario) -> Plan:
-    return Plan(wanted, modelled=True)
+    return plan_of(wanted, modelled=True)
 
 
 def saved(of: Plan) -> dict[Where, list[Shard]]:

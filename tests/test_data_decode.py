@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import rayio
 from rayio.data.decode import MAX_RATIO, PLAIN_BYTES, Checksum, Decompress, compressed
 from rayio.errors import ScenarioError
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.scenario.load import build, load
 from rayio.scenario.write import json_schema, to_yaml
 from scenarios import run_locally, scenario, simulated
@@ -108,7 +108,7 @@ def test_without_bytes_and_without_a_rate_it_is_refused() -> None:
         ScenarioError, match=r"loader\.decode=checksum: modelled storage has no bytes; give loader\.decode\."
     ):
         rayio.simulate(real)
-    assert Plan(real, modelled=False).loading().decoding is not None
+    assert plan_of(real, modelled=False).loading().decoding is not None
 
 
 @pytest.mark.parametrize(

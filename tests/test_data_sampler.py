@@ -16,6 +16,7 @@ from rayio.data.partition import PARTITIONS
 from rayio.data.sampler import Sampler, sample_digest
 from rayio.data.shuffle import SHUFFLES
 from rayio.errors import DataError, ScenarioError
+from rayio.pipeline.planning import plan_of
 from rayio.scenario import checks, derive
 from rayio.scenario.distribution import Constant, Normal
 from rayio.scenario.model import Scenario
@@ -360,8 +361,9 @@ def test_sampler_and_formulas_agree_whatever_ranks_share(  # type: ignore[no-unt
     assert (min(steps), max(steps)) == derive.rank_steps(scenario)
     assert sum(steps) == derive.total_rank_steps(scenario)
     assert sum(sampler.samples(0, rank) for rank in range(2 * nodes)) == derive.samples_read(scenario)
+    plan = plan_of(scenario, modelled=True)
     for step in range(max(steps) + 1):
-        assert derive.ranks_at(scenario, step) == sum(step < number for number in steps)
+        assert plan.parties(0, step) == sum(step < number for number in steps)
     assert sampler.num_steps == derive.steps_per_epoch(scenario)
     assert sampler.whole_steps == derive.whole_steps_per_epoch(scenario)
     assert sampler.dropped == derive.dropped_samples(scenario)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import ScenarioError
+from rayio.pipeline.planning import plan_of
 from rayio.scenario import checks, derive
 from rayio.scenario.load import build
 from rayio.scenario.model import AllReduce, Barrier, NoSync, Scenario
@@ -76,7 +77,7 @@ def test_without_drop_last_every_sample_is_read_and_ranks_may_differ_by_a_step()
     fours, threes = (scenario(loader={"batch_size": size, "drop_last": False}) for size in (4, 3))
     assert derive.rank_steps(fours) == (3, 4)
     assert derive.rank_steps(threes) == (4, 5)
-    assert [derive.ranks_at(threes, step) for step in (0, 3, 4, 5)] == [4, 4, 2, 0]
+    assert [plan_of(threes, modelled=True).parties(0, step) for step in (0, 3, 4, 5)] == [4, 4, 2, 0]
     assert derive.total_rank_steps(threes) == 2 * (2 * 4 + 2 * 5)
     assert derive.samples_read(threes) == derive.samples_read(fours) == 50
     assert derive.dropped_samples(threes) == derive.capped_samples(threes) == 0

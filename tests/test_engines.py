@@ -99,7 +99,7 @@ def deliver_the_same(one: Outcome, other: Outcome) -> None:
     for rank in range(plan.world_size):
         steps = plan.steps_of(rank)
         planned = [batch_id(rank, epoch, step) for epoch in range(len(steps)) for step in range(steps[epoch])]
-        if plan.scenario.loader.in_order:
+        if plan.loader.in_order:
             assert one.delivered(rank) == other.delivered(rank) == planned
         else:
             assert sorted(one.delivered(rank)) == sorted(other.delivered(rank)) == planned
@@ -108,7 +108,7 @@ def deliver_the_same(one: Outcome, other: Outcome) -> None:
         steps = plan.evaluation_steps_of(rank)
         planned = [batch_id(rank, epoch, step) for epoch in range(len(steps)) for step in range(steps[epoch])]
         assert sorted(tried) == sorted(again) == planned
-        if plan.scenario.loader.in_order:
+        if plan.loader.in_order:
             assert tried == again == planned
     assert one.ledger.even
     assert one.ledger == other.ledger
@@ -121,7 +121,7 @@ def asked_for(run: Outcome) -> dict[tuple[str, str, int], tuple[int, int]]:
     A rank that only waits, for what is still written as its steps are over, saves nothing; how long that is differs.
     With ``assignment: dynamic`` it depends on who is free first which worker reads a batch.
     """
-    is_static = run.plan.scenario.loader.assignment == "static"
+    is_static = run.plan.loader.assignment == "static"
     asked = {}
     for row in [*run.rows("read"), *run.rows("write"), *run.rows("checkpoint")]:
         if row["bytes"]:

@@ -14,7 +14,7 @@ from handmade import Trace
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
 from rayio.errors import DataError, ScenarioError
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.place import batch_id
 from rayio.scenario import checks, derive
 from rayio.scenario.evaluation import idle, num_evaluations, phase_of
@@ -55,7 +55,7 @@ def test_an_evaluation_follows_every_so_many_steps_or_epochs(
     every: dict[str, int] | None, due: list[tuple[int, int]]
 ) -> None:
     run = simulated(evaluating(every))
-    assert num_evaluations(run.plan.scenario) == len(due)
+    assert num_evaluations(run.scenario) == len(due)
     assert pauses(run, 0) == pauses(run, 1) == due
     assert run.ledger.even
     assert run.ledger.delivered_samples == 2 * 48 + 7 * len(due)
@@ -91,7 +91,7 @@ def test_the_time_of_an_evaluation_is_the_ranks_own_and_part_of_the_step_before(
         assert [span["duration_ns"] for span in spans] == [6_000_000] * 2
         (life,) = run.rows("life", rank=rank)
         assert life["duration_ns"] == 2 * (12 * 10_000_000 + 6_000_000)
-    result = measure(RunArrays.of_spans(run.spans), RunShape.of(run.plan.scenario))
+    result = measure(RunArrays.of_spans(run.spans), RunShape.of(run.scenario))
     assert result["time"]["evaluate"] == pytest.approx(4 * 0.006)
     assert sum(result["time"].values()) == pytest.approx(2 * 0.252)
     # the window: 23 whole steps, and the pauses after two of them
@@ -108,7 +108,7 @@ def test_rates_and_read_times_of_training_leave_evaluations_out() -> None:
     run = simulated(evaluating({"steps": 5}, storage__model="s3", eval={"sample_bytes": "50 MB"}))
     assert len(run.rows("read", epoch=2)) == 4
     training = run.spans.filter(pc.less(run.spans["epoch"], 2))
-    shape = RunShape.of(run.plan.scenario)
+    shape = RunShape.of(run.scenario)
     whole, alone = measure(RunArrays.of_spans(run.spans), shape), measure(RunArrays.of_spans(training), shape)
     assert whole["percentiles"]["read"] == alone["percentiles"]["read"]
     assert whole["mib_per_second"] == alone["mib_per_second"] > 0
@@ -180,7 +180,7 @@ def test_a_training_file_does_not_pass_for_one_of_the_evaluation(tmp_path: Path,
 
 def test_where_two_windows_hold_batches_each_has_half_of_the_bytes() -> None:
     def bound(every: dict[str, int]) -> set[int | None]:
-        plan = Plan(evaluating(every, loader__max_bytes_in_flight=8000), modelled=True)
+        plan = plan_of(evaluating(every, loader__max_bytes_in_flight=8000), modelled=True)
         return {plan.queue(rank, evaluating=which).max_bytes for rank in (0, 1) for which in (False, True)}
 
     assert bound({"steps": 5}) == {2000}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -288,7 +289,7 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
     wanted = planted(loader__decode="8 ms", dataset__num_files=96)
     run = simulated(wanted)
     alone = explain(directory(tmp_path / "alone", wanted, run))
-    beside = explain(directory(tmp_path / "beside", wanted, Outcome(run.plan, run.tallies, with_foreign(run.spans))))
+    beside = explain(directory(tmp_path / "beside", wanted, replace(run, spans=with_foreign(run.spans))))
     assert {**beside, "run": ""} == {**alone, "run": ""}
 
 
@@ -493,7 +494,7 @@ def test_an_interrupted_run_is_explained_as_far_as_it_went(tmp_path: Path) -> No
 
     ends = pc.add(run.spans["start_ns"], run.spans["duration_ns"])
     half = run.spans.filter(pc.less(ends, 1_500_000_000))
-    cut = Outcome(run.plan, run.tallies, half)
+    cut = replace(run, spans=half)
     found = explain(directory(tmp_path, wanted, cut, result(exit_code=130, error="interrupted")))
     assert found["verdict"]["cause"] == "decode"
     assert found["verdict"]["au"] == pytest.approx(1 / 3, abs=POINTS)
@@ -507,7 +508,7 @@ def test_a_run_without_spans_of_readers_says_which_level_has_them(tmp_path: Path
     import pyarrow.compute as pc
 
     ranks = run.spans.filter(pc.equal(run.spans["role"].cast("string"), "rank"))
-    found = explain(directory(tmp_path, wanted, Outcome(run.plan, run.tallies, ranks)))
+    found = explain(directory(tmp_path, wanted, replace(run, spans=ranks)))
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("input", "unrecorded")
     assert any("run with trace.level=batch" in note for note in found["notes"])
     assert found["simulated"] is None

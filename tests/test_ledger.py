@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rayio.data.sampler import sample_digest
 from rayio.pipeline.ledger import Ledger, Tally, close
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.pipeline.queue import Delivery
 from rayio.place import Where
 from scenarios import scenario
@@ -21,7 +21,7 @@ from scenarios import scenario
 #: Sample ids by batch: what the readers found in the bytes.
 Found = dict[Where, NDArray[np.int64]]
 
-PLAN = Plan(scenario(), modelled=True)
+PLAN = plan_of(scenario(), modelled=True)
 
 
 def meant() -> Found:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rayio.cluster.lent import LentBatches
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.pipeline.queue import Delivery
 from rayio.pipeline.wiring import InlineQueue, Wiring
 from rayio.place import Where
@@ -30,7 +30,7 @@ def address(buffer: NDArray[np.uint8]) -> int:
 
 def inline(wanted: Scenario, root: Path) -> InlineQueue:
     """A rank that reads its own batches from real files."""
-    plan = Plan(wanted, modelled=False)
+    plan = plan_of(wanted, modelled=False)
     wiring = Wiring(plan, WallKernel(), Recorder(), root, SimpleNamespace(), num_ranks=1)
     env = wiring.reader(0, 0)
     return InlineQueue(env, wiring.loading)

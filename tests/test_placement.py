@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 
 from rayio.cluster.placement import ActorSpec, actors, bundles, num_processes
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from scenarios import scenario
 
 
@@ -37,7 +39,7 @@ def plans(draw: st.DrawFn) -> Plan:
         checkpoint=saved,
         train__sync=draw(st.sampled_from(["none", "barrier"])),
     )
-    return Plan(wanted, modelled=draw(st.booleans()))
+    return plan_of(wanted, modelled=draw(st.booleans()))
 
 
 def members(found: list[ActorSpec], kind: str) -> Counter[tuple[int, ...]]:
@@ -55,7 +57,7 @@ def test_every_role_lives_in_exactly_one_actor(plan: Plan) -> None:
     ranks = [(rank,) for rank in range(plan.world_size)]
     assert members(found, "rank") == once(ranks)
     assert members(found, "reader") == once(plan.readers())
-    assert members(found, "queue") == once(ranks if plan.scenario.loader.num_workers else [])
+    assert members(found, "queue") == once(ranks if plan.loader.num_workers else [])
     assert members(found, "checkpoint_writer") == once((n,) for n in range(plan.num_writers))
     assert members(found, "storage") == once((n,) for n in range(plan.num_devices if plan.modelled else 0))
 
@@ -88,9 +90,9 @@ def test_names_are_unique_and_say_who_is_inside(plan: Plan) -> None:
 @settings(max_examples=60)
 @given(plans())
 def test_actors_hold_no_more_roles_than_said_and_none_is_left_half_empty(plan: Plan) -> None:
-    most = plan.scenario.cluster.roles_per_actor
+    most = plan.cluster.roles_per_actor
     for kind in ("reader", "queue", "rank", "checkpoint_writer"):
-        for node in range(plan.scenario.cluster.nodes):
+        for node in range(plan.cluster.nodes):
             sizes = [len(a.members) for a in actors(plan) if (a.kind, a.node) == (kind, node)]
             assert len(set(sizes[:-1])) <= 1
             assert not sizes or sizes[-1] <= sizes[0]
@@ -109,19 +111,13 @@ def test_placement_follows_from_the_plan_alone(plan: Plan) -> None:
 @settings(max_examples=60)
 @given(plans(), st.integers(1, 3))
 def test_as_threads_the_readers_of_a_rank_share_one_actor(plan: Plan, together: int) -> None:
-    one = plan.scenario
-    threads = one.model_copy(
-        update={
-            "loader": one.loader.model_copy(update={"worker": "thread"}),
-            "cluster": one.cluster.model_copy(update={"placement": "colocated", "roles_per_actor": together}),
-        }
-    )
-    here = Plan(threads, plan.modelled)
+    beside = plan.cluster.model_copy(update={"placement": "colocated", "roles_per_actor": together})
+    here = replace(plan, loader=replace(plan.loader, worker="thread"), cluster=beside)
     readers = actors(here, "reader")
     assert members(readers, "reader") == once(here.readers())
     for actor in readers:
         ranks = Counter(rank for rank, _ in actor.members)
-        assert set(ranks.values()) == {threads.loader.num_workers}, "a rank's readers are never parted"
+        assert set(ranks.values()) == {here.loader.num_workers}, "a rank's readers are never parted"
         assert len(ranks) <= together
         assert {here.node_of_reader(*who) for who in actor.members} == {actor.node}
 
@@ -132,7 +128,7 @@ def test_threads_take_the_place_of_processes() -> None:
         wanted = scenario(cluster__ranks_per_node=ranks, loader=loader, dataset={
             "path": "data", "num_files": 200, "sample_bytes": 100,
         })  # fmt: skip
-        return [actor.name for actor in actors(Plan(wanted, modelled=False), "reader")]
+        return [actor.name for actor in actors(plan_of(wanted, modelled=False), "reader")]
 
     assert readers(2, 2, "process") == ["reader-0-0", "reader-0-1", "reader-1-0", "reader-1-1"]
     assert readers(2, 2, "thread") == ["reader-0-0..0-1", "reader-1-0..1-1"]
@@ -147,7 +143,7 @@ def test_placement_needs_no_ray() -> None:
 
 def test_actors_are_started_before_those_that_call_them() -> None:
     saved = {"every": {"epochs": 1}, "path": "ck", "model": {"bytes": 1000}}
-    found = actors(Plan(scenario(checkpoint=saved), modelled=True))
+    found = actors(plan_of(scenario(checkpoint=saved), modelled=True))
     kinds = list(dict.fromkeys(actor.kind for actor in found))
     assert kinds.index("storage") < kinds.index("reader") < kinds.index("queue") < kinds.index("rank")
     assert kinds.index("checkpoint_writer") < kinds.index("rank")
@@ -160,7 +156,7 @@ def layout(modelled: bool, ranks: int, workers: int, **cluster: Any) -> dict[str
         dataset={"path": "data", "num_files": 2000, "sample_bytes": 100},
         loader={"num_workers": workers, "batch_size": 1},
     )
-    found = [actor for actor in actors(Plan(wanted, modelled)) if actor.node == 0]
+    found = [actor for actor in actors(plan_of(wanted, modelled)) if actor.node == 0]
     return {kind: [len(a.members) for a in found if a.kind == kind] for kind in ("reader", "queue", "rank")}
 
 
@@ -205,19 +201,19 @@ def test_many_ranks_that_read_for_themselves_are_packed_too() -> None:
 
 
 def test_actors_are_named_for_their_first_and_last_role() -> None:
-    alone = {actor.name for actor in actors(Plan(scenario(), modelled=True))}
+    alone = {actor.name for actor in actors(plan_of(scenario(), modelled=True))}
     assert alone == {
         "storage-0", "reader-0-0", "reader-0-1", "reader-1-0", "reader-1-1", "queue-0", "queue-1", "rank-0", "rank-1",
     }  # fmt: skip
-    packed = {actor.name for actor in actors(Plan(scenario(cluster__roles_per_actor=3), modelled=True))}
+    packed = {actor.name for actor in actors(plan_of(scenario(cluster__roles_per_actor=3), modelled=True))}
     assert packed == {"storage-0", "reader-0-0..1-0", "reader-1-1", "queue-0..1", "rank-0..1"}
 
 
 @pytest.mark.parametrize(("sync", "more"), [("barrier", 2), ("none", 1)])
 def test_the_barrier_and_the_collector_are_processes_too(sync: str, more: int) -> None:
-    plan = Plan(scenario(train__sync=sync), modelled=True)
+    plan = plan_of(scenario(train__sync=sync), modelled=True)
     assert num_processes(plan) == len(actors(plan)) + more
 
 
 def test_every_emulated_node_has_a_bundle() -> None:
-    assert len(bundles(Plan(scenario(cluster__nodes=5), modelled=True))) == 5
+    assert len(bundles(plan_of(scenario(cluster__nodes=5), modelled=True))) == 5

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rayio import seeds
 from rayio.data.sampler import sample_digest
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.place import Where
 from scenarios import scenario
 
@@ -30,7 +31,7 @@ HUGE: dict[str, Any] = {
 
 
 def plan(modelled: bool = True, auto: int | None = None, **overrides: Any) -> Plan:
-    return Plan(scenario(**overrides), modelled, auto)
+    return plan_of(scenario(**overrides), modelled, auto)
 
 
 #: 5000 steps a rank, of random length.
@@ -229,8 +230,8 @@ def test_compute_times_are_drawn_at_their_address_in_whatever_order_they_are_ask
 ) -> None:
     training = NOISY.training(rank)
     for epoch, step in places:
-        address = seeds.key(NOISY.scenario.seed, "compute", rank, epoch)
-        (drawn,) = NOISY.scenario.train.compute.draw(address, np.array([step], np.int64))
+        address = seeds.key(NOISY.seed, "compute", rank, epoch)
+        (drawn,) = NOISY.training_phase.compute.draw(address, np.array([step], np.int64))
         assert training.compute_seconds(Where(rank, epoch, step)) == drawn
 
 
@@ -263,6 +264,6 @@ def test_the_planned_books_are_what_the_batches_sum_to(ranks: int, batch: int, e
 
 
 def test_the_planned_numbers_are_those_of_the_planned_books() -> None:
-    plan = Plan(scenario(dataset__num_files=51, train__epochs=3), modelled=True)
+    plan = plan_of(scenario(dataset__num_files=51, train__epochs=3), modelled=True)
     numbers = [(tally.rank, tally.steps, tally.samples) for tally in plan.planned_numbers()]
     assert numbers == [(tally.rank, tally.steps, tally.samples) for tally in plan.planned()]

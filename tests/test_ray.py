@@ -22,7 +22,7 @@ from rayio.cluster.placement import actors
 from rayio.data.formats.sample import Place, check
 from rayio.data.sampler import sample_digest
 from rayio.errors import ClusterError, DataError, RunError, StorageError
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.place import Where, batch_id
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
@@ -170,7 +170,7 @@ def test_readers_use_memory_again_and_what_waits_in_the_queue_keeps_the_planned_
     done = run(wanted, root=tmp_path, reporter=looking)
     assert done.exit_code == 0
     assert looking.free > 0, "nothing was given back"
-    loading = Plan(wanted, modelled=False).loading()
+    loading = plan_of(wanted, modelled=False).loading()
     assert looking.ready
     for epoch, step, digest, payload in looking.ready:
         batch, ids, start = loading.of(Where(0, epoch, step)).batch, [], 0

@@ -83,7 +83,7 @@ def test_the_split_over_time_is_exact() -> None:
 @pytest.mark.parametrize("overrides", [{}, {"loader__num_workers": 0}, {"train__sync": "none"}], ids=str)
 def test_figures_sum_to_the_numbers_of_the_result(overrides: dict[str, Any]) -> None:
     outcome = simulated(**overrides)
-    wanted = RunShape.of(outcome.plan.scenario)
+    wanted = RunShape.of(outcome.scenario)
     spans = outcome.spans.unify_dictionaries()
     lives, steps = timeline(spans)
     result = measure(RunArrays.of_spans(spans), wanted)

@@ -17,7 +17,7 @@ from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import LOADERS
 from rayio.pipeline.in_process import InProcess
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.scenario import checks, derive
 from rayio.scenario.load import build, merge
@@ -92,7 +92,7 @@ def begin(scenario: Scenario) -> None:
     assert all(math.isfinite(value) or name == "read_demand" for name, value in checks.table(scenario).items())
     if [*checks.not_simulated(scenario)] or derive.num_roles(scenario) > FEW_ROLES:
         return
-    plan = Plan(scenario, modelled=True)
+    plan = plan_of(scenario, modelled=True)
     kernel, tallies = Counted(), [Tally(rank) for rank in range(plan.world_size)]
     roles = InProcess(plan, kernel, Recorder(), tallies, costs=scenario.costs, loader=LOADERS["actors"])
     with suppress(_BegunError, RayioError):  # a line may end it: a time that was drawn is longer than clocks are

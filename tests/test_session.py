@@ -19,6 +19,7 @@ from rayio.cli import _exit_code
 from rayio.cluster.connect import Connection, Node, in_flight_bytes, preflight
 from rayio.errors import ClusterError, DataError, RunError, ScenarioError
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.reporter import Reporter
 from rayio.scenario.model import Trace
 from rayio.scenario.write import to_yaml
@@ -239,7 +240,7 @@ def test_the_report_of_a_damaged_run_says_what_is_lost(
 
 
 def test_emulated_nodes_that_share_a_real_one_are_said() -> None:
-    plan = Plan(scenario(cluster__nodes=3), modelled=True)
+    plan = plan_of(scenario(cluster__nodes=3), modelled=True)
     (warning,) = preflight(plan, Connection(False, (node(free_bytes=1 << 40),), "1234"))
     assert "cluster.nodes=3 are emulated on 1 Ray node:" in warning
 
@@ -291,7 +292,7 @@ def preflight_here() -> Node:
 
 
 def test_nodes_of_other_versions_are_refused() -> None:
-    plan = Plan(scenario(), modelled=True)
+    plan = plan_of(scenario(), modelled=True)
     for what, value in (("ray", "1.0.0"), ("rayio", "0.0.1"), ("python", "3.8.1")):
         connection = Connection(False, (node(), node(host="other", **{what: value})), "1234")
         with pytest.raises(ClusterError, match=f"node other has .* {value}.*install the same version"):
@@ -299,7 +300,7 @@ def test_nodes_of_other_versions_are_refused() -> None:
 
 
 def test_actors_that_do_not_fit_in_memory_are_refused_with_the_key_to_change() -> None:
-    plan = Plan(scenario(cluster__nodes=4, loader__num_workers=8, cluster__roles_per_actor=1), modelled=True)
+    plan = plan_of(scenario(cluster__nodes=4, loader__num_workers=8, cluster__roles_per_actor=1), modelled=True)
     with pytest.raises(ClusterError, match=r"actors of about 62.* raise cluster\.roles_per_actor"):
         preflight(plan, Connection(False, (node(free_bytes=1 << 30),), "1234"))
     (shared,) = preflight(plan, Connection(False, (node(free_bytes=1 << 40),), "1234"))
@@ -308,7 +309,7 @@ def test_actors_that_do_not_fit_in_memory_are_refused_with_the_key_to_change() -
 
 def test_a_window_beyond_the_bound_on_bytes_is_a_warning() -> None:
     wanted = scenario(dataset__path="data", dataset__sample_bytes="1 MB", loader__max_bytes_in_flight="1 MB")
-    (warning,) = preflight(Plan(wanted, modelled=False), Connection(False, (node(free_bytes=1 << 40),), "1234"))
+    (warning,) = preflight(plan_of(wanted, modelled=False), Connection(False, (node(free_bytes=1 << 40),), "1234"))
     assert "memory_bound" in warning
 
 

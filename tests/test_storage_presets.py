@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from rayio.errors import ScenarioError
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.storage.base import Opener, Requests
 from rayio.storage.model import Device, Latencies, LocalArbiter, ModelStorage
@@ -48,7 +48,7 @@ def no_files(opener: Opener) -> None:
 
 def rate(name: str, request_bytes: int, *, readers: int = 1, opens: int = 0, leases: int = 20) -> float:
     """Give the bytes per second that readers have from a preset, in leases of 100 requests."""
-    plan = Plan(scenario(storage__model=name), modelled=True)
+    plan = plan_of(scenario(storage__model=name), modelled=True)
     kernel, device = VirtualKernel(), Device(plan.device)
     latencies = Latencies(plan.first_byte.draw, 10, readers)
 
@@ -97,4 +97,4 @@ def test_small_files_cost_lustre_an_open_each(name: str) -> None:
 @pytest.mark.parametrize("modelled", [True, False])
 def test_an_unknown_preset_is_refused_with_those_there_are_before_anything_starts(modelled: bool) -> None:
     with pytest.raises(ScenarioError, match=r"storage\.model=lustre: .* there are lustre-cori, lustre-theta, memory"):
-        Plan(scenario(storage__model="lustre"), modelled)
+        plan_of(scenario(storage__model="lustre"), modelled)

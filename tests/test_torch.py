@@ -32,6 +32,7 @@ from rayio.loaders.dataloader import DataLoaderQueue, Settings
 from rayio.loaders.reading import Reading
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
 from rayio.predict.explain import explain
@@ -143,11 +144,11 @@ def test_a_batch_is_handed_out_only_when_pytorchs_window_has_room(tmp_path: Path
 
 def opened(root: Path, name: str, *, alone: bool = False, **overrides: Any) -> tuple[DataLoaderQueue, Plan]:
     """Make a rank's end of a DataLoader by itself."""
-    plan = Plan(on_disk(with_torch(cluster__ranks_per_node=1, **overrides), root), modelled=False)
+    plan = plan_of(on_disk(with_torch(cluster__ranks_per_node=1, **overrides), root), modelled=False)
     kernel, recorder = WallKernel(), Recorder()
     wiring = Wiring(plan, kernel, recorder, root, None, num_ranks=1)  # type: ignore[arg-type]
-    settings = Settings(plan.scenario.loader.num_workers, 2, False, False, True, name)
-    reading = Reading(plan, 0, root, kernel.anchor, is_inline=plan.scenario.loader.num_workers == 0)
+    settings = Settings(plan.loader.num_workers, 2, False, False, True, name)
+    reading = Reading(plan, 0, root, kernel.anchor, is_inline=plan.loader.num_workers == 0)
     return DataLoaderQueue(
         reading, plan.steps_of(0), settings, recorder, "0", wiring.queue_env(0, evaluating=False), alone=alone
     ), plan
@@ -357,7 +358,7 @@ def test_its_keys_are_refused_for_our_readers() -> None:
 
 
 def test_no_reader_and_no_queue_is_an_actor() -> None:
-    kinds = [spec.kind for spec in actors(Plan(with_torch(), modelled=False))]
+    kinds = [spec.kind for spec in actors(plan_of(with_torch(), modelled=False))]
     assert kinds == ["rank", "rank"]
 
 

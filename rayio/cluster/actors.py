@@ -84,10 +84,10 @@ class Host:
         self.birth = birth
         self.plan = birth.plan
         self.collector = birth.find("collector")
-        self.recorder = Recorder(resolution_ns=birth.plan.scenario.trace.resolution_ns)
+        self.recorder = Recorder(resolution_ns=birth.plan.trace.resolution_ns)
         to_ipc(schema().empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
         alone = len(birth.members) == 1
-        threads = len(birth.members) * birth.plan.scenario.loader.io_depth
+        threads = len(birth.members) * birth.plan.loader.io_depth
         self.kernel = WallKernel(
             agree(birth.anchor, birth.node, RemoteTimekeeper(self.collector)),
             alone=self.is_exact and alone,
@@ -106,7 +106,7 @@ class Host:
 
     def _capture(self) -> list[children.Children | hosts.HostSpool]:
         """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
-        if not self.plan.scenario.trace.captures:
+        if not self.plan.trace.captures:
             return []
         kind, _, index = self.birth.name.partition("-")
         writer = self.recorder.register(kind, index, self.birth.node)
@@ -118,7 +118,7 @@ class Host:
         )
         if offspring is None:
             return []
-        if not self.plan.scenario.trace.captures_tasks or not offspring.is_told:
+        if not self.plan.trace.captures_tasks or not offspring.is_told:
             return [offspring]
         if (shared := hosts.share(run, *here, self.is_eager)) is None:
             return [offspring]
@@ -195,7 +195,7 @@ class PrefetchQueue(Host):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        workers = range(self.plan.scenario.loader.num_workers)
+        workers = range(self.plan.loader.num_workers)
         readers = birth.holders("reader", {(rank, worker) for (rank,) in birth.members for worker in workers})
         #: What to call for a lease of each worker.
         self._read = {who: handle.read.options(num_returns=1 + self.plan.payload) for who, handle in readers.items()}

@@ -22,7 +22,6 @@ from rayio import __version__
 from rayio.cluster.placement import ACTOR_BYTES, num_processes
 from rayio.errors import ClusterError
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
-from rayio.scenario import derive
 from rayio.units import format_bytes
 
 #: What rayio leaves free of a node's memory when it decides whether a run fits.
@@ -172,7 +171,7 @@ def preflight(plan: Plan, connection: Connection) -> list[str]:
 
 
 def _shared(plan: Plan, connection: Connection) -> list[str]:
-    emulated, real = plan.scenario.cluster.nodes, len(connection.nodes)
+    emulated, real = plan.cluster.nodes, len(connection.nodes)
     if emulated <= real:
         return []
     return [
@@ -182,7 +181,7 @@ def _shared(plan: Plan, connection: Connection) -> list[str]:
 
 
 def _tight(plan: Plan) -> list[str]:
-    bound, window = plan.max_bytes_in_flight, derive.node_window_bytes(plan.scenario)
+    bound, window = plan.max_bytes_in_flight, plan.loader.node_window_bytes
     if not plan.payload or bound is None or window <= bound:
         return []
     return [

@@ -37,7 +37,7 @@ class RayEngine:
         say("connecting to Ray" if is_there else "starting a local Ray")
         connection = self._connection = connect.connect(self.site.address, self.site.directory.log)
         if self.plan.payload:
-            bound = connect.in_flight_bytes(self.plan.scenario.cluster.nodes, connection)
+            bound = connect.in_flight_bytes(self.plan.cluster.nodes, connection)
             self.plan = replace(self.plan, auto_bytes_in_flight=bound)
         warnings = connect.preflight(self.plan, connection)
         for text in warnings:
@@ -85,7 +85,7 @@ class RayEngine:
             outcome.recorded = group.recorded
             outcome.notes += [*(_restarted(restart) for restart in group.restarts), *drifts(group.clocks)]
             same = {"boot_id": Anchor.new().boot_id, "offset_ns": 0, "error_ns": 0}
-            clocks = {str(node): group.clocks.get(node, same) for node in range(self.plan.scenario.cluster.nodes)}
+            clocks = {str(node): group.clocks.get(node, same) for node in range(self.plan.cluster.nodes)}
             outcome.info |= {"actors": group.actors, "restarts": group.restarts, "clocks": clocks}
 
 

@@ -69,11 +69,11 @@ class ActorGroup:
         Raises:
             ClusterError: not all within ``cluster.start_deadline``; the message names what is missing.
         """
-        deadline = time.monotonic() + self.plan.scenario.cluster.start_deadline
+        deadline = time.monotonic() + self.plan.cluster.start_deadline
         self._place(deadline)
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
         self.handles["collector"] = self._actor(
-            Collector, "collector", beside_driver, 0, self.directory, self.plan.scenario.stores, self.anchor
+            Collector, "collector", beside_driver, 0, self.directory, self.plan.stores, self.anchor
         )
         if self.plan.has_barrier:
             self.handles["barrier"] = self._actor(
@@ -84,13 +84,13 @@ class ActorGroup:
         self._await_ready(deadline, say)
 
     def _place(self, deadline: float) -> None:
-        nodes = self.plan.scenario.cluster.nodes
+        nodes = self.plan.cluster.nodes
         strategy = "STRICT_SPREAD" if nodes <= len(self.connection.nodes) else "PACK"
         self.group = placement_group(bundles(self.plan), strategy=strategy, name=self.run_id)
         if not self.group.wait(max(1.0, deadline - time.monotonic())):
             raise ClusterError(
                 f"no room for {nodes} bundles ({strategy}) on {len(self.connection.nodes)} Ray nodes within "
-                f"{self.plan.scenario.cluster.start_deadline:g} s; free some CPU or lower cluster.nodes"
+                f"{self.plan.cluster.start_deadline:g} s; free some CPU or lower cluster.nodes"
             )
 
     def _bundle(self, node: int) -> PlacementGroupSchedulingStrategy:
@@ -137,7 +137,7 @@ class ActorGroup:
                 shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
                 raise ClusterError(
                     f"{len(names)} of {len(asked)} actors have not started within "
-                    f"{self.plan.scenario.cluster.start_deadline:g} s (cluster.start_deadline): {shown}"
+                    f"{self.plan.cluster.start_deadline:g} s (cluster.start_deadline): {shown}"
                 )
             if waiting and time.monotonic() - said > 5:
                 said = time.monotonic()

@@ -46,10 +46,10 @@ def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
     actors, and roles that only sleep or pass messages into two. With ``loader.worker: thread`` the readers of a rank
     are one role to this rule.
     """
-    chosen = plan.scenario.cluster.roles_per_actor
+    chosen = plan.cluster.roles_per_actor
     if kind == "storage":
         return 1
-    loader, per_node = plan.scenario.loader, plan.scenario.cluster.ranks_per_node
+    loader, per_node = plan.loader, plan.cluster.ranks_per_node
     workers = max(1, loader.num_workers)
     if loader.worker == "thread":
         together = workers if kind == "reader" else 1
@@ -62,7 +62,7 @@ def _packed_together(plan: Plan, kind: Kind, chosen: int | Literal["auto"], numb
         return chosen
     if max(readers, number) <= UNPACKED_READERS:
         return 1
-    loader = plan.scenario.loader
+    loader = plan.loader
     does_io = kind in ("reader", "checkpoint_writer") or (
         kind == "rank" and (loader.num_workers == 0 or not _has_roles(plan))
     )
@@ -84,7 +84,7 @@ def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
         case "reader":
             return ((plan.node_of_reader(*who), who) for who in plan.readers()) if _has_roles(plan) else ()
         case "queue":
-            return ranks if plan.scenario.loader.num_workers and _has_roles(plan) else ()
+            return ranks if plan.loader.num_workers and _has_roles(plan) else ()
         case "checkpoint_writer":
             return ((plan.node_of_writer(n), (n,)) for n in range(plan.num_writers))
         case "rank":
@@ -108,10 +108,10 @@ def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]
 
 def num_processes(plan: Plan) -> int:
     """Number of processes that a run starts on all nodes: actors, barrier, collector, and workers of loaders."""
-    workers = 0 if _has_roles(plan) else plan.world_size * plan.scenario.loader.num_workers
+    workers = 0 if _has_roles(plan) else plan.world_size * plan.loader.num_workers
     return len(actors(plan)) + 1 + plan.has_barrier + workers
 
 
 def bundles(plan: Plan) -> list[dict[str, float]]:
     """Make one bundle per emulated node. Roles mostly wait, so a bundle claims a place and next to no CPU."""
-    return [{"CPU": 0.001}] * plan.scenario.cluster.nodes
+    return [{"CPU": 0.001}] * plan.cluster.nodes

@@ -14,20 +14,18 @@ from rayio.scenario import derive
 from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.derive import MAX_SAMPLE_BYTES, MIN_SAMPLE_BYTES
 from rayio.scenario.fields import Section
+from rayio.seeds import Draws
 
 #: Files in one folder; a directory of a million entries is slow on every file system.
 FILES_PER_FOLDER = 1000
 
 
-class SampleBytes(Protocol):
-    """Sizes drawn at an address: what every distribution of a scenario offers."""
+class SampleBytes(Draws, Protocol):
+    """Sizes in bytes, one for each file."""
 
     @property
     def expected(self) -> float:
         """Mean size in bytes."""
-
-    def draw(self, address_key: int, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Draw one size for each index."""
 
 
 @dataclass(frozen=True, slots=True)

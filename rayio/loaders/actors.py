@@ -26,7 +26,7 @@ class ActorLoader(Kind):
         from rayio.pipeline.wiring import InlineQueue
 
         plan = wiring.plan
-        if plan.scenario.loader.num_workers == 0:
+        if plan.loader.num_workers == 0:
             env.storage = wiring.datasets(plan.node_of_rank(rank))
             return InlineQueue(env, wiring.loading)
         training = ports.queue(plan.queue(rank), evaluating=False)

@@ -14,8 +14,9 @@ from rayio.scenario.kind import Kind
 
 if TYPE_CHECKING:
     from rayio.pipeline.env import Env, QueuePort
-    from rayio.pipeline.plan import Plan
+    from rayio.pipeline.plan import LoaderSpec, Plan
     from rayio.pipeline.wiring import RankPorts, Wiring
+    from rayio.scenario.loader import Loader
     from rayio.scenario.model import Scenario
 
 #: What a user is told where PyTorch is missing.
@@ -67,7 +68,7 @@ class TorchLoader(Kind):
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
         """What DataLoader has no use for, or none in this run."""
-        loader, options = scenario.loader, _options(scenario)
+        loader, options = scenario.loader, _options(scenario.loader)
         if loader.max_bytes_in_flight != "auto":
             yield "loader.max_bytes_in_flight: PyTorch bounds batches, not bytes; num_workers × prefetch_factor count"
         if loader.io_depth != 1:
@@ -89,7 +90,7 @@ class TorchLoader(Kind):
         """
         if plan.modelled:
             raise ScenarioError(
-                f"loader.kind=torch: dataset.path={plan.scenario.dataset.path} has no files for PyTorch's workers to "
+                f"loader.kind=torch: dataset.path={plan.training_phase.path} has no files for PyTorch's workers to "
                 "read; give a folder, use loader.kind=actors, or rayio simulate"
             )
         if find_spec("torch") is None:
@@ -107,7 +108,7 @@ class TorchLoader(Kind):
             raise ScenarioError(MISSING) from None
         plan, kernel = wiring.plan, wiring.kernel
         assert isinstance(kernel, WallKernel)
-        loader, options = plan.scenario.loader, _options(plan.scenario)
+        loader, options = plan.loader, _options(plan.loader)
         reading = Reading(plan, rank, wiring.root, kernel.anchor, is_inline=loader.num_workers == 0)
         settings = Settings(
             loader.num_workers, loader.prefetch_factor, options.persistent_workers, options.pin_memory,
@@ -128,6 +129,5 @@ class TorchLoader(Kind):
         return PhasedQueue(training, evaluation, len(plan.steps))
 
 
-def _options(scenario: Scenario) -> TorchOptions:
-    chosen = scenario.loader.options
-    return chosen if isinstance(chosen, TorchOptions) else DEFAULTS
+def _options(loader: Loader | LoaderSpec) -> TorchOptions:
+    return loader.options if isinstance(loader.options, TorchOptions) else DEFAULTS

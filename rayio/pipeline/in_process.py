@@ -20,7 +20,7 @@ from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, Take
 from rayio.pipeline.wiring import LoaderKind, Wiring
 from rayio.place import Where
-from rayio.scenario.model import Costs
+from rayio.scenario.costs import Costs
 from rayio.storage.base import Served
 from rayio.storage.model import Device, LocalArbiter
 from rayio.trace.recorder import Recorder

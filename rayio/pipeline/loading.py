@@ -17,7 +17,8 @@ from rayio.pipeline.phases import Phased
 from rayio.pipeline.queue import Delivery
 from rayio.place import Where
 from rayio.scenario.decode import Work
-from rayio.scenario.distribution import Constant, Distribution
+from rayio.scenario.distribution import Constant
+from rayio.seeds import Draws
 from rayio.storage.base import Opener, Requests
 from rayio.storage.itemise import Samples
 
@@ -79,7 +80,7 @@ class Loading:
         form: Format,
         *,
         seed: int,
-        decode: Distribution,
+        decode: Draws,
         payload: bool,
         modelled: bool,
         itemised: bool = False,

@@ -35,7 +35,7 @@ def run(
     from rayio.otel.provider import Target, capture
 
     async def main() -> None:
-        loader = plan.scenario.loader
+        loader = plan.loader
         wanted = max(1, loader.num_workers) * plan.world_size * loader.io_depth + plan.num_writers
         kernel = WallKernel(threads=min(wanted, 4 * (os.cpu_count() or 1) + 32))
         provider = offspring = None
@@ -50,7 +50,7 @@ def run(
 
         asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
         kernel.spawn(watching(), "watch")
-        if plan.scenario.trace.captures:
+        if plan.trace.captures:
             writer = recorder.register("process", str(os.getpid()), 0)
             provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
             offspring = children.follow(provider, recorder, 0, kernel.anchor)

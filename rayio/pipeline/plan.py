@@ -1,7 +1,7 @@
-"""Scenario -> Plan: which roles there are, where they live, and what each is built from.
+"""The plan: which roles there are, where they live, and what each is built from.
 
 A plan is parameters, never lists: it pickles to a few kilobytes whatever the dataset and the number of ranks, and any
-actor can be restarted with the plan and its own name.
+actor can be restarted with the plan and its own name. It knows no scenario: ``planning.py`` makes it of one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from rayio import storage
 from rayio.data.formats import FORMATS, Format
@@ -23,15 +23,19 @@ from rayio.pipeline.phases import Phased, PhasedStorage
 from rayio.pipeline.queue import QueueSpec
 from rayio.pipeline.schedule import Schedule
 from rayio.pipeline.training import Training
-from rayio.scenario import derive, evaluation
+from rayio.scenario.cluster import Cluster
+from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
-from rayio.scenario.distribution import Distribution, LogNormal
-from rayio.scenario.model import NO_TIME, Scenario, StorageParameters
+from rayio.scenario.distribution import NO_TIME
+from rayio.scenario.fields import Section
+from rayio.scenario.storage import StorageParameters
+from rayio.scenario.trace import Trace
+from rayio.scenario.train import Stragglers
+from rayio.seeds import Draws
 from rayio.storage.address import join
 from rayio.storage.base import Storage
 from rayio.storage.model import DeviceSpec
-from rayio.storage.presets import PRESETS
-from rayio.storage.stores import Store
+from rayio.storage.stores import Settings, Store
 
 #: Share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take unless the
 #: scenario says otherwise.
@@ -39,41 +43,109 @@ IN_FLIGHT_SHARE = 0.3
 
 
 @dataclass(frozen=True)
+class Phase:
+    """Training, or all evaluations together: what is read, how often, and how long its steps compute."""
+
+    #: Folder of the dataset.
+    path: str
+    #: Which rank reads what of it.
+    sampler: Sampler
+    #: Times that it is read, at most ``train.steps`` steps of it.
+    epochs: int
+    #: What its compute times are drawn from, below this seed.
+    compute: Draws
+    seed: int
+
+
+@dataclass(frozen=True)
+class EvaluationPhase(Phase):
+    """All evaluations together, each an epoch; when they are due, in steps of training."""
+
+    schedule: Schedule
+    #: Whether one may come amid an epoch of training, when both queues of a rank hold batches.
+    is_amid_epochs: bool
+
+
+@dataclass(frozen=True)
+class LoaderSpec:
+    """How each rank's batches are made: PyTorch's words, PyTorch's meaning."""
+
+    kind: str
+    #: What the kind has been told beside its name.
+    options: Section
+    num_workers: int
+    prefetch_factor: int
+    worker: Literal["process", "thread"]
+    io_depth: int
+    assignment: Literal["static", "dynamic"]
+    in_order: bool
+    #: Times that decoding a sample takes, or what is really done to it.
+    decode: Draws | Work
+    #: Whether batches carry their bytes.
+    payload: bool
+    #: Bound on the bytes that the queues of one node may have leased or ready; auto is the engine's to say.
+    max_bytes_in_flight: int | Literal["auto"]
+    #: Expected bytes that the full windows of all ranks of one node hold.
+    node_window_bytes: float
+
+
+@dataclass(frozen=True)
 class Plan:
-    """All that the roles of a run are built from.
+    """All that the roles of a run are built from, as parameters; ``rayio.pipeline.planning.plan_of`` makes it."""
 
-    ``modelled`` says that storage is a model (always on the virtual engine). ``auto_bytes_in_flight`` is what
-    ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
-    """
-
-    scenario: Scenario
+    seed: int
+    #: Whether storage is a model (always on the virtual engine).
     modelled: bool
+    cluster: Cluster
+    loader: LoaderSpec
+    #: The dataset's format, by name.
+    format: str
+    training_phase: Phase
+    #: Steps that every rank has in an epoch, and how many ranks have one more where they differ.
+    steps_of_all: int
+    larger_shares: int
+    #: Whether ranks meet after each step, and how long they stay together once all are there, in seconds.
+    has_barrier: bool
+    sync_seconds: float
+    stragglers: Stragglers | None
+    #: The evaluations of the run; None when there are none.
+    evaluation: EvaluationPhase | None
+    #: The checkpoints of the run; None when there are none.
+    checkpointing: Checkpointing | None
+    #: The modelled storage system, and what its first-byte latencies are drawn from.
+    storage: StorageParameters
+    first_byte: Draws
+    #: How real storage is reached.
+    stores: Settings
+    trace: Trace
+    #: What the messages of the Ray engine take, for the virtual clock to charge.
+    costs: Costs
+    #: What ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
     auto_bytes_in_flight: int | None = None
 
-    @cached_property
+    @property
     def world_size(self) -> int:
         """Number of ranks."""
-        return derive.world_size(self.scenario)
+        return self.cluster.world_size
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
         """Steps in each epoch of every rank, or without ``drop_last`` of those that have the most."""
-        return (derive.steps_per_epoch(self.scenario),) * self.scenario.train.epochs
+        return (self._sampler.num_steps,) * self.training_phase.epochs
 
     def steps_of(self, rank: int) -> tuple[int, ...]:
         """The steps of one rank in each epoch."""
-        return tuple(self._sampler.steps(epoch, rank) for epoch in range(self.scenario.train.epochs))
+        return tuple(self._sampler.steps(epoch, rank) for epoch in range(self.training_phase.epochs))
 
     @property
     def payload(self) -> bool:
-        """Whether batches carry their bytes: unless said otherwise, exactly when bytes are really read."""
-        chosen = self.scenario.loader.payload
-        return not self.modelled if chosen == "auto" else chosen == "real"
+        """Whether batches carry their bytes."""
+        return self.loader.payload
 
     @property
     def max_bytes_in_flight(self) -> int | None:
         """Bound on the bytes that the queues of one node may have leased or ready; None is no bound."""
-        chosen = self.scenario.loader.max_bytes_in_flight
+        chosen = self.loader.max_bytes_in_flight
         return self.auto_bytes_in_flight if chosen == "auto" else chosen
 
     def __getstate__(self) -> dict[str, Any]:
@@ -84,54 +156,45 @@ class Plan:
 
     def node_of_rank(self, rank: int) -> int:
         """The node of a rank, of its queue and of its barrier call."""
-        return rank // self.scenario.cluster.ranks_per_node
+        return rank // self.cluster.ranks_per_node
 
     def node_of_reader(self, rank: int, worker: int) -> int:
         """The node of a reader: beside its rank, or the next in turn over all nodes."""
-        if self.scenario.cluster.placement == "colocated":
+        if self.cluster.placement == "colocated":
             return self.node_of_rank(rank)
-        return (rank * self.scenario.loader.num_workers + worker) % self.scenario.cluster.nodes
+        return (rank * self.loader.num_workers + worker) % self.cluster.nodes
 
     def node_of_writer(self, writer: int) -> int:
         """The node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
-        if self.scenario.checkpoint is None:
+        if self.checkpointing is None:
             raise ValueError("there are no checkpoints, so no writer has a node")
-        cluster = self.scenario.cluster
-        return self.scenario.checkpoint.writers.node(writer, cluster.nodes, cluster.ranks_per_node)
+        return self.checkpointing.writers.node(writer, self.cluster.nodes, self.cluster.ranks_per_node)
 
     def readers(self) -> Iterator[tuple[int, int]]:
         """The (rank, worker) of every reader."""
         for rank in range(self.world_size):
-            for worker in range(self.scenario.loader.num_workers):
+            for worker in range(self.loader.num_workers):
                 yield rank, worker
 
     @property
     def num_writers(self) -> int:
         """Number of checkpoint writers."""
-        return derive.num_writers(self.scenario)
+        return 0 if self.checkpointing is None else len(self.checkpointing.sizes)
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
         """The numbers of the writers that some ranks send shards to."""
-        if self.scenario.checkpoint is None:
+        if self.checkpointing is None:
             return ()
-        writers, number = self.scenario.checkpoint.writers, self.num_writers
+        writers, number = self.checkpointing.writers, self.num_writers
         return sorted({writer for rank in ranks for writer in writers.of_rank(rank, number)})
-
-    @property
-    def has_barrier(self) -> bool:
-        """Whether ranks meet after each step."""
-        return self.scenario.train.sync.meets
 
     def parties(self, epoch: int, step: int) -> int:
         """The number of ranks that meet at a step: those that have not run out of steps."""
-        if epoch >= len(self.steps):
+        if epoch >= self.training_phase.epochs:
             return 0
-        return self.world_size if step < self._fewest_steps else derive.ranks_at(self.scenario, step)
-
-    @cached_property
-    def _fewest_steps(self) -> int:
-        """Steps that every rank has: each arrival at the barrier asks."""
-        return derive.rank_steps(self.scenario)[0]
+        if step < self.steps_of_all:
+            return self.world_size
+        return self.larger_shares if step < self._sampler.num_steps else 0
 
     def meets(self, rank: int, epoch: int, step: int) -> bool:
         """Say whether a rank is one of those that meet at a step."""
@@ -139,19 +202,19 @@ class Plan:
 
     # --- what roles are built from ----------------------------------------------------------------------------------
 
-    @cached_property
+    @property
     def layout(self) -> Layout:
         """The dataset's files and sizes."""
         return self._sampler.layout
 
-    @cached_property
+    @property
     def _sampler(self) -> Sampler:
-        return Sampler.from_scenario(self.scenario)
+        return self.training_phase.sampler
 
     @property
     def form(self) -> Format:
         """The dataset's format."""
-        return FORMATS[self.scenario.dataset.format]
+        return FORMATS[self.format]
 
     def sampler(self, num_ranks: int = 1) -> Sampler:
         """Make the function from (epoch, rank, step) to training samples, with a cache for so many ranks."""
@@ -160,17 +223,8 @@ class Plan:
     def samplers(self, num_ranks: int = 1) -> Phased[Sampler]:
         """Make the functions from (epoch, rank, step) to samples of training and of evaluation."""
         training = self.sampler(num_ranks)
-        held_out = training if self._held_out is None else self._held_out.cached_for(num_ranks)
+        held_out = training if self.evaluation is None else self.evaluation.sampler.cached_for(num_ranks)
         return Phased(training, held_out, len(self.steps))
-
-    @cached_property
-    def evaluation(self) -> Scenario | None:
-        """The evaluation phase as a scenario of its own; None when there is none."""
-        return evaluation.phase_of(self.scenario)
-
-    @cached_property
-    def _held_out(self) -> Sampler | None:
-        return None if self.evaluation is None else Sampler.from_scenario(self.evaluation)
 
     def is_evaluation(self, epoch: int) -> bool:
         """Say whether an epoch's number is that of an evaluation."""
@@ -178,41 +232,40 @@ class Plan:
 
     def evaluation_steps_of(self, rank: int) -> tuple[int, ...]:
         """The steps of one rank in each evaluation, by epoch number: those of training come first, as zeros."""
-        if self.evaluation is None or self._held_out is None:
+        if self.evaluation is None:
             return ()
-        return (0,) * len(self.steps) + (self._held_out.steps(0, rank),) * self.evaluation.train.epochs
+        return (0,) * len(self.steps) + (self.evaluation.sampler.steps(0, rank),) * self.evaluation.epochs
 
     def data_storage(self, make: Callable[[str], Storage]) -> Storage:
         """A reader's storage, of folders that ``make`` opens: the dataset's, and with it the evaluation's."""
-        training = make(self.scenario.dataset.path)
+        training = make(self.training_phase.path)
         if self.evaluation is None or self.modelled:
             return training
-        return PhasedStorage(training, make(self.evaluation.dataset.path), len(self.steps))
+        return PhasedStorage(training, make(self.evaluation.path), len(self.steps))
 
     def loading(self, num_ranks: int = 1) -> Loading:
         """Make what readers and queues of ``num_ranks`` ranks are built from."""
-        decode = self.scenario.loader.decode
+        decode = self.loader.decode
         work = decode if isinstance(decode, Work) else None
         if work is not None and not self.modelled:
             work.prepare()
         return Loading(
             self.samplers(num_ranks),
             self.form,
-            seed=self.scenario.seed,
+            seed=self.seed,
             decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
             modelled=self.modelled,
-            itemised=self.scenario.trace.is_itemised,
+            itemised=self.trace.is_itemised,
             rate=work.rate if work is not None and self.modelled else None,
             decoding=None if self.modelled else work,
         )
 
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
         """Make what a rank's queue is built from; evaluation has another, and where both hold batches, half of each."""
-        loader, wanted = self.scenario.loader, self.scenario.train.evaluate
-        bound = self.max_bytes_in_flight
-        shared_by = self.scenario.cluster.ranks_per_node
-        if self.evaluation is not None and wanted is not None and wanted.every.steps is not None:
+        loader, bound = self.loader, self.max_bytes_in_flight
+        shared_by = self.cluster.ranks_per_node
+        if self.evaluation is not None and self.evaluation.is_amid_epochs:
             shared_by *= 2
         return QueueSpec(
             rank=rank,
@@ -224,62 +277,30 @@ class Plan:
             max_bytes=None if bound is None else bound // shared_by,
         )
 
-    @cached_property
-    def sync_seconds(self) -> float:
-        """How long the ranks stay together once all are there, in seconds."""
-        return derive.allreduce_seconds(self.scenario.train.sync, self.world_size)
-
-    @cached_property
-    def checkpointing(self) -> Checkpointing | None:
-        """The checkpoints of the run; None when there are none."""
-        section = self.scenario.checkpoint
-        return None if section is None else Checkpointing(self.scenario, section)
-
     def training(self, rank: int) -> Training:
         """Make what a rank is built from."""
-        phase, evaluating, schedule = self.evaluation, None, None
-        if phase is not None:
-            evaluating = Training(rank, self.evaluation_steps_of(rank), phase.train.compute, seed=phase.seed)
-            schedule = Schedule(evaluation.period_of(self.scenario), derive.steps_per_epoch(self.scenario))
+        phase, held_out, evaluating = self.training_phase, self.evaluation, None
+        if held_out is not None:
+            evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.compute, seed=held_out.seed)
         return Training(
             rank,
             self.steps_of(rank),
-            self.scenario.train.compute,
-            seed=self.scenario.seed,
+            phase.compute,
+            seed=phase.seed,
             sync_seconds=self.sync_seconds,
             checkpointing=self.checkpointing,
             evaluation=evaluating,
-            evaluating=schedule,
-            factor=derive.straggling(self.scenario, rank),
+            evaluating=None if held_out is None else held_out.schedule,
+            factor=1.0 if self.stragglers is None else self.stragglers.factor_of(rank),
         )
 
     # --- real storage -----------------------------------------------------------------------------------------------
 
     def store(self, root: str | Path, path: str) -> Store:
         """Open the store at a path or address of the scenario; relative ones start from ``root``."""
-        return storage.open(join(str(root), path), self.scenario.stores)
+        return storage.open(join(str(root), path), self.stores)
 
     # --- modelled storage -------------------------------------------------------------------------------------------
-
-    @cached_property
-    def storage(self) -> StorageParameters:
-        """The modelled storage system: the scenario's own, or what a preset's numbers mean on this cluster."""
-        model = self.scenario.storage.model
-        if not isinstance(model, str):
-            return model
-        preset = PRESETS[model]
-        parts = self.scenario.cluster.nodes if preset.shared_cap and preset.scope == "node" else 1
-        return StorageParameters(
-            first_byte=LogNormal(
-                median=preset.first_byte_median, sigma=preset.first_byte_sigma, max=preset.first_byte_max
-            ),
-            open=LogNormal(median=preset.open_median, sigma=preset.open_sigma),
-            connection_bandwidth=preset.connection_bandwidth,
-            bandwidth=preset.bandwidth,
-            requests_per_second=preset.requests_per_second and preset.requests_per_second / parts,
-            opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
-            scope=preset.scope,
-        )
 
     @cached_property
     def device(self) -> DeviceSpec:
@@ -293,11 +314,6 @@ class Plan:
             chosen.open if chosen.open.expected > 0 else None,
         )
 
-    @property
-    def first_byte(self) -> Distribution:
-        """The first-byte latency of the modelled storage system."""
-        return self.storage.first_byte
-
     def device_of_node(self, node: int) -> int:
         """The number of the device that a node uses: its own, or the one that the cluster shares."""
         return node if self.storage.scope == "node" else 0
@@ -305,7 +321,7 @@ class Plan:
     @property
     def num_devices(self) -> int:
         """Number of modelled devices."""
-        return self.device_of_node(self.scenario.cluster.nodes - 1) + 1
+        return self.device_of_node(self.cluster.nodes - 1) + 1
 
     # --- the books --------------------------------------------------------------------------------------------------
 
@@ -320,8 +336,8 @@ class Plan:
 
     def _planned_epochs(self) -> Iterator[tuple[Sampler, range]]:
         yield self._sampler, range(len(self.steps))
-        if self.evaluation is not None and self._held_out is not None:
-            yield self._held_out, range(len(self.steps), len(self.steps) + self.evaluation.train.epochs)
+        if self.evaluation is not None:
+            yield self.evaluation.sampler, range(len(self.steps), len(self.steps) + self.evaluation.epochs)
 
     def planned(self) -> list[Tally]:
         """Work out what every rank is meant to consume, down to the digest of its sample ids."""

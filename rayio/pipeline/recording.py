@@ -21,7 +21,7 @@ class Recording:
     """The recorder of this process, emptied into the run directory while the roles live."""
 
     def __init__(self, plan: Plan, site: Site, outcome: Outcome) -> None:
-        self.recorder = Recorder(resolution_ns=plan.scenario.trace.resolution_ns)
+        self.recorder = Recorder(resolution_ns=plan.trace.resolution_ns)
         self.outcome = outcome
         self.progress = Progress()
         self.parts = Parts(site.directory)
@@ -50,12 +50,12 @@ def bounded(plan: Plan) -> Plan:
     """Replace ``loader.max_bytes_in_flight: auto`` in the plan by a share of the memory that is free now."""
     if not plan.payload:
         return plan
-    free = psutil.virtual_memory().available // plan.scenario.cluster.nodes
+    free = psutil.virtual_memory().available // plan.cluster.nodes
     return replace(plan, auto_bytes_in_flight=int(IN_FLIGHT_SHARE * free))
 
 
 def threads_note(plan: Plan, engine: str) -> list[str]:
     """Say that ``loader.worker: thread`` changes nothing where all roles share a process."""
-    if plan.scenario.loader.worker != "thread":
+    if plan.loader.worker != "thread":
         return []
     return [f"loader.worker=thread: is for Ray; on the {engine} engine all roles share one process"]

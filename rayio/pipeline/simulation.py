@@ -14,7 +14,7 @@ from rayio.pipeline.recording import Recording, bounded, threads_note
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.trace.recorder import Recorder
 
-#: The kind of loader whose roles the virtual clock runs, whatever the scenario chose.
+#: The kind of loader whose roles the virtual clock runs, whatever the plan chose.
 MODELLED = "actors"
 
 
@@ -25,7 +25,7 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     """
     kernel = VirtualKernel(watch)
     recorder.pid = 0
-    kernel.run(InProcess(plan, kernel, recorder, tallies, costs=plan.scenario.costs, loader=LOADERS[MODELLED]).run())
+    kernel.run(InProcess(plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED]).run())
 
 
 class VirtualEngine:
@@ -37,7 +37,7 @@ class VirtualEngine:
         self.plan = bounded(plan)
         self.outcome = Outcome.of(plan)
         self.outcome.notes += threads_note(plan, "virtual")
-        if (kind := plan.scenario.loader.kind) != MODELLED:
+        if (kind := plan.loader.kind) != MODELLED:
             self.outcome.notes.append(
                 f"loader.kind={kind}: the virtual clock has one model of loaders, that of kind {MODELLED}: workers, "
                 "window and order are those asked for, what they cost besides reading is not"

@@ -11,7 +11,8 @@ from rayio.pipeline.checkpoint import Checkpointing
 from rayio.pipeline.env import Shard
 from rayio.pipeline.schedule import Schedule
 from rayio.place import Where
-from rayio.scenario.distribution import Constant, Distribution
+from rayio.scenario.distribution import Constant
+from rayio.seeds import Draws
 
 #: Compute times are drawn this many steps at a time.
 BLOCK = 1024
@@ -41,7 +42,7 @@ class Training:
         self,
         rank: int,
         steps: tuple[int, ...],
-        compute: Distribution,
+        compute: Draws,
         *,
         seed: int,
         sync_seconds: float = 0.0,

@@ -1,6 +1,6 @@
 """How a role's world is made: from the plan, and from ports that its engine supplies.
 
-Every engine makes its roles here, so what a scenario says about storage, tracing, queues and phases is put into
+Every engine makes its roles here, so what a plan says about storage, tracing, queues and phases is put into
 practice once. An engine with processes of its own makes one ``Wiring`` in each of them.
 """
 
@@ -74,13 +74,13 @@ def check_loader(plan: Plan) -> None:
     Raises:
         ScenarioError: it cannot; or the kind, which another package brought, raised something.
     """
-    with LOADERS.answerable(plan.scenario.loader.kind):
+    with LOADERS.answerable(plan.loader.kind):
         loader_of(plan).check(plan)
 
 
 def loader_of(plan: Plan) -> LoaderKind:
-    """The kind of loader that a plan's scenario asks for."""
-    kind: LoaderKind = LOADERS[plan.scenario.loader.kind]
+    """The kind of loader that a plan asks for."""
+    kind: LoaderKind = LOADERS[plan.loader.kind]
     return kind
 
 
@@ -100,7 +100,7 @@ class Wiring:
     """Makes the worlds of the roles that share a process.
 
     ``num_ranks`` is how many ranks they belong to. ``born`` is when the process began (ns); None is now. ``late_ns`` is
-    how late a rank's steps end on a clock that is not late by itself. ``loader`` takes the place of the scenario's own.
+    how late a rank's steps end on a clock that is not late by itself. ``loader`` takes the place of the plan's own.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Wiring:
         #: What ends what loaders have started; called once the roles are over.
         self.closing: list[Callable[[], Awaitable[None]]] = []
         self._modelled: dict[int, ModelStorage] = {}
-        self._latencies = Latencies(plan.first_byte.draw, plan.scenario.seed, num_ranks)
+        self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks)
 
     @cached_property
     def loading(self) -> Loading:
@@ -193,7 +193,7 @@ class Wiring:
 
     def _storage(self, node: int, path: str) -> Storage:
         """Connect a role of a node to storage. Connections to a modelled device hold no state: roles share them."""
-        plan, trace = self.plan, self.plan.scenario.trace
+        plan, trace = self.plan, self.plan.trace
         if not plan.modelled:
             store, kernel = plan.store(self.root, path), self.kernel
             anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
@@ -205,7 +205,7 @@ class Wiring:
                 plan.device,
                 self._latencies,
                 self.kernel,
-                io_depth=plan.scenario.loader.io_depth,
+                io_depth=plan.loader.io_depth,
                 is_itemised=trace.is_itemised,
             )
         return self._modelled[device]
@@ -218,6 +218,6 @@ class Wiring:
             index=index,
             node=node,
             born=self.born,
-            level=self.plan.scenario.trace.level,
+            level=self.plan.trace.level,
             is_capturing=not self.plan.modelled,
         )

@@ -15,12 +15,12 @@ from rayio.analyze.metrics import RunShape
 from rayio.analyze.timeline import Steps, texts, timeline
 from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.place import batch_parts
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
 from rayio.predict.explain import scenario_of
 from rayio.replacing import replacing
-from rayio.scenario import derive
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
@@ -105,7 +105,7 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
         RunError: there are too few steps, or none of a rank.
     """
     spans = own(spans)
-    plan = Plan(scenario, modelled=bool(info.get("modelled_storage")))
+    plan = plan_of(scenario, modelled=bool(info.get("modelled_storage")))
     _, steps = timeline(spans)
     warm = _warm(steps, RunShape.of(scenario), name)
     read = observe.reads(spans)
@@ -132,10 +132,10 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
 
 def _carries(guessed: StorageParameters, spans: pa.Table, plan: Plan) -> StorageParameters:
     """Raise a guessed bandwidth to what it takes to write the run's checkpoints in the time that they took."""
-    taken = checkpoint_ns(spans)
-    if not len(taken) or not typical(taken):
+    taken, saved = checkpoint_ns(spans), plan.checkpointing
+    if saved is None or not len(taken) or not typical(taken):
         return guessed
-    written = sum(derive.checkpoint_shards(plan.scenario)) / plan.num_devices
+    written = sum(saved.sizes) / plan.num_devices
     seen = written / (typical(taken) / 1e9)
     return guessed.model_copy(update={"bandwidth": max(guessed.bandwidth, seen)})
 
@@ -167,8 +167,8 @@ def _costs(
     notes: list[str],
 ) -> Costs:  # fmt: skip
     """Work out the costs, and add to ``notes`` what the run could not show."""
-    loader, has_queue = plan.scenario.loader, plan.scenario.loader.num_workers > 0
-    seen = observe.batches(spans, read.of(np.full(len(read.batch), has_queue)), derive.window_steps(plan.scenario))
+    loader, has_queue = plan.loader, plan.loader.num_workers > 0
+    seen = observe.batches(spans, read.of(np.full(len(read.batch), has_queue)), plan.queue(0).window)
     backlog = loader.assignment == "static" and loader.prefetch_factor > 1
     learned = costs(
         seen, steps, warm, payload=plan.payload, backlog=backlog,
@@ -223,11 +223,11 @@ def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]
 
 def _checkpoint(spans: pa.Table, plan: Plan, model: StorageParameters) -> float:
     """The seconds that a checkpoint takes beyond those of modelled storage for its largest shard."""
-    taken, section = checkpoint_ns(spans), plan.scenario.checkpoint
-    if not len(taken) or section is None:
+    taken, saved = checkpoint_ns(spans), plan.checkpointing
+    if not len(taken) or saved is None:
         return 0.0
-    shards = derive.checkpoint_shards(plan.scenario)
-    requests = -(-max(shards) // section.request_bytes)
+    shards = saved.sizes
+    requests = -(-max(shards) // saved.request_bytes)
     alone = requests * model.first_byte.expected + model.open.expected + max(shards) / model.connection_bandwidth
     shared = sum(shards) / plan.num_devices / model.bandwidth
     return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)

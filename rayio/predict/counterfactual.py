@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,11 +14,12 @@ from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import BINDS, judge
 from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
-from rayio.predict.replay import UNLIMITED, Measured, Recorded, addressed
+from rayio.pipeline.planning import plan_of, storage_of
+from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Measured, Recorded, Replay, addressed, of_steps
 from rayio.scenario import derive, evaluation
-from rayio.scenario.distribution import Constant
+from rayio.scenario.distribution import NO_TIME
 from rayio.scenario.model import NoSync, Scenario, StorageParameters
+from rayio.seeds import Draws
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 from rayio.trace.recorder import Recorder
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 WORTH = 0.01
 #: Workers are doubled at most this often in search of enough of them.
 DOUBLINGS = 4
-
-_NOTHING = Constant(value=0.0)
 
 
 @dataclass(frozen=True)
@@ -45,91 +44,83 @@ class Base:
     bytes_in_flight: int | None
     was_memory_bound: bool
 
-    def simulate(self, scenario: Scenario) -> dict[str, Any]:
-        """Live a scenario on the virtual engine and judge it."""
-        plan = Plan(scenario, True, self.bytes_in_flight)
+    def simulate(self, replay: Replay) -> dict[str, Any]:
+        """Live a scenario on the virtual engine, with the times at hand, and judge it."""
+        plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
         recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
         simulation.simulate(plan, recorder, tallies)
         spans = recorder.drain()
         assert spans is not None
-        return judge(attribute(spans), RunShape.of(scenario))
+        return judge(attribute(spans), RunShape.of(replay.scenario))
 
 
-#: Changes a scenario; the base says what the run measured.
-Change = Callable[[Scenario, Base], Scenario]
+#: Changes what is simulated; the base says what the run measured.
+Change = Callable[[Replay, Base], Replay]
 
 
-def _with(scenario: Scenario, section: str, **keys: Any) -> Scenario:
-    return scenario.model_copy(update={section: getattr(scenario, section).model_copy(update=keys)})
+def _with(replay: Replay, section: str, **keys: Any) -> Replay:
+    changed = getattr(replay.scenario, section).model_copy(update=keys)
+    return replace(replay, scenario=replay.scenario.model_copy(update={section: changed}))
 
 
-def _no_decode(scenario: Scenario, base: Base) -> Scenario:
-    return _with(scenario, "loader", decode=_NOTHING)
+def _timed(replay: Replay, **times: Draws) -> Replay:
+    return replace(replay, times=replace(replay.times, **times))
 
 
-def _unlimited(scenario: Scenario, base: Base) -> Scenario:
+def _no_decode(replay: Replay, base: Base) -> Replay:
+    return _timed(replay, decode=NO_TIME)
+
+
+def _unlimited(replay: Replay, base: Base) -> Replay:
     """Modelled storage without limits of bandwidth; its latencies stay."""
-    model = scenario.storage.model
-    assert isinstance(model, StorageParameters)
+    model = storage_of(replay.scenario)
     keys = {"connection_bandwidth": UNLIMITED, "bandwidth": UNLIMITED}
-    return _with(scenario, "storage", model=model.model_copy(update=keys))
+    return _with(replay, "storage", model=model.model_copy(update=keys))
 
 
-def _no_read(scenario: Scenario, base: Base) -> Scenario:
+def _no_read(replay: Replay, base: Base) -> Replay:
     """Reads take no time; files that are written take what they took."""
-    model = scenario.storage.model
-    assert isinstance(model, StorageParameters)
-    nothing = addressed(scenario.seed, "first_byte", np.zeros(base.measured.read.shape))
-    keys = {
-        "first_byte": Recorded(nothing, 1 << REQUESTS_PER_STEP_BITS, base.measured.write),
-        "open": _NOTHING,
-        "connection_bandwidth": UNLIMITED,
-        "bandwidth": UNLIMITED,
-        "requests_per_second": None,
-        "opens_per_second": None,
-    }
-    return _with(scenario, "storage", model=model.model_copy(update=keys))
+    nothing = addressed(replay.scenario.seed, "first_byte", np.zeros(base.measured.read.shape))
+    writes = Recorded(nothing, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
+    unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": storage_of(replay.scenario).scope})
+    return _timed(_with(replay, "storage", model=unlimited), first_byte=writes)
 
 
-def _no_stragglers(scenario: Scenario, base: Base) -> Scenario:
+def _no_stragglers(replay: Replay, base: Base) -> Replay:
     """Every rank's mean compute is at most that of the (lower) median rank; its jitter stays, in proportion."""
     compute = base.measured.compute
     known = ~np.isnan(compute)
     mean = np.where(known, compute, 0).sum(axis=(1, 2)) / np.maximum(known.sum(axis=(1, 2)), 1)
     typical = np.sort(mean)[(len(mean) - 1) // 2]
     factor = np.where(mean > typical, typical / np.where(mean > 0, mean, 1), 1.0)
-    faster = Measured(
-        compute * factor[:, None, None], base.measured.read, base.measured.decode, base.measured.write,
-        base.measured.costs, base.measured.has_work,
-    )  # fmt: skip
-    return _with(scenario, "train", compute=faster.replayed(base.scenario, modelled=base.modelled).train.compute)
+    return _timed(replay, compute=of_steps(replay.scenario.seed, compute * factor[:, None, None]))
 
 
-def _no_barrier(scenario: Scenario, base: Base) -> Scenario:
-    return _with(scenario, "train", sync=NoSync())
+def _no_barrier(replay: Replay, base: Base) -> Replay:
+    return _with(replay, "train", sync=NoSync())
 
 
-def _no_checkpoints(scenario: Scenario, base: Base) -> Scenario:
-    return scenario.model_copy(update={"checkpoint": None})
+def _no_checkpoints(replay: Replay, base: Base) -> Replay:
+    return replace(replay, scenario=replay.scenario.model_copy(update={"checkpoint": None}))
 
 
-def _no_evaluations(scenario: Scenario, base: Base) -> Scenario:
-    return _with(scenario, "train", evaluate=None)
+def _no_evaluations(replay: Replay, base: Base) -> Replay:
+    return _with(replay, "train", evaluate=None)
 
 
-def _unbounded(scenario: Scenario, base: Base) -> Scenario:
-    return _with(scenario, "loader", max_bytes_in_flight=1 << 60)
+def _unbounded(replay: Replay, base: Base) -> Replay:
+    return _with(replay, "loader", max_bytes_in_flight=1 << 60)
 
 
 def _more_workers(times: int) -> Change:
-    def change(scenario: Scenario, base: Base) -> Scenario:
-        return _with(scenario, "loader", num_workers=max(1, scenario.loader.num_workers * times))
+    def change(replay: Replay, base: Base) -> Replay:
+        return _with(replay, "loader", num_workers=max(1, replay.scenario.loader.num_workers * times))
 
     return change
 
 
-def _deeper(scenario: Scenario, base: Base) -> Scenario:
-    return _with(scenario, "loader", prefetch_factor=2 * scenario.loader.prefetch_factor)
+def _deeper(replay: Replay, base: Base) -> Replay:
+    return _with(replay, "loader", prefetch_factor=2 * replay.scenario.loader.prefetch_factor)
 
 
 def changes(base: Base) -> dict[str, Change]:
@@ -182,8 +173,7 @@ def counterfactuals(base: Base) -> dict[str, Any]:
     return {
         "au": as_it_was["au"],
         "steps": as_it_was["steps"],
-        "is_whole_run": replayed.train.epochs == base.scenario.train.epochs
-        and derive.steps_per_epoch(replayed) == derive.steps_per_epoch(base.scenario),
+        "is_whole_run": derive.total_steps(replayed.scenario) == derive.total_steps(base.scenario),
         "changes": rows,
         "_replayed": replayed,
     }
@@ -234,7 +224,8 @@ def _enough_workers(base: Base, table: Mapping[str, Any]) -> dict[str, Any] | No
         if simulated["au"] is None or simulated["au"] - au < WORTH:
             break
         au = simulated["au"]
-        more = f"With {number} worker{'s' * (number != 1)} per rank ({number * derive.world_size(replayed)} in all)"
+        in_all = number * derive.world_size(base.scenario)
+        more = f"With {number} worker{'s' * (number != 1)} per rank ({in_all} in all)"
         best = {"change": more, "workers": number, "au": au, "then": then(simulated)}
         if simulated["data_wait_share"] <= BINDS:
             break
@@ -252,7 +243,7 @@ def ready(scenario: Scenario, info: Mapping[str, Any], charged: Attribution, spa
     return Base(
         scenario,
         measured,
-        Plan(scenario, modelled=True).storage if is_modelled else None,
+        storage_of(scenario) if is_modelled else None,
         bound if isinstance(bound, int) else None,
         "memory_bound" in spans.column("name").unique().to_pylist(),
     )

@@ -1,4 +1,4 @@
-"""A run as a scenario whose every time is what the run measured: the virtual engine then lives the run again.
+"""A run's own times in place of those that its scenario says: with them the virtual engine lives the run again.
 
 Times are replayed at their own address (rank, epoch, step), so that ranks keep their differences and a slow batch stays
 where it was; what the run did not record is drawn from all that it did.
@@ -21,10 +21,12 @@ from rayio.analyze.metrics import RunShape, find_window
 from rayio.analyze.stages import KINDS, Places, WorkDone
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
+from rayio.pipeline.planning import Times
 from rayio.predict import observe
 from rayio.predict.costs import costs as costs_of
 from rayio.predict.costs import typical
 from rayio.scenario import derive, evaluation
+from rayio.scenario.distribution import NO_TIME
 from rayio.scenario.every import Every
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
@@ -41,13 +43,15 @@ FEWEST_STEPS = 12
 
 #: Bytes per second that are no limit.
 UNLIMITED = 1e18
+#: Storage that takes no time but for what is recorded.
+UNLIMITED_STORAGE = StorageParameters(first_byte=NO_TIME, connection_bandwidth=UNLIMITED, bandwidth=UNLIMITED)
 
 _READING = [KINDS.index(name) for name in ("open", "read", "retry")]
 _DECODING = [KINDS.index("decode")]
 
 
-class Recorded:  # not a Distribution: it is never part of a scenario that anybody writes or reads
-    """Times in place of a distribution: of each step as it was measured, else drawn from all that were.
+class Recorded:
+    """Times as they were measured, of each step at its own address; of steps that were not, drawn from all that were.
 
     A step has ``places`` indices, and its whole time lies on the first of them; ``own_places`` are those of some
     addresses: batches of evaluations have a size of their own. At an address that is no step's (a file that is written)
@@ -64,11 +68,6 @@ class Recorded:  # not a Distribution: it is never part of a scenario that anybo
         self.pool = np.concatenate(measured) if measured else np.empty(0)
         self.otherwise = otherwise if len(otherwise) else np.zeros(1)
 
-    @property
-    def expected(self) -> float:
-        """Mean of what was measured."""
-        return float(self.pool.mean()) if len(self.pool) else 0.0
-
     def draw(self, address_key: int, index: Ints) -> Floats:
         """The time of each index below an address, in seconds."""
         row = self.rows.get(address_key)
@@ -81,6 +80,14 @@ class Recorded:  # not a Distribution: it is never part of a scenario that anybo
             drawn = np.where(np.isnan(known) | (index // places >= len(row)), drawn, known)
         times: Floats = np.where(index % places == 0, drawn, 0.0)
         return times
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What a simulation of a run takes: a scenario, and the times that go before the scenario's own."""
+
+    scenario: Scenario
+    times: Times
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +132,8 @@ class Measured:
             costs = _costs(spans, charged, scenario)
         return cls(compute, read, decode, _writes(spans, length), costs, has_work)
 
-    def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None) -> Scenario:
-        """The scenario with these times in it, cut to what one simulation may take.
+    def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None) -> Replay:
+        """The scenario, cut to what one simulation may take, with these times.
 
         ``modelled`` is the storage that the run had, where it was a model: it then serves here too, and knows what more
         readers would get. Real storage is replayed as it was.
@@ -138,14 +145,14 @@ class Measured:
         if (phase := evaluation.phase_of(scenario)) is not None:
             for rank, number in itertools.product(range(derive.world_size(scenario)), range(phase.train.epochs)):
                 own_places[seeds.key(seed, "decode", rank, epochs + number)] = phase.loader.batch_size
-        compute = Recorded(addressed(seed, "compute", self.compute), 1, np.empty(0))
-        decode = Recorded(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places)
         first_byte = Recorded(keys("first_byte", self.read), 1 << REQUESTS_PER_STEP_BITS, self.write)
-        real: dict[str, Any] = {"first_byte": first_byte, "connection_bandwidth": UNLIMITED, "bandwidth": UNLIMITED}
-        storage = modelled or StorageParameters.model_construct(**real)
+        times = Times(
+            compute=of_steps(seed, self.compute),
+            decode=Recorded(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places),
+            first_byte=None if modelled else first_byte,
+        )
         sections: dict[str, Any] = {
-            "storage": scenario.storage.model_copy(update={"model": storage}),
-            "loader": scenario.loader.model_copy(update={"decode": decode}),
+            "storage": scenario.storage.model_copy(update={"model": modelled or UNLIMITED_STORAGE}),
             "trace": Trace(),
         }
         if scenario.checkpoint is not None:  # in steps, which a cut epoch does not change
@@ -158,8 +165,13 @@ class Measured:
         ):
             every = Every(steps=evaluation.period_of(scenario))
             train["evaluate"] = scenario.train.evaluate.model_copy(update={"every": every})
-        sections["train"] = scenario.train.model_copy(update={"compute": compute, "stragglers": None, **train})
-        return scenario.model_copy(update={**sections, "costs": self.costs})
+        sections["train"] = scenario.train.model_copy(update={"stragglers": None, **train})
+        return Replay(scenario.model_copy(update={**sections, "costs": self.costs}), times)
+
+
+def of_steps(seed: int, compute: Floats) -> Recorded:
+    """The compute time of each step of each rank, from an array (ranks, epochs, steps)."""
+    return Recorded(addressed(seed, "compute", compute), 1, np.empty(0))
 
 
 def _cut(scenario: Scenario) -> dict[str, Any]:

@@ -93,12 +93,6 @@ def steps_per_epoch(scenario: Scenario) -> int:
     return rank_steps(scenario)[1]
 
 
-def ranks_at(scenario: Scenario, step: int) -> int:
-    """Ranks that make a step of this number (from 0) in each epoch: all, those with one step more, or none."""
-    fewest, most = rank_steps(scenario)
-    return world_size(scenario) if step < fewest else larger_shares(scenario) if step < most else 0
-
-
 def total_steps(scenario: Scenario) -> int:
     """Steps of the whole run, as one rank counts them that has the most."""
     return scenario.train.epochs * steps_per_epoch(scenario)
@@ -200,12 +194,6 @@ def num_writers(scenario: Scenario) -> int:
 def num_roles(scenario: Scenario) -> int:
     """Readers, queues, ranks and checkpoint writers together."""
     return num_readers(scenario) + num_queues(scenario) + world_size(scenario) + num_writers(scenario)
-
-
-def straggling(scenario: Scenario, rank: int) -> float:
-    """What a rank's compute times are multiplied by: ``train.stragglers.factor`` for those named there, else 1."""
-    stragglers = scenario.train.stragglers
-    return stragglers.factor if stragglers is not None and rank in stragglers.ranks else 1.0
 
 
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:

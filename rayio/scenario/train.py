@@ -44,6 +44,10 @@ class Stragglers(Section):
         description="What their compute times are multiplied by."
     )
 
+    def factor_of(self, rank: int) -> float:
+        """What a rank's compute times are multiplied by: 1 for those that are not named."""
+        return self.factor if rank in self.ranks else 1.0
+
 
 class Evaluate(Section):
     """Training pauses, and every rank goes through its share of ``dataset.eval``, in file order, to the last sample."""

@@ -13,6 +13,7 @@ from rayio.errors import ExpectationError, LedgerError, RayioError
 from rayio.pipeline import ledger
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.pipeline.recording import bounded, threads_note
 from rayio.pipeline.simulation import simulate
 from rayio.results.run_result import Books, RunResult, TraceCounts
@@ -34,7 +35,7 @@ def in_memory(scenario: Scenario) -> RunResult:
         RayioError: the scenario cannot run, or a role failed.
     """
     checks.check_simulated(scenario)
-    plan = bounded(Plan(scenario, modelled=True))
+    plan = bounded(plan_of(scenario, modelled=True))
     recorder = Recorder(resolution_ns=scenario.trace.resolution_ns)
     tallies = [Tally(rank) for rank in range(plan.world_size)]
     simulate(plan, recorder, tallies)

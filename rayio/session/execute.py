@@ -19,7 +19,7 @@ from rayio.analyze.progress_line import line
 from rayio.errors import RayioError
 from rayio.pipeline.engine import Site, engine_named
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
+from rayio.pipeline.planning import plan_of
 from rayio.reporter import SILENT, Reporter
 from rayio.results.run_result import RunResult, TraceCounts
 from rayio.scenario import checks, derive
@@ -130,7 +130,7 @@ class _Session:
         self.base = base
         self.reporter = reporter
         chosen = engine_named(engine)
-        self.plan = Plan(scenario, modelled=chosen.is_virtual or scenario.dataset.is_modelled)
+        self.plan = plan_of(scenario, modelled=chosen.is_virtual or scenario.dataset.is_modelled)
         self.shape = RunShape.of(scenario)
         self.planned_steps = derive.total_rank_steps(scenario)
         self.notes = checks.idle(scenario)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
+from rayio.seeds import Draws
 from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, Served
 from rayio.storage.itemise import itemise, synced
 
@@ -24,13 +25,6 @@ T = TypeVar("T")
 
 #: Draws one first-byte latency in seconds for each index below an address.
 FirstByte = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
-
-
-class Latency(Protocol):
-    """A time that is drawn at an address, as every distribution of a scenario offers."""
-
-    def draw(self, address_key: int, index: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Draw one time in seconds for each index below an address."""
 
 
 #: Requests of one step are drawn at indices of their own: 2**20 of them per step.
@@ -47,7 +41,7 @@ class DeviceSpec:
     #: In place of a cap on requests: files opened per second, as a metadata server has it.
     opens_per_second: float | None = None
     #: What opening one file takes; None is nothing.
-    open: Latency | None = None
+    open: Draws | None = None
 
     @property
     def calls_per_second(self) -> float | None:
@@ -122,7 +116,7 @@ class Latencies:
         self._drawn: dict[tuple[int, int, int], _Drawn] = {}
 
     def of_reads(
-        self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
+        self, address: tuple[int, int, int], number: int, latency: Draws | None = None, num_opens: int = 0
     ) -> NDArray[np.float64]:
         """The seconds until the first byte of each of a step's ``number`` requests; equal wherever it is asked.
 
@@ -133,14 +127,14 @@ class Latencies:
         return latencies
 
     def sum_of_reads(
-        self, address: tuple[int, int, int], number: int, latency: Latency | None = None, num_opens: int = 0
+        self, address: tuple[int, int, int], number: int, latency: Draws | None = None, num_opens: int = 0
     ) -> float:
         """The sum of :meth:`of_reads`."""
         (width, _, latencies, sums), row = self._of(address, number, latency, num_opens)
         return sums[row] if width == number else float(latencies[row, :number].sum())
 
     def apart(
-        self, address: tuple[int, int, int], number: int, latency: Latency | None, num_opens: int
+        self, address: tuple[int, int, int], number: int, latency: Draws | None, num_opens: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The seconds of each request and of each open apart, which :meth:`of_reads` adds up."""
         rank, epoch, step = address
@@ -152,7 +146,7 @@ class Latencies:
         return requests, latency.draw(seeds.key(self.seed, "open", rank, epoch), index)
 
     def _of(
-        self, address: tuple[int, int, int], number: int, latency: Latency | None, num_opens: int
+        self, address: tuple[int, int, int], number: int, latency: Draws | None, num_opens: int
     ) -> tuple[_Drawn, int]:
         """Find the latencies of a step and its row in them, drawing them with its neighbours' when not at hand."""
         rank, epoch, step = address
@@ -181,7 +175,7 @@ class Latencies:
         """The latencies in seconds of a file's write requests."""
         return self.draw(seeds.key(self.seed, f"first_byte/{path}"), np.arange(number, dtype=np.int64))
 
-    def of_creation(self, latency: Latency, path: str) -> NDArray[np.float64]:
+    def of_creation(self, latency: Draws, path: str) -> NDArray[np.float64]:
         """The latency in seconds of opening a file to write it."""
         return latency.draw(seeds.key(self.seed, f"open/{path}"), np.zeros(1, np.int64))
 

@@ -1,0 +1,137 @@
+"""Scenario -> plan: the one place where a run's parameters are taken out of what a user wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayio.data.sampler import Sampler
+from rayio.pipeline.checkpoint import Checkpointing
+from rayio.pipeline.plan import EvaluationPhase, LoaderSpec, Phase, Plan
+from rayio.pipeline.schedule import Schedule
+from rayio.scenario import derive, evaluation
+from rayio.scenario.distribution import LogNormal
+from rayio.scenario.model import Scenario
+from rayio.scenario.storage import StorageParameters
+from rayio.seeds import Draws
+from rayio.storage.presets import PRESETS
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times that take the place of those a scenario says, such as what a run measured; None leaves the scenario's."""
+
+    #: Of a training step.
+    compute: Draws | None = None
+    #: Of a sample's decoding.
+    decode: Draws | None = None
+    #: Of a request to modelled storage, to its first byte.
+    first_byte: Draws | None = None
+
+
+def plan_of(
+    scenario: Scenario, modelled: bool, auto_bytes_in_flight: int | None = None, times: Times | None = None
+) -> Plan:
+    """Plan a scenario's run.
+
+    ``modelled`` says that storage is a model. ``auto_bytes_in_flight`` is what ``loader.max_bytes_in_flight: auto``
+    comes to, per node; None is no bound. ``times`` go before those of the scenario.
+
+    >>> plan_of(load("unet3d-small"), modelled=True).steps
+    (12, 12, 12, 12, 12)
+    """
+    train, sync, replaced = scenario.train, scenario.train.sync, times or Times()
+    storage = storage_of(scenario)
+    return Plan(
+        seed=scenario.seed,
+        modelled=modelled,
+        cluster=scenario.cluster,
+        loader=_loader(scenario, modelled, replaced),
+        format=scenario.dataset.format,
+        training_phase=Phase(
+            path=scenario.dataset.path,
+            sampler=Sampler.from_scenario(scenario),
+            epochs=train.epochs,
+            compute=replaced.compute or train.compute,
+            seed=scenario.seed,
+        ),
+        steps_of_all=derive.rank_steps(scenario)[0],
+        larger_shares=derive.larger_shares(scenario),
+        has_barrier=sync.meets,
+        sync_seconds=derive.allreduce_seconds(sync, derive.world_size(scenario)),
+        stragglers=train.stragglers,
+        evaluation=_evaluation(scenario),
+        checkpointing=_checkpointing(scenario),
+        storage=storage,
+        first_byte=replaced.first_byte or storage.first_byte,
+        stores=scenario.stores,
+        trace=scenario.trace,
+        costs=scenario.costs,
+        auto_bytes_in_flight=auto_bytes_in_flight,
+    )
+
+
+def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
+    """How batches are made: unless said otherwise, they carry their bytes exactly when bytes are really read."""
+    loader = scenario.loader
+    return LoaderSpec(
+        kind=loader.kind,
+        options=loader.options,
+        num_workers=loader.num_workers,
+        prefetch_factor=loader.prefetch_factor,
+        worker=loader.worker,
+        io_depth=loader.io_depth,
+        assignment=loader.assignment,
+        in_order=loader.in_order,
+        decode=times.decode or loader.decode,
+        payload=not modelled if loader.payload == "auto" else loader.payload == "real",
+        max_bytes_in_flight=loader.max_bytes_in_flight,
+        node_window_bytes=derive.node_window_bytes(scenario),
+    )
+
+
+def _evaluation(scenario: Scenario) -> EvaluationPhase | None:
+    phase, wanted = evaluation.phase_of(scenario), scenario.train.evaluate
+    if phase is None or wanted is None:
+        return None
+    return EvaluationPhase(
+        path=phase.dataset.path,
+        sampler=Sampler.from_scenario(phase),
+        epochs=phase.train.epochs,
+        compute=phase.train.compute,
+        seed=phase.seed,
+        schedule=Schedule(evaluation.period_of(scenario), derive.steps_per_epoch(scenario)),
+        is_amid_epochs=wanted.every.steps is not None,
+    )
+
+
+def _checkpointing(scenario: Scenario) -> Checkpointing | None:
+    saved = scenario.checkpoint
+    if saved is None:
+        return None
+    return Checkpointing(
+        path=saved.path,
+        writers=saved.writers,
+        sizes=derive.checkpoint_shards(scenario),
+        schedule=Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario)),
+        request_bytes=saved.request_bytes,
+        fsync=saved.fsync,
+        snapshot_rate=saved.snapshot_bandwidth if saved.asynchronous else None,
+    )
+
+
+def storage_of(scenario: Scenario) -> StorageParameters:
+    """The modelled storage system: the scenario's own, or what a preset's numbers mean on its cluster."""
+    model = scenario.storage.model
+    if not isinstance(model, str):
+        return model
+    preset = PRESETS[model]
+    parts = scenario.cluster.nodes if preset.shared_cap and preset.scope == "node" else 1
+    return StorageParameters(
+        first_byte=LogNormal(median=preset.first_byte_median, sigma=preset.first_byte_sigma, max=preset.first_byte_max),
+        open=LogNormal(median=preset.open_median, sigma=preset.open_sigma),
+        connection_bandwidth=preset.connection_bandwidth,
+        bandwidth=preset.bandwidth,
+        requests_per_second=preset.requests_per_second and preset.requests_per_second / parts,
+        opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
+        scope=preset.scope,
+    )
