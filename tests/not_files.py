@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 #: Seconds after which whoever waits for a pipe's other end is let go, and the test fails.
-PATIENCE = 20.0
+PATIENCE = 120.0
 
 
 def _pipe(path: Path) -> None:

@@ -150,7 +150,9 @@ def test_a_run_lives_in_a_bucket_and_every_command_reads_it_there(
     assert command("run", small, *there, "--out", "r1") == 2
     assert said(capsys) == f"rayio: {place}/r1 already holds a run; choose another --out, or remove it"
     assert command("run", small, *there, "--out", "data") == 2
-    assert said(capsys) == f"rayio: {place}/data is not empty and holds no run; choose another --out"
+    assert said(capsys) == (
+        f"rayio: --out={place}/data: is the folder of dataset.path=data; choose folders that lie apart"
+    )
     assert command("report", f"{place}/nothing") == 2
     assert said(capsys) == f"rayio: {place}/nothing is not a run directory: no such path"
 

@@ -260,11 +260,12 @@ class Of:
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         kinds = []
         for name, kind in DISTRIBUTIONS.usable().items():
+            own = kind.model_json_schema()["properties"]
             unit: JsonSchema = {
                 "anyOf": [{"type": "number", "minimum": 0, "maximum": self.dimension.most}, {"type": "string"}]
             }
             properties = {
-                key: described(unit if key in kind.quantities else {"type": "number"}, field)
+                key: described(unit if key in kind.quantities else own[key], field)
                 for key, field in kind.model_fields.items()
                 if key != "kind"
             }

@@ -44,31 +44,35 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
         yield f"costs.{name}", steps * getattr(costs, name)
     if costs.transfer_bandwidth is not None:
         yield "costs.transfer_bandwidth", nbytes / costs.transfer_bandwidth
-    written = requests = 0.0
+    written = requests = largest = 0.0
     if checkpoint is not None:
         times = derive.num_checkpoints(scenario)
         written = float(times * derive.checkpoint_bytes(scenario))
-        requests = times * sum(-(-size // checkpoint.request_bytes) for size in derive.checkpoint_shards(scenario))
+        largest = float(times * max(derive.checkpoint_shards(scenario)))  # writers write side by side
+        requests = times * -(-max(derive.checkpoint_shards(scenario)) // checkpoint.request_bytes)
         yield "costs.checkpoint", times * costs.checkpoint
         yield "checkpoint.snapshot_bandwidth", times * checkpoint.model.bytes / checkpoint.snapshot_bandwidth
-    yield from _of_storage(scenario, samples, nbytes, requests, written)
+    yield from _of_storage(
+        scenario, samples, nbytes + largest, requests, derive.world_size(scenario) * nbytes + written
+    )
 
 
 def _of_storage(
-    scenario: Scenario, samples: float, nbytes: float, requests: float, written: float
+    scenario: Scenario, samples: float, nbytes: float, requests: float, of_all: float
 ) -> Iterator[tuple[str, float]]:
-    """What the model of storage adds; ``samples`` and ``nbytes`` are a rank's, ``requests`` and ``written`` of all."""
+    """What the model of storage adds: ``samples``, ``nbytes`` and ``requests`` of one rank, bytes ``of_all``."""
     model, ranks = scenario.storage.model, derive.world_size(scenario)
     if isinstance(model, StorageParameters):
         first_byte, opening, connection = model.first_byte.expected, model.open.expected, model.connection_bandwidth
-        shared, calls = model.bandwidth, model.opens_per_second or model.requests_per_second
+        shared, calls, scope = model.bandwidth, model.opens_per_second or model.requests_per_second, model.scope
     else:
         preset = PRESETS[model]
         first_byte, opening, connection = preset.first_byte_median, preset.open_median, preset.connection_bandwidth
-        shared, calls = preset.bandwidth, preset.opens_per_second or preset.requests_per_second
+        shared, calls, scope = preset.bandwidth, preset.opens_per_second or preset.requests_per_second, preset.scope
+    systems = scenario.cluster.nodes if scope == "node" else 1
     yield "storage.model.first_byte", (samples + requests) * first_byte
     yield "storage.model.open", samples * opening
-    yield "storage.model.connection_bandwidth", (nbytes + written) / connection
-    yield "storage.model.bandwidth", (ranks * nbytes + written) / shared
+    yield "storage.model.connection_bandwidth", nbytes / connection
+    yield "storage.model.bandwidth", of_all / shared / systems
     if calls:
-        yield "storage.model.requests_per_second", (ranks * samples + requests) / calls
+        yield "storage.model.requests_per_second", ranks * (samples + requests) / calls / systems

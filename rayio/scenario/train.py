@@ -33,7 +33,12 @@ def _factor(value: Any) -> float:
     return float(value)
 
 
-_RANKS_SCHEMA = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "uniqueItems": True}
+_RANKS_SCHEMA = {
+    "type": "array",
+    "items": {"type": "integer", "minimum": 0, "maximum": MAX_RANKS - 1},
+    "minItems": 1,
+    "uniqueItems": True,
+}
 
 
 class Stragglers(Section):
