@@ -28,11 +28,8 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     slowest = train.stragglers.factor if train.stragglers is not None else 1.0
     yield "train.compute", steps * train.compute.expected * max(1.0, slowest)
     yield "train.sync", steps * derive.allreduce_seconds(train.sync, derive.world_size(scenario))
-    if train.evaluate is not None:
-        largest = scenario.dataset.eval.num_files * (
-            scenario.dataset.eval.samples_per_file or scenario.dataset.samples_per_file
-        )
-        yield "train.evaluate.compute", evaluation.num_evaluations(scenario) * largest * train.evaluate.compute.expected
+    if (phase := evaluation.phase_of(scenario)) is not None:
+        yield "train.evaluate.compute", derive.total_steps(phase) * phase.train.compute.expected
     samples = steps * loader.batch_size
     nbytes = steps * derive.batch_bytes(scenario)
     if not isinstance(loader.decode, Work):
