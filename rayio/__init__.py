@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from rayio import errors
     from rayio.session import Run, generate, run, simulate
     from rayio.sweeps.run import sweep
     from rayio.sweeps.swept import Sweep
 
-__all__ = ["Run", "Sweep", "__version__", "generate", "run", "simulate", "sweep"]
+__all__ = ["Run", "Sweep", "__version__", "errors", "generate", "run", "simulate", "sweep"]
 
 #: Where the others are, that are not in ``rayio.session``.
 _ELSEWHERE = {"sweep": "rayio.sweeps.run", "Sweep": "rayio.sweeps.swept"}
@@ -25,8 +26,15 @@ _ELSEWHERE = {"sweep": "rayio.sweeps.run", "Sweep": "rayio.sweeps.swept"}
 
 def __getattr__(name: str) -> Any:
     """Import what is asked for only then: ``import rayio`` stays quick and imports neither ray nor torch."""
-    if name in __all__:
-        from importlib import import_module
+    from importlib import import_module
 
+    if name == "errors":
+        return import_module("rayio.errors")
+    if name in __all__:
         return getattr(import_module(_ELSEWHERE.get(name, "rayio.session")), name)
     raise AttributeError(f"module 'rayio' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names, which are there before they are imported."""
+    return sorted(__all__)

@@ -214,6 +214,7 @@ def plain(request: ExportTraceServiceRequest) -> list[dict[str, Any]]:
     return [
         {
             "resource": attributes(of_resource.resource.attributes), "scope": of_scope.scope.name,
+            "schema": (of_resource.schema_url, of_scope.schema_url),
             "trace": span.trace_id.hex(), "span": span.span_id.hex(), "parent": span.parent_span_id.hex(),
             "name": span.name, "kind": span.kind, "start": span.start_time_unix_nano, "end": span.end_time_unix_nano,
             "attributes": attributes(span.attributes),

@@ -22,11 +22,11 @@ LEVEL = {
     "data": 3, "otel": 3, "collectors": 3, "dlio": 3,
     "pipeline": 4, "analyze": 4, "export": 4,
     "cluster": 5, "loaders": 5,
-    "session": 6,
     "predict": 6,
     "report": 7,
-    "sweeps": 8,
-    "cli": 9,
+    "session": 8,
+    "sweeps": 9,
+    "cli": 10,
 }  # fmt: skip
 
 #: The package's own front doors, which stand above all.

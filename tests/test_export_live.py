@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ from rayio.export.follow import Following
 from rayio.export.kinds import of_steps
 from rayio.export.live import LiveExport
 from rayio.export.select import chosen, parse
+from rayio.export.spans import Origin
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.scenario.write import to_yaml
 from rayio.trace.store import RunDirectory
@@ -58,7 +60,7 @@ def by(spans: list[dict[str, Any]]) -> list[tuple[str, str]]:
 def whole(table: pa.Table) -> list[dict[str, Any]]:
     return [
         span
-        for request in otlp.requests(spans_of(table, "rayio-test"), "run")
+        for request in otlp.requests(spans_of(table, "rayio-test"), Origin("run"))
         for span in plain(ExportTraceServiceRequest.FromString(request.body))
     ]
 
@@ -401,7 +403,9 @@ def test_a_run_sends_its_spans_under_the_ids_of_a_later_export(tmp_path: Path) -
     info = done.directory.info
     later = [
         span
-        for request in otlp.requests(spans_of(done.directory.spans(), run_key(info), epoch_ns(info)), "run")
+        for request in otlp.requests(
+            spans_of(done.directory.spans(), run_key(info), epoch_ns(info)), Origin.of("run", info)
+        )
         for span in plain(ExportTraceServiceRequest.FromString(request.body))
     ]
     key = lambda span: (span["trace"], span["span"])  # noqa: E731
@@ -459,7 +463,8 @@ def test_a_run_on_ray_sends_the_spans_of_all_its_actors(tmp_path: Path) -> None:
         )  # fmt: skip
     assert done.result["trace"]["exported"] == done.result["trace"]["stored"] == len(done.spans())
     services = {span["resource"]["service.name"] for span in collector.spans}
-    assert services == {"reader", "prefetch-queue", "trainer"}
+    assert services == {"rayio-reader", "rayio-prefetch-queue", "rayio-trainer"}
+    assert {span["resource"]["host.name"] for span in collector.spans} == {platform.node()}
 
 
 @pytest.mark.ray

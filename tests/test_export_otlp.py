@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -21,12 +23,14 @@ from rayio.collectors.settings import Settings, endpoint
 from rayio.collectors.transport import Grpc, Http
 from rayio.errors import ExportError
 from rayio.export import otlp
-from rayio.export.spans import SERVICES
+from rayio.export.spans import SERVICES, Origin
 from rayio.export.traces import spans_of
 from rayio.place import batch_id
 
 grpc: Any = pytest.importorskip("grpc")
 
+#: A run of two hosts, of which one is known by its node.
+ORIGIN = Origin("my run", "9.9", "storage-3.example", {0: "gpu-7.example"})
 QUICK = Patience(tries=3, first_seconds=0.001, longest_seconds=0.01)
 Serve = Callable[..., AbstractContextManager[Collector]]
 both = pytest.mark.parametrize("protocol", ["otlp", "grpc"])
@@ -54,7 +58,7 @@ def mixed() -> pa.Table:
 
 
 def requests(table: pa.Table, **limits: int) -> list[Request]:
-    return [*otlp.requests(spans_of(table, "r"), "my run", **limits)]
+    return [*otlp.requests(spans_of(table, "r"), ORIGIN, **limits)]
 
 
 def test_the_bytes_are_those_of_the_official_classes() -> None:
@@ -75,7 +79,7 @@ def test_every_span_says_what_its_row_says() -> None:
     expected = Counter(
         (
             row["name"], row["start_ns"], row["start_ns"] + row["duration_ns"], SERVICES[row["role"]],
-            f"{row['role']}-{row['index']}", f"node-{row['node']}", number(row["rank"]), number(row["epoch"]),
+            f"{row['role']}-{row['index']}", number(row["node"]), number(row["rank"]), number(row["epoch"]),
             number(row["step"]), number(row["lane"], 1), number(row["bytes"], 1), number(row["requests"], 1),
             row["file"] or None, number(row["offset"]),
         )
@@ -90,7 +94,7 @@ def test_every_span_says_what_its_row_says() -> None:
             continue
         found[
             said.get("rayio.span", span["name"]), span["start"], span["end"], by["service.name"],
-            by["service.instance.id"], by["host.name"],
+            by["service.instance.id"], by.get("rayio.node"),
             *(said.get(f"rayio.{name}") for name in ("rank", "epoch", "step", "lane", "bytes", "requests")),
             said.get("file.path"), said.get("rayio.offset"),
         ] += 1  # fmt: skip
@@ -105,16 +109,80 @@ def test_messages_are_named_as_opentelemetry_names_them() -> None:
     for span, operation in [(sent[0], "send"), (got[0], "receive")]:
         said = {name: value for name, value in span["attributes"].items() if name.startswith("messaging")}
         assert said == {
-            "messaging.system": "rayio", "messaging.operation.type": operation,
-            "messaging.destination.name": "queue-1", "messaging.batch.message_count": 1,
-        }  # fmt: skip
-    assert sent[0]["resource"]["service.name"] == "prefetch-queue"
+            "messaging.system": "rayio", "messaging.operation.name": operation, "messaging.operation.type": operation,
+            "messaging.destination.name": "queue-1",
+        }, "and no count of a batch: each span is of one message"  # fmt: skip
+        assert span["name"] == f"{said['messaging.operation.name']} {said['messaging.destination.name']}"
+    assert sent[0]["resource"]["service.name"] == "rayio-prefetch-queue"
     assert got[0]["resource"] == {
-        "service.name": "trainer", "service.namespace": "rayio", "service.instance.id": "rank-1",
-        "host.name": "node-0", "rayio.run": "my run", **({"process.pid": pid} if (pid := _pid(got[0])) else {}),
+        "service.name": "rayio-trainer", "service.namespace": "rayio", "service.instance.id": "rank-1",
+        "service.version": "9.9", "host.name": "gpu-7.example", "rayio.run": "my run", "rayio.node": 0,
+        "telemetry.sdk.name": "rayio.otel", "telemetry.sdk.language": "python", "telemetry.sdk.version": "9.9",
+        **({"process.pid": pid} if (pid := _pid(got[0])) else {}),
     }  # fmt: skip
     ids = {(span["trace"], span["span"]) for span in sent}
     assert {span["links"][0][:2] for span in got} == ids
+
+
+def known_names() -> set[str]:
+    """Every attribute that OpenTelemetry's own package of conventions knows."""
+    import opentelemetry.semconv._incubating.attributes as modules
+    from opentelemetry.semconv import attributes as stable
+
+    found: set[str] = set()
+    for package in (modules, stable):
+        for one in pkgutil.iter_modules(package.__path__):
+            module = importlib.import_module(f"{package.__name__}.{one.name}")
+            found |= {value for name, value in vars(module).items() if name.isupper() and isinstance(value, str)}
+    return found
+
+
+def test_every_name_that_is_not_ours_is_one_of_the_conventions() -> None:
+    from opentelemetry.semconv._incubating.attributes.messaging_attributes import MessagingOperationTypeValues
+    from opentelemetry.semconv.schemas import Schemas
+
+    names, operations = known_names(), set()
+    for request in requests(training(trace__level="io")):
+        message = ExportTraceServiceRequest.FromString(request.body)
+        for of_resource in message.resource_spans:
+            assert of_resource.schema_url in {one.value for one in Schemas}
+            assert {one.schema_url for one in of_resource.scope_spans} == {of_resource.schema_url}
+        for span in plain(message):
+            assert not {key for key in span["attributes"] | span["resource"] if not key.startswith("rayio.")} - names
+            assert span["resource"]["service.name"].startswith("rayio-")
+            operations.add(span["attributes"].get("messaging.operation.type"))
+    assert operations - {None} == {"send", "receive"} <= {one.value for one in MessagingOperationTypeValues} | {None}
+
+
+def test_what_another_library_recorded_keeps_its_own_names() -> None:
+    table = foreign()
+    (request,) = requests(table)
+    message = ExportTraceServiceRequest.FromString(request.body)
+    assert {one.schema_url for of in message.resource_spans for one in of.scope_spans} == {""}
+    assert {one["resource"]["host.name"] for one in plain(message)} == {"storage-3.example"}, "node 3 is not known"
+
+
+@pytest.mark.parametrize(
+    ("info", "host", "hosts", "version"),
+    [
+        ({"rayio": "0.3", "engine": "virtual", "host": "laptop"}, "laptop", {}, "0.3"),
+        ({"rayio": "0.3", "engine": "dlio", "imported": {"host": "?"}}, "", {}, ""),
+        ({"nodes": [{"id": "a", "host": "one"}, {"id": "b", "host": "one"}]}, "one", {}, ""),
+        (
+            {
+                "host": "driver",
+                "nodes": [{"id": "a", "host": "one"}, {"id": "b", "host": "two"}],
+                "actors": [{"node": 0, "ray_node": "b"}, {"node": 1, "ray_node": "a"}, {"ray_node": "a"}],
+            },
+            "driver", {0: "two", 1: "one"}, "",
+        ),
+        ({"rayio": 3, "host": None, "nodes": "x", "actors": [7, {"node": True, "ray_node": []}]}, "", {}, ""),
+    ],
+)  # fmt: skip
+def test_hosts_are_those_that_the_run_was_on(
+    info: dict[str, Any], host: str, hosts: dict[int, str], version: str
+) -> None:
+    assert Origin.of("run", info) == Origin("run", version, host, hosts)
 
 
 def _pid(span: dict[str, Any]) -> int:
@@ -181,7 +249,7 @@ def test_a_run_arrives_whole(protocol: str, tmp_path: Path, capsys: pytest.Captu
     assert f"{len(table)} spans exported" in out
     expected = [
         span
-        for request in otlp.requests(spans_of(table, "rayio-test"), "run")
+        for request in otlp.requests(spans_of(table, "rayio-test"), Origin("run"))
         for span in plain(ExportTraceServiceRequest.FromString(request.body))
     ]
     key = lambda span: (span["trace"], span["span"])  # noqa: E731

@@ -20,7 +20,7 @@ from pyarrow import csv
 from rayio.errors import ExportError
 from rayio.export import otlp
 from rayio.export.run import Chosen, write_csv
-from rayio.export.spans import Spans
+from rayio.export.spans import Origin, Spans
 from rayio.export.traces import spans_of
 
 
@@ -32,7 +32,7 @@ def table() -> pa.Table:
 def by_protobuf(spans: Spans) -> list[dict[str, Any]]:
     return [
         span
-        for request in otlp.requests(spans, "run")
+        for request in otlp.requests(spans, Origin("run"))
         for span in plain(ExportTraceServiceRequest.FromString(request.body))
     ]
 
@@ -66,6 +66,7 @@ def test_json_lines_say_what_the_protobuf_says(
         spans += plain(message)
     key = lambda span: (span["trace"], span["span"])  # noqa: E731
     assert sorted(spans, key=key) == sorted(by_protobuf(spans_of(table, "rayio-test")), key=key)
+    assert len({span["schema"] for span in spans}) == 2, "rayio's own, and those of others"
 
 
 def test_roots_that_nobody_recorded_are_counted_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,7 +134,8 @@ class Host:
         """Answer when the actor has started, with what run.json says of it."""
         self.wake()
         context = ray.get_runtime_context()
-        return {"name": self.birth.name, "pid": os.getpid(), "ray_node": context.get_node_id()}
+        where = {"node": self.birth.node, "ray_node": context.get_node_id()}
+        return {"name": self.birth.name, "pid": os.getpid(), **where}
 
     async def flush(self) -> int:
         """Send the last of what is recorded to the collector; give how many spans this process has sent in all."""

@@ -52,6 +52,7 @@ class RayEngine:
         site, say = self.site, self.site.reporter.say
         group = self._group = ActorGroup(self.plan, self._connection, site.directory.address, site.root, site.run_id)
         group.start(say)
+        self.outcome.info |= {"actors": group.actors}
         began, told = time.monotonic(), 0
         say(f"{len(group.handles)} actors are running")
 

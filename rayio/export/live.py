@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from rayio.export.follow import Following
 from rayio.export.kinds import batches_made, trace_keys
 from rayio.export.run import export_again, many_spans
 from rayio.export.select import parse_live
-from rayio.export.spans import MANY_SPANS
+from rayio.export.spans import MANY_SPANS, Origin
 from rayio.export.traces import spans_of
 from rayio.trace.files import DamagedError, SpanFile
 from rayio.trace.span import schema
@@ -53,11 +54,14 @@ class LiveExport:
         *,
         selection: str = "all",
         world_size: int = 0,
+        info: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._directory = directory
         self._run_id = run_id
         self._sender = sender
         self._patience = patience or Patience(tries=3)
+        #: What run.json will say of the run, as far as it is known.
+        self._info = info
         self._selection = selection
         words = parse_live(selection)
         self._is_all = "all" in words
@@ -159,7 +163,7 @@ class LiveExport:
         sizes = spans.trace_sizes
         self._big += int((sizes > MANY_SPANS).sum())
         self._largest = max(self._largest, int(sizes.max(initial=0)))
-        requests = otlp.requests(spans, self._directory.name)
+        requests = otlp.requests(spans, Origin.of(self._directory.name, self._info()))
         sent = send_all(self._sender, requests, self._patience, self._stop)
         if sent.unsent:
             self._quiet_until = time.monotonic() + QUIET_SECONDS

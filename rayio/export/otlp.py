@@ -14,7 +14,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 from rayio import __version__
 from rayio.collectors.sending import Request
 from rayio.export import wire
-from rayio.export.spans import KINDS, Spans
+from rayio.export.spans import KINDS, SCHEMA_URL, Origin, Spans
 from rayio.export.wire import Field
 
 #: Spans in one request, and its bytes before compression: collectors refuse more than 4 MB.
@@ -25,6 +25,8 @@ REQUEST_BYTES = 2_000_000
 _CHUNK = 4096
 
 _SCOPE = wire.delimited(b"\x0a", InstrumentationScope(name="rayio", version=__version__).SerializeToString())
+#: The field ``schema_url``, of ResourceSpans and of ScopeSpans.
+_SCHEMA = wire.delimited(b"\x1a", SCHEMA_URL.encode())
 
 
 class _Segment(NamedTuple):
@@ -37,13 +39,14 @@ class _Segment(NamedTuple):
     made: int
 
 
-def requests(spans: Spans, run: str, max_bytes: int = REQUEST_BYTES) -> Iterator[Request]:
+def requests(spans: Spans, origin: Origin, max_bytes: int = REQUEST_BYTES) -> Iterator[Request]:
     """All spans as bodies of ``ExportTraceServiceRequest``; each below ``max_bytes`` unless one span is larger."""
     body: list[bytes] = []
     size = count = made = 0
-    for segment in _segments(spans, run, max_bytes):
-        scope_spans = wire.delimited(b"\x12", segment.scope + segment.content)
-        content = wire.delimited(b"\x0a", segment.resource + scope_spans)
+    for segment in _segments(spans, origin, max_bytes):
+        schema = _SCHEMA if segment.scope is _SCOPE else b""  # another library's names are its own
+        scope_spans = wire.delimited(b"\x12", segment.scope + segment.content + schema)
+        content = wire.delimited(b"\x0a", segment.resource + scope_spans + _SCHEMA)
         if body and (size + len(content) > max_bytes or count + made + segment.spans + segment.made > REQUEST_SPANS):
             yield Request(b"".join(body), count, made)
             body, size, count, made = [], 0, 0, 0
@@ -55,9 +58,9 @@ def requests(spans: Spans, run: str, max_bytes: int = REQUEST_BYTES) -> Iterator
         yield Request(b"".join(body), count, made)
 
 
-def _segments(spans: Spans, run: str, max_bytes: int) -> Iterator[_Segment]:
+def _segments(spans: Spans, origin: Origin, max_bytes: int) -> Iterator[_Segment]:
     resources = [
-        wire.delimited(b"\x0a", ResourceMessage(attributes=_attributes(one.attributes(run))).SerializeToString())
+        wire.delimited(b"\x0a", ResourceMessage(attributes=_attributes(one.attributes(origin))).SerializeToString())
         for one in spans.resources
     ]
     # Spans of one name have the same attributes: side by side they make no bytes that are then left out.

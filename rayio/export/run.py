@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING
 from rayio.errors import ExportError
 from rayio.export import select
 from rayio.export.kinds import of_steps
-from rayio.export.spans import MANY_SPANS, Spans
+from rayio.export.spans import MANY_SPANS, Origin, Spans
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.replacing import replacing
 from rayio.trace.store import RunDirectory
@@ -65,9 +65,9 @@ class Chosen:
         return run_key(self.directory.info)
 
     @cached_property
-    def name(self) -> str:
-        """Name the run for whoever looks at its spans."""
-        return self.directory.name
+    def origin(self) -> Origin:
+        """The run, for whoever looks at its spans."""
+        return Origin.of(self.directory.name, self.directory.info)
 
     @cached_property
     def spans(self) -> Spans:
@@ -118,7 +118,7 @@ def send(chosen: Chosen, sender: Sender, patience: Patience | None = None) -> Se
     from rayio.collectors.sending import send_all
     from rayio.export import otlp
 
-    return send_all(sender, otlp.requests(chosen.spans, chosen.name), patience)
+    return send_all(sender, otlp.requests(chosen.spans, chosen.origin), patience)
 
 
 def write_perfetto(chosen: Chosen, path: Path, *, force: bool = False) -> int:
@@ -133,7 +133,7 @@ def write_json(chosen: Chosen, path: Path, *, force: bool = False) -> int:
     """Write OTLP JSON lines; give the number of the run's spans in them."""
     from rayio.export.text import json_lines
 
-    _write(path, json_lines(chosen.spans, chosen.name), force)
+    _write(path, json_lines(chosen.spans, chosen.origin), force)
     return len(chosen.table)
 
 

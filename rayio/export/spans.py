@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,17 +12,59 @@ from numpy.typing import NDArray
 Ints = NDArray[np.int64]
 Unsigned = NDArray[np.uint64]
 
-#: ``service.name`` of each role.
+#: ``service.name`` of each role: viewers list services of all programs side by side, and few show a namespace.
 SERVICES = {
-    "reader": "reader", "queue": "prefetch-queue", "rank": "trainer", "checkpoint_writer": "checkpoint-writer",
-    "barrier": "barrier", "storage": "storage",
+    "reader": "rayio-reader", "queue": "rayio-prefetch-queue", "rank": "rayio-trainer",
+    "checkpoint_writer": "rayio-checkpoint-writer", "barrier": "rayio-barrier", "storage": "rayio-storage",
 }  # fmt: skip
+
+#: The version of OpenTelemetry's semantic conventions whose names our attributes have.
+SCHEMA_URL = "https://opentelemetry.io/schemas/1.40.0"
 
 #: Kinds of spans, by the numbers that OTLP gives them.
 KINDS = {"internal": 1, "server": 2, "client": 3, "producer": 4, "consumer": 5}
 
 #: More spans than this in one trace make viewers slow.
 MANY_SPANS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """The run that spans are of, as their resources name it."""
+
+    #: Name of the run.
+    run: str
+    #: Version of the rayio that ran it; empty where another program did.
+    version: str = ""
+    #: Host of every node that ``hosts`` does not have; empty where nobody knows.
+    host: str = ""
+    #: Host that each emulated node's roles were on.
+    hosts: Mapping[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, name: str, info: Mapping[str, Any]) -> Origin:
+        """The origin that ``run.json`` tells of; what is missing in it or damaged is left out."""
+        machines = {one["id"]: one["host"] for one in _entries(info, "nodes", id=str, host=str)}
+        actors = _entries(info, "actors", node=int, ray_node=str)
+        hosts = {actor["node"]: machines[actor["ray_node"]] for actor in actors if actor["ray_node"] in machines}
+        only = next(iter(machines.values()), "") if len({*machines.values()}) == 1 else ""
+        is_ours = info.get("engine") != "dlio"
+        return cls(name, _text(info, "rayio") if is_ours else "", only or _text(info, "host"), hosts)
+
+
+def _text(info: Mapping[str, Any], key: str) -> str:
+    value = info.get(key)
+    return value if isinstance(value, str) else ""
+
+
+def _entries(info: Mapping[str, Any], key: str, **kinds: type) -> list[Mapping[str, Any]]:
+    """The entries of a list that have these keys, of these types."""
+    found = info.get(key)
+    return [
+        entry
+        for entry in (found if isinstance(found, list) else ())
+        if isinstance(entry, Mapping) and all(type(entry.get(name)) is kind for name, kind in kinds.items())
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +81,22 @@ class Resource:
         """Name the actor as Ray knows it; what another SDK recorded has the instance's own id."""
         return f"{self.role}-{self.index}" if self.role in SERVICES else self.index
 
-    def attributes(self, run: str) -> dict[str, str | int]:
-        """The resource's attributes, by OpenTelemetry's names."""
+    def attributes(self, origin: Origin) -> dict[str, str | int]:
+        """The resource's attributes, by OpenTelemetry's names; what a run cannot know of itself is left out."""
+        is_ours = self.role in SERVICES
         said: dict[str, str | int] = {
             "service.name": SERVICES.get(self.role, self.role),
             "service.namespace": "rayio",
             "service.instance.id": self.actor,
-            "host.name": f"node-{self.node}",
-            "rayio.run": run,
+            "service.version": origin.version if is_ours else "",
+            "host.name": origin.hosts.get(self.node, origin.host),
+            "rayio.run": origin.run,
         }
+        said = {name: value for name, value in said.items() if value != ""}
+        if is_ours and origin.version:
+            sdk = {"name": "rayio.otel", "language": "python", "version": origin.version}
+            said |= {f"telemetry.sdk.{name}": value for name, value in sdk.items()}
+        said |= {"rayio.node": self.node} if self.node >= 0 else {}
         return said | ({"process.pid": self.pid} if self.pid > 0 else {})
 
 
@@ -102,15 +152,15 @@ class Spans:
         )
 
     def messages(self, operation: str, queue: Texts) -> Spans:
-        """Add the attributes of messages to the spans for which a queue is named."""
+        """Add the attributes of messages to the spans for which a queue is named: each is of one message."""
         one = np.where(queue.codes >= 0, 0, -1).astype(np.int32)
         texts = {
             "messaging.system": Texts(["rayio"], one),
+            "messaging.operation.name": Texts([operation], one),
             "messaging.operation.type": Texts([operation], one),
             "messaging.destination.name": queue,
         }
-        count = {"messaging.batch.message_count": one.astype(np.int64) * 2 + 1}
-        return replace(self, texts=self.texts | texts, numbers=self.numbers | count)
+        return replace(self, texts=self.texts | texts)
 
     @property
     def trace_sizes(self) -> Ints:

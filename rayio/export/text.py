@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import __version__
-from rayio.export.spans import Spans
+from rayio.export.spans import SCHEMA_URL, Origin, Spans
 from rayio.trace.span import COLUMNS
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _STATUS = {"ok": 1, "error": 2}
 
 
-def json_lines(spans: Spans, run: str) -> Iterator[bytes]:
+def json_lines(spans: Spans, origin: Origin) -> Iterator[bytes]:
     """All spans as lines, each a whole ``ExportTraceServiceRequest`` in OTLP's JSON, of one resource."""
-    own = {"name": "rayio", "version": __version__}
+    own, schema = {"name": "rayio", "version": __version__}, f',"schemaUrl":{_encode(SCHEMA_URL)}'
     order = np.lexsort((spans.start, spans.resource))
     resource = spans.resource[order]
     edges = (
@@ -34,13 +34,17 @@ def json_lines(spans: Spans, run: str) -> Iterator[bytes]:
         else np.zeros(1, np.int64)
     )
     for begin, until in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-        about = _attributes(spans.resources[resource[begin]].attributes(run))
+        about = _attributes(spans.resources[resource[begin]].attributes(origin))
         for first in range(begin, until, LINE_SPANS):
             scopes: dict[str, list[str]] = {}
             for scope, text in _objects(spans.take(order[first : min(until, first + LINE_SPANS)]), own):
                 scopes.setdefault(scope, []).append(text)
-            said = ",".join(f'{{"scope":{scope},"spans":[{",".join(all_)}]}}' for scope, all_ in scopes.items())
-            line = f'{{"resourceSpans":[{{"resource":{{"attributes":{_encode(about)}}},"scopeSpans":[{said}]}}]}}\n'
+            said = ",".join(
+                f'{{"scope":{scope},"spans":[{",".join(all_)}]{schema if scope == _encode(own) else ""}}}'
+                for scope, all_ in scopes.items()
+            )
+            resource_ = f'{{"resource":{{"attributes":{_encode(about)}}},"scopeSpans":[{said}]{schema}}}'
+            line = f'{{"resourceSpans":[{resource_}]}}\n'
             yield line.encode("utf-8", "replace")
 
 

@@ -44,16 +44,23 @@ def page(content: Content) -> str:
     ]
     there = [part[len('<section id="') :].partition('"')[0] for part in parts if part]
     links = "".join(f'<a href="#{anchor}">{SHORT[anchor]}</a>' for anchor in there)
+    return document(
+        name,
+        f'<header><p class="eyebrow">rayio report</p><h1>{escape(name)}</h1>{_facts(content)}{_trouble(content)}'
+        f"{_verdict(content)}{tables.tiles(result) if result else ''}</header>"
+        f'<nav aria-label="sections">{links}</nav><main>{"".join(parts)}</main>'
+        f"<footer>Written by rayio {__version__} from {escape(content.directory.shown)}</footer>",
+    )
+
+
+def document(name: str, body: str) -> str:
+    """Put a body into a file that is whole by itself, with style and script."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_OUTSIDE}">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{escape(name)} · rayio</title><style>{_file('style.css')}</style></head><body>"
-        f'<header><p class="eyebrow">rayio report</p><h1>{escape(name)}</h1>{_facts(content)}{_trouble(content)}'
-        f"{_verdict(content)}{tables.tiles(result) if result else ''}</header>"
-        f'<nav aria-label="sections">{links}</nav><main>{"".join(parts)}</main>'
-        f"<footer>Written by rayio {__version__} from {escape(content.directory.shown)}</footer>"
+        f"<title>{escape(name)} · rayio</title><style>{_file('style.css')}</style></head><body>{body}"
         f'<div id="tip" hidden></div><script>{_file("script.js")}</script></body></html>\n'
     )
 

@@ -114,11 +114,16 @@
         `aria-label="timeline of roles"><path class="rule" d="${rules}"/>` +
         paths.map((d, kind) => d.length ? `<path class="c-${data.kinds[kind]}" d="${d.join("")}"/>` : "").join("") + "</svg>";
       $("kinds").innerHTML = [...used].sort((a, b) => a - b).map((kind) =>
-        `<span><i class="c-${data.kinds[kind]}"></i><a class="t" href="#d-span-${data.kinds[kind]}">${data.kinds[kind]}</a></span>`).join("");
+        `<span><i class="c-${data.kinds[kind]}"></i>${named(data.kinds[kind])}</span>`).join("");
       axis.innerHTML = ticks(span).map(([part, text], n) =>
         `<span class="${n % 2 ? "odd" : "even"}${part > 0.96 ? " end" : ""}" style="left:${100 * part}%">${text}</span>`).join("");
       $("range").textContent = `${written(span)} from ${written(from)} on` + (data.coarse && level === whole ? ", coarsely" : "");
       buttons.forEach((button, n) => button.setAttribute("aria-pressed", data.windows[n].from === from && data.windows[n].to === to));
+    }
+
+    // A name leads to its definition where the page has one.
+    function named(kind) {
+      return $(`d-span-${kind}`) ? `<a class="t" href="#d-span-${kind}">${kind}</a>` : kind;
     }
 
     function ticks(span) {

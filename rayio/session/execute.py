@@ -104,8 +104,9 @@ def run(
     session = _Session(scenario, engine, address, base, out, reporter)
     if collector is not None:
         session.live_export = LiveExport(
-            session.directory, session.run_id, collector, selection=select, world_size=session.plan.world_size
-        )
+            session.directory, session.run_id, collector, selection=select, world_size=session.plan.world_size,
+            info=lambda: session.info | session.engine.outcome.info,
+        )  # fmt: skip
     return session.run()
 
 
@@ -147,6 +148,7 @@ class _Session:
             "rayio": __version__,
             "python": platform.python_version(),
             "platform": platform.platform(),
+            "host": platform.node(),
             "cpus": os.cpu_count(),
             "engine": engine,
             "root": base,

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rayio.analyze.summary import summary
-from rayio.errors import StorageError
+from rayio.errors import RayioError, StorageError
 from rayio.results.run_result import RunResult
 from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rayio.report.figures_page import Figures
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Run:
-    """A run that is over, or was cut short: its directory and its numbers."""
+    """A run that is over, or was cut short: its directory and its numbers. A notebook shows its summary."""
 
     directory: RunDirectory
 
@@ -74,6 +77,37 @@ class Run:
         """Every span as a row, sorted by start; times in nanoseconds (columns: see ``rayio.trace.span``)."""
         frame: pd.DataFrame = self.directory.spans().to_pandas()
         return frame
+
+    def plot(self) -> Figures:
+        """The report's figures of this run, drawn: a notebook shows them, and ``save`` writes them as a page.
+
+        They need no further package. ``report.html`` has them too, beside tables and explanations.
+
+        >>> rayio.simulate("unet3d-small", out="runs/drawn").plot().save("figures.html").name
+        'figures.html'
+
+        Raises:
+            StorageError: the run cannot be read.
+        """
+        from rayio.report.figures_page import drawn
+
+        return drawn(self.directory)
+
+    def __repr__(self) -> str:
+        try:
+            result = self.result
+        except RayioError as error:
+            return f"<rayio.Run {self.address}: {error}>"
+        au = "AU unknown" if result.au is None else f"AU {100 * result.au:.1f} %"
+        ending = f", exit code {result.exit_code}" if result.exit_code else ""
+        return f"<rayio.Run {summary(result).partition(chr(10))[0]}, {au}{ending}, in {self.address}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the summary."""
+        try:
+            return f"<pre>{escape(self.summary())}</pre>"
+        except RayioError:
+            return f"<pre>{escape(repr(self))}</pre>"
 
     def summary(self) -> str:
         """Write the numbers as one screen of text."""

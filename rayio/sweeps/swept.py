@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sweep:
     """A sweep that is over, or was cut short: its directory, the swept keys, and a row for every run that ended."""
 
@@ -48,6 +48,13 @@ class Sweep:
         import pandas as pd
 
         return pd.DataFrame(columns(self.keys, [row for point in self.points for row in point.rows]))
+
+    def __repr__(self) -> str:
+        missing = f", {self.missing} missing" if self.missing else ""
+        found = [au for au in (point.mean("au") for point in self.points) if au is not None]
+        au = f", AU {100 * min(found):.1f} to {100 * max(found):.1f} %" if found else ""
+        over = f"{self.name} over {', '.join(self.keys)} on the {self.engine} engine"
+        return f"<rayio.Sweep {over}: {len(self.rows)} runs{missing}{au}, in {self.path}>"
 
     @property
     def exit_code(self) -> int:

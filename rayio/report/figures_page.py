@@ -1,0 +1,70 @@
+"""The report's figures alone, for a notebook or a page of their own: what ``run.plot()`` is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+from rayio.report import sections
+from rayio.report.content import Content
+from rayio.report.page import document
+from rayio.trace.store import RunDirectory
+
+#: Height of the frame in which a notebook shows them, in pixels; the figures scroll in it.
+FRAME_HEIGHT = 620
+
+
+@dataclass(frozen=True, repr=False)
+class Figures:
+    """The figures of a run as one HTML document, without an address of anything outside."""
+
+    name: str
+    html: str
+
+    def save(self, path: str | Path) -> Path:
+        """Write them as a page, over one that is there, and return its path.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        target = Path(path)
+        target.write_text(self.html, encoding="utf-8")
+        return target
+
+    def __repr__(self) -> str:
+        return f"<figures of {self.name}: a notebook shows them; .save('figures.html') writes them as a page>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: a frame, so that the style is that of the report and of nothing else."""
+        return (
+            f'<iframe title="{escape(repr(self), quote=True)}" srcdoc="{escape(self.html, quote=True)}" '
+            f'style="width:100%;height:{FRAME_HEIGHT}px;border:0"></iframe>'
+        )
+
+
+def drawn(directory: RunDirectory) -> Figures:
+    """Draw the figures of a run.
+
+    Raises:
+        StorageError: the run cannot be read.
+    """
+    content = Content.of(directory, simulate=False)
+    name = content.result.scenario if content.result else content.scenario.name if content.scenario else "run"
+    figures = [
+        sections.over_time(content),
+        sections.queue_depth(content),
+        _headed("timeline", sections.timeline(content)),
+        sections.step_times(content),
+        _headed("ranks", sections.heat_map(content)),
+    ]
+    trouble = "".join(f"<li>{escape(text)}</li>" for text in content.trouble)
+    told = f'<ul class="trouble">{trouble}</ul>' if trouble else ""
+    # What the report's words lead to, its definitions, is not on this page.
+    body = re.sub(r'<a class="t" href="#[^"]*">(.*?)</a>', r"\1", "".join(figures), flags=re.DOTALL)
+    return Figures(name, document(name, f"<main>{told}{body}</main>"))
+
+
+def _headed(title: str, body: str) -> str:
+    return f"<h3>{title}</h3>{body}" if body else ""
