@@ -30,7 +30,7 @@ def main() -> None:
     )
     enough = rows[rows.au >= ENOUGH].sort_values(["loader.num_workers", "loader.prefetch_factor"])
     if enough.empty:
-        best = rows.loc[rows.au.idxmax()]
+        best = rows.sort_values("au").iloc[-1]
         print(f"no point reaches AU {ENOUGH}; the best has {best.au:.2f} with {best['loader.num_workers']} readers")
     else:
         first = enough.iloc[0]

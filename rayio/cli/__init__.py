@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from rayio import __version__
-from rayio.cli import explain, export, predictions, results, runs, scenarios, sweeps
+from rayio.cli import completion, explain, export, predictions, results, runs, scenarios, sweeps
 from rayio.errors import RayioError
 from rayio.interrupts import INTERRUPTED, interruptible
 
@@ -62,6 +62,7 @@ def application() -> typer.Typer:
     explain.add_to(app)
     export.add_to(app)
     scenarios.add_to(app)
+    completion.add_to(app)
     return app
 
 
@@ -80,6 +81,9 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a sign gets another, not a traceback
             stream.reconfigure(errors="replace")
     try:
+        if (line := os.environ.get(completion.VARIABLE)) is not None:
+            print(completion.answer(application(), line))
+            return 0
         code = application()(
             args=_filled(sys.argv[1:] if arguments is None else arguments), prog_name="rayio", standalone_mode=False
         )

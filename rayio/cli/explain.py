@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from rayio.cli.arguments import RunPath
+
 
 def explain(
-    path: Annotated[str, typer.Argument(help="A run directory.", metavar="RUN")],
+    path: RunPath,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same numbers as JSON.")] = False,
     simulate: Annotated[
         bool, typer.Option(help="Live the run again on the virtual clock, to say what would change it.")

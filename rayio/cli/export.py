@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rayio.cli.arguments import RunPath
 from rayio.cli.files import local_file
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ Grpc = Annotated[
 
 
 def export(
-    path: Annotated[str, typer.Argument(help="A run directory.", metavar="RUN")],
+    path: RunPath,
     otlp: Otlp = None,
     grpc: Grpc = None,
     perfetto: Annotated[
@@ -131,7 +132,7 @@ def collector(otlp: str | None, grpc: str | None) -> Sender | None:
 
 
 def view(
-    path: Annotated[str, typer.Argument(help="A run directory.", metavar="RUN")],
+    path: RunPath,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port on this machine; 0 for any that is free.")] = 0,
     select: Annotated[str, typer.Option(help="Steps to show, see rayio export.")] = "all",
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,

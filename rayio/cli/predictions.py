@@ -8,11 +8,17 @@ from typing import Annotated
 
 import typer
 
+from rayio.cli import completion
 from rayio.cli.files import local_file
 
 
 def calibrate(
-    path: Annotated[str, typer.Argument(metavar="RUN", help="Directory of a run on Ray or on the local engine.")],
+    path: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Directory of a run on Ray or on the local engine.", autocompletion=completion.runs
+        ),
+    ],
     out: Annotated[
         Path | None,
         typer.Option(

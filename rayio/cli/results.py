@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rayio.cli.arguments import RunPath, RunPaths
 from rayio.cli.files import local_file
 from rayio.errors import QueryError, ScenarioError
 
@@ -25,7 +26,7 @@ SHOWN_ROWS = 200
 
 
 def compare(
-    paths: Annotated[list[str], typer.Argument(help="Run directories; runs of one scenario are repeats.")],
+    paths: RunPaths,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compare runs: keys that differ, each metric with its difference, and whether it exceeds the noise.
@@ -63,7 +64,7 @@ def _compared(path: str) -> Compared:
 
 
 def query(
-    path: Annotated[str, typer.Argument(help="A run directory.")],
+    path: RunPath,
     sql: Annotated[str, typer.Argument(help="One SELECT; the table is spans.")],
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,

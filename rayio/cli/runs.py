@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rayio.cli import completion
+from rayio.cli.arguments import Overrides, Root, RunPath, Source
 from rayio.cli.export import Grpc, Otlp, collector
 from rayio.reporter import Reporter
 from rayio.units import format_bytes
@@ -21,18 +23,6 @@ if TYPE_CHECKING:
 #: Seconds between two progress lines when the output is not a terminal.
 PLAIN_SECONDS = 5.0
 
-Source = Annotated[str, typer.Argument(help="Path of a scenario file, or the name of a packaged one.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Dotted overrides: section.key=value ...", metavar="[KEY=VALUE]...")
-]
-Root = Annotated[
-    str | None,
-    typer.Option(
-        help="Folder or address from which the scenario's relative paths and runs/ start.",
-        show_default="here",
-        metavar="DIR",
-    ),
-]
 Out = Annotated[
     str | None,
     typer.Option(
@@ -44,7 +34,10 @@ Out = Annotated[
 TraceLevel = Annotated[
     str | None,
     typer.Option(
-        "--trace", help="Short for trace.level: none, step, batch, sample or io.", show_default="the scenario's"
+        "--trace",
+        help="Short for trace.level: none, step, batch, sample or io.",
+        show_default="the scenario's",
+        autocompletion=completion.among("none", "step", "batch", "sample", "io"),
     ),
 ]
 
@@ -96,7 +89,12 @@ class Terminal(Reporter):
 def run(
     source: Source,
     overrides: Overrides = None,
-    engine: Annotated[str, typer.Option(help="ray (actors) or local (this process, wall clock).")] = "ray",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="ray (actors) or local (this process, wall clock).", autocompletion=completion.among("ray", "local")
+        ),
+    ] = "ray",
     address: Annotated[
         str | None, typer.Option(help="Ray cluster: auto, or host:port.", show_default="start a local Ray")
     ] = None,
@@ -206,7 +204,7 @@ def generate(
 
 
 def report(
-    path: Annotated[str, typer.Argument(help="A run directory.", metavar="RUN")],
+    path: RunPath,
     html: Annotated[bool, typer.Option(help="Write report.html, the same numbers with figures.")] = True,
     out: Annotated[
         str | None, typer.Option(help="File to write, or to replace.", show_default="RUN/report.html", metavar="FILE")

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rayio.scenario import checks, derive
-from rayio.scenario.load import load, packaged
-from rayio.scenario.model import Scenario
-from rayio.scenario.write import json_schema, to_yaml
+from rayio.cli.arguments import Overrides, Source
 from rayio.units import format_bytes, format_rate, format_seconds
 
-Source = Annotated[str, typer.Argument(help="Path of a scenario file, or the name of a packaged one.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(help="Dotted overrides: section.key=value ...", metavar="[KEY=VALUE]...")
-]
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 #: How derived numbers are written for a reader; others are plain counts.
 _FORMATS = {"_bytes": format_bytes, "_seconds": format_seconds, "_demand": format_rate}
@@ -28,6 +23,9 @@ def validate(source: Source, overrides: Overrides = None) -> None:
 
     Example:  rayio validate my.yaml loader.num_workers=8
     """
+    from rayio.scenario import checks, derive
+    from rayio.scenario.load import load
+
     scenario = load(source, overrides or ())
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
     left_out = [
@@ -47,6 +45,8 @@ def validate(source: Source, overrides: Overrides = None) -> None:
 
 
 def _steps(scenario: Scenario) -> str:
+    from rayio.scenario import derive
+
     fewest, most = (scenario.train.epochs * steps for steps in derive.rank_steps(scenario))
     return f"{most}" if fewest == most else f"{fewest} to {most}"
 
@@ -58,6 +58,10 @@ def show(source: Source, overrides: Overrides = None) -> None:
 
     Example:  rayio show unet3d-h100 cluster.nodes=4
     """
+    from rayio.scenario import checks
+    from rayio.scenario.load import load
+    from rayio.scenario.write import to_yaml
+
     scenario = load(source, overrides or ())
     print(to_yaml(scenario), end="")
     print("\n# derived")
@@ -75,6 +79,8 @@ def scenarios() -> None:
 
     Example:  rayio scenarios
     """
+    from rayio.scenario.source import packaged
+
     names = packaged()
     width = max(map(len, names))
     for name, description in names.items():
@@ -96,6 +102,8 @@ def schema(
 
     Example:  rayio schema > scenario.schema.json
     """
+    from rayio.scenario.write import json_schema
+
     if markdown:
         from rayio.results import reference as results
         from rayio.scenario import reference as scenarios

@@ -8,8 +8,10 @@ from typing import Annotated
 
 import typer
 
+from rayio.cli import completion
+from rayio.cli.arguments import Root, Source
 from rayio.cli.files import local_file
-from rayio.cli.runs import Root, Source, Terminal
+from rayio.cli.runs import Terminal
 
 
 def sweep(
@@ -17,7 +19,9 @@ def sweep(
     overrides: Annotated[
         list[str] | None,
         typer.Argument(
-            help="Dotted keys: section.key=value,value sweeps, section.key=value holds.", metavar="[KEY=VALUE,...]..."
+            help="Dotted keys: section.key=value,value sweeps, section.key=value holds.",
+            metavar="[KEY=VALUE,...]...",
+            autocompletion=completion.overrides,
         ),
     ] = None,
     points: Annotated[
@@ -25,7 +29,11 @@ def sweep(
         typer.Option(help="File with the points, in place of lists: CSV or YAML.", metavar="FILE", parser=local_file),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="virtual (the virtual clock, all cores), or ray or local, one run after the other.")
+        str,
+        typer.Option(
+            help="virtual (the virtual clock, all cores), or ray or local, one run after the other.",
+            autocompletion=completion.among("virtual", "ray", "local"),
+        ),
     ] = "virtual",
     repeat: Annotated[
         int, typer.Option(min=1, help="Runs of each point; on the virtual clock each with another seed.")

@@ -1,0 +1,205 @@
+"""Tab completion: the line for a shell's start-up file, and what may stand where the cursor is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+
+#: Holds the line up to the cursor when a shell asks what may come next, instead of running it.
+VARIABLE = "_RAYIO_COMPLETE"
+
+#: Characters of what is said of a word.
+_ABOUT = 70
+
+_BASH = """\
+_rayio_complete() {
+    local line="${COMP_LINE:0:COMP_POINT}" whole word
+    whole="${line##*[[:space:]]}"
+    word="${COMP_WORDS[COMP_CWORD]:0:${#whole}}"
+    # bash breaks words at = and : and wants what stands after them alone
+    [[ "$word" == [=:] ]] && word=""
+    COMPREPLY=()
+    while IFS=$'\\t' read -r value _; do
+        [[ -n "$value" ]] && COMPREPLY+=("${value:$(( ${#whole} - ${#word} ))}")
+    done < <(_RAYIO_COMPLETE="$line" "$1" 2>/dev/null)
+    [[ "${COMPREPLY[*]}" == *[=/.] ]] && compopt -o nospace 2>/dev/null
+}
+complete -o nosort -o bashdefault -o default -F _rayio_complete rayio
+"""
+
+_ZSH = """\
+_rayio_complete() {
+    local -a plain open
+    local value about
+    while IFS=$'\\t' read -r value about; do
+        [[ -z "$value" ]] && continue
+        value="${value//:/\\\\:}"
+        if [[ "$value" == *[=/.] ]]; then open+=("$value${about:+:$about}"); else plain+=("$value${about:+:$about}"); fi
+    done < <(_RAYIO_COMPLETE="${(j: :)words[1,CURRENT]}" "${words[1]}" 2>/dev/null)
+    (( $#plain )) && _describe -V rayio plain
+    (( $#open )) && _describe -V rayio open -S ''
+    (( $#plain + $#open )) || _files
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit -i; }
+compdef _rayio_complete rayio
+"""
+
+_FISH = """\
+function __rayio_complete
+    set -l found (env _RAYIO_COMPLETE=(commandline -cp | string collect) rayio 2>/dev/null)
+    if test -n "$found"
+        printf '%s\n' $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete --command rayio --no-files --arguments '(__rayio_complete)'
+"""
+
+
+class Shell(StrEnum):
+    """Shells that completion is known for."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+_SCRIPTS = {Shell.BASH: _BASH, Shell.ZSH: _ZSH, Shell.FISH: _FISH}
+
+
+def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")]) -> None:
+    """Print what makes a shell complete rayio's commands, options, scenarios, keys and values.
+
+    Put one line into the shell's start-up file: eval "$(rayio completion bash)" into ~/.bashrc, the same with zsh into
+    ~/.zshrc, and rayio completion fish | source into ~/.config/fish/config.fish.
+
+    Example:  eval "$(rayio completion bash)"
+    """
+    print(_SCRIPTS[shell], end="")
+
+
+def answer(app: typer.Typer, line: str) -> str:
+    """What may come at the end of a line: a word per line, each with a tab and what is said of it.
+
+    The engine is that of click, which typer brings along; typer's own shells would load rich for each answer.
+    """
+    click = typer.Context.__mro__[1].__module__.rpartition(".")[0]
+    engine = import_module(f"{click}.shell_completion")
+    words = engine.split_arg_string(line)[1:]
+    incomplete = words.pop() if words and not line[-1:].isspace() else ""
+
+    def written(_: object, item: Any) -> str:
+        about = " ".join((item.help or "").split())
+        about = about if len(about) <= _ABOUT else f"{about[: _ABOUT - 1]}…"
+        return f"{item.value}\t{about}" if about else str(item.value)
+
+    shell: Any = type(
+        "AnyShell",
+        (engine.ShellComplete,),
+        {
+            "format_completion": written,
+            "get_completion_args": lambda _: (words, incomplete),
+            "source_vars": lambda _: {},
+        },
+    )
+    told: str = shell(typer.main.get_command(app), {}, "rayio", VARIABLE).complete()
+    return told
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register these commands."""
+    app.command()(completion)
+
+
+def scenarios(incomplete: str) -> list[tuple[str, str]]:
+    """Packaged scenarios, and scenario files below the working directory."""
+    from rayio.scenario.source import packaged
+
+    found = [(name, about) for name, about in packaged().items() if name.startswith(incomplete)]
+    return [*found, *((path, "") for path in _paths(incomplete, (".yaml", ".yml")))]
+
+
+def runs(incomplete: str) -> list[tuple[str, str]]:
+    """Run directories, and folders in which there may be some."""
+    from pathlib import Path
+
+    found = []
+    for path in _paths(incomplete):
+        is_run = Path(path, "run.json").is_file()
+        found.append((path.rstrip("/") if is_run else path, "a run" if is_run else ""))
+    return found
+
+
+def _paths(incomplete: str, suffixes: tuple[str, ...] = ()) -> Iterator[str]:
+    """Folders, and files of these kinds, whose path begins so."""
+    folder, _, name = incomplete.rpartition("/")
+    above = f"{folder}/" if folder or incomplete.startswith("/") else ""
+    try:
+        entries = sorted(os.scandir(above or "."), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith(name) and (name.startswith(".") or not entry.name.startswith(".")):
+            if entry.is_dir():
+                yield f"{above}{entry.name}/"
+            elif entry.name.endswith(suffixes) and suffixes:
+                yield f"{above}{entry.name}"
+
+
+def overrides(incomplete: str) -> list[tuple[str, str]]:
+    """Keys of scenarios, and after ``=`` the values that a key may have, also behind a comma, as a sweep takes them."""
+    from rayio.scenario.write import json_schema
+
+    schema = json_schema()
+    key, equals, value = incomplete.partition("=")
+    if equals:
+        last = value.rpartition(",")[2]
+        before = incomplete[: len(incomplete) - len(last)]
+        known = next((inner for name, inner in keys(schema) if name == key), {})
+        return [(f"{before}{word}", "") for word in words(known) if word.startswith(last)]
+    found: dict[str, str] = {}
+    depth = key.count(".") + 1
+    for name, inner in keys(schema):
+        if name.startswith(key) and name != "extends":
+            parts = name.split(".")
+            if len(parts) > depth:  # a section: its keys come next
+                found.setdefault(f"{'.'.join(parts[:depth])}.", "")
+            else:
+                found[f"{name}="] = str(inner.get("description", ""))
+    return [*found.items()]
+
+
+def keys(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Every key of scenarios with dots, and its schema; sections themselves are not among them."""
+    definitions = schema.get("$defs", {})
+
+    def inside(properties: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for name, value in properties.items():
+            parts = [value, *value.get("anyOf", ())]
+            section = next((definitions[p["$ref"].rpartition("/")[2]] for p in parts if "$ref" in p), None)
+            if section is None:
+                yield prefix + name, value
+            else:
+                yield from inside(section.get("properties", {}), f"{prefix}{name}.")
+
+    yield from inside(schema["properties"], prefix)
+
+
+def words(value: Mapping[str, Any]) -> list[str]:
+    """The words that a schema takes, as YAML has them."""
+    found: list[str] = []
+    for part in (value, *value.get("anyOf", ())):
+        known = part.get("enum", [part["const"]] if "const" in part else [])
+        found += [str(one).lower() if isinstance(one, bool) else str(one) for one in known if one is not None]
+    return [*dict.fromkeys(found)]
+
+
+def among(*known: str) -> Callable[[str], list[str]]:
+    """What completes one of these words."""
+    return lambda incomplete: [word for word in known if word.startswith(incomplete)]
