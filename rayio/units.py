@@ -65,6 +65,22 @@ class Dimension:
             raise ValueError(f"must be at most {self.exact(self.most)}")
         return number
 
+    @property
+    def number(self) -> dict[str, str | float]:
+        """JSON Schema of a number in the base unit."""
+        return {"type": "number", "minimum": 0, "maximum": self.most}
+
+    @property
+    def schema(self) -> dict[str, str]:
+        """JSON Schema of text that is such a quantity."""
+        return {"type": "string", "pattern": self.pattern}
+
+    @property
+    def pattern(self) -> str:
+        """A regular expression of text that :meth:`parse` takes, as JSON Schema has them; it refuses unknown units."""
+        units = "|".join(sorted(map(re.escape, self.units), key=len, reverse=True))
+        return rf"^\s*[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d{{1,3}})?\s*({units})?\s*$"
+
     def _split(self, value: Written) -> tuple[Decimal, str]:
         if isinstance(value, str):
             if match := _NUMBER.fullmatch(value):

@@ -35,7 +35,7 @@ class RandomKiller(Reporter):
         self.random = random.Random(seed)
         self.killed: list[str] = []
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         if len(self.killed) < KILLS and (alive := sorted(_replaceable().items())):
             name, pid = self.random.choice(alive)
             os.kill(pid, signal.SIGKILL)

@@ -50,7 +50,7 @@ class Killer(Reporter):
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         if self.killed is None and int(text.split("/")[0]) >= self.after_steps:
             name, pid = next((n, p) for n, p in _pids().items() if n.startswith(self.kind))
             os.kill(pid, signal.SIGKILL)
@@ -148,7 +148,7 @@ class Looking(Reporter):
         self.ready: list[tuple[int, int, int, bytes]] = []
         self.free = 0
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         import ray
 
         if self.ready or int(text.split("/")[0]) < 8:
@@ -281,7 +281,7 @@ class Starter(Reporter):
     def __init__(self) -> None:
         self.told: tuple[list[int], Path] | None = None
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         def start(actor: Any) -> tuple[list[int], str]:
             import os
             import signal
@@ -340,7 +340,7 @@ def test_a_corrupted_file_ends_the_run_with_file_and_sample(format: str, tmp_pat
 
 def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
     class Interrupter(Reporter):
-        def live(self, text: str) -> None:
+        def live(self, text: str, share: float | None = None) -> None:
             if int(text.split("/")[0]) >= 4:
                 raise KeyboardInterrupt
 

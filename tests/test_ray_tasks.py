@@ -33,7 +33,7 @@ class Midway(Reporter):
         self.act = act
         self.told: Any = None
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         if self.told is None and int(text.split("/")[0]) >= 4:
             self.told = self.act(self._call)
 

@@ -343,7 +343,7 @@ def test_an_unexpected_error_is_exit_code_1_and_keeps_its_traceback(
 class Interrupted(Reporter):
     """Presses Ctrl-C as soon as there is something to see."""
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         raise KeyboardInterrupt
 
 

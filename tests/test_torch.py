@@ -376,7 +376,7 @@ class WorkerKiller(Reporter):
     def __init__(self) -> None:
         self.workers: list[psutil.Process] = []
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         if self.workers or int(text.split("/")[0]) < 4:
             return
         for process in psutil.Process().children(recursive=True):

@@ -37,7 +37,7 @@ class Loser(Reporter):
     def __init__(self, cluster: Cluster, node: Any) -> None:
         self.cluster, self.node = cluster, node
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         if self.node is not None and not text.startswith("0/"):
             self.cluster.remove_node(self.node, allow_graceful=False)
             self.node = None
@@ -48,7 +48,7 @@ class Library(Reporter):
 
     asked = False
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         def submit(_: Any) -> None:
             import os
 

@@ -8,6 +8,8 @@ from typing import Annotated
 import typer
 
 from rayio.cli.arguments import RunPath
+from rayio.cli.output import alone
+from rayio.cli.terminal import Terminal
 
 
 def explain(
@@ -24,7 +26,8 @@ def explain(
     from rayio.analyze.explanation import text
     from rayio.predict.explain import explain as explained
 
-    found = explained(path, simulate=simulate)
+    with alone(as_json):
+        found = explained(path, simulate=simulate, reporter=Terminal())
     print(json.dumps(found, indent=2, allow_nan=False) if as_json else text(found), end="\n" if as_json else "")
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rayio.cli.arguments import RunPath
+from rayio.cli.arguments import AsJson, RunPath
 from rayio.cli.files import local_file
+from rayio.cli.output import alone, print_json
+from rayio.cli.terminal import Terminal
+from rayio.results.answers import Exported, ExportedFile, ExportedTo
 
 if TYPE_CHECKING:
     from rayio.collectors.sending import Sender
@@ -55,6 +58,7 @@ def export(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Hand a run's spans to Jaeger or any OTLP collector, to Perfetto, or to files.
 
@@ -80,41 +84,69 @@ def export(
     directory = RunDirectory.open(path)
     for file, _, _ in files:  # all of them before the first is written
         exporting.check_target(file, force=force)
-    if files:
-        chosen = exporting.Chosen.of(directory, select or "all")
-        _warn([*chosen.warnings(), *(chosen.big_traces() if otlp_json is not None else ())])
-        print(chosen.counts())
-        for file, write, what in files:
-            began = time.perf_counter()
-            number = write(chosen, file, force=force)
-            made = f", and {len(chosen.spans) - number} roots made for them" if write is exporting.write_json else ""
-            print(f"{file}: {number} {what} written{made}{_pace(number, began)}")
-    for url, by_grpc in ((otlp, False), (grpc, True)):
-        if url is not None:
-            _send(directory, path, url, select, by_grpc=by_grpc)
+    terminal = Terminal()
+    say: Callable[[str], None] = (lambda text: None) if as_json else print
+    written: list[ExportedFile] = []
+    took: list[ExportedTo] = []
+    with alone(as_json):
+        terminal.live("export: reading spans")
+        if files:
+            chosen = exporting.Chosen.of(directory, select or "all", terminal)
+            _warn([*chosen.warnings(), *(chosen.big_traces() if otlp_json is not None else ())])
+            say(chosen.counts())
+            for file, write, what in files:
+                began = time.perf_counter()
+                number = write(chosen, file, force=force)
+                terminal.done()
+                roots = len(chosen.spans) - number if write is exporting.write_json else 0
+                made = f", and {roots} roots made for them" if write is exporting.write_json else ""
+                say(f"{file}: {number} {what} written{made}{_pace(number, began)}")
+                seconds = time.perf_counter() - began
+                written.append(ExportedFile(path=str(file), spans=number, roots=roots, seconds=seconds))
+        for url, by_grpc in ((otlp, False), (grpc, True)):
+            if url is not None:
+                took.append(_send(directory, path, url, select, terminal, say, by_grpc=by_grpc))
+        result = directory.result
+    if as_json:
+        recorded = result.trace.recorded if result and result.trace else None
+        print_json(Exported(recorded=recorded, stored=directory.stored, files=tuple(written), collectors=tuple(took)))
 
 
-def _send(directory: RunDirectory, path: str, url: str, select: str | None, *, by_grpc: bool) -> None:
+def _send(
+    directory: RunDirectory,
+    path: str,
+    url: str,
+    select: str | None,
+    terminal: Terminal,
+    say: Callable[[str], None],
+    *,
+    by_grpc: bool,
+) -> ExportedTo:
     from rayio.collectors.transport import connect
     from rayio.errors import ExportError
     from rayio.export import run as exporting
     from rayio.export.select import DEFAULT
 
     sender = connect(url, grpc=by_grpc)
-    chosen = exporting.Chosen.of(directory, select or DEFAULT)
+    chosen = exporting.Chosen.of(directory, select or DEFAULT, terminal)
     _warn([*chosen.warnings(), *chosen.big_traces()])
     began = time.perf_counter()
     try:
         sent = exporting.send(chosen, sender)
     finally:
         sender.close()
-    print(chosen.counts())
+        terminal.done()
+    say(chosen.counts())
     if sent.is_whole:
-        print(
+        traces = len(chosen.spans.trace_sizes)
+        say(
             f"{sent.spans} spans exported to {sender.target}, and {sent.made} roots made for them: "
-            f"{len(chosen.spans.trace_sizes)} traces, {sent.requests} requests{_pace(sent.spans, began)}"
+            f"{traces} traces, {sent.requests} requests{_pace(sent.spans, began)}"
         )
-        return
+        return ExportedTo(
+            target=sender.target, spans=sent.spans, roots=sent.made, traces=traces, requests=sent.requests,
+            seconds=time.perf_counter() - began,
+        )  # fmt: skip
     again = exporting.export_again(path, sender, select)
     raise ExportError(f"{sent.told(sender.target)}; the run still has all: {again}")
 

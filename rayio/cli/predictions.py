@@ -9,7 +9,10 @@ from typing import Annotated
 import typer
 
 from rayio.cli import completion
+from rayio.cli.arguments import AsJson
 from rayio.cli.files import local_file
+from rayio.cli.output import alone, print_json
+from rayio.cli.terminal import Terminal
 
 
 def calibrate(
@@ -28,6 +31,7 @@ def calibrate(
             parser=local_file,
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Turn a run into the scenario that predicts it: its engine's costs, its storage, its stage times.
 
@@ -35,7 +39,16 @@ def calibrate(
     """
     from rayio.predict.calibrate import calibrate
 
-    learned = calibrate(path)
+    with alone(as_json):
+        learned = calibrate(path, reporter=Terminal())
+    if as_json:
+        import yaml
+
+        if out is not None:
+            learned.write(out)
+        scenario = yaml.safe_load(learned.to_yaml())
+        print_json({"file": None if out is None else str(out), "notes": [*learned.notes], "scenario": scenario})
+        return
     if out is None:
         print(learned.to_yaml(), end="")
         return

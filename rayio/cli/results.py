@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rayio.cli.arguments import RunPath, RunPaths
+from rayio.cli.arguments import AsJson, RunPath, RunPaths
 from rayio.cli.files import local_file
+from rayio.cli.output import alone, print_json
 from rayio.errors import QueryError, ScenarioError
+from rayio.results.answers import Ran
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,6 +148,7 @@ def dlio_results(
         str | None,
         typer.Option(help="Run directory to make; must not exist.", show_default="runs/<DIR's name>", metavar="RUN"),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Make a run directory of a result folder of DLIO or MLPerf Storage, and say where its AU went.
 
@@ -153,7 +156,12 @@ def dlio_results(
     """
     from rayio.session.imported import import_dlio_results
 
-    print(import_dlio_results(folder, out).summary())
+    with alone(as_json):
+        made = import_dlio_results(folder, out)
+    if as_json:
+        print_json(Ran(directory=made.address, result=made.result))
+    else:
+        print(made.summary())
 
 
 def add_to(app: typer.Typer) -> None:

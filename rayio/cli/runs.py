@@ -3,25 +3,19 @@
 from __future__ import annotations
 
 import sys
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rayio.cli import completion
-from rayio.cli.arguments import Overrides, Root, RunPath, Source
+from rayio.cli.arguments import AsJson, Overrides, Root, RunPath, Source
 from rayio.cli.export import Grpc, Otlp, collector
-from rayio.reporter import Reporter
-from rayio.units import format_bytes
+from rayio.cli.output import alone, print_json
+from rayio.cli.terminal import Terminal
+from rayio.results.answers import Generated, Ran, Repeated, RepeatedMetric
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.status import Status
-
     from rayio.session import Run
-
-#: Seconds between two progress lines when the output is not a terminal.
-PLAIN_SECONDS = 5.0
 
 Out = Annotated[
     str | None,
@@ -40,50 +34,6 @@ TraceLevel = Annotated[
         autocompletion=completion.among("none", "step", "batch", "sample", "io"),
     ),
 ]
-
-
-class Terminal(Reporter):
-    """Tells on standard error: one line that changes on a terminal, a line every 5 s elsewhere."""
-
-    def __init__(self) -> None:
-        self._console: Console | None = None
-        self._status: Status | None = None
-        self._said = 0.0
-        self._began = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self.done()
-        print(f"rayio: {text}", file=sys.stderr, flush=True)
-
-    def live(self, text: str) -> None:
-        """Show how far the run is."""
-        if not sys.stderr.isatty():
-            if time.monotonic() - self._said >= PLAIN_SECONDS:
-                self._said = time.monotonic()
-                print(f"rayio: {self._said - self._began:.0f} s  {text}", file=sys.stderr, flush=True)
-            return
-        if self._status is None:
-            from rich.console import Console
-
-            self._console = Console(stderr=True)
-            self._status = self._console.status(text)
-            self._status.start()
-        self._status.update(text)
-
-    def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
-        """Show how far the generation is."""
-        seconds = max(time.monotonic() - self._began, 1e-9)
-        self.live(
-            f"generating: {files}/{of_files} files · {format_bytes(nbytes)} of {format_bytes(of_bytes)} · "
-            f"{format_bytes(nbytes / seconds)}/s"
-        )
-
-    def done(self) -> None:
-        """Take the changing line away."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
 
 
 def run(
@@ -112,6 +62,7 @@ def run(
             help="Steps to send with --otlp or --grpc while the run goes: all, or first, every:N.", show_default="all"
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run a scenario: generate its dataset if need be, emulate the training, print the numbers, write the report.
 
@@ -131,28 +82,36 @@ def run(
         )
     wanted = _traced(overrides, trace)
     places = [out] if repeat == 1 else _places(out, root, repeat)
-    runs = []
+    runs, pages = [], []
     for place in places:
         to = collector(otlp, grpc)
-        runs.append(
-            session.run(
-                source,
-                wanted,
-                engine=engine,
-                address=address,
-                out=place,
-                root=root,
-                reporter=Terminal(),
-                collector=to,
-                select=select or "all",
+        with alone(as_json):
+            runs.append(
+                session.run(
+                    source,
+                    wanted,
+                    engine=engine,
+                    address=address,
+                    out=place,
+                    root=root,
+                    reporter=Terminal(),
+                    collector=to,
+                    select=select or "all",
+                )
             )
+            if not as_json:
+                print(runs[-1].summary(), end="\n\n" if repeat > 1 else "\n", flush=True)
+            pages.append(attempt(runs[-1].directory, Terminal()))
+    spreads = repeats([done.result for done in runs]) if repeat > 1 else []
+    if as_json:
+        told = [_ran(done, page) for done, page in zip(runs, pages, strict=True)]
+        print_json(
+            told[0]
+            if repeat == 1
+            else Repeated(runs=tuple(told), metrics=tuple(RepeatedMetric(**row) for row in spreads))
         )
-        print(runs[-1].summary(), end="\n\n" if repeat > 1 else "\n", flush=True)
-        attempt(runs[-1].directory, Terminal().say)
-    if repeat == 1:
-        _judge(runs[0])
-        return
-    print("\n".join(repeats_text(repeats([done.result for done in runs]))))
+    elif repeat > 1:
+        print("\n".join(repeats_text(spreads)))
     for done in runs:
         _judge(done)
 
@@ -172,7 +131,12 @@ def _places(out: str | None, root: str | None, repeat: int) -> list[str | None]:
 
 
 def simulate(
-    source: Source, overrides: Overrides = None, out: Out = None, root: Root = None, trace: TraceLevel = None
+    source: Source,
+    overrides: Overrides = None,
+    out: Out = None,
+    root: Root = None,
+    trace: TraceLevel = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run a scenario on a virtual clock: the same roles, modelled storage, hours in seconds.
 
@@ -180,7 +144,13 @@ def simulate(
     """
     from rayio import session
 
-    _verdict(session.simulate(source, _traced(overrides, trace), out=out, root=root, reporter=Terminal()))
+    with alone(as_json):
+        done = session.simulate(source, _traced(overrides, trace), out=out, root=root, reporter=Terminal())
+    if as_json:
+        print_json(_ran(done))
+    else:
+        print(done.summary())
+    _judge(done)
 
 
 def generate(
@@ -193,6 +163,7 @@ def generate(
     verify: Annotated[
         bool, typer.Option("--verify", help="Read every sample of it, and check it against its checksum.")
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Make a scenario's dataset, resume making it, or check the one that is there.
 
@@ -200,7 +171,11 @@ def generate(
     """
     from rayio import session
 
-    session.generate(source, overrides or (), root=root, threads=threads, verify=verify, reporter=Terminal())
+    terminal = Terminal()
+    with alone(as_json):
+        session.generate(source, overrides or (), root=root, threads=threads, verify=verify, reporter=terminal)
+    if as_json:
+        print_json(Generated(datasets=tuple(terminal.datasets)))
 
 
 def report(
@@ -216,6 +191,7 @@ def report(
         bool | None,
         typer.Option(help="Live the run again, to say what would change it.", show_default="of up to 1000 steps"),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Print the numbers of a run that is over, and write its report: one HTML file that opens without a network.
 
@@ -229,14 +205,18 @@ def report(
     except ValueError as error:
         raise typer.BadParameter(f"--window {error}") from None
     done = session.Run.open(path)
-    if done.directory.result is not None:
+    if not as_json and done.directory.result is not None:
         print(done.summary())
         if (why := done.result.error) is not None:
             print(f"\n  the run ended with exit code {done.exit_code}: {why}")
         sys.stdout.flush()
-    if html:
-        build.attempt(path, Terminal().say, out, window=chosen, simulate=simulate, is_asked=True)
-    _ = done.result  # of a run that broke off before it had one, this says so
+    with alone(as_json):
+        page = None
+        if html:
+            page = build.attempt(path, Terminal(), out, window=chosen, simulate=simulate, is_asked=True)
+    result = done.result  # of a run that broke off before it had one, this says so
+    if as_json:
+        print_json(Ran(directory=done.address, report=page, result=result))
 
 
 def add_to(app: typer.Typer) -> None:
@@ -250,9 +230,8 @@ def _traced(overrides: list[str] | None, trace: str | None) -> list[str]:
     return [*(overrides or ()), *([f"trace.level={trace}"] if trace is not None else ())]
 
 
-def _verdict(done: Run) -> None:
-    print(done.summary())
-    _judge(done)
+def _ran(done: Run, page: str | None = None) -> Ran:
+    return Ran(directory=done.address, report=page, result=done.result)
 
 
 def _judge(done: Run) -> None:

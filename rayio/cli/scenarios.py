@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rayio.cli.arguments import Overrides, Source
+from rayio.cli.arguments import AsJson, Overrides, Source
+from rayio.cli.output import print_json
+from rayio.results.answers import SCHEMAS, PackagedScenario, PackagedScenarios, Validated, answer_schema
 from rayio.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 _FORMATS = {"_bytes": format_bytes, "_seconds": format_seconds, "_demand": format_rate}
 
 
-def validate(source: Source, overrides: Overrides = None) -> None:
+def validate(source: Source, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Check a scenario, without running it.
 
     Example:  rayio validate my.yaml loader.num_workers=8
@@ -28,13 +29,33 @@ def validate(source: Source, overrides: Overrides = None) -> None:
 
     scenario = load(source, overrides or ())
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
+    if as_json:
+        fewest, most = _steps(scenario)
+        print_json(
+            Validated(
+                source=source,
+                name=scenario.name,
+                ranks=derive.world_size(scenario),
+                steps=fewest,
+                most_steps=most,
+                samples=derive.num_samples(scenario),
+                dataset_bytes=derive.dataset_bytes(scenario),
+                dropped_samples_per_epoch=dropped,
+                capped_samples_per_epoch=capped,
+                notes=tuple(checks.idle(scenario)),
+                not_simulated=tuple(checks.not_simulated(scenario)),
+            )
+        )
+        return
+    fewest, most = _steps(scenario)
+    steps = f"{most}" if fewest == most else f"{fewest} to {most}"
     left_out = [
         f"{number} samples per epoch {why}"
         for number, why in ((dropped, "dropped by drop_last"), (capped, "not visited because of train.steps"))
         if number
     ]
     print(
-        f"{source}: ok: {derive.world_size(scenario)} ranks × {_steps(scenario)} steps, "
+        f"{source}: ok: {derive.world_size(scenario)} ranks × {steps} steps, "
         f"{derive.num_samples(scenario)} samples, {format_bytes(derive.dataset_bytes(scenario))}"
         + "".join(f"; {text}" for text in left_out)
     )
@@ -44,25 +65,31 @@ def validate(source: Source, overrides: Overrides = None) -> None:
         print(f"note: rayio simulate cannot do this: {text}")
 
 
-def _steps(scenario: Scenario) -> str:
+def _steps(scenario: Scenario) -> tuple[int, int]:
+    """Steps of the ranks with the fewest and with the most, over all epochs."""
     from rayio.scenario import derive
 
-    fewest, most = (scenario.train.epochs * steps for steps in derive.rank_steps(scenario))
-    return f"{most}" if fewest == most else f"{fewest} to {most}"
+    fewest, most = derive.rank_steps(scenario)
+    return scenario.train.epochs * fewest, scenario.train.epochs * most
 
 
-def show(source: Source, overrides: Overrides = None) -> None:
+def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -> None:
     """Print every key and derived number.
 
     The output is a scenario file: derived numbers are comments.
 
     Example:  rayio show unet3d-h100 cluster.nodes=4
     """
+    import yaml
+
     from rayio.scenario import checks
     from rayio.scenario.load import load
     from rayio.scenario.write import to_yaml
 
     scenario = load(source, overrides or ())
+    if as_json:
+        print_json({"scenario": yaml.safe_load(to_yaml(scenario)), "derived": dict(checks.table(scenario))})
+        return
     print(to_yaml(scenario), end="")
     print("\n# derived")
     for name, value in checks.table(scenario).items():
@@ -74,7 +101,7 @@ def show(source: Source, overrides: Overrides = None) -> None:
         print(f"# storage.model {scenario.storage.model}: {PRESETS[scenario.storage.model]}")
 
 
-def scenarios() -> None:
+def scenarios(as_json: AsJson = False) -> None:
     """List the packaged scenarios.
 
     Example:  rayio scenarios
@@ -82,23 +109,31 @@ def scenarios() -> None:
     from rayio.scenario.source import packaged
 
     names = packaged()
+    if as_json:
+        print_json(
+            PackagedScenarios(
+                scenarios=tuple(PackagedScenario(name=name, description=about) for name, about in names.items())
+            )
+        )
+        return
     width = max(map(len, names))
     for name, description in names.items():
         print(f"{name:<{width}}  {description}")
 
 
-class Described(StrEnum):
-    """What has a schema."""
-
-    SCENARIO = "scenario"
-    RESULT = "result"
+Described = StrEnum("Described", {name.upper(): name for name in ("scenario", *SCHEMAS)})  # type: ignore[misc]
 
 
 def schema(
-    of: Annotated[Described, typer.Argument(help="scenario, or result: what result.json holds.")] = Described.SCENARIO,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print the schema as a page to read.")] = False,
+    of: Annotated[
+        Described,
+        typer.Argument(help="scenario, result (what result.json holds), or a command: what its --json prints."),
+    ] = Described("scenario"),
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print the schema as a page to read: of scenario and of result.")
+    ] = False,
 ) -> None:
-    """Print the JSON Schema of scenarios, for editors, or of results.
+    """Print the JSON Schema of scenarios, for editors, of results, or of what commands print with --json.
 
     Example:  rayio schema > scenario.schema.json
     """
@@ -108,14 +143,11 @@ def schema(
         from rayio.results import reference as results
         from rayio.scenario import reference as scenarios
 
-        print(scenarios.to_markdown(json_schema()) if of is Described.SCENARIO else results.to_markdown(), end="")
+        if of not in ("scenario", "result"):
+            raise typer.BadParameter(f"--markdown is for scenario and result, not {of}")
+        print(scenarios.to_markdown(json_schema()) if of == "scenario" else results.to_markdown(), end="")
         return
-    if of is Described.RESULT:
-        from rayio.results.run_result import result_schema
-
-        print(json.dumps(result_schema(), indent=2, ensure_ascii=False))
-        return
-    print(json.dumps(json_schema(), indent=2))
+    print_json(json_schema() if of == "scenario" else answer_schema(of))
 
 
 def add_to(app: typer.Typer) -> None:

@@ -9,9 +9,10 @@ from typing import Annotated
 import typer
 
 from rayio.cli import completion
-from rayio.cli.arguments import Root, Source
+from rayio.cli.arguments import AsJson, Root, Source
 from rayio.cli.files import local_file
-from rayio.cli.runs import Terminal
+from rayio.cli.output import alone, print_json
+from rayio.cli.terminal import Terminal
 
 
 def sweep(
@@ -51,6 +52,7 @@ def sweep(
         ),
     ] = None,
     root: Root = None,
+    as_json: AsJson = False,
 ) -> None:
     """Run a scenario at every combination of values: a table, CSV, Parquet, and a page with figures.
 
@@ -58,6 +60,7 @@ def sweep(
 
     Example:  rayio sweep unet3d-h100 loader.num_workers=1,2,4,8 loader.prefetch_factor=2,4
     """
+    from rayio.sweeps.answer import answer
     from rayio.sweeps.run import sweep as swept
     from rayio.sweeps.tables import text
 
@@ -65,10 +68,14 @@ def sweep(
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
     if processes is not None and engine != "virtual":
         raise typer.BadParameter(f"--processes {processes} goes with --engine virtual; {engine} runs one at a time")
-    found = swept(
-        source, overrides or (), points=points, engine=engine, repeat=repeat, processes=processes, address=address,
-        out=out, root=root, reporter=Terminal(),
-    )  # fmt: skip
+    with alone(as_json):
+        found = swept(
+            source, overrides or (), points=points, engine=engine, repeat=repeat, processes=processes, address=address,
+            out=out, root=root, reporter=Terminal(),
+        )  # fmt: skip
+    if as_json:
+        print_json(answer(found))
+        raise typer.Exit(found.exit_code)
     if found.rows:
         print(text(found, shutil.get_terminal_size((100, 40)).columns))
     print(f"\n  {found.path}: sweep.html, sweep.csv, sweep.parquet")

@@ -33,7 +33,7 @@ Ints = NDArray[np.int64]
 AU_POINTS = 500
 
 #: Slices that become bytes at a time.
-_CHUNK = 4096
+CHUNK = 4096
 
 #: What a slice says besides its name, where it says it: columns with a number, and those with a text.
 _NUMBERS = ("rank", "epoch", "step", "attempt", "bytes", "requests", "offset", "thread")
@@ -167,8 +167,8 @@ class _Slices:
         """The slices, a chunk at a time: the beginning and the end of each."""
         texts = {name: wire.Texts([wire.text(b"\x32", text) for text in self.text[name]]) for name in _TEXTS}
         flows, ends_flow = self._flows()
-        for begin in range(0, len(self.track), _CHUNK):
-            rows = slice(begin, begin + _CHUNK)
+        for begin in range(0, len(self.track), CHUNK):
+            rows = slice(begin, begin + CHUNK)
             number = len(self.track[rows])
             uuid = wire.varint(b"\x58", _uuid(self.track[rows]))
             event = [

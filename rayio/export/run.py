@@ -18,13 +18,15 @@ from rayio.export.kinds import of_steps
 from rayio.export.spans import MANY_SPANS, Origin, Spans
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.replacing import replacing
+from rayio.reporter import SILENT, Reporter
 from rayio.trace.store import RunDirectory
+from rayio.units import format_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from rayio.collectors.pauses import Patience
-    from rayio.collectors.sending import Sender, Sent
+    from rayio.collectors.sending import Request, Sender, Sent
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,11 @@ class Chosen:
     recorded: int | None
     stored: int
     steps: int | None
+    #: Who is told how far an export of them is.
+    reporter: Reporter = SILENT
 
     @classmethod
-    def of(cls, directory: RunDirectory, selection: str) -> Chosen:
+    def of(cls, directory: RunDirectory, selection: str, reporter: Reporter = SILENT) -> Chosen:
         """Read a run and choose.
 
         Raises:
@@ -57,7 +61,7 @@ class Chosen:
             lost = f"damaged: {', '.join(directory.lost_files[:3])}" if directory.lost_files else "no file is there"
             raise ExportError(f"{directory.address}/spans: no span of the run can be read ({lost}); nothing to export")
         kept = of_steps(table, steps)
-        return cls(directory, kept, selection, recorded, len(table), None if steps is None else len(steps))
+        return cls(directory, kept, selection, recorded, len(table), None if steps is None else len(steps), reporter)
 
     @cached_property
     def run(self) -> str:
@@ -118,31 +122,49 @@ def send(chosen: Chosen, sender: Sender, patience: Patience | None = None) -> Se
     from rayio.collectors.sending import send_all
     from rayio.export import otlp
 
-    return send_all(sender, otlp.requests(chosen.spans, chosen.origin), patience)
+    def told() -> Iterator[Request]:
+        sent = 0
+        for request in otlp.requests(chosen.spans, chosen.origin):
+            chosen.reporter.live(f"export: {sent:,} of {len(chosen.spans):,} spans sent", sent / len(chosen.spans))
+            yield request
+            sent += request.spans + request.made
+
+    return send_all(sender, told(), patience)
 
 
 def write_perfetto(chosen: Chosen, path: Path, *, force: bool = False) -> int:
     """Write a Perfetto trace; give the number of slices."""
     from rayio.export import perfetto
 
-    _write(path, perfetto.trace(chosen.table), force)
+    _write(path, _telling(chosen, path, perfetto.trace(chosen.table), len(chosen.table) / perfetto.CHUNK), force)
     return len(chosen.table)
 
 
 def write_json(chosen: Chosen, path: Path, *, force: bool = False) -> int:
     """Write OTLP JSON lines; give the number of the run's spans in them."""
-    from rayio.export.text import json_lines
+    from rayio.export.text import LINE_SPANS, json_lines
 
-    _write(path, json_lines(chosen.spans, chosen.origin), force)
+    lines = len(chosen.spans.resources) + len(chosen.spans) / LINE_SPANS
+
+    _write(path, _telling(chosen, path, json_lines(chosen.spans, chosen.origin), lines), force)
     return len(chosen.table)
 
 
 def write_csv(chosen: Chosen, path: Path, *, force: bool = False) -> int:
     """Write CSV; give the number of rows."""
-    from rayio.export.text import csv
+    from rayio.export.text import CSV_ROWS, csv
 
-    _write(path, csv(chosen.table, chosen.spans), force)
+    _write(path, _telling(chosen, path, csv(chosen.table, chosen.spans), len(chosen.table) / CSV_ROWS), force)
     return len(chosen.table)
+
+
+def _telling(chosen: Chosen, path: Path, parts: Iterator[bytes], expected: float) -> Iterator[bytes]:
+    """Pass on the parts of a file, of which about so many are expected, and tell how much was written."""
+    written = 0
+    for number, part in enumerate(parts):
+        chosen.reporter.live(f"export: {format_bytes(written)} into {path}", min(number / (expected + 1), 1.0))
+        yield part
+        written += len(part)
 
 
 #: What writes each kind of file.

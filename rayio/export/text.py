@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Spans in one line of OTLP JSON.
 LINE_SPANS = 1000
+#: Rows of a CSV that are written at a time.
+CSV_ROWS = 1 << 16
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _STATUS = {"ok": 1, "error": 2}
@@ -150,8 +152,8 @@ def csv(table: pa.Table, spans: Spans) -> Iterator[bytes]:
     import pyarrow as pa
     from pyarrow import csv as arrow
 
-    for begin in range(0, max(1, len(table)), 1 << 16):
-        part = table.slice(begin, 1 << 16)
+    for begin in range(0, max(1, len(table)), CSV_ROWS):
+        part = table.slice(begin, CSV_ROWS)
         rows = np.arange(begin, begin + len(part))
         some = spans.take(rows)
         ids = {"trace_id": some.trace, "span_id": some.span, "parent_id": some.parent}

@@ -21,6 +21,7 @@ from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
 from rayio.predict.explain import scenario_of
 from rayio.replacing import replacing
+from rayio.reporter import SILENT, Reporter
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
@@ -63,7 +64,7 @@ class Calibration:
             raise StorageError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
 
 
-def calibrate(path: str | Path) -> Calibration:
+def calibrate(path: str | Path, *, reporter: Reporter = SILENT) -> Calibration:
     """Learn from a run on the Ray or the local engine what its engine and its stages cost.
 
     Raises:
@@ -85,7 +86,9 @@ def calibrate(path: str | Path) -> Calibration:
     if run.scenario is None:
         raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
     scenario = scenario_of(run)
+    reporter.live("calibrate: reading spans", 0.0)
     spans = run.spans()
+    reporter.live(f"calibrate: learning from {len(spans):,} spans", 0.3)
     if run.lost_files:
         raise StorageError(f"{path}/spans/{run.lost_files[0]} cannot be read: the file is damaged; run it again")
     if scenario.trace.level in ("none", "step"):
@@ -95,7 +98,10 @@ def calibrate(path: str | Path) -> Calibration:
         )
     if spans.num_rows == 0:
         raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
-    return learn(spans, scenario, info, name=run.name)
+    try:
+        return learn(spans, scenario, info, name=run.name)
+    finally:
+        reporter.done()
 
 
 def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name: str = "run") -> Calibration:

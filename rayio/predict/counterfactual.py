@@ -16,6 +16,7 @@ from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import plan_of, storage_of
 from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Measured, Recorded, Replay, addressed, of_steps
+from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive, evaluation
 from rayio.scenario.distribution import NO_TIME
 from rayio.scenario.model import NoSync, Scenario, StorageParameters
@@ -148,17 +149,20 @@ def changes(base: Base) -> dict[str, Change]:
     return found
 
 
-def counterfactuals(base: Base) -> dict[str, Any]:
+def counterfactuals(base: Base, reporter: Reporter = SILENT) -> dict[str, Any]:
     """Simulate the run as it was, and without each of its causes; say how much of the loss each takes away.
 
     ``causal_share`` is the part of the simulated loss (1 − AU) that goes away with the change. The shares need not sum
     to 1: two causes may hide each other.
     """
     replayed = base.measured.replayed(base.scenario, modelled=base.modelled)
+    reporter.live("what would change it: the run as it was is simulated")
     as_it_was = base.simulate(replayed)
     loss = as_it_was["loss"]
     rows = []
-    for name, change in changes(base).items():
+    wanted = changes(base)
+    for number, (name, change) in enumerate(wanted.items()):
+        reporter.live(f"what would change it: {number} of {len(wanted)} simulated", number / len(wanted))
         simulated = base.simulate(change(replayed, base))
         gain = None if simulated["au"] is None or as_it_was["au"] is None else simulated["au"] - as_it_was["au"]
         rows.append(

@@ -14,6 +14,7 @@ from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
 from rayio.errors import RayioError, ScenarioError
 from rayio.predict.counterfactual import counterfactuals, prediction, ready
+from rayio.reporter import SILENT, Reporter
 from rayio.results.run_result import RunResult
 from rayio.scenario import derive
 from rayio.scenario.load import build
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 WORST = 8
 
 
-def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
+def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SILENT) -> dict[str, Any]:
     """Explain a run from its directory: plain numbers, ready for JSON; seconds, and fractions of step time.
 
     ``simulate`` lets the virtual engine live the run again, for the counterfactuals and the prediction.
@@ -38,9 +39,13 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
         ScenarioError: the run has no scenario, or one that this version cannot read.
     """
     directory = RunDirectory.open(path)
-    scenario, spans = scenario_of(directory), own(directory.spans())
+    scenario = scenario_of(directory)
+    reporter.live("explain: reading spans", 0.0)
+    spans = own(directory.spans())
+    reporter.live(f"explain: {len(spans):,} spans are charged", 0.3)
     charged = attribute(spans, payload=directory.info.get("payload") == "real")
-    found = explained(directory, scenario, spans, charged, simulate=simulate)
+    found = explained(directory, scenario, spans, charged, simulate=simulate, reporter=reporter)
+    reporter.done()
     result = directory.result
     return found | {
         "imported": result.imported.as_json() if result and result.imported else None,
@@ -49,7 +54,13 @@ def explain(path: str | Path, *, simulate: bool = True) -> dict[str, Any]:
 
 
 def explained(
-    directory: RunDirectory, scenario: Scenario, spans: pa.Table, charged: Attribution, *, simulate: bool = True
+    directory: RunDirectory,
+    scenario: Scenario,
+    spans: pa.Table,
+    charged: Attribution,
+    *,
+    simulate: bool = True,
+    reporter: Reporter = SILENT,
 ) -> dict[str, Any]:
     """Explain a run whose spans are at hand, with their losses already charged; how it ended is not in the notes.
 
@@ -81,7 +92,7 @@ def explained(
     predicted: dict[str, Any] | None = None
     base = ready(scenario, info, charged, spans) if simulate and verdict["au"] is not None else None
     if base is not None:
-        simulated = counterfactuals(base)
+        simulated = counterfactuals(base, reporter)
         predicted = prediction(base, verdict, simulated)
         del simulated["_replayed"]
         if base.modelled is None:

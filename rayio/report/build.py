@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from rayio import storage
 from rayio.errors import RayioError, StorageError
 from rayio.report.content import Content
 from rayio.report.page import page
+from rayio.reporter import SILENT, Reporter
 from rayio.storage.address import is_path, join, last_part, parent, path_of, shown
 from rayio.storage.stores import told
 from rayio.trace.store import RunDirectory
@@ -44,6 +44,7 @@ def write(
     *,
     window: tuple[float, float] | None = None,
     simulate: bool | None = None,
+    reporter: Reporter = SILENT,
 ) -> str:
     """Write the report of a run as one HTML file; give its address, by default ``report.html`` in the run directory.
 
@@ -58,7 +59,7 @@ def write(
     target = str(out) if out is not None else join(directory.address, NAME)
     if out is not None and is_path(target) and os.path.isdir(path_of(target)):  # noqa: PTH112 (a name that no file can have is none)
         raise StorageError(f"--out {target} is a folder; name a file, such as {join(target, NAME)}")
-    found = Content.of(directory, window, simulate)
+    found = Content.of(directory, window, simulate, reporter)
     store = directory.store if out is None else storage.open(parent(target))
     trace = None if found.result is None else found.result.trace
     is_lost = bool(directory.lost_files or (trace is not None and trace.stored))
@@ -76,13 +77,15 @@ def write(
 
 def attempt(
     run: str | Path | RunDirectory,
-    say: Callable[[str], None],
+    reporter: Reporter,
     out: str | Path | None = None,
     *,
     is_asked: bool = False,
     **how: Any,
-) -> None:
+) -> str | None:
     """Write a report (see :func:`write`) and say where it is; in the run directory, failing to write it is only said.
+
+    Returns its address, None when it could not be written.
 
     A run is well without its page, and may lie where nothing can be written. Where the report is what was asked for
     (``is_asked``), a run of which nothing can be shown is an error.
@@ -92,14 +95,20 @@ def attempt(
     """
     try:
         directory = run if isinstance(run, RunDirectory) else RunDirectory.open(run)
-        say(f"report: {shown(write(directory, out, **how))}")
+        written = write(directory, out, reporter=reporter, **how)
+        reporter.done()
+        reporter.say(f"report: {shown(written)}")
+        return written
     except RayioError as error:
         is_unread = is_asked and not isinstance(error, UnwrittenError)
         if out is not None or how.get("window") is not None or is_unread:
             raise
-        say(f"no report: {error}")
+        reporter.say(f"no report: {error}")
     except Exception as error:
-        say(f"no report, our fault: {type(error).__name__}: {error}")
+        reporter.say(f"no report, our fault: {type(error).__name__}: {error}")
+    finally:
+        reporter.done()
+    return None
 
 
 def stretch(text: str) -> tuple[float, float]:

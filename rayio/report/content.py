@@ -12,6 +12,7 @@ from rayio.errors import RayioError, ScenarioError
 from rayio.predict.explain import explained, scenario_of
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
+from rayio.reporter import SILENT, Reporter
 from rayio.results.run_result import RunResult
 from rayio.scenario.model import Scenario
 from rayio.trace.store import RunDirectory
@@ -51,7 +52,11 @@ class Content:
 
     @classmethod
     def of(
-        cls, directory: RunDirectory, wanted: tuple[float, float] | None = None, simulate: bool | None = None
+        cls,
+        directory: RunDirectory,
+        wanted: tuple[float, float] | None = None,
+        simulate: bool | None = None,
+        reporter: Reporter = SILENT,
     ) -> Content:
         """Gather it. ``wanted`` is a stretch for the timeline in seconds since the run's begin.
 
@@ -67,7 +72,9 @@ class Content:
             scenario = scenario_of(directory)
         except RayioError as error:
             trouble.append(f"{error}: nothing is explained")
+        reporter.live("report: reading spans", 0.0)
         spans = own(directory.spans()).unify_dictionaries()
+        reporter.live(f"report: {len(spans):,} spans are charged", 0.2)
         if lost := directory.lost_files:
             trouble.append(
                 f"span files that cannot be read: {', '.join(lost)}. Their spans are missing in every figure."
@@ -85,7 +92,7 @@ class Content:
         explanation: dict[str, Any] | None = None
         if scenario is not None:
             try:
-                explanation = explained(directory, scenario, spans, charged, simulate=asked)
+                explanation = explained(directory, scenario, spans, charged, simulate=asked, reporter=reporter)
             except RayioError as error:  # what was measured stands, whatever a simulation of it may say
                 trouble.append(f"The run cannot be simulated: {error}")
                 explanation = explained(directory, scenario, spans, charged, simulate=False)
@@ -96,6 +103,7 @@ class Content:
         stretch = (begin + int(wanted[0] * 1e9), min(begin + int(wanted[1] * 1e9), end)) if wanted else None
         has_steps = steps.number > 0
         bins = figures.time_bins(lives, steps) if has_steps else Bins.over(begin, end, 1)
+        reporter.live("report: figures", 0.6)
         window = find_window(lives, steps, shape)[0]
         return cls(
             directory=directory, info=info, result=result, scenario=scenario, explanation=explanation, trouble=trouble,

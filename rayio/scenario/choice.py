@@ -126,6 +126,13 @@ class OptionsOf:
         return {}
 
 
+def schema_of_kind(kind: type[Section]) -> JsonSchema:
+    """The JSON Schema of a kind that is a mapping; its name is described by what the kind is."""
+    schema = kind.model_json_schema()
+    name = schema["properties"]["kind"]
+    return schema | {"properties": {**schema["properties"], "kind": {**name, "description": summary(kind)}}}
+
+
 class Choosing(Section):
     """A section in which some keys choose kinds, whose options stand beside them.
 
@@ -258,4 +265,4 @@ class KindOf:
              "additionalProperties": False}
             for name, kind in kinds.items() if name in kind.model_fields
         ]  # fmt: skip
-        return {"anyOf": [{"enum": plain}, *short, *(kind.model_json_schema() for kind in kinds.values())]}
+        return {"anyOf": [{"enum": plain}, *short, *map(schema_of_kind, kinds.values())]}

@@ -15,12 +15,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, model_validator
+from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
 from rayio import seeds
 from rayio.kinds import DISTRIBUTIONS
 from rayio.registry import Registry
-from rayio.scenario.choice import check_name, described, summary
+from rayio.scenario.choice import check_name, described, schema_of_kind, summary
 from rayio.scenario.fields import JsonSchema, Reads, RefusedError, Section, listed, refusal, refusing
 from rayio.units import BYTES, SECONDS, Dimension
 
@@ -261,18 +262,22 @@ class Of:
         kinds = []
         for name, kind in DISTRIBUTIONS.usable().items():
             own = kind.model_json_schema()["properties"]
-            unit: JsonSchema = {
-                "anyOf": [{"type": "number", "minimum": 0, "maximum": self.dimension.most}, {"type": "string"}]
-            }
+            unit: JsonSchema = {"anyOf": [self.dimension.number, self.dimension.schema]}
             properties = {
-                key: described(unit if key in kind.quantities else own[key], field)
+                key: described(self._leaf(unit, field) if key in kind.quantities else own[key], field)
                 for key, field in kind.model_fields.items()
                 if key != "kind"
             }
             properties["kind"] = {"const": name, "description": summary(kind)}
             kinds.append({"type": "object", "properties": properties, "additionalProperties": False})
-        kinds += [] if self.others is None else [other.model_json_schema() for other in self.others.usable().values()]
-        return {"anyOf": [{"type": "number", "minimum": 0, "maximum": self.dimension.most}, {"type": "string"}, *kinds]}
+        kinds += [] if self.others is None else [schema_of_kind(other) for other in self.others.usable().values()]
+        return {"anyOf": [self.dimension.number, self.dimension.schema, *kinds]}
+
+    def _leaf(self, unit: JsonSchema, field: FieldInfo) -> JsonSchema:
+        """A quantity, and none where that is its default."""
+        if field.is_required() or field.default is not None:
+            return unit
+        return {"anyOf": [*unit["anyOf"], {"const": "none"}, {"type": "null"}], "default": None}
 
 
 SecondsDistribution = Annotated[Distribution, Of(SECONDS)]

@@ -11,6 +11,8 @@ from difflib import get_close_matches
 from typing import Annotated, Any
 
 from rayio.results.metrics import METRICS
+from rayio.results.record import units
+from rayio.results.run_result import RunResult
 from rayio.scenario.fields import Reads, RefusedError
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
@@ -68,10 +70,16 @@ def _expectations(value: Any) -> Expectations:
     return conditions
 
 
+_meanings = {name: f": {about}" + (f" ({unit})" if unit else "") for name, unit, about in units(RunResult)}
+
 _EXPECT_SCHEMA = {
     "type": "object",
     "properties": {
-        metric: {"type": "string", "pattern": r"^\s*(>=|<=|==|>|<)\s*\S+\s*$", "description": "Such as >= 0.9."}
+        metric: {
+            "type": "string",
+            "pattern": r"^\s*(>=|<=|==|>|<)\s*[-+]?[0-9.]+([eE][-+]?\d+)?\s*%?\s*$",
+            "description": f"A condition such as >= 0.9 on {metric}{_meanings.get(metric, '')}.",
+        }
         for metric in METRICS
     },
     "additionalProperties": False,

@@ -174,8 +174,10 @@ def quantity(
         return value if value is None or isinstance(value, str) else dimension.exact(value)
 
     most = dimension.most if maximum is None else maximum
-    kinds: list[JsonSchema] = [{"type": "number", "minimum": 0, "maximum": most}, {"type": "string"}]
-    return Reads(read, {"anyOf": [*kinds, {"type": "null"}] if or_none else kinds}, write)
+    number: JsonSchema = {"type": "number", "exclusiveMinimum" if positive else "minimum": 0, "maximum": most}
+    words: list[JsonSchema] = [{"const": word} for word in (or_word, "none" if or_none else None) if word]
+    schema = {"anyOf": [number, dimension.schema, *words, *([{"type": "null"}] if or_none else [])]}
+    return Reads(read, schema, write)
 
 
 def choice(*allowed: Any, later: tuple[Any, ...] = ()) -> Reads:

@@ -47,7 +47,7 @@ def to_markdown(schema: Schema) -> str:
             lines += ["", f"## {key}", "", _prose(about), "", *page.table(section["properties"], f"{key}.")]
             lines += page.variants(section["properties"], f"{key}.")
     lines += ["", _DISTRIBUTIONS, "| kind | keys | meaning |", "|---|---|---|"]
-    lines += [f"| `{kind['properties']['kind']['const']}` | {_keys(kind)} | {_about(kind)} |" for kind in page.kinds]
+    lines += [f"| `{_kind(kind)}` | {_keys(kind)} | {_about(kind)} |" for kind in page.kinds]
     return "\n".join(lines) + "\n"
 
 
@@ -143,6 +143,10 @@ class _Page:
     def _is_distribution(self, part: Schema) -> bool:
         """Distributions are the kinds that are described by their kind, and have no name of a class."""
         return "title" not in part and "kind" in part.get("properties", {})
+
+
+def _kind(part: Schema) -> str:
+    return str(part["properties"]["kind"]["const"])
 
 
 def _described(value: Schema) -> str:

@@ -23,12 +23,31 @@ def _without_null(value: Any) -> Any:
     return value
 
 
+#: Names the schema; a scenario's first lines may say where a file of it is (``rayio schema > scenario.schema.json``).
+SCHEMA_ID = "urn:rayio:scenario:1"
+
+
+def _complete(properties: dict[str, Any], definitions: dict[str, Any]) -> None:
+    """Describe each section where it is used, and let those that may be left out be written as none."""
+    for value in properties.values():
+        if "$ref" in value:
+            value.setdefault("description", definitions[value["$ref"].rpartition("/")[2]].get("description", ""))
+        elif any("$ref" in part for part in value.get("anyOf", ())) and {"type": "null"} in value["anyOf"]:
+            value["anyOf"].append({"const": "none"})
+
+
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of a scenario file: with ``extends``, and nothing required that a base may provide."""
     schema: dict[str, Any] = _without_required(Scenario.model_json_schema())
     definitions: dict[str, Any] = {}
     schema = {**_without_definitions(schema, definitions), "$defs": definitions}
-    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    first = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": SCHEMA_ID, "title": "rayio scenario"}
+    schema = first | {key: value for key, value in schema.items() if key not in first}
+    for section in (schema, *definitions.values()):
+        _complete(section.get("properties", {}), definitions)
+    for name, field in Scenario.model_fields.items():
+        if not field.is_required():
+            schema["properties"][name].setdefault("default", {})
     extends = {"type": "string", "description": "A file or packaged scenario that this one builds on."}
     schema["properties"] = {"extends": extends, **schema["properties"]}
     return schema

@@ -121,6 +121,8 @@ def prepare_dataset(
         settings=scenario.stores, threads=threads, progress=reporter.generating, section=section,
     )  # fmt: skip
     reporter.done()
+    written_now, reused = (report.written_files, report.written_bytes), (report.reused_files, report.reused_bytes)
+    reporter.generated(folder, written_now, reused)
     done = []
     if report.written_files:
         done.append(f"generated {report.written_files} files, {format_bytes(report.written_bytes)}")

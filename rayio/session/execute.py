@@ -193,7 +193,8 @@ class _Session:
         if self.scenario.trace.level == "none":
             self.reporter.live("running; trace.level is none, so nothing is known before the end")
             return
-        self.reporter.live(line(progress, self.planned_steps, seconds))
+        share = progress["steps"] / self.planned_steps if self.planned_steps else None
+        self.reporter.live(line(progress, self.planned_steps, seconds), share)
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
         result = self._numbers(tallies)

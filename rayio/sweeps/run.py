@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -153,7 +152,8 @@ class _Sweeping:
         todo = [key for key in self.runs if key not in before or before[key].status in (FAILED, IMPOSSIBLE)]
         if len(todo) < len(self.runs):
             self.reporter.say(f"{len(self.runs) - len(todo)} of {len(self.runs)} runs are in {self.directory.path}")
-        self._began, done = time.monotonic(), 0
+        done = 0
+        self.reporter.live(f"0/{len(todo)} runs", 0.0)
         try:
             with self.directory:
                 for key, row in self.rows.items():
@@ -163,7 +163,7 @@ class _Sweeping:
                     self.rows[row.identity] = row
                     self.directory.add(row)
                     done += 1
-                    self.reporter.live(self._progress(done, len(todo)))
+                    self.reporter.live(f"{done}/{len(todo)} runs", done / len(todo))
         except KeyboardInterrupt:
             self.reporter.done()
             self.reporter.say(
@@ -205,14 +205,3 @@ class _Sweeping:
         except RayioError as error:
             return Row(values, number, FAILED, str(error))
         return row_of(values, number, scenario, made.result)
-
-    def _progress(self, done: int, number: int) -> str:
-        gone = time.monotonic() - self._began
-        left = gone / done * (number - done)
-        return f"{done}/{number} runs · {_clock(gone)} gone · about {_clock(left)} left"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,40 @@
+"""What goes to standard output: text for people, or JSON and nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from rayio.results.record import Record
+
+
+@contextlib.contextmanager
+def alone(as_json: bool) -> Iterator[None]:
+    """Keep standard output for the JSON that comes after: what libraries print meanwhile goes to standard error."""
+    if not as_json:
+        yield
+        return
+    sys.stdout.flush()
+    try:
+        kept = os.dup(1)
+    except OSError:  # nobody has standard output
+        kept = None
+    try:
+        if kept is not None:
+            os.dup2(2, 1)
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if kept is not None:
+            os.dup2(kept, 1)
+            os.close(kept)
+
+
+def print_json(value: Record | Any) -> None:
+    """Print a record, or plain values, as JSON."""
+    plain = value.as_json() if isinstance(value, Record) else value
+    print(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))

@@ -1,0 +1,102 @@
+"""How a command tells how far it is, on standard error: a changing line on a terminal, elsewhere one now and then."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from rayio.reporter import Reporter
+from rayio.units import format_bytes
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.status import Status
+
+    from rayio.results.answers import GeneratedDataset
+
+#: Seconds between two progress lines when the output is not a terminal.
+PLAIN_SECONDS = 5.0
+#: Seconds that must have gone before the time that is left is worth saying.
+FIRST_SECONDS = 1.0
+
+
+class Terminal(Reporter):
+    """Tells on standard error: one line that changes on a terminal, a line every 5 s elsewhere."""
+
+    def __init__(self) -> None:
+        self._console: Console | None = None
+        self._status: Status | None = None
+        self._said = self._began = time.monotonic()
+        #: When the part that is under way began, and the share of it that was done then.
+        self._since: tuple[float, float] | None = None
+        #: What datasets came to.
+        self.datasets: list[GeneratedDataset] = []
+
+    def say(self, text: str) -> None:
+        """Print a line."""
+        self.done()
+        print(f"rayio: {text}", file=sys.stderr, flush=True)
+
+    def live(self, text: str, share: float | None = None) -> None:
+        """Show how far the command is, and how long the rest will take if it goes on so."""
+        now = time.monotonic()
+        if share is not None:
+            if self._since is None or share < self._since[1]:
+                self._since = now, share
+            text += left(now - self._since[0], self._since[1], share)
+        if not sys.stderr.isatty():
+            if now - self._said >= PLAIN_SECONDS:
+                self._said = now
+                print(f"rayio: {now - self._began:.0f} s  {text}", file=sys.stderr, flush=True)
+            return
+        if self._status is None:
+            from rich.console import Console
+
+            self._console = Console(stderr=True)
+            self._status = self._console.status(text)
+            self._status.start()
+        self._status.update(text)
+
+    def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
+        """Show how far the generation is."""
+        seconds = max(time.monotonic() - self._began, 1e-9)
+        self.live(
+            f"generating: {files}/{of_files} files · {format_bytes(nbytes)} of about {format_bytes(of_bytes)} · "
+            f"{format_bytes(nbytes / seconds)}/s",
+            files / of_files if of_files else None,
+        )
+
+    def generated(self, path: str, written: tuple[int, int], reused: tuple[int, int]) -> None:
+        """Keep what a dataset came to."""
+        from rayio.results.answers import GeneratedDataset
+
+        self.datasets.append(
+            GeneratedDataset(
+                path=path,
+                written_files=written[0],
+                written_bytes=written[1],
+                reused_files=reused[0],
+                reused_bytes=reused[1],
+            )
+        )
+
+    def done(self) -> None:
+        """Take the changing line away; what comes next is timed anew."""
+        self._since = None
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+def left(gone: float, before: float, share: float) -> str:
+    """Say how long the rest takes, at the pace of the part that was done in ``gone`` seconds.
+
+    >>> left(30.0, 0.0, 0.25), left(30.0, 0.5, 0.75), left(0.2, 0.0, 0.25), left(9.0, 0.3, 0.3)
+    (' · about 1:30 left', ' · about 0:30 left', '', '')
+    """
+    if gone < FIRST_SECONDS or not before < share <= 1:
+        return ""
+    minutes, seconds = divmod(round(gone / (share - before) * (1 - share)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f" · about {hours}:{minutes:02d}:{seconds:02d} left" if hours else f" · about {minutes}:{seconds:02d} left"
