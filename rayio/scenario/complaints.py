@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rayio.scenario import dlio_keys
 from rayio.scenario.choice import KindOf
 from rayio.scenario.distribution import Of
 from rayio.scenario.fields import Section, listed, show, unless_secret
@@ -49,6 +50,8 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
         case "extra_forbidden":
             if any(path[-1] in section.keys_not_yet for section in sections):
                 return f"{where}: not yet: {name}={show(value)}"
+            if (told := dlio_keys.hint(path, value)) is not None:
+                return f"{where}: {name}={show(value)}: {told}"
             return f"{where}: {name}={show(value)}: no such key; {_nearest(path, sections)}"
         case "missing":
             return f"{where}: {name}: is required and missing"

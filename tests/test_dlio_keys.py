@@ -1,0 +1,78 @@
+"""Keys of DLIO in a scenario: the line says what they are called here, and the table of them is right."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rayio.cli.completion import keys
+from rayio.errors import ScenarioError
+from rayio.scenario.dlio_keys import OURS, hint
+from rayio.scenario.load import load
+from rayio.scenario.model import Scenario
+from rayio.scenario.write import json_schema
+
+#: A configuration as DLIO ships them.
+UNET3D = """
+model: {name: unet3d, type: cnn, model_size: 499153191}
+framework: pytorch
+workflow: {generate_data: False, train: True, checkpoint: True}
+dataset:
+  data_folder: data/unet3d/
+  format: npz
+  num_files_train: 168
+  num_samples_per_file: 1
+  record_length_bytes: 146600628
+  record_length_bytes_stdev: 68341808
+reader: {data_loader: pytorch, batch_size: 7, read_threads: 4, file_shuffle: seed, sample_shuffle: seed}
+train: {epochs: 5, computation_time: 0.323}
+checkpoint: {checkpoint_folder: checkpoints/unet3d, checkpoint_after_epoch: 5, epochs_between_checkpoints: 2}
+"""
+
+
+def test_a_configuration_of_dlio_is_recognised(tmp_path: Path) -> None:
+    file = tmp_path / "dlio.yaml"
+    file.write_text(UNET3D)
+    with pytest.raises(
+        ScenarioError, match=r"dlio.yaml:\d+: .* is of DLIO; here .*rayio import dlio-results DIR"
+    ) as told:
+        load(file)
+    assert "\n" not in str(told.value)
+
+
+def test_each_key_is_told_by_its_name_here() -> None:
+    for key, ours in OURS.items():
+        assert f"here it is {ours} (" in str(hint(key.split("."), 1))
+    with pytest.raises(
+        ScenarioError, match=r"override: train.computation_time=0.3: is of DLIO; here it is train.compute "
+    ):
+        load("unet3d-small", ["train.computation_time=0.3"])
+
+
+def test_older_names_and_keys_without_a_counterpart_are_recognised_too() -> None:
+    with pytest.raises(ScenarioError, match=r"here data_reader.read_threads is loader.num_workers"):
+        load("unet3d-small", ["data_reader={read_threads: 4}"])
+    with pytest.raises(ScenarioError, match="is of DLIO; a scenario has no such section"):
+        load("unet3d-small", ["reader={transfer_size: 4096}"])
+    with pytest.raises(ScenarioError, match="did you mean num_workers"):
+        load("unet3d-small", ["loader.num_worker=4"])
+
+
+def test_the_table_names_keys_that_there_are() -> None:
+    known = {name for name, _ in keys(json_schema())}
+    known |= {".".join(name.split(".")[:depth]) for name in known for depth in (1, 2, 3)}
+    for ours in OURS.values():
+        if re.match(r"(the (option|command|scheme)|stdev in) ", ours):
+            assert not (names := re.findall(r"\b(?:dataset|train)\.\w+", ours)) or {*names} <= known
+        else:
+            name = ours.partition(",")[0]
+            assert name in known or name == "expect.au", ours
+    assert "expect" in Scenario.model_fields
+
+
+def test_the_page_has_the_table() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "dlio.md").read_text()
+    for key, ours in OURS.items():
+        assert f"| `{key}` | {ours} |" in page.replace("`" + ours + "`", ours), key
