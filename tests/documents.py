@@ -117,6 +117,10 @@ def texts_of(folder: Path) -> str:
     return "\n".join(found)
 
 
+#: A line that says how far a command is.
+PROGRESS = re.compile(r"(?m)^rayio: \d+ s  .*\n")
+
+
 def walk(page: str, folder: Path, variables: dict[str, str]) -> Iterator[tuple[Block, str]]:
     """Run a page's blocks as its reader would, in ``folder``; give each with what was printed by the last that ran."""
     tools = folder / ".bin"
@@ -138,6 +142,7 @@ def walk(page: str, folder: Path, variables: dict[str, str]) -> Iterator[tuple[B
                 stderr=subprocess.STDOUT, text=True, timeout=300,
             )  # fmt: skip
             printed = done.stdout.replace(str(folder), HOME)
+            printed = PROGRESS.sub("", printed)  # how much of it comes is the machine's doing
             expected = int(block.remarks.get("exit code", 0))
             assert done.returncode == expected, f"{block.place}: exit code {done.returncode}\n{printed}"
         yield block, printed

@@ -238,7 +238,10 @@ def test_repeats_have_seeds_of_their_own_and_an_interval(home: Path) -> None:
     # By NumPy and the t of 2 degrees of freedom.
     assert spread[0] == pytest.approx(np.mean(alone))
     assert spread[1] == pytest.approx(4.303 * np.std(alone, ddof=1) / 3**0.5)
-    assert len(second.rows) == 3
+    other = ((n, [f"seed={40 + n}", "loader.num_workers=2"]) for n in range(3))
+    assert [row.result.au for row in second.rows if row.result is not None] == [
+        rayio.simulate("small.yaml", one, out=f"t{n}").au for n, one in other
+    ], "each repeat has the same seed at every point: what was drawn does not tell points apart"
 
 
 # --- what cannot be -------------------------------------------------------------------------------------------------
@@ -390,6 +393,20 @@ def test_the_local_engine_runs_points_in_turn_and_keeps_their_runs(home: Path) -
     assert rayio.sweep("small.yaml", keys, engine="local").rows == found.rows
 
 
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_ray_runs_points_in_turn_and_keeps_their_runs(home: Path) -> None:
+    keys = ["loader.num_workers=1,2", "train.compute=1 ms", "loader.decode=0", "train.steps=4", "train.epochs=1"]
+    found = rayio.sweep("small.yaml", keys, engine="ray")
+    assert [row.status for row in found.rows] == [DONE, DONE], [row.error for row in found.rows]
+    runs = [rayio.Run.open(path) for path in sorted((found.path / "runs").iterdir())]
+    assert [run.result for run in runs] == [row.result for row in found.rows]
+    assert {run.directory.info["engine"] for run in runs} == {"ray"}
+    assert all(run.result.ledger is not None and run.result.ledger.even for run in runs)
+
+
 # --- what they come to ----------------------------------------------------------------------------------------------
 
 
@@ -447,6 +464,7 @@ def test_more_workers_help_until_they_suffice_and_the_page_says_so(home: Path) -
     assert f"knee: num_workers={found.knee.values[0]}" in page.words
     assert "95 % interval" in page.words
     assert page.text.count('class="band"') == 3
+    assert ".plot svg { overflow: visible; }" in page.text, "a dot at AU 100 % is a whole dot"
     for point in found.points:
         assert f"{100 * (point.mean('au') or 0.0):.1f} ±" in page.words
 

@@ -79,7 +79,7 @@ def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")
     Put one line into the shell's start-up file: eval "$(rayio completion bash)" into ~/.bashrc, the same with zsh into
     ~/.zshrc, and rayio completion fish | source into ~/.config/fish/config.fish.
 
-    Example:  eval "$(rayio completion bash)"
+    Example:  rayio completion bash > rayio.bash
     """
     print(_SCRIPTS[shell], end="")
 

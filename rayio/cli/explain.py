@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rayio.cli.arguments import RunPath
+from rayio.cli.fitting import columns, fit
 from rayio.cli.output import alone
 from rayio.cli.terminal import Terminal
 
@@ -28,7 +29,10 @@ def explain(
 
     with alone(as_json):
         found = explained(path, simulate=simulate, reporter=Terminal())
-    print(json.dumps(found, indent=2, allow_nan=False) if as_json else text(found), end="\n" if as_json else "")
+    print(
+        json.dumps(found, indent=2, allow_nan=False) if as_json else fit(text(found), columns()),
+        end="\n" if as_json else "",
+    )
 
 
 def add_to(app: typer.Typer) -> None:

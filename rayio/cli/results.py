@@ -14,6 +14,7 @@ import typer
 
 from rayio.cli.arguments import AsJson, RunPath, RunPaths
 from rayio.cli.files import local_file
+from rayio.cli.fitting import columns, fit, shown
 from rayio.cli.output import alone, print_json
 from rayio.errors import QueryError, ScenarioError
 from rayio.results.answers import Ran
@@ -44,7 +45,7 @@ def compare(
     if twice := next((path for number, path in enumerate(paths) if places[number] in places[:number]), None):
         raise typer.BadParameter(f"{twice} is given twice; a run is no repeat of itself")
     comparison = comparing.compare([_compared(path) for path in paths])
-    print(json.dumps(comparison, indent=2) if as_json else comparing.text(comparison))
+    print(json.dumps(comparison, indent=2) if as_json else fit(comparing.text(comparison), columns()))
 
 
 def _compared(path: str) -> Compared:
@@ -124,20 +125,31 @@ def _print_table(table: pa.Table) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    shown = Table()
-    for name, kind in zip(table.column_names, table.schema.types, strict=True):
-        is_number = str(kind).startswith(("int", "uint", "float", "double", "decimal", "half"))
-        shown.add_column(name, justify="right" if is_number else "left", overflow="fold")
-    for row in _rows(table.slice(0, SHOWN_ROWS)):
-        shown.add_row(
-            *("" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value) for value in row)
-        )
+    names, width = table.column_names, columns()
+    cells = [[_cell(value) for value in row] for row in _rows(table.slice(0, SHOWN_ROWS))]
+    widths = [
+        max([len(name), *(len(line) for row in cells for line in row[place].split("\n"))])
+        for place, name in enumerate(names)
+    ]
+    chosen = shown(widths, width)
+    told = Table()
+    for place, wide in chosen:
+        is_number = str(table.schema.types[place]).startswith(("int", "uint", "float", "double", "decimal", "half"))
+        told.add_column(names[place], justify="right" if is_number else "left", overflow="fold", width=wide)
+    for row in cells:
+        told.add_row(*(row[place] for place, _ in chosen))
     console = Console(markup=False, highlight=False, emoji=False)
-    if not sys.stdout.isatty():
-        console.width = 200
-    console.print(shown)
+    console.width = sum(wide + 3 for _, wide in chosen) + 1
+    console.print(told)
     if (left := len(table) - SHOWN_ROWS) > 0:
         print(f"and {left} more rows; --csv and --json print all")
+    if others := [name for place, name in enumerate(names) if place >= len(chosen)]:
+        more = f"{len(others)} more columns: {', '.join(others)}; --csv and --json print all, a wider terminal more"
+        print(fit(more, width))
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else f"{value:.9g}" if isinstance(value, float) else str(value)
 
 
 def dlio_results(
@@ -161,7 +173,7 @@ def dlio_results(
     if as_json:
         print_json(Ran(directory=made.address, result=made.result))
     else:
-        print(made.summary())
+        print(fit(made.summary(), columns()))
 
 
 def add_to(app: typer.Typer) -> None:

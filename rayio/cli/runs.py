@@ -10,6 +10,7 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import AsJson, Overrides, Root, RunPath, Source
 from rayio.cli.export import Grpc, Otlp, collector
+from rayio.cli.fitting import columns, fit
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
 from rayio.results.answers import Generated, Ran, Repeated, RepeatedMetric
@@ -100,7 +101,7 @@ def run(
                 )
             )
             if not as_json:
-                print(runs[-1].summary(), end="\n\n" if repeat > 1 else "\n", flush=True)
+                print(fit(runs[-1].summary(), columns()), end="\n\n" if repeat > 1 else "\n", flush=True)
             pages.append(attempt(runs[-1].directory, Terminal()))
     spreads = repeats([done.result for done in runs]) if repeat > 1 else []
     if as_json:
@@ -111,7 +112,7 @@ def run(
             else Repeated(runs=tuple(told), metrics=tuple(RepeatedMetric(**row) for row in spreads))
         )
     elif repeat > 1:
-        print("\n".join(repeats_text(spreads)))
+        print(fit("\n".join(repeats_text(spreads)), columns()))
     for done in runs:
         _judge(done)
 
@@ -149,7 +150,7 @@ def simulate(
     if as_json:
         print_json(_ran(done))
     else:
-        print(done.summary())
+        print(fit(done.summary(), columns()))
     _judge(done)
 
 
@@ -206,7 +207,7 @@ def report(
         raise typer.BadParameter(f"--window {error}") from None
     done = session.Run.open(path)
     if not as_json and done.directory.result is not None:
-        print(done.summary())
+        print(fit(done.summary(), columns()))
         if (why := done.result.error) is not None:
             print(f"\n  the run ended with exit code {done.exit_code}: {why}")
         sys.stdout.flush()
