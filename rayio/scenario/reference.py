@@ -162,10 +162,6 @@ def _name(part: Schema) -> str:
     return f"{{{inner[0]}: …}}" if len(inner) == 1 else "{…}"
 
 
-def _kind(part: Schema) -> Any:
-    return part["properties"]["kind"]["const"]
-
-
 def _about(kind: Schema) -> str:
     return _prose(_described(kind["properties"]["kind"]))
 
