@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import threading
 from collections import Counter, defaultdict
@@ -240,6 +241,9 @@ def test_the_viewer_serves_the_ui_and_the_trace_to_this_machine_alone(ui: tuple[
     root, _, trace = ui[0].partition("/#!/?url=")
     with urlopen(root) as page:
         assert b"Perfetto UI" in page.read()
+        policy = page.headers["Content-Security-Policy"]
+    assert not re.search(r"https?:|wss?:|\*", policy), "it may ask this server, and nobody else"
+    assert "connect-src 'self'" in policy
     with urlopen(trace) as file:
         assert len(Read(gzip.decompress(file.read())).slices) == len(ui[1])
     with pytest.raises(OSError, match="403"):
