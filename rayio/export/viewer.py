@@ -14,7 +14,7 @@ from rayio.errors import ExportError
 _TRACE = "/rayio.pftrace.gz"
 
 
-#: What a browser lets the UI ask: this server alone. By itself it looks for fonts and statistics at its makers', and for
+#: What a browser lets the UI ask: this server alone. By itself it looks for fonts and statistics at its makers, and for
 #: an engine on this machine that is none of ours.
 POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob: data:; connect-src 'self' blob: data:; "
