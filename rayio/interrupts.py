@@ -1,34 +1,157 @@
-"""What ends a command from outside."""
+"""What ends a command from outside: signals, raised as KeyboardInterrupt, held back where they would cost results."""
 
 from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Iterator
-from typing import NoReturn
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, NoReturn, Self
 
 #: Exit code of a command that was interrupted.
 INTERRUPTED = 130
+#: Signals that ask a process to end: Ctrl-C, a batch system's or a pod's end, a terminal that was closed.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def interruptible() -> None:
-    """Have SIGTERM (``ray job stop``, a pod's end) end a command as Ctrl-C does."""
+    """Have SIGTERM (``ray job stop``, a pod's end) and SIGHUP end a command as Ctrl-C does; ``nohup`` is respected."""
 
     def interrupt(number: int, frame: object) -> NoReturn:
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, interrupt)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, interrupt)
+
+
+class Interrupts:
+    """Signals to this process while a run is under way: the first is raised, those after it wait.
+
+    From :meth:`hold` on, when the last step is over, all of them wait: nothing is left to stop, and what is written
+    then is what the run was for. When the block ends, one that waited is sent again, unless the run was interrupted
+    before. In a thread that is not the main one nothing changes, for signals never come there.
+    """
+
+    def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
+        self._say = say
+        #: Who handled each signal before.
+        self._before: dict[int, Any] = {}
+        #: The signal that was raised.
+        self._raised: int | None = None
+        self._is_held = False
+        #: Signals that came when they were held, and one that came where a block may not be interrupted.
+        self._waiting: list[int] = []
+        self._postponed: int | None = None
+        self._depth = 0
+        self._cancel: Callable[[], object] | None = None
+
+    def __enter__(self) -> Self:
+        """Take the signals over, those that are not ignored."""
+        global _current
+        if _current is None and threading.current_thread() is threading.main_thread():
+            _current = self
+            for number in SIGNALS:
+                if (before := signal.getsignal(number)) not in (signal.SIG_IGN, None):
+                    self._before[number] = before
+                    signal.signal(number, self._caught)
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
+        """Give the signals back, and send again what waited."""
+        global _current
+        if _current is not self:
+            return
+        self.hold()
+        for number, before in self._before.items():
+            signal.signal(number, before)
+        _current = None
+        if self._raised is not None and self._before[self._raised] is signal.SIG_DFL:
+            signal.raise_signal(self._raised)  # it would have ended the process, and now it may
+        elif self._raised is None and kind is None and self._waiting:
+            signal.raise_signal(self._waiting[0])
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a signal waits to be raised."""
+        return bool(self._waiting) and self._raised is None
+
+    def hold(self) -> None:
+        """Have signals wait from now on."""
+        self._is_held = True
+        if self._postponed is not None:
+            self._waiting.append(self._postponed)
+            self._postponed = None
+
+    def _caught(self, number: int, frame: FrameType | None) -> None:
+        if self._is_held:
+            self._waiting.append(number)
+            if len(self._waiting) == 1:
+                with contextlib.suppress(RuntimeError):  # in the middle of another line
+                    self._say("ending: what was recorded is written first")
+        elif self._depth:
+            self._postponed = number
+        else:
+            self._raise(number, frame)
+
+    def _raise(self, number: int, frame: FrameType | None) -> None:
+        """Raise what the signal's own handler does; where that does nothing, the run goes on."""
+        self._is_held, self._raised = True, number
+        try:
+            if callable(before := self._before[number]):
+                before(number, frame)
+                self._is_held, self._raised = False, None
+                return
+            raise KeyboardInterrupt
+        except KeyboardInterrupt:
+            if self._cancel is None:
+                raise
+            self._cancel()
+
+
+#: Those of the run that is under way in this process.
+_current: Interrupts | None = None
+
+
+def hold() -> None:
+    """Have signals wait until the run that is under way has written its results, if there is one."""
+    if _current is not None:
+        _current.hold()
 
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Let a Ctrl-C be without effect, where signals can be had."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:  # not the main thread
+    """Have a signal wait until this block is left: it does what must be done whole or not at all, and is quick."""
+    here = _current
+    if here is None or threading.current_thread() is not threading.main_thread():
         yield
         return
+    here._depth += 1
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        here._depth -= 1
+        if not here._depth and here._postponed is not None and not here._is_held:
+            number, here._postponed = here._postponed, None
+            here._raise(number, None)
+
+
+@contextlib.contextmanager
+def softly(cancel: Callable[[], object]) -> Iterator[None]:
+    """Have a signal call ``cancel`` in place of being raised wherever this thread happens to be.
+
+    Raises:
+        KeyboardInterrupt: a signal came, and the block has ended.
+    """
+    here = _current
+    if here is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    here._cancel = cancel
+    try:
+        yield
+    finally:
+        here._cancel = None
+    if here._raised is not None:
+        raise KeyboardInterrupt

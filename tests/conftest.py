@@ -8,6 +8,7 @@ import os
 import tempfile
 import tomllib
 import warnings
+from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,23 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Print how many of the stories in tests/hostile ended as they should, by file."""
+    right: Counter[str] = Counter()
+    told: Counter[str] = Counter()
+    for outcome in ("passed", "failed"):
+        for report in terminalreporter.stats.get(outcome, []):
+            if report.when == "call" and "/hostile/" in report.nodeid:
+                name = Path(report.nodeid.split("::")[0]).stem.removeprefix("test_").replace("_", " ")
+                told[name] += 1
+                right[name] += outcome == "passed"
+    if told:
+        terminalreporter.section("hostile")
+        for name, number in sorted(told.items()):
+            terminalreporter.line(f"{name}: {right[name]} of {number}")
+        terminalreporter.line(f"in all {right.total()} of {told.total()} stories ended as they should")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _nobodys_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Give tests that ask for no HOME an empty one, so that nothing reaches the user's."""
@@ -111,6 +129,16 @@ def local_ray() -> Iterator[None]:
             )  # fmt: skip
         yield
         ray.shutdown()
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Iterator[Any]:
+    """A command to begin, with a HOME of its own; nothing of it is left when the story is over (tests/hostile)."""
+    from commands import Command
+
+    begun = Command(tmp_path)
+    yield begun
+    begun.end()
 
 
 @pytest.fixture

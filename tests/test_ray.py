@@ -24,6 +24,7 @@ from rayio.data.sampler import sample_digest
 from rayio.errors import ClusterError, DataError, RunError, StorageError
 from rayio.pipeline.planning import plan_of
 from rayio.place import Where, batch_id
+from rayio.predict.explain import explain
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session import Run, generate, run
@@ -61,7 +62,7 @@ def _pids() -> dict[str, int]:
     import ray
 
     named = [n for n in ray.util.list_named_actors(all_namespaces=True) if n["namespace"].startswith("rayio-")]
-    hosts = [n for n in named if n["name"].startswith(("reader", "queue", "rank", "checkpoint"))]
+    hosts = [n for n in named if n["name"].startswith(("reader", "queue", "rank", "checkpoint", "barrier"))]
     asked = [ray.get_actor(n["name"], namespace=n["namespace"]).ready.remote() for n in hosts]
     return {told["name"]: told["pid"] for told in ray.get(asked)}
 
@@ -188,7 +189,7 @@ def killed_run(tmp_path: Path, kind: str, **overrides: Any) -> tuple[Run, Killer
     return run(wanted, root=tmp_path, reporter=killer), killer
 
 
-@pytest.mark.parametrize("kind", ["reader-0-1", "queue-1"])
+@pytest.mark.parametrize("kind", ["reader-0-1", "queue-1", "barrier"])
 def test_a_killed_process_is_started_again_and_the_books_are_even(tmp_path: Path, kind: str) -> None:
     done, killer = killed_run(tmp_path, kind)
     assert killer.killed == kind
@@ -197,7 +198,12 @@ def test_a_killed_process_is_started_again_and_the_books_are_even(tmp_path: Path
         assert delivered(done, rank) == [batch_id(rank, e, s) for e in range(3) for s in range(12)]
     assert [r["actor"] for r in done.directory.info["restarts"]] == [kind]
     assert any(text.startswith(f"{kind} died and was started again") for text in killer.said)
-    assert "lost" in set(done.spans()["name"])
+    spans = done.spans()
+    assert spans[spans["name"] == "lost"]["role"].tolist() == [kind.split("-")[0]]
+    explained = explain(done.path, simulate=False)
+    assert any(note.startswith(f"{kind} died and was started again") for note in explained["notes"])
+    outage = next(row["seconds"] for row in explained["verdict"]["table"] if row["cause"] == "outage")
+    assert (outage > 0) == (kind == "barrier")
 
 
 @pytest.mark.parametrize("kind", ["reader-0-0..0-1", "queue-1"])

@@ -29,7 +29,7 @@ FULL = """
 name: full
 source: made up
 seed: 11
-cluster: {nodes: 2, ranks_per_node: 3, roles_per_actor: 4, placement: spread, start_deadline: 1 min}
+cluster: {nodes: 2, ranks_per_node: 3, roles_per_actor: 4, placement: spread, start_deadline: 60, stall_deadline: 300}
 dataset:
   path: model://x
   format: npz

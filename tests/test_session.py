@@ -17,6 +17,7 @@ import yaml
 import rayio
 from rayio.cli import _exit_code
 from rayio.cluster.connect import Connection, Node, in_flight_bytes, preflight
+from rayio.cluster.control import Control
 from rayio.errors import ClusterError, DataError, RunError, ScenarioError
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of
@@ -422,9 +423,13 @@ def test_a_collector_that_ray_kills_for_its_memory_is_one_line(monkeypatch: pyte
 
     group = ActorGroup.__new__(ActorGroup)
     group.handles = {"collector": MagicMock()}
-    for kind in (OutOfMemoryError, GetTimeoutError, RayActorError):
+    group.control = Control("127.0.0.1:0", "")
+    monkeypatch.setattr("ray.wait", MagicMock(return_value=([None], [])))
+    died = r"^the collector died \(killed, or out of memory\): spans can no longer"
+    silent = r"^the collector has not answered for 30 s \(stopped, or waiting for its storage\): spans can no longer"
+    for kind, told in ((OutOfMemoryError, died), (GetTimeoutError, silent), (RayActorError, died)):
         monkeypatch.setattr("ray.get", MagicMock(side_effect=kind("Task was killed\ndue to the node")))
-        with pytest.raises(RunError, match=r"^the collector died \(killed, or out of memory\): spans can no longer"):
+        with pytest.raises(RunError, match=told):
             group._progress()
 
 

@@ -137,6 +137,15 @@ def test_what_a_killed_reader_took_along_is_unrecorded() -> None:
     assert of_wait(attribute(trace.spans)) == {"read": 60, "unrecorded": 30, "handoff": 10}
 
 
+def test_what_a_step_waits_for_a_barrier_that_has_died_is_an_outage_and_no_overhead() -> None:
+    trace = Trace()
+    trace.rank(0, [("data_wait", 10), ("compute", 10), ("overshoot", 50), ("data_wait", 5), ("compute", 10)])
+    trace.recorder.add(trace.recorder.register("barrier", "", 0), "lost", 15, 55, 1, status="lost")
+    charged = attribute(trace.spans)
+    assert {name: ns for name, ns in of_step(charged, 0).items() if name not in STAGES} == {"outage": 35, "other": 15}
+    assert "outage" not in of_step(charged, 1)
+
+
 def test_a_late_wake_up_belongs_to_what_was_slept_and_a_gap_to_what_was_before_it() -> None:
     trace = story()
     work(trace, 0, ("read", 0, 20), ("decode", 25, 50), ("overshoot", 50, 53))

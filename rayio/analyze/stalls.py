@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import split_exactly
 from rayio.analyze.stages import STAGES, cut
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, timeline
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts, timeline
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -32,6 +32,7 @@ CAUSES: dict[str, str] = {
     "allreduce": "all ranks together, the all-reduce",
     **dict.fromkeys(_BLOCKING, "blocked by it, or by a rank that was"),
     "startup": "a rank that began later",
+    "outage": "the barrier had died, and was being started again",
     "other": "rayio's own overhead",
 }
 _CAUSE = {name: number for number, name in enumerate(CAUSES)}
@@ -66,12 +67,25 @@ def attribute(spans: pa.Table, *, payload: bool = False) -> Attribution:
     losses[:, : len(STAGES)] += waits
     for name in _BLOCKING:
         losses[:, _CAUSE[name]] += steps.parts[name]
-    losses[:, _CAUSE["other"]] += _other(steps)
+    other = _other(steps)
+    outage = np.minimum(_outage(spans, steps), other)
+    losses[:, _CAUSE["outage"]] += outage
+    losses[:, _CAUSE["other"]] += other - outage
     return Attribution(lives, steps, waits, losses, by_sync)
 
 
 def _other(steps: Steps) -> Ints:
     return steps.duration - sum(steps.parts.values())
+
+
+def _outage(spans: pa.Table, steps: Steps) -> Ints:
+    """How long each step waited, after its compute, for a barrier that was not there to answer."""
+    is_lost = (texts(spans, "name", ("lost",)) == 0) & (texts(spans, "role", ("barrier",)) == 0)
+    begins = integers(spans, "start_ns")[is_lost]
+    waited = np.zeros(steps.number, np.int64)
+    for begin, end in zip(begins, begins + integers(spans, "duration_ns")[is_lost], strict=True):
+        waited += np.maximum(np.minimum(steps.end, end) - np.maximum(steps.computed, begin), 0)
+    return waited
 
 
 def _charge_sync(steps: Steps, waits: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -247,6 +247,7 @@ def _what(verdict: Mapping[str, Any]) -> str:
         "checkpoint": "is lost to checkpoints, waiting for a rank that saves one included",
         "evaluation": "is lost to evaluations, waiting for a rank that still evaluates included",
         "start-up": "is waiting for ranks that began later",
+        "outage": "is waiting for the barrier, which had died and was being started again",
         "overhead": f"is {_other(verdict)}",
     }
     return f"{share} of step time {why.get(verdict['bound'], 'is lost to ' + verdict['bound'])}"

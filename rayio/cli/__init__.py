@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import os
@@ -16,6 +17,7 @@ import typer
 
 from rayio import __version__
 from rayio.cli import completion, explain, export, predictions, results, runs, scenarios, sweeps
+from rayio.deadline import is_anything_left
 from rayio.errors import RayioError
 from rayio.interrupts import INTERRUPTED, interruptible
 
@@ -73,7 +75,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     uneven, 130 interrupted.
     """
     interruptible()
-    sys.exit(_exit_code(arguments))
+    code = _exit_code(arguments)
+    if is_anything_left():  # the end of Python would wait for it
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:

@@ -17,21 +17,22 @@ from rayio.cluster.tasks import tell
 from rayio.cluster.turns import Turns
 from rayio.otel import children, hosts, provider
 from rayio.pipeline import roles
-from rayio.pipeline.barrier import Barrier as BarrierShell
 from rayio.pipeline.env import Shard
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec, Take
+from rayio.pipeline.standing import Standing
 from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
-from rayio.storage.model import Device
 from rayio.trace.clocks import Anchor, agree, tell_drift
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
 from rayio.trace.store import to_ipc
 
+#: The concurrency group of calls that are answered whatever a role is doing.
+WATCH = "watch"
 #: Seconds between two deliveries of an actor's spans to the collector.
 FLUSH_SECONDS = 0.7
 #: Work and bytes that one call to a reader may hold when a step is less than that.
@@ -136,6 +137,11 @@ class Host:
         context = ray.get_runtime_context()
         where = {"node": self.birth.node, "ray_node": context.get_node_id()}
         return {"name": self.birth.name, "pid": os.getpid(), **where}
+
+    @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
+    async def standing(self) -> list[Standing]:
+        """What the roles of this actor are doing at the moment; answered while they block."""
+        return self.wiring.standing()
 
     async def flush(self) -> int:
         """Send the last of what is recorded to the collector; give how many spans this process has sent in all."""
@@ -326,34 +332,3 @@ class CheckpointWriter(Host):
         self.wake()
         async with self._busy[number]:
             return await roles.write_shard(self._envs[number], shard, at)
-
-
-class BarrierActor:
-    """The barrier of all ranks."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.barrier = BarrierShell(WallKernel(), plan.parties, plan.meets)
-
-    async def ready(self) -> dict[str, Any]:
-        """Answer when the actor has started."""
-        return {"name": "barrier", "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
-
-    async def announce(self, arrivals: list[tuple[Where, int]]) -> int:
-        """Note the deadlines of ranks at one step; answer with the latest once every party has announced its own."""
-        latest = [self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline) for at, deadline in arrivals]
-        return max([int(await one) for one in latest])
-
-
-class StorageServer:
-    """One modelled device: the single arbiter of who is served when."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.device = Device(plan.device)
-
-    def ready(self) -> dict[str, Any]:
-        """Answer when the actor has started."""
-        return {"name": "storage", "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
-
-    def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """See ``rayio.storage.model.Device.reserve``."""
-        return self.device.reserve(arrival, num_requests, nbytes, alone)

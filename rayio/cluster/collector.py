@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from typing import Any
 
@@ -35,6 +36,18 @@ class Collector:
         self._recorded: dict[str, int] = {}
         self._recorded_by_the_dead = 0
         self._failure: RayioError | None = None
+        #: Whether a push is under way, and whether this process was asked to end.
+        self._is_busy = self._is_ending = False
+        signal.signal(signal.SIGTERM, self._end)
+
+    def _end(self, number: int, frame: object) -> None:
+        """Write what is held when all processes of a job are asked to end, and write at once from then on.
+
+        It does not end by itself: the driver asks for the rest, as long as Ray lives.
+        """
+        self._is_ending = True
+        if not self._is_busy:
+            self._parts.write()
 
     def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""
@@ -56,8 +69,17 @@ class Collector:
         """See ``rayio.trace.clocks.Timekeeper``."""
         self._clocks.drifted(boot_id, found)
 
-    def born(self, name: str, node: int, pid: int, now: int, restarted: bool) -> None:
-        """Note that an actor has started. After a restart, what it had not sent is a ``lost`` interval."""
+    def alive(self, name: str) -> None:
+        """Note that an actor that records no spans lives."""
+        self._heard[name] = self.now()
+
+    def born(self, name: str, node: int, pid: int, now: int | None, restarted: bool) -> None:
+        """Note that an actor has started, now or at a time of the run's clock.
+
+        After a restart, the time since it was last heard is a ``lost`` interval: what it had not sent is gone, and who
+        needed it waited.
+        """
+        now = self.now() if now is None else now
         if restarted:
             self._recorded_by_the_dead += self._recorded.pop(name, 0)
             since = self._heard.get(name, now)
@@ -77,10 +99,15 @@ class Collector:
         ends = pc.max(pc.add(table["start_ns"], table["duration_ns"])).as_py()
         self._heard[name] = max(self._heard.get(name, 0), ends or 0)
         self._sums.add(table)
+        self._is_busy = True
         try:
             self._parts.keep(table)
+            if self._is_ending:
+                self._parts.write()
         except RayioError as error:  # nobody waits for this call: the driver hears of it when it next asks
             self._failure = error
+        finally:
+            self._is_busy = False
 
     def progress(self) -> dict[str, Any]:
         """The sums so far, and the restarts.

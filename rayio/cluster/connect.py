@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
@@ -10,7 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,10 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rayio import __version__
+from rayio.cluster import token
+from rayio.cluster.control import LAST_SECONDS, Control
 from rayio.cluster.placement import ACTOR_BYTES, num_processes
+from rayio.deadline import within
 from rayio.errors import ClusterError
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
 from rayio.units import format_bytes
@@ -28,6 +32,10 @@ from rayio.units import format_bytes
 SPARE_BYTES = 256 << 20
 PROBE_SECONDS = 60
 KNOCK_SECONDS = 5.0
+#: Seconds that Ray gets to disconnect, and its processes then to end.
+SHUTDOWN_SECONDS, END_SECONDS = 30.0, 5.0
+#: Where Ray keeps the logs of the session that started last.
+LOGS = "/tmp/ray/session_latest/logs"
 #: What tells Ray the niceness of its workers.
 PRIORITY = "RAY_worker_niceness"
 
@@ -55,12 +63,51 @@ class Connection:
     driver_node: str
     #: Gives Ray's messages back to where they went before.
     restore_log: Callable[[], None] = lambda: None
+    control: Control = field(default_factory=lambda: Control("", ""))
+    #: Whether this process started it, so that it ends with this process.
+    is_local: bool = False
 
     def close(self) -> None:
-        """Disconnect if we connected, which stops a local Ray that we started; leave the caller's own Ray alone."""
+        """Disconnect if we connected, which stops a local Ray that we started; leave the caller's own Ray alone.
+
+        What does not end by itself within a deadline is ended by force.
+        """
         if self.is_ours:
-            ray.shutdown()
+            _shut_down(self.control.patience(SHUTDOWN_SECONDS), is_local=self.is_local)
         self.restore_log()
+
+
+def _shut_down(seconds: float, *, is_local: bool) -> None:
+    """Disconnect; of a local Ray, which is ours alone, leave no process behind, not even one that is stopped."""
+    begun = _processes() if is_local else []
+    try:
+        within(seconds, ray.shutdown)
+    except TimeoutError:
+        atexit.unregister(ray.shutdown)
+        _kill(begun)
+        return
+    except Exception as error:
+        logging.getLogger("ray").error("while shutting down: %s", error)
+    _, alive = psutil.wait_procs(begun, timeout=END_SECONDS)
+    _kill(alive)
+
+
+def _processes() -> list[psutil.Process]:
+    """Find the processes of the local Ray that this one started."""
+    node = getattr(ray._private.worker, "_global_node", None)
+    found: list[psutil.Process] = []
+    for infos in getattr(node, "all_processes", {}).values():
+        for info in infos:
+            with contextlib.suppress(psutil.Error):
+                process = psutil.Process(info.process.pid)
+                found += [process, *process.children(recursive=True)]
+    return found
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:  # psutil knows when another one has got a number
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def connect(address: str | None, log: Path) -> Connection:
@@ -81,27 +128,45 @@ def connect(address: str | None, log: Path) -> Connection:
     restore_log = _to_log(log)
     try:
         if not already:
-            _start(address)
-        return Connection(not already, _probe(), ray.get_runtime_context().get_node_id(), restore_log)
+            _start(address, log)
+        context = ray.get_runtime_context()
+        control = Control(context.gcs_address, _logs())
+        is_local = not already and address is None
+        return Connection(not already, _probe(), context.get_node_id(), restore_log, control, is_local)
     except BaseException:
         if not already:
-            ray.shutdown()
+            _shut_down(LAST_SECONDS, is_local=address is None)
         restore_log()
         raise
 
 
-def _start(address: str | None) -> None:
+def _logs() -> str:
+    """Where Ray keeps the logs of the session that this process is connected to, or is starting."""
+    node = getattr(ray._private.worker, "_global_node", None)
+    return str(node.get_logs_dir_path()) if node is not None else LOGS
+
+
+def _start(address: str | None, log: Path) -> None:
     """Connect to a cluster, or start a local one; whoever handled SIGTERM before does so afterwards."""
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    if address is None:
-        options |= {"include_dashboard": False, "num_cpus": os.cpu_count()}
+    said: list[str] = []
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        with _usual_priority():
-            ray.init(address=address or "local", **options)
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        where = "start a local Ray" if address is None else f"reach a Ray cluster at {address}"
-        raise ClusterError(f"cannot {where}: {_first_line(error)}") from None
+        if address is None:
+            with _usual_priority():
+                ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
+        else:
+            token.use()
+            with token.overheard(log) as said:
+                ray.init(address=address, **options)
+    except Exception as error:  # Ray raises what it happens to have
+        if address is not None:
+            refused = token.refusal(address, " ".join(said), error)
+            raise ClusterError(refused or f"cannot reach a Ray cluster at {address}: {_first_line(error)}") from None
+        raise ClusterError(
+            f"cannot start a local Ray: {_first_line(error)} - is the machine overloaded, or out of memory, disk or "
+            f"processes? wait and try again, or use --engine local; Ray's logs are in {_logs()}"
+        ) from None
     if handler is not None and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, handler)
 

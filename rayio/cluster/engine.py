@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 
 from rayio.cluster import connect
 from rayio.cluster.group import ActorGroup
-from rayio.interrupts import uninterrupted
 from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.standing import Vigil
 from rayio.pipeline.wiring import check_loader
 from rayio.trace.clocks import Anchor, drifts
 
@@ -50,7 +50,10 @@ class RayEngine:
         """See ``rayio.pipeline.engine.Engine``."""
         assert self._connection is not None
         site, say = self.site, self.site.reporter.say
-        group = self._group = ActorGroup(self.plan, self._connection, site.directory.address, site.root, site.run_id)
+        vigil = Vigil(self.plan.cluster.stall_deadline, say)
+        group = self._group = ActorGroup(
+            self.plan, self._connection, site.directory.address, site.root, site.run_id, vigil
+        )
         group.start(say)
         self.outcome.info |= {"actors": group.actors}
         began, told = time.monotonic(), 0
@@ -72,8 +75,7 @@ class RayEngine:
                 self._end(self._group)
         finally:
             if self._connection is not None:
-                with uninterrupted():  # a second Ctrl-C waits until Ray is down
-                    self._connection.close()
+                self._connection.close()
 
     def _end(self, group: ActorGroup) -> None:
         """End the actors, and keep what they left behind."""
@@ -85,6 +87,7 @@ class RayEngine:
                 outcome.tallies[tally.rank] = tally
             outcome.recorded = group.recorded
             outcome.notes += [*(_restarted(restart) for restart in group.restarts), *drifts(group.clocks)]
+            outcome.notes += group.vigil.notes
             same = {"boot_id": Anchor.new().boot_id, "offset_ns": 0, "error_ns": 0}
             clocks = {str(node): group.clocks.get(node, same) for node in range(self.plan.cluster.nodes)}
             outcome.info |= {"actors": group.actors, "restarts": group.restarts, "clocks": clocks}

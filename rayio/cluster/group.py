@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import ray
-from ray.exceptions import ActorUnavailableError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
@@ -17,10 +17,17 @@ from rayio.cluster.collector import Collector
 from rayio.cluster.connect import Connection
 from rayio.cluster.placement import ActorSpec, actors, bundles
 from rayio.cluster.remote import plain
-from rayio.errors import ClusterError, RunError
+from rayio.cluster.rounds import Rounds
+from rayio.cluster.servers import BarrierActor, StorageServer
+from rayio.deadline import within
+from rayio.errors import ClusterError, RayioError, RunError
+from rayio.interrupts import hold
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.standing import Vigil
 from rayio.trace.clocks import Anchor
+
+T = TypeVar("T")
 
 #: Called now and then with what has been done so far, for the live view.
 Watch = Callable[[dict[str, Any]], None]
@@ -28,24 +35,32 @@ Watch = Callable[[dict[str, Any]], None]
 LOOK_SECONDS = 0.5
 #: Seconds that actors get to hand over their spans at the end.
 FLUSH_SECONDS = 10.0
-#: Seconds that the collector gets to write what it holds.
+#: Seconds that the collector gets to write what it holds, and to answer while the run goes.
 FINISH_SECONDS = 120.0
+COLLECTOR_SECONDS = 30.0
+#: Seconds that Ray gets to place the run beyond the deadline that it is told, to say why an actor died, and to end all.
+GRACE_SECONDS = 5.0
+WHY_SECONDS = 5.0
+KILL_SECONDS = 15.0
 
 CLASSES: dict[str, type] = {
     "reader": shells.Reader,
     "queue": shells.PrefetchQueue,
     "rank": shells.TrainerRank,
     "checkpoint_writer": shells.CheckpointWriter,
-    "storage": shells.StorageServer,
 }
 
 
 class ActorGroup:
     """The actors of one run, from their start to their end."""
 
-    def __init__(self, plan: Plan, connection: Connection, directory: str, root: str, run_id: str) -> None:
+    def __init__(
+        self, plan: Plan, connection: Connection, directory: str, root: str, run_id: str, vigil: Vigil
+    ) -> None:
         self.plan = plan
         self.connection = connection
+        self.control = connection.control
+        self.vigil = vigil
         self.root = root
         self.run_id = run_id
         self.anchor = Anchor.new()
@@ -71,23 +86,49 @@ class ActorGroup:
         """
         deadline = time.monotonic() + self.plan.cluster.start_deadline
         self._place(deadline)
+        self._from_ray(self._create_all, deadline)
+        self._await_ready(deadline, say)
+
+    def _create_all(self) -> None:
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
         self.handles["collector"] = self._actor(
             Collector, "collector", beside_driver, 0, self.directory, self.plan.stores, self.anchor
         )
         if self.plan.has_barrier:
+            birth = self._birth("barrier", 0, ())
             self.handles["barrier"] = self._actor(
-                shells.BarrierActor, "barrier", self._bundle(0), -1, self.plan, concurrency=shells.MAX_CONCURRENCY
+                BarrierActor, "barrier", self._bundle(0), -1, birth, concurrency=shells.MAX_CONCURRENCY
             )
         for spec in self.specs:
             self.handles[spec.name] = self._create(spec)
-        self._await_ready(deadline, say)
+
+    def _from_ray(self, call: Callable[[], T], deadline: float) -> T:
+        """Have Ray do something that its control process is needed for.
+
+        Raises:
+            ClusterError: it is gone, or says no.
+        """
+        try:
+            return within(max(1.0, deadline - time.monotonic()) + GRACE_SECONDS, call, look=self.control.look)
+        except RayioError:
+            raise
+        except Exception as error:  # Ray raises what it happens to have
+            what = "no answer" if isinstance(error, TimeoutError) else _first_line(error)
+            raise ClusterError(
+                f"Ray could not place the run: {what}; a node that was lost, or a Ray that is too busy? "
+                f"look at its logs in {self.control.logs}, and start the run again"
+            ) from None
 
     def _place(self, deadline: float) -> None:
         nodes = self.plan.cluster.nodes
         strategy = "STRICT_SPREAD" if nodes <= len(self.connection.nodes) else "PACK"
-        self.group = placement_group(bundles(self.plan), strategy=strategy, name=self.run_id)
-        if not self.group.wait(max(1.0, deadline - time.monotonic())):
+        seconds = max(1.0, deadline - time.monotonic())
+
+        def place() -> bool:
+            self.group = placement_group(bundles(self.plan), strategy=strategy, name=self.run_id)
+            return bool(self.group.wait(seconds))
+
+        if not self._from_ray(place, deadline):
             raise ClusterError(
                 f"no room for {nodes} bundles ({strategy}) on {len(self.connection.nodes)} Ray nodes within "
                 f"{self.plan.cluster.start_deadline:g} s; free some CPU or lower cluster.nodes"
@@ -108,17 +149,20 @@ class ActorGroup:
         }
         if concurrency is not None:
             options["max_concurrency"] = concurrency
-        remote: Any = ray.remote(cls)
+        # A role may block its own event loop; what asks for its standing has another.
+        remote: Any = ray.remote(concurrency_groups={shells.WATCH: 1})(cls) if concurrency else ray.remote(cls)
         return remote.options(**options).remote(*args)
 
-    def _create(self, spec: ActorSpec) -> Any:
-        where = self._bundle(spec.node)
-        if spec.kind == "storage":
-            return self._actor(shells.StorageServer, spec.name, where, -1, self.plan)
-        birth = shells.Birth(
-            name=spec.name, node=spec.node, members=spec.members, plan=self.plan, root=self.root, anchor=self.anchor,
+    def _birth(self, name: str, node: int, members: tuple[tuple[int, ...], ...]) -> shells.Birth:
+        return shells.Birth(
+            name=name, node=node, members=members, plan=self.plan, root=self.root, anchor=self.anchor,
             namespace=self.run_id,
         )  # fmt: skip
+
+    def _create(self, spec: ActorSpec) -> Any:
+        where, birth = self._bundle(spec.node), self._birth(spec.name, spec.node, spec.members)
+        if spec.kind == "storage":
+            return self._actor(StorageServer, spec.name, where, -1, birth)
         retries = 0 if spec.kind == "rank" else -1
         return self._actor(CLASSES[spec.kind], spec.name, where, retries, birth, concurrency=shells.MAX_CONCURRENCY)
 
@@ -127,11 +171,12 @@ class ActorGroup:
         waiting, said = list(asked), time.monotonic()
         while waiting:
             ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
+            self.control.look()
             for reference in ready:
                 try:
                     self.actors.append(ray.get(reference))
                 except RayError as error:
-                    raise ClusterError(f"{asked[reference]} did not start: {_first_line(plain(error))}") from None
+                    raise ClusterError(self._not_started(asked[reference], error)) from None
             if waiting and time.monotonic() > deadline:
                 names = sorted(asked[reference] for reference in waiting)
                 shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
@@ -143,6 +188,15 @@ class ActorGroup:
                 said = time.monotonic()
                 say(f"{len(asked) - len(waiting)} of {len(asked)} actors have started")
 
+    def _not_started(self, name: str, error: RayError) -> str:
+        cause = plain(error)
+        if isinstance(cause, RayioError):
+            return f"{name} did not start: {cause}"
+        return (
+            f"{name} did not start: it was killed, or its node was lost, or out of memory or open files "
+            f"({_first_line(cause)}); Ray's logs are in {self.control.logs}"
+        )
+
     def live(self, watch: Watch) -> None:
         """Let every rank live its life to the end, looking in now and then.
 
@@ -151,6 +205,7 @@ class ActorGroup:
         """
         lives = {handle.run.remote(0): name for name, handle in self.handles.items() if name.startswith("rank-")}
         waiting = list(lives)
+        rounds = Rounds(self.plan, self.specs, self.handles, self.actors, self.anchor.here(), self.vigil)
         while waiting:
             done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
             for reference in done:
@@ -163,12 +218,22 @@ class ActorGroup:
                         f"{lives[reference]} died ({self._why(lives[reference], end)}); a rank is not restarted: "
                         "the run is over, what was recorded is in the run directory"
                     ) from None
+            if waiting:
+                self.control.look()
+                watch(self._progress())
+                rounds.look()
+        hold()  # nothing is left that could be stopped, nor fail
+        with contextlib.suppress(RayioError):
             watch(self._progress())
 
     def _why(self, name: str, error: RayError) -> str:
         """Say what an actor died of, as far as Ray knows: it takes a quarter of a minute to know of a lost node."""
         home = next((actor["ray_node"] for actor in self.actors if actor["name"] == name), None)
-        node = next((node for node in ray.nodes() if node["NodeID"] == home), None)
+        try:
+            nodes = within(WHY_SECONDS, ray.nodes, look=self.control.look)
+        except TimeoutError:
+            return "killed, or Ray's control process was"
+        node = next((node for node in nodes if node["NodeID"] == home), None)
         if node is not None and not node["Alive"]:
             return f"its Ray node on {node['NodeManagerHostname']} was lost"
         if node is not None and isinstance(error, ActorUnavailableError):
@@ -176,11 +241,21 @@ class ActorGroup:
         return "killed, or out of memory"
 
     def _progress(self) -> dict[str, Any]:
+        asked = self.handles["collector"].progress.remote()
+        ends = time.monotonic() + COLLECTOR_SECONDS
+        while not ray.wait([asked], timeout=1.0)[0] and time.monotonic() < ends:
+            self.control.look()
         try:
-            progress: dict[str, Any] = ray.get(self.handles["collector"].progress.remote(), timeout=30)
+            progress: dict[str, Any] = ray.get(asked, timeout=0)
         except RayTaskError as error:
             raise plain(error) from None
+        except GetTimeoutError:
+            raise RunError(
+                f"the collector has not answered for {COLLECTOR_SECONDS:g} s (stopped, or waiting for its storage): "
+                "spans can no longer be stored; start the run again"
+            ) from None
         except RayError:
+            self.control.look()
             raise RunError(
                 "the collector died (killed, or out of memory): spans can no longer be stored; start the run again"
             ) from None
@@ -190,6 +265,8 @@ class ActorGroup:
     def close(self) -> None:
         """Gather what is recorded, as far as actors still answer, then end every actor.
 
+        No call waits for ever: what does not answer is left to its end.
+
         Raises:
             StorageError: spans could not be written.
         """
@@ -198,12 +275,15 @@ class ActorGroup:
                 self._gather_tallies()
             self._flush()
         finally:
-            for handle in reversed(self.handles.values()):  # ranks first, so that nobody calls the dead
-                with contextlib.suppress(Exception):
-                    ray.kill(handle)
-            if self.group is not None:
-                with contextlib.suppress(Exception):
-                    remove_placement_group(self.group)
+            with contextlib.suppress(Exception):
+                within(self.control.patience(KILL_SECONDS), self._kill)
+
+    def _kill(self) -> None:
+        for handle in reversed(self.handles.values()):  # ranks first, so that nobody calls the dead
+            with contextlib.suppress(Exception):
+                ray.kill(handle)
+        if self.group is not None and not self.connection.is_local:  # a Ray of our own ends with all that is in it
+            remove_placement_group(self.group)
 
     def _gather_tallies(self) -> None:
         """Ask ranks that were cut short what they have consumed so far."""
@@ -213,8 +293,7 @@ class ActorGroup:
             for s in self.specs
             if s.kind == "rank" and s.name in self.handles and not known.issuperset(rank for (rank,) in s.members)
         ]
-        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=FLUSH_SECONDS) if asked else ([], [])
-        for reference in ready:
+        for reference in self.control.answers(asked, FLUSH_SECONDS):
             with contextlib.suppress(RayError):
                 self.tallies += ray.get(reference)
 
@@ -222,15 +301,17 @@ class ActorGroup:
         flushing = [
             self.handles[s.name].flush.remote() for s in self.specs if s.kind != "storage" and s.name in self.handles
         ]
-        ready, _ = ray.wait(flushing, num_returns=len(flushing), timeout=FLUSH_SECONDS) if flushing else ([], [])
         heard = 0
-        for reference in ready:
+        for reference in self.control.answers(flushing, FLUSH_SECONDS):
             with contextlib.suppress(RayError):
                 heard += ray.get(reference)
         if "collector" not in self.handles:
             return
         try:
-            finished = ray.get(self.handles["collector"].finish.remote(), timeout=FINISH_SECONDS)
+            ending = self.handles["collector"].finish.remote()
+            if not self.control.answers([ending], FINISH_SECONDS):
+                raise RunError("the collector could not write all spans: it did not answer any more")
+            finished = ray.get(ending)
             self.recorded = max(heard, finished["recorded"])
             self.clocks = finished["clocks"]
             self._remember(finished)

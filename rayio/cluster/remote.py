@@ -261,7 +261,12 @@ class RemoteArbiter:
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
+        #: What was last heard of the device's backlog (``Device.free_at``): all who use it remember it for the device.
+        self._free_at = 0
 
     async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
         """See ``rayio.storage.model.Device.reserve``."""
-        return int(await self.handle.reserve.remote(arrival, num_requests, nbytes, alone))
+        answer = await self.handle.reserve.remote(arrival, num_requests, nbytes, alone, self._free_at)
+        served, free_at = answer
+        self._free_at = max(self._free_at, int(free_at))
+        return int(served)

@@ -16,13 +16,13 @@ import threading
 import types
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
@@ -31,6 +31,8 @@ from rayio.errors import RayioError, RunError
 from rayio.loaders.reading import BatchReader, Parcel, Reading
 from rayio.pipeline.env import Env
 from rayio.pipeline.queue import Delivery
+from rayio.pipeline.standing import Standing
+from rayio.pipeline.threads import Threads
 from rayio.place import Where
 from rayio.trace.recorder import Recorder
 
@@ -146,7 +148,7 @@ class DataLoaderQueue:
         self._epoch: int | None = None
         self._iterator: Any = None
         self._processes: list[Any] = []
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"rayio-loader-{name}")
+        self._thread = Threads(1, f"rayio-loader-{name}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # more workers than processors are for the user to try
             self._batches = Batches(reading, settings.num_workers * settings.prefetch_factor)
@@ -203,6 +205,16 @@ class DataLoaderQueue:
         """Say whether taking a batch will not wait: not known where whichever is ready first comes first."""
         return self.settings.num_workers > 0 and self.settings.in_order and self._batches.is_done(at)
 
+    def standing(self) -> Iterator[Standing]:
+        """The batches that are with workers: PyTorch deals them out in turn."""
+        addresses, states = self._addresses, [_state(process.pid) for process in self._processes]
+        for step, handed_out in list(addresses.handed_out.items()):
+            if self.settings.num_workers and states:
+                worker = step % self.settings.num_workers
+                at, since = Where(addresses.rank, addresses.epoch, step), handed_out + self.reading.anchor
+                by = f"reader-{self.name}-{worker} ({states[worker]})"
+                yield Standing("queue", f"queue-{self.name}", "lease", at, since, since, by=by)
+
     def _writer(self, parcel: Parcel) -> int:
         """Number the role that read a batch: the rank, or a worker in its process."""
         if self.queue is None:
@@ -254,6 +266,15 @@ class DataLoaderQueue:
 
     def _end(self) -> None:
         self._iterator = self._loader = None
+
+
+def _state(pid: int) -> str:
+    """Say which process a worker is, and what the system says of it where that is not the usual."""
+    try:
+        state = psutil.Process(pid).status()
+    except psutil.Error:
+        return f"pid {pid}, gone"
+    return f"pid {pid}" + ("" if state in ("running", "sleeping") else f", {state}")
 
 
 def _as_it_is(parcel: Parcel) -> Parcel:

@@ -120,6 +120,7 @@ class TorchLoader(Kind):
             name = f"{rank}-eval" if evaluating else str(rank)
             made = DataLoaderQueue(reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone)
             wiring.closing.append(made.close)
+            wiring.watched.append(made.standing)
             return made
 
         training = make(plan.steps_of(rank), evaluating=False)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.registry import Registry
 from rayio.reporter import SILENT, Reporter
 from rayio.trace.store import RunDirectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Called about once a second while the roles live, with running sums over their spans (``rayio.trace.progress``), and
 #: the seconds since they began; None on a clock that jumps.
@@ -41,6 +44,8 @@ class Outcome:
     tallies: list[Tally]
     #: Spans that the roles recorded, as far as they could be asked.
     recorded: int = 0
+    #: Spans of this process that could not be stored.
+    unstored: pa.Table | None = None
     #: What run.json says of this engine's part.
     info: dict[str, Any] = field(default_factory=dict)
     #: What the result's notes say of it.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from rayio.errors import RayioError
 from rayio.otel.foreign import Here, during
 from rayio.pipeline.kernel import Kernel
 from rayio.pipeline.queue import Delivery
+from rayio.pipeline.standing import Standing
 from rayio.place import Where as Where
 from rayio.storage.base import Issued, Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples, sample_rows
@@ -60,14 +61,19 @@ class Env:
         "_writer",
         "barrier",
         "born",
+        "doing",
         "failure",
+        "file",
+        "heard",
         "is_capturing",
+        "is_watched",
         "kernel",
         "late_ns",
         "level",
         "name",
         "queue",
         "recorder",
+        "role",
         "storage",
         "writers",
     )
@@ -87,11 +93,13 @@ class Env:
         born: int | None = None,
         level: str = "batch",
         is_capturing: bool = False,
+        is_watched: bool = False,
     ) -> None:
         self.kernel = kernel
         self.recorder = narrowed(recorder, role, level)
         #: How finely this role's work is recorded (``rayio.trace.levels``).
         self.level = level
+        self.role = role
         self.name = f"{role}-{index}"
         self.storage = storage
         self.queue = queue
@@ -100,6 +108,12 @@ class Env:
         self.writers = writers or {}
         #: Whether spans of other libraries (``rayio.otel.provider``) have to be told what they belong to.
         self.is_capturing = is_capturing
+        #: Whether somebody may ask what this role is doing: nobody does where time does not pass by itself.
+        self.is_watched = is_watched
+        #: What it is doing: the span that this will be, since when, where, and until when, if that is known.
+        self.doing: tuple[str, int, Where, int | None] | None = None
+        #: The file that it opened last for that, and when.
+        self.file, self.heard = "", 0
         #: When this role's life began (ns): on Ray, when its actor did.
         self.born = kernel.now() if born is None else born
         #: How late this rank's steps end (ns): what a real engine's do by themselves.
@@ -129,6 +143,13 @@ class Env:
         rank, epoch, step, attempt = at
         add(self._writer, name, start, end, lane, rank, epoch, step, attempt, nbytes, requests, 0, link, status)
 
+    def standing(self) -> Iterator[Standing]:
+        """What this role is doing, if it is doing anything."""
+        if (doing := self.doing) is not None:
+            name, since, at, until = doing
+            file = self.file if name in ("read", "write") else ""
+            yield Standing(self.role, self.name, name, at, since, max(since, self.heard), until, file)
+
     @staticmethod
     def where(rank: int = -1, epoch: int = -1, step: int = -1, attempt: int = 0) -> Where:
         """Name a place in the run."""
@@ -142,7 +163,9 @@ class Env:
         """
         start = self.kernel.now()
         end = start + round(seconds * 1e9)
+        before, self.doing = self.doing, (name, start, at, end)
         await self.kernel.sleep_until(end if lane else end + self.late_ns)
+        self.doing = before
         self.span(name, start, end, at, lane=lane, nbytes=nbytes)
         if (woken := self.kernel.now()) > end:
             self.span("overshoot", end, woken, at, lane=lane)
@@ -151,7 +174,9 @@ class Env:
     async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
         """Really do something, in a thread of its own; the span has the bytes that ``function`` gives."""
         start = self.kernel.now()
+        before, self.doing = self.doing, (name, start, at, None)
         nbytes = await self.kernel.threaded(function)
+        self.doing = before
         self.span(name, start, self.kernel.now(), at, lane=lane, nbytes=nbytes)
 
     async def read(
@@ -171,7 +196,10 @@ class Env:
         """
         assert self.storage is not None
         start = self.kernel.now()
+        before, self.doing = self.doing, ("read", start, at, None)
         try:
+            if self.is_watched:
+                load = self._noting(load)
             if self.is_capturing:
                 load = during(Here(self._writer, at), load)
             served = await self.storage.read(requests, load)
@@ -179,6 +207,7 @@ class Env:
             self.span("read", start, self.kernel.now(), at, lane=lane, status="error")
             self._record_failed(error, at)
             raise
+        self.doing = before
         _, _, number, nbytes, _, issued, _, retried = served
         if retried is not None:
             self._record_retries(retried, at)
@@ -191,16 +220,31 @@ class Env:
                 self.recorder.add_many(Many(self._writer, at, rows, files, ("sample",), SPANS["sample"].lanes["rank"]))
         return served
 
+    def _noting(self, load: Callable[[Opener], T]) -> Callable[[Opener], T]:
+        """Have it noted which file is opened, for whoever asks."""
+        self.file = ""
+
+        def noted(opener: Opener) -> T:
+            def open_(name: str) -> BinaryIO:
+                self.file, self.heard = name, self.kernel.now()
+                return opener(name)
+
+            return load(open_)
+
+        return noted
+
     async def write(self, shard: Shard, at: Where) -> Served[None]:
         """Write one shard of a checkpoint to storage."""
         assert self.storage is not None
         start = self.kernel.now()
+        before, self.doing, self.file = self.doing, ("write", start, at, None), shard.path
         try:
             served = await self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
         except Exception as error:
             self.span("write", start, self.kernel.now(), at, status="error")
             self._record_failed(error, at)
             raise
+        self.doing = before
         if served.retried is not None:
             self._record_retries(served.retried, at)
         end = self.kernel.now()
@@ -225,7 +269,9 @@ class Env:
         """Wait for the next batch: the rank's ``data_wait``, linked to the batch it got."""
         assert self.queue is not None
         asked = self.kernel.now()
+        self.doing = (name, asked, at, None)
         delivery = await self.queue.get(at)
+        self.doing = None
         link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
         self.span(name, asked, self.kernel.now(), at, lane=lane, nbytes=delivery.nbytes, link=link)
         return delivery
@@ -241,8 +287,11 @@ class Env:
         if self.barrier is None:
             await self.sleep("compute", seconds, at)
             return
+        self.doing = ("compute", start, at, mine)
         end = max(await self.barrier.announce(at, mine), mine) + round(sync_seconds * 1e9)
+        self.doing = ("sync", mine, at, end)
         await self.kernel.sleep_until(end + self.late_ns)
+        self.doing = None
         self.span("compute", start, mine, at)
         if end > mine:
             self.span("sync", mine, end, at)
@@ -252,7 +301,9 @@ class Env:
     async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
         """Have every shard written, in parallel, and wait until all are durable: the rank's ``checkpoint``."""
         start = self.kernel.now()
+        self.doing = ("checkpoint", start, at, None)
         served = await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+        self.doing = None
         nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
 
@@ -288,7 +339,9 @@ class Env:
         """Wait until nothing is written behind any more: ``checkpoint_wait``."""
         if self._behind is not None:
             start = self.kernel.now()
+            before, self.doing = self.doing, ("checkpoint_wait", start, at, None)
             await self._behind
+            self.doing = before
             if (end := self.kernel.now()) > start:
                 self.span("checkpoint_wait", start, end, at, lane=1)
         self.raise_failure()

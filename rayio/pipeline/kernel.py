@@ -10,8 +10,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, cast
+
+from rayio.pipeline.threads import Threads
 
 T = TypeVar("T")
 
@@ -20,6 +21,8 @@ Work = Coroutine[Any, Any, T]
 
 #: asyncio wakes a sleeper up to a millisecond late; the last stretch before a deadline is slept exactly instead.
 EXACT_NS = 2_000_000
+#: Seconds that calls which are under way when all is over get to end.
+LEAVE_SECONDS = 2.0
 
 
 class Future(Protocol):
@@ -72,7 +75,7 @@ class WallKernel:
         self.anchor = time.time_ns() - time.perf_counter_ns() if anchor is None else anchor
         self.alone = alone
         self.threads = threads
-        self.pool = ThreadPoolExecutor(max_workers=max(1, threads), thread_name_prefix="rayio-io")
+        self.pool = Threads(max(1, threads), "rayio-io")
         #: Set when nobody waits for this kernel's threads any more: what they would wait for, they leave.
         self.ending = threading.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -129,6 +132,7 @@ class WallKernel:
         await asyncio.gather(*tasks, return_exceptions=True)
         self.ending.set()
         self.pool.shutdown(wait=False, cancel_futures=True)
+        self.pool.join(LEAVE_SECONDS)
 
 
 class BlockingKernel(WallKernel):

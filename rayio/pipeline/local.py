@@ -9,13 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rayio.interrupts import hold, softly
 from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.in_process import InProcess
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.recording import Recording, bounded, threads_note
-from rayio.pipeline.wiring import check_loader
+from rayio.pipeline.standing import Vigil, silence
+from rayio.pipeline.wiring import check_loader, files_of
+from rayio.reporter import SILENT
 from rayio.trace.recorder import Recorder
 
 
@@ -26,36 +29,57 @@ def run(
     tallies: list[Tally],
     watch: Callable[[], None] | None = None,
     run_id: str = "local",
-) -> None:
+    say: Callable[[str], None] = SILENT.say,
+) -> list[str]:
     """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from.
 
-    ``watch`` is called about once a second. The scenario's ``costs`` are not spent: this process has its own.
+    ``watch`` is called about once a second. The scenario's ``costs`` are not spent: this process has its own. What is
+    worth a line meanwhile goes to ``say``, and is returned.
+
+    Raises:
+        RunError: nothing was heard for too long.
     """
     from rayio.otel import children  # here, for a simulation has no other libraries
     from rayio.otel.provider import Target, capture
 
+    vigil = Vigil(plan.cluster.stall_deadline, say)
+
     async def main() -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        with softly(lambda: loop.call_soon_threadsafe(task.cancel)):
+            await live()
+            hold()
+
+    async def live() -> None:
         loader = plan.loader
         wanted = max(1, loader.num_workers) * plan.world_size * loader.io_depth + plan.num_writers
         kernel = WallKernel(threads=min(wanted, 4 * (os.cpu_count() or 1) + 32))
         provider = offspring = None
 
         async def watching() -> None:
+            looked = time.monotonic()
             while True:
-                await asyncio.sleep(1.0)
+                await asyncio.sleep(min(1.0, vigil.look_seconds))
                 if offspring is not None:
                     offspring.collect()
                 if watch is not None:
                     watch()
+                if (now := time.monotonic()) - looked >= vigil.look_seconds:
+                    looked = now
+                    vigil.hear(silence(process.wiring.standing(), kernel.now(), files=files_of(plan)))
 
         asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
-        kernel.spawn(watching(), "watch")
         if plan.trace.captures:
             writer = recorder.register("process", str(os.getpid()), 0)
             provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
             offspring = children.follow(provider, recorder, 0, kernel.anchor)
+        process = InProcess(plan, kernel, recorder, tallies, root)
+        roles = kernel.spawn(process.run(), "roles")
+        watcher = kernel.spawn(watching(), "watch")
         try:
-            await InProcess(plan, kernel, recorder, tallies, root).run()
+            await asyncio.wait((roles, watcher), return_when=asyncio.FIRST_COMPLETED)
+            (watcher if watcher.done() else roles).result()
         finally:
             if offspring is not None:
                 offspring.close()
@@ -63,7 +87,11 @@ def run(
                 provider.target = None
             await kernel.cancel()
 
-    asyncio.run(main())
+    try:
+        asyncio.run(main())
+    except asyncio.CancelledError:  # by a signal: nobody else cancels it
+        raise KeyboardInterrupt from None
+    return vigil.notes
 
 
 def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -95,7 +123,10 @@ class LocalEngine:
         def look() -> None:
             watch(recording.look(), time.monotonic() - began)
 
-        run(self.plan, recording.recorder, self.site.root, self.outcome.tallies, look, self.site.run_id)
+        self.outcome.notes += run(
+            self.plan, recording.recorder, self.site.root, self.outcome.tallies, look, self.site.run_id,
+            self.site.reporter.say,
+        )  # fmt: skip
 
     def close(self) -> None:
         """See ``rayio.pipeline.engine.Engine``."""

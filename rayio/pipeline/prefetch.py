@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from rayio.pipeline.env import Env
 from rayio.pipeline.kernel import Future
 from rayio.pipeline.queue import Delivery, Lease, QueueState, Take
+from rayio.pipeline.standing import Standing
+from rayio.place import Where
 
 #: Carries a lease to its worker and gives what was read, in the lease's order.
 Submit = Callable[[Lease], Awaitable[Sequence[Delivery]]]
@@ -27,6 +29,7 @@ class PrefetchQueue:
         "lease_steps",
         "state",
         "submit",
+        "under_way",
     )
 
     def __init__(self, env: Env, state: QueueState, submit: Submit) -> None:
@@ -43,6 +46,8 @@ class PrefetchQueue:
         self._patience_ends = 0
         self._sweeping = False
         self._bound_since: int | None = None
+        #: The leases that are with workers, and since when.
+        self.under_way: dict[Lease, int] = {}
         self._readers = [f"reader-{state.spec.rank}-{worker}" for worker in range(state.spec.num_workers)]
 
     async def take(self, take: Take, patience_ns: int | None = None) -> list[Delivery]:
@@ -110,6 +115,7 @@ class PrefetchQueue:
 
     async def _carry_out(self, lease: Lease, granted: int) -> None:
         env = self.env
+        self.under_way[lease] = granted
         try:
             for delivery in await self.submit(lease):
                 self.state.batch_read(delivery)
@@ -119,7 +125,16 @@ class PrefetchQueue:
                 self._grant()
         except Exception as error:
             self._failure = (lease.attempt, error)
+        del self.under_way[lease]
         self._wake()
+
+    def standing(self) -> Iterator[Standing]:
+        """The leases that are with workers: a step each."""
+        for lease, granted in list(self.under_way.items()):
+            by, name = self._readers[lease.worker], self.env.name
+            for step in lease.steps:
+                at = Where(lease.rank, lease.epoch, step, lease.attempt)
+                yield Standing("queue", name, "lease", at, granted, granted, by=by)
 
     def _joined(self) -> list[Lease]:
         """Hand out leases of several steps; what only just fits the window is waited for, it would be single steps."""

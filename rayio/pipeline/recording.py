@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import psutil
 
+from rayio.errors import StorageError
+from rayio.interrupts import uninterrupted
 from rayio.pipeline.engine import Outcome, Site
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
 from rayio.trace.parts import Parts
@@ -29,21 +32,27 @@ class Recording:
 
     def look(self) -> Mapping[str, Any]:
         """Store what was recorded since the last look; give the sums so far."""
-        table = self.recorder.drain()
-        if table is not None:
-            self.progress.add(table)
-            self.parts.keep(table)
+        with uninterrupted():
+            table = self.recorder.drain()
+            if table is not None:
+                self.progress.add(table)
+                with suppress(StorageError):  # what cannot be written now is held, and written or told of at the end
+                    self.parts.keep(table)
         return self.progress.snapshot()
 
     def close(self) -> None:
         """Store the rest.
 
         Raises:
-            StorageError: it could not be written.
+            StorageError: it could not be written; ``outcome.unstored`` has it.
         """
-        self.parts.keep(self.recorder.drain())
         self.outcome.recorded = self.recorder.recorded
-        self.parts.write(is_last=True)
+        try:
+            self.parts.keep(self.recorder.drain())
+            self.parts.write(is_last=True)
+        except StorageError:
+            self.outcome.unstored = self.parts.held()
+            raise
 
 
 def bounded(plan: Plan) -> Plan:

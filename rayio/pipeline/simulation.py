@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from rayio.interrupts import hold, softly
 from rayio.kinds import LOADERS
 from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.in_process import InProcess
@@ -25,7 +26,9 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     """
     kernel = VirtualKernel(watch)
     recorder.pid = 0
-    kernel.run(InProcess(plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED]).run())
+    with softly(kernel.cancel):
+        kernel.run(InProcess(plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED]).run())
+        hold()
 
 
 class VirtualEngine:

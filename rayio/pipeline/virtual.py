@@ -99,6 +99,7 @@ class VirtualKernel:
         #: Called about once a second of wall time, between two events.
         self.watch = watch
         self.watch_seconds = 1.0
+        self._is_cancelled = False
         self.ready: deque[VirtualTask] = deque()
         #: Times at which somebody wakes, as a heap; and who does: one task, or several in the order of their asking.
         #: Whole ranks of sleepers wake together (after a barrier): they share a time, and the heap stays small.
@@ -155,10 +156,15 @@ class VirtualKernel:
         """Run ``function`` in no time."""
         return function()
 
+    def cancel(self) -> None:
+        """Have :meth:`run` raise KeyboardInterrupt between two events, soon."""
+        self._is_cancelled = True
+
     def run(self, main: Work[T]) -> T:
         """Run ``main`` to its end and return its result; whatever else is under way then is dropped.
 
         Raises:
+            KeyboardInterrupt: :meth:`cancel` was called.
             DeadlockError: everybody waits and no timer is set.
         """
         collecting = gc.isenabled()
@@ -203,9 +209,12 @@ class VirtualKernel:
             else:
                 raise DeadlockError(self._who_waits())
             events += 1
-            if events & 0xFFF == 0 and self.watch is not None and time.monotonic() - watched > self.watch_seconds:
-                self.watch()
-                watched = time.monotonic()
+            if events & 0xFFF == 0:
+                if self._is_cancelled:
+                    raise KeyboardInterrupt
+                if self.watch is not None and time.monotonic() - watched > self.watch_seconds:
+                    self.watch()
+                    watched = time.monotonic()
             try:
                 asked: Any = task.work.send(None)
             except StopIteration as stop:

@@ -6,7 +6,7 @@ practice once. An engine with processes of its own makes one ``Wiring`` in each 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +20,7 @@ from rayio.pipeline.loading import Loading
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue, Submit
 from rayio.pipeline.queue import Delivery, QueueSpec, QueueState
+from rayio.pipeline.standing import Standing
 from rayio.place import Where
 from rayio.storage.base import Storage
 from rayio.storage.model import Arbiter, Latencies, ModelStorage
@@ -84,6 +85,11 @@ def loader_of(plan: Plan) -> LoaderKind:
     return kind
 
 
+def files_of(plan: Plan) -> Callable[[Where], Sequence[str]]:
+    """Say which files a step is read from, by their names in the dataset; none where storage is a model."""
+    return lambda at: () if plan.modelled else plan.loading().of(at).samples().files
+
+
 class InlineQueue:
     """No queue: with ``num_workers: 0`` the rank reads its own batches, inside its wait for them."""
 
@@ -127,6 +133,8 @@ class Wiring:
         self.loader: LoaderKind = loader or loader_of(plan)
         #: What ends what loaders have started; called once the roles are over.
         self.closing: list[Callable[[], Awaitable[None]]] = []
+        #: What says what roles are doing, and what loaders have them do.
+        self.watched: list[Callable[[], Iterable[Standing]]] = []
         self._modelled: dict[int, ModelStorage] = {}
         self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks)
 
@@ -149,7 +157,9 @@ class Wiring:
         def step_bytes(epoch: int, step: int) -> int:
             return samplers.of(epoch).step_bytes(epoch, rank, step)
 
-        return PrefetchQueue(self.queue_env(rank, evaluating=evaluating), QueueState(spec, step_bytes), submit)
+        queue = PrefetchQueue(self.queue_env(rank, evaluating=evaluating), QueueState(spec, step_bytes), submit)
+        self.watched.append(queue.standing)
+        return queue
 
     def queue_env(self, rank: int, *, evaluating: bool) -> Env:
         """Make the world of a rank's prefetch queue."""
@@ -181,6 +191,10 @@ class Wiring:
         env.storage = self.datasets(node)
         return env
 
+    def standing(self) -> list[Standing]:
+        """What the roles of this process are doing at the moment."""
+        return [one for standing in self.watched for one in standing()]
+
     async def close(self) -> None:
         """End what loaders have started in this process."""
         closing, self.closing = self.closing, []
@@ -211,7 +225,7 @@ class Wiring:
         return self._modelled[device]
 
     def _env(self, role: str, index: str, node: int) -> Env:
-        return Env(
+        env = Env(
             self.kernel,
             self.recorder,
             role=role,
@@ -220,4 +234,8 @@ class Wiring:
             born=self.born,
             level=self.plan.trace.level,
             is_capturing=not self.plan.modelled,
+            is_watched=isinstance(self.kernel, WallKernel),
         )
+        if env.is_watched:
+            self.watched.append(env.standing)
+        return env

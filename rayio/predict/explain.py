@@ -17,6 +17,7 @@ from rayio.predict.counterfactual import counterfactuals, prediction, ready
 from rayio.reporter import SILENT, Reporter
 from rayio.results.run_result import RunResult
 from rayio.scenario import derive
+from rayio.scenario.fields import show
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import UNREADABLE, plain
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Ranks that are told one by one, those that others waited for most.
 WORST = 8
+#: Actors that died and are named.
+MOST_DEATHS = 8
 
 
 def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SILENT) -> dict[str, Any]:
@@ -149,12 +152,20 @@ def scenario_of(directory: RunDirectory) -> Scenario:
 
 
 def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
-    """Say how the run ended, and what of its spans is missing."""
+    """Say how the run ended, who died meanwhile, and what of its spans is missing."""
     said = []
     if result is None:
         said.append("the run has no result: it broke off, or is still under way; explained is what was recorded")
     elif result.error:
         said.append(f"the run ended with exit code {result.exit_code}: {result.error}")
+    told = directory.info.get("restarts")
+    restarts = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    said += [
+        f"{show(one.get('actor'))} died and was started again: whoever needed it waited meanwhile"
+        for one in restarts[:MOST_DEATHS]
+    ]
+    if len(restarts) > MOST_DEATHS:
+        said.append(f"{len(restarts) - MOST_DEATHS} more were started again: see run.json")
     if lost := directory.lost_files:
         said.append(f"span files that cannot be read: {', '.join(lost)}; their spans are missing here")
     return said

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rayio.place import MAX_RANKS
 from rayio.scenario.fields import Section, choice, quantity, whole
-from rayio.units import SECONDS
+from rayio.units import SECONDS, format_seconds
+
+#: Bounds of ``stall_deadline``, in seconds: silences are looked for a few times within it.
+MIN_STALL_SECONDS, MAX_STALL_SECONDS = 1.0, 720 * 3600.0
 
 
 class Cluster(Section):
@@ -30,6 +34,16 @@ class Cluster(Section):
     start_deadline: Annotated[float, quantity(SECONDS, positive=True)] = Field(
         120.0, description="Time within which every actor must have started."
     )
+    stall_deadline: Annotated[float, quantity(SECONDS, positive=True, maximum=MAX_STALL_SECONDS)] = Field(
+        600.0,
+        description="Time for which a rank may wait without a sign of whom it waits for; then the run ends, and says "
+        "who waits for whom. From 1 s to 720 h.",
+    )
+
+    def contradictions(self) -> Iterator[str]:
+        """A deadline too short to look for silences within it."""
+        if self.stall_deadline < MIN_STALL_SECONDS:
+            yield f"cluster.stall_deadline={format_seconds(self.stall_deadline)}: must be at least 1 s"
 
     @property
     def world_size(self) -> int:

@@ -6,6 +6,7 @@ import os
 import platform
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,8 @@ from rayio import __version__, storage
 from rayio.analyze.access import retried
 from rayio.analyze.metrics import RunShape
 from rayio.analyze.progress_line import line
-from rayio.errors import RayioError
+from rayio.errors import RayioError, StorageError
+from rayio.interrupts import Interrupts, hold
 from rayio.pipeline.engine import Site, engine_named
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import plan_of
@@ -31,6 +33,7 @@ from rayio.session.folders import refuse_overlaps
 from rayio.session.result import Run
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
+from rayio.trace.files import together
 from rayio.trace.store import LOG, RunDirectory
 
 if TYPE_CHECKING:
@@ -159,18 +162,26 @@ class _Session:
         }
 
     def run(self) -> Run:
-        """Run, collect, measure; whatever happens after the roles have started is in the run directory."""
-        try:
-            self.directory.write_scenario(to_yaml(self.scenario))
-            self._prepare()
-        except BaseException:
-            self.engine.close()
-            self.directory.remove()  # nothing stays of a run that never began
-            raise
-        error = _first_error(self._live, self.engine.close, self._write_info)
-        self.reporter.done()
-        self.notes += self.engine.outcome.notes
-        return self._finish(self.engine.outcome.tallies, error)
+        """Run, collect, measure; whatever happens after the roles have started is in the run directory.
+
+        Signals end the roles, and wait then: until the results are written.
+        """
+        with Interrupts(self.reporter.say) as interrupts:
+            try:
+                self.directory.write_scenario(to_yaml(self.scenario))
+                self._prepare()
+            except BaseException:
+                interrupts.hold()
+                self.engine.close()
+                self.directory.remove()  # nothing stays of a run that never began
+                raise
+            error = _first_error(self._live, self.engine.close, self._write_info)
+            self.reporter.done()
+            self.notes += self.engine.outcome.notes
+            done = self._finish(self.engine.outcome.tallies, error)
+            if interrupts.has_waiting:
+                self.reporter.say(f"interrupted after the last step; the run is complete: {self.directory.address}")
+            return done
 
     def _prepare(self) -> None:
         """Have everything there that roles need."""
@@ -180,13 +191,18 @@ class _Session:
             prepare_files(self.scenario, self.base, self.reporter)
         self.info["max_bytes_in_flight"] = self.plan.max_bytes_in_flight
         self._write_info()
+        self.directory.reserve()
 
     def _live(self) -> None:
-        if self.live_export is not None:
-            self.live_export.start()
-        self.engine.run(self._show)
+        try:
+            if self.live_export is not None:
+                self.live_export.start()
+            self.engine.run(self._show)
+        finally:
+            hold()
 
     def _write_info(self) -> None:
+        self.directory.release()
         self.directory.write_info(self.info | self.engine.outcome.info)
 
     def _show(self, progress: Mapping[str, Any], seconds: float | None) -> None:
@@ -203,6 +219,10 @@ class _Session:
         result = replace(result, notes=(*self.notes, *result.notes, *unread))
         result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error)
         self.directory.write_result(result)
+        if (unstored := self.engine.outcome.unstored) is not None and result.trace is not None:
+            self.directory.write_what_fits(unstored)
+            with suppress(StorageError):
+                self.directory.write_result(replace(result, trace=replace(result.trace, stored=self.directory.stored)))
         self.directory.keep_log()
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
@@ -227,11 +247,15 @@ class _Session:
         except RayioError as error:
             self.notes.append(f"the spans are stored as they came, not compacted: {error}")
         stored, trace = self.directory.stored, self.scenario.trace
-        if self.engine.outcome.recorded != stored:
+        if self.engine.outcome.unstored is not None:
+            self.notes.append("not all spans could be stored; the numbers are of all that were recorded")
+        elif self.engine.outcome.recorded != stored:
             self.notes.append(
                 f"{self.engine.outcome.recorded} spans were recorded and {stored} are stored: the numbers may be wrong"
             )
         spans = self.directory.spans()
+        if self.engine.outcome.unstored is not None:
+            spans = together(spans, self.engine.outcome.unstored)
         if (told := retried(spans)) is not None:
             self.notes.append(told)
         if trace.level == "step":

@@ -64,6 +64,11 @@ class Device:
         self.free_at = 0
         self._rest = 0.0
 
+    def learn(self, free_at: int) -> None:
+        """Take over a backlog that this device told of before it was started again; an older one changes nothing."""
+        if free_at > self.free_at:
+            self.free_at, self._rest = free_at, 0.0
+
     def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
         """The time at which ``num_requests`` (or opens, see :meth:`DeviceSpec.calls`) of ``nbytes`` are served.
 

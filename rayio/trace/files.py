@@ -179,6 +179,13 @@ def ordered(table: pa.Table, by: Sequence[str]) -> pa.Table:
     return table.take(pc.sort_indices(pa.table(keys), [(name, "ascending") for name in by]))
 
 
+def together(*tables: pa.Table) -> pa.Table:
+    """Join tables of spans, sorted by start."""
+    import pyarrow as pa
+
+    return ordered(pa.concat_tables(tables), ["start_ns"])
+
+
 def _filled(name: str, number: int) -> pa.Array:
     import pyarrow as pa
 

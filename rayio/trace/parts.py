@@ -44,15 +44,21 @@ class Parts:
 
         Where that is all there ever was, it goes into a file as compaction makes them: it is written once, and not
         read again.
-        """
-        import pyarrow as pa
 
-        if self._tables:
-            table = pa.concat_tables(self._tables)
+        Raises:
+            StorageError: it could not be written, and is held still.
+        """
+        self._written_at = time.monotonic()
+        if (table := self.held()) is not None:
             if is_last and not self._files:
                 self.directory.write_compacted(table)
             else:
                 self.directory.write_spans(table, f"{self.stem}-{self._files:05d}")
             self._files += 1
             self._tables, self._held = [], 0
-        self._written_at = time.monotonic()
+
+    def held(self) -> pa.Table | None:
+        """What is kept and not written yet, or None."""
+        import pyarrow as pa
+
+        return pa.concat_tables(self._tables) if self._tables else None

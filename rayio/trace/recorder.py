@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.interrupts import uninterrupted
 from rayio.place import batch_id, batch_ids
 from rayio.trace.rows import Many, Wide, columns_of, table_of, wide_columns
 from rayio.trace.span import SPANS, STATUSES
@@ -157,21 +158,21 @@ class Recorder:
             self._statuses[status],
         )
         if len(packed) >= self._limit:
-            with self._lock:
+            with uninterrupted(), self._lock:
                 self._take()
 
     def add_many(self, many: Many) -> None:
         """Record the requests of one call to storage."""
         self._many.append(many)
         if len(self._many) & 0xFF == 0:
-            with self._lock:
+            with uninterrupted(), self._lock:
                 self._take()
 
     def add_wide(self, span: Wide) -> None:
         """Record one span with every column."""
         self._wide.append(span)
         if len(self._wide) >= self._rows:
-            with self._lock:
+            with uninterrupted(), self._lock:
                 self._take()
 
     #: The number of a batch, for ``link``.
@@ -194,7 +195,7 @@ class Recorder:
         """Every span added since the last drain, in order, or None when there is none."""
         import pyarrow as pa
 
-        with self._lock:
+        with uninterrupted(), self._lock:
             self._take()
             chunks, self._chunks = self._chunks, []
         return pa.concat_tables(chunks) if chunks else None

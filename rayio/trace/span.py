@@ -73,8 +73,8 @@ SPANS: dict[str, SpanName] = {
     "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
     "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),
     "lost": SpanName(
-        {"reader": 1, "queue": 1, "checkpoint_writer": 1},
-        "from the last span heard of a killed actor until it was started again: what it recorded in between is gone",
+        {"reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1},
+        "from when a killed actor was last heard until it was started again: what it recorded in between is gone",
     ),
     "sample": SpanName({"reader": 1, "rank": 1}, "level sample: one sample was read (see Env.read)"),
     "io.open": SpanName(_REQUESTING, "level io: a file was opened"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,9 @@ VERSION = 1
 
 #: Spans that compaction sorts and writes at a time: what it holds in memory, twice.
 COMPACT_ROWS = 1 << 21
+
+#: A file that keeps space for the result while a run goes, and how much.
+RESERVED, RESERVED_BYTES = ".reserved", 128 << 10
 
 #: Names in a run directory.
 INFO, RESULT, SCENARIO, SPANS, LOG = "run.json", "result.json", "scenario.yaml", "spans", "log.txt"
@@ -184,6 +188,26 @@ class RunDirectory:
             ValueError: a number is not finite; null is what says "not known".
         """
         self.write(RESULT, _json(result.as_json()))
+
+    def reserve(self) -> None:
+        """Keep the space that the result will take, where the run is on this machine: spans can fill a disk."""
+        if self._mirror is None:
+            with contextlib.suppress(OSError), self.store.local(RESERVED).open("wb") as file:
+                os.posix_fallocate(file.fileno(), 0, RESERVED_BYTES)
+
+    def release(self) -> None:
+        """Give the space for the result free."""
+        if self._mirror is None:
+            with contextlib.suppress(OSError):
+                self.store.local(RESERVED).unlink()
+
+    def write_what_fits(self, table: pa.Table, rows: int = 1 << 12) -> None:
+        """Store as many of some spans as there is space for, in one file or in several."""
+        for size in (len(table), rows):
+            with contextlib.suppress(StorageError):
+                for first in range(0, len(table), max(size, 1)):
+                    self.write_spans(table.slice(first, size), "part-00000")
+                return
 
     def write(self, name: str, content: bytes) -> None:
         """Put a file into the run directory, whole or not at all.

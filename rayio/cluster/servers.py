@@ -1,0 +1,73 @@
+"""The actors that serve all others and record no spans: the barrier, and the modelled storage devices."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import ray
+
+from rayio.cluster.actors import FLUSH_SECONDS, Birth
+from rayio.pipeline.barrier import Barrier
+from rayio.pipeline.kernel import WallKernel
+from rayio.place import Where
+from rayio.storage.model import Device
+
+
+class Server:
+    """Tells the collector of its birth, and regularly that it lives: nothing else would say since when it is dead."""
+
+    def __init__(self, birth: Birth) -> None:
+        self.birth = birth
+        self._collector = birth.find("collector")
+        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        self._collector.born.remote(birth.name, birth.node, os.getpid(), None, restarted)
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        while True:
+            time.sleep(FLUSH_SECONDS)
+            self._collector.alive.remote(self.birth.name)
+
+    def told(self) -> dict[str, Any]:
+        """What run.json says of it."""
+        return {"name": self.birth.name, "pid": os.getpid(), "ray_node": ray.get_runtime_context().get_node_id()}
+
+
+class BarrierActor(Server):
+    """The barrier of all ranks."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self.barrier = Barrier(WallKernel(), birth.plan.parties, birth.plan.meets)
+
+    async def ready(self) -> dict[str, Any]:
+        """Answer when the actor has started."""
+        return self.told()
+
+    async def announce(self, arrivals: list[tuple[Where, int]]) -> int:
+        """Note the deadlines of ranks at one step; answer with the latest once every party has announced its own."""
+        latest = [self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline) for at, deadline in arrivals]
+        return max([int(await one) for one in latest])
+
+
+class StorageServer(Server):
+    """One modelled device: the single arbiter of who is served when."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self.device = Device(birth.plan.device)
+
+    def ready(self) -> dict[str, Any]:
+        """Answer when the actor has started."""
+        return self.told()
+
+    def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int, free_at: int) -> tuple[int, int]:
+        """See ``rayio.storage.model.Device.reserve``; answer with the device's ``free_at`` too.
+
+        Whoever asks says what it was last told of that: a device that was started again knows its backlog from there.
+        """
+        self.device.learn(free_at)
+        return self.device.reserve(arrival, num_requests, nbytes, alone), self.device.free_at

@@ -1,0 +1,56 @@
+"""Calls that may never return: made in a thread of their own, and waited for so long and no longer."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Calls that nobody waits for any more and that are still under way. A process that has some cannot end in order: what
+#: it would wait for at its end may never come.
+left_behind: set[threading.Thread] = set()
+
+
+def is_anything_left() -> bool:
+    """Say whether a call that was given up is still under way."""
+    return any(thread.is_alive() for thread in left_behind)
+
+
+def within(seconds: float, call: Callable[[], T], *, look: Callable[[], None] = lambda: None, every: float = 0.5) -> T:
+    """Make a call and return what it returns, or raise what it raises.
+
+    ``look`` is called now and then meanwhile; what it raises ends the waiting.
+
+    >>> within(10, lambda: 6 * 7)
+    42
+
+    Raises:
+        TimeoutError: the call was not over within so many seconds; it goes on in its thread.
+    """
+    answers: queue.SimpleQueue[tuple[T | None, BaseException | None]] = queue.SimpleQueue()
+
+    def make() -> None:
+        try:
+            answers.put((call(), None))
+        except BaseException as error:
+            answers.put((None, error))
+
+    thread = threading.Thread(target=make, name="rayio-deadline", daemon=True)
+    ends = time.monotonic() + seconds
+    thread.start()
+    left_behind.add(thread)
+    while (left := ends - time.monotonic()) > 0:
+        try:
+            value, error = answers.get(timeout=min(every, left))
+        except queue.Empty:
+            look()
+            continue
+        left_behind.discard(thread)
+        if error is not None:
+            raise error
+        return value  # type: ignore[return-value]
+    raise TimeoutError

@@ -1,0 +1,99 @@
+"""Processes of a run on Ray that are killed: every kind of actor, the raylet, the control process."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+import pytest
+from commands import ON_RAY, Command
+
+pytestmark = pytest.mark.slow
+
+MODELLED = ("dataset.path=model://x", "storage.model=nvme")
+
+
+@pytest.mark.parametrize("role", ["reader", "queue", "checkpoint_writer", "barrier", "storage"])
+def test_who_can_be_replaced_is_and_is_named(command: Command, role: str) -> None:
+    command.begin(*ON_RAY, *(MODELLED if role == "storage" else ()))
+    command.until("actors are running")
+    time.sleep(2)
+    command.find(role).kill()
+    assert command.code() == 0, command.errors()
+    run = command.run(is_whole=True)
+    (restart,) = run.directory.info["restarts"]
+    assert restart["actor"].startswith(role)
+    assert 0 < restart["silent_seconds"] < 60
+    assert any(note.startswith(f"{restart['actor']} died and was started again") for note in run.result.notes)
+    spans = run.spans()
+    lost = spans[spans["name"] == "lost"]
+    assert lost["role"].tolist() == [role]
+    command.nothing_lives()
+
+
+@pytest.mark.parametrize(
+    ("role", "said"),
+    [
+        ("rank", "a rank is not restarted"),
+        ("collector", "the collector died"),
+        ("raylet", " died ("),
+        ("gcs", "control process (GCS)"),
+    ],
+)
+def test_who_cannot_be_replaced_ends_the_run_in_one_line(command: Command, role: str, said: str) -> None:
+    command.begin(*ON_RAY)
+    command.until("actors are running")
+    time.sleep(3)
+    command.find(role).kill()
+    assert command.code() == 2, command.errors()
+    assert said in command.last_line()
+    run = command.run()
+    assert run.exit_code == 2
+    command.nothing_lives()
+
+
+def test_a_control_process_that_is_killed_costs_no_span_that_was_recorded(command: Command) -> None:
+    command.begin(*ON_RAY)
+    command.until("actors are running")
+    time.sleep(3)
+    command.find("gcs").kill()
+    assert command.code() == 2
+    result = command.run().result
+    assert result["trace"]["stored"] == result["trace"]["recorded"] > 0
+    assert result["ledger"]["delivered_steps"] > 0
+
+
+@pytest.mark.parametrize("late", [0.0, 0.3])
+def test_a_control_process_that_is_killed_after_the_last_step_costs_nothing(command: Command, late: float) -> None:
+    command.begin(*ON_RAY, "train.epochs=2")
+    gcs = command.find("gcs")
+    command.until("actors are running")
+    command.until_there("r/spans/*")
+    time.sleep(late)
+    with_luck = command.is_over
+    if not with_luck:
+        gcs.kill()
+    assert command.code() == 0, command.errors()
+    command.run(is_whole=True)
+    command.nothing_lives()
+
+
+@pytest.mark.parametrize("role", ["gcs", "raylet"])
+def test_a_ray_that_dies_as_it_starts_is_one_line(command: Command, role: str) -> None:
+    command.begin(*ON_RAY)
+    command.find(role).kill()
+    assert command.code() == 2, command.errors()
+    assert "logs" in command.last_line()
+    assert not (command.home / "r").exists(), "nothing stays of a run that never began"
+    command.nothing_lives()
+
+
+def test_the_driver_that_is_killed_takes_its_processes_along(command: Command) -> None:
+    command.begin(*ON_RAY)
+    command.until("actors are running")
+    command.look()
+    command.process.kill()
+    assert command.code() == -9
+    actors = [one for one in command._seen if one.is_running() and "ray::" in " ".join(one.cmdline())]
+    _, alive = psutil.wait_procs(actors, timeout=90)
+    assert not alive

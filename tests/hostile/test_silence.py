@@ -1,0 +1,127 @@
+"""Alive but silent: processes that are stopped, pipes in a file's place. Every run ends and says who waits for whom."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from commands import ON_RAY, Command
+
+import rayio
+
+pytestmark = pytest.mark.slow
+
+MODELLED = ("dataset.path=model://x", "storage.model=nvme")
+SOON = "cluster.stall_deadline=6 s"
+
+
+@pytest.mark.parametrize("role", ["reader", "queue", "rank", "checkpoint_writer", "barrier", "storage"])
+def test_an_actor_that_is_stopped_ends_the_run_and_is_named(command: Command, role: str) -> None:
+    command.begin(*ON_RAY, SOON, *(MODELLED if role == "storage" else ()))
+    command.until("actors are running")
+    time.sleep(2)
+    command.find(role).suspend()
+    assert command.code() == 2, command.errors()
+    last = command.last_line()
+    assert "nothing was heard for" in last
+    assert role in last
+    assert "does not answer (" in last
+    run = command.run()
+    assert run.exit_code == 2
+    command.nothing_lives()
+
+
+def test_one_that_is_stopped_for_a_while_goes_on(command: Command) -> None:
+    command.begin(*ON_RAY)
+    command.until("actors are running")
+    time.sleep(2)
+    reader = command.find("reader")
+    reader.suspend()
+    time.sleep(8)
+    reader.resume()
+    assert command.code() == 0, command.errors()
+    command.run(is_whole=True)
+    command.nothing_lives()
+
+
+def test_a_silence_is_told_before_it_ends_the_run(command: Command) -> None:
+    command.begin(*ON_RAY)
+    command.until("actors are running")
+    time.sleep(2)
+    reader = command.find("reader")
+    reader.suspend()
+    command.until("nothing was heard for 3")
+    assert "reader-" in command.errors()
+    reader.resume()
+    command.until("it goes on, after a silence of")
+    assert command.code() == 0, command.errors()
+    assert any("nothing was heard" in note for note in command.run(is_whole=True).result.notes)
+
+
+def test_a_stopped_control_process_does_not_keep_the_command(command: Command) -> None:
+    command.begin(*ON_RAY)
+    command.until("actors are running")
+    time.sleep(2)
+    command.find("gcs").suspend()
+    command.send(signal.SIGTERM)
+    assert command.code() == 130
+    run = command.run()
+    assert run.result["ledger"]["delivered_steps"] > 0
+    command.nothing_lives()
+
+
+@pytest.mark.parametrize("form", ["npz", "hdf5", "tfrecord", "parquet"])
+@pytest.mark.parametrize("more", [["--engine", "local"], ["--engine", "local", "loader.kind=torch"], []])
+def test_a_pipe_in_a_files_place_is_one_line(command: Command, form: str, more: list[str]) -> None:
+    if "loader.kind=torch" in more:
+        pytest.importorskip("torch")
+    command.begin(*ON_RAY, f"dataset.format={form}", "train.epochs=200", SOON, *more)
+    command.until("actors are running" if not more else "generated")
+    command.until_there("data/**/000*")
+    time.sleep(2)
+    for file in (command.home / "data").rglob("0000000*.*"):
+        file.unlink()
+        os.mkfifo(file)
+    assert command.code() == 2, command.errors()
+    assert "0000" in command.last_line()
+    command.run()
+    command.nothing_lives()
+
+
+def test_a_loader_whose_worker_is_stopped_ends_the_run_with_the_story(home: Path) -> None:
+    pytest.importorskip("torch")
+    code = """
+import os, signal, threading, time
+import psutil, rayio
+from rayio.errors import RunError
+from rayio.reporter import Reporter
+
+class Stops(Reporter):
+    def live(self, text, share=None):
+        if not text.startswith("0/"):
+            for server in psutil.Process().children():
+                for worker in server.children():
+                    worker.suspend()
+
+try:
+    rayio.run("unet3d-small", {"dataset.num_files": 16, "dataset.sample_bytes": "10 kB", "train.epochs": 400,
+        "train.compute": "20 ms", "checkpoint": "none", "loader.kind": "torch", "cluster.stall_deadline": "20 s",
+        "loader.persistent_workers": True}, engine="local", out="r", reporter=Stops())
+except RunError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "nothing was heard for" in done.stdout
+    assert "(cluster.stall_deadline=20 s): rank-" in done.stdout
+    assert " waits for epoch " in done.stdout
+    assert ", stopped) has had since" in done.stdout
+    assert " reads from 0" in done.stdout
+    left = rayio.Run.open("r")
+    assert left.exit_code == 2
+    assert left.result["ledger"]["delivered_steps"] > 0

@@ -1,0 +1,192 @@
+"""Ctrl-C, SIGTERM and SIGHUP at any moment: what was run is never lost."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import rayio
+from rayio.interrupts import SIGNALS, interruptible, uninterrupted
+from rayio.reporter import Reporter
+from rayio.trace.recorder import Recorder
+from scenarios import scenario
+
+
+@pytest.fixture(autouse=True)
+def _as_a_command() -> Iterator[None]:
+    """Have signals end this process as they end a command, and give them back."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background has it ignored
+    interruptible()
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Signalled(Reporter):
+    """Gets signals once the roles are over."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self.numbers = numbers
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def done(self) -> None:
+        for number in self.numbers:
+            signal.raise_signal(number)
+
+
+@pytest.mark.parametrize("engine", ["virtual", "local"])
+@pytest.mark.parametrize("numbers", [[signal.SIGINT], [signal.SIGTERM, signal.SIGTERM], [signal.SIGHUP]])
+def test_signals_after_the_last_step_wait_until_the_result_is_written(
+    home: Path, engine: str, numbers: list[signal.Signals]
+) -> None:
+    reporter = Signalled(*numbers)
+    before = [signal.getsignal(number) for number in SIGNALS]
+    with pytest.raises(KeyboardInterrupt):
+        rayio.run(scenario(train__compute="100 us"), engine=engine, out="r", reporter=reporter)
+    assert reporter.said == [
+        "ending: what was recorded is written first",
+        f"interrupted after the last step; the run is complete: {home / 'r'}",
+    ]
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    left = rayio.Run.open("r")
+    assert left.exit_code == 0
+    assert left.result["ledger"]["even"]
+    assert left.result.trace is not None
+    assert left.result.trace.stored == left.result.trace.recorded == len(left.spans())
+
+
+class TwiceInterrupted(Reporter):
+    """Gets one signal while the roles live, and more while they are brought to an end."""
+
+    def live(self, text: str, share: float | None = None) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    def done(self) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_second_signal_changes_nothing(home: Path) -> None:
+    wanted = scenario(train__compute="100 ms", dataset__num_files=480)
+    with pytest.raises(KeyboardInterrupt):
+        rayio.run(wanted, engine="local", out="r", reporter=TwiceInterrupted())
+    left = rayio.Run.open("r").result
+    assert (left.exit_code, left.error) == (130, "interrupted")
+    assert left.trace is not None
+    assert left.trace.stored == left.trace.recorded > 0
+    assert left["ledger"]["delivered_steps"] > 0
+
+
+def calls(told: Callable[[int], None]) -> Callable[[FrameType, str, Any], None]:
+    """Count the calls of functions, and tell each number."""
+    number = 0
+
+    def count(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal number
+        if event == "call":
+            number += 1
+            told(number)
+
+    return count
+
+
+def profiled(told: Callable[[int], None], work: Callable[[], object]) -> None:
+    sys.setprofile(calls(told))
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+
+
+def test_a_signal_at_any_moment_of_a_simulation_leaves_its_result_or_nothing(home: Path) -> None:
+    wanted = scenario(trace__resolution="1 us")
+    rayio.simulate(wanted, out="first")  # what is imported on the way is no moment of a run
+    total = 0
+
+    def seen(number: int) -> None:
+        nonlocal total
+        total = number
+
+    profiled(seen, lambda: rayio.simulate(wanted, out="whole"))
+    assert total > 3000
+    ends = []
+    for moment in range(1, total * 97 // 100, total // 24):  # how many calls there are varies a little
+
+        def strike(number: int, moment: int = moment) -> None:
+            if number == moment:
+                signal.raise_signal(signal.SIGINT)
+
+        out = f"at-{moment}"
+        with pytest.raises(KeyboardInterrupt):
+            profiled(strike, partial(rayio.simulate, wanted, out=out))
+        if not (home / out / "run.json").exists():
+            ends.append("nothing")
+            continue
+        left = rayio.Run.open(out)
+        assert left.result.trace is not None, moment
+        assert left.result.trace.stored == left.result.trace.recorded == len(left.spans()), moment
+        ends.append("complete" if left.exit_code == 0 else "cut")
+    assert {"cut", "complete"} <= set(ends) <= {"nothing", "cut", "complete"}, ends
+    assert ends == sorted(ends, key=["nothing", "cut", "complete"].index)
+
+
+def test_without_a_run_the_blocks_change_nothing() -> None:
+    recorder = Recorder()
+    with pytest.raises(KeyboardInterrupt), uninterrupted():
+        signal.raise_signal(signal.SIGTERM)
+    assert recorder.drain() is None
+
+
+def test_a_program_that_handles_a_signal_itself_goes_on(home: Path) -> None:
+    heard: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
+
+    class Once(Reporter):
+        def live(self, text: str, share: float | None = None) -> None:
+            if not heard:
+                signal.raise_signal(signal.SIGTERM)
+
+    done = rayio.run(scenario(train__compute="60 ms"), engine="local", out="r", reporter=Once())
+    assert heard == [signal.SIGTERM]
+    assert done.exit_code == 0
+
+
+SMALL_DISK = """
+mkdir {0}/disk && mount -t tmpfs -o size=300k tmpfs {0}/disk || exit 77
+cd {0}/disk && {1} -m rayio simulate {2} --out r
+code=$?
+mkdir {0}/kept && cp -r r {0}/kept/ && exit $code
+"""
+
+
+def test_a_disk_that_spans_have_filled_costs_spans_and_no_numbers(tmp_path: Path) -> None:
+    wanted = ["unet3d-small", "dataset.path=model://x", "dataset.num_files=1680", "train.epochs=40", "checkpoint=none"]
+    whole = rayio.simulate(wanted[0], wanted[1:], out=tmp_path / "whole")
+    assert whole.result["trace"]["stored"] > 40_000
+    story = SMALL_DISK.format(tmp_path, sys.executable, " ".join(wanted))
+    done = subprocess.run(
+        ["unshare", "--map-root-user", "--mount", "sh", "-c", story],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip("no file system can be mounted here")
+    assert done.returncode == 2, done.stderr
+    assert "no space left" in done.stderr.strip().splitlines()[-1]
+    left = rayio.Run.open(tmp_path / "kept/r")
+    assert left.au == whole.au
+    trace = left.result["trace"]
+    assert trace["recorded"] == whole.result["trace"]["recorded"]
+    assert 0 < trace["stored"] == len(left.spans()) < trace["recorded"]
+    assert "not all spans could be stored; the numbers are of all that were recorded" in left.result.notes
