@@ -56,7 +56,8 @@ def main(repeats: int) -> None:
                 middle = sorted(runs, key=lambda run: run.result["samples_per_second"])[len(runs) // 2]
                 learned = calibrate(middle.path)
                 learned.write(root / "calibrated.yaml")
-                costs = {name: value for name, value in learned.scenario.costs.model_dump().items() if value}
+                known = learned.scenario.charges.model_dump(exclude={"source"})
+                costs = {name: value for name, value in known.items() if value}
                 print("calibrated: " + ", ".join(f"{name} {value:.6g}" for name, value in costs.items()))
                 print(*learned.notes[2:], sep="\n")
                 print(f"{'workers':>8}{'prefetch':>9}{'AU':>9}{'predicted':>10}{'error':>9}"

@@ -123,7 +123,15 @@ STORAGE_MODELS: Registry[Any] = Registry(
     needs=("first_byte_median", "connection_bandwidth", "bandwidth", "scope"),
 )
 
+#: ``costs``: what a loader takes beside reading and decoding (``rayio.scenario.costs.NamedCosts``).
+COSTS: Registry[Any] = Registry(
+    "costs",
+    {"none": "rayio.scenario.named_costs:NONE", "ray": "rayio.scenario.named_costs:RAY"},
+    later=("torch",),
+    needs=("costs", "source"),
+)
+
 #: All of them.
 REGISTRIES = (
-    FORMATS, LOADERS, SHUFFLES, PARTITIONS, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STORAGES, STORAGE_MODELS,
+    FORMATS, LOADERS, SHUFFLES, PARTITIONS, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STORAGES, STORAGE_MODELS, COSTS,
 )  # fmt: skip

@@ -49,6 +49,13 @@ def learned(wanted: Scenario, **info: Any) -> Scenario:
     return learn(simulated(wanted).spans, wanted, told).scenario
 
 
+def learned_costs(wanted: Scenario) -> Costs:
+    """The numbers alone, without where they come from."""
+    found = learned(wanted).charges
+    assert found.source == "calibrated from run (ray engine)"
+    return found.model_copy(update={"source": ""})
+
+
 @pytest.mark.parametrize("prefetch", [1, 2, 4])
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_costs_of_a_known_run_come_back(workers: int, prefetch: int) -> None:
@@ -56,7 +63,7 @@ def test_the_costs_of_a_known_run_come_back(workers: int, prefetch: int) -> None
     wanted = scenario(
         **BOUND, costs=costs, storage__model=STORAGE, loader__num_workers=workers, loader__prefetch_factor=prefetch
     )
-    found = learned(wanted).costs
+    found = learned_costs(wanted)
     assert found.lease == pytest.approx(3e-3, abs=1e-8)
     assert found.step == pytest.approx(0.3e-3, abs=1e-8)
     assert found.take + found.put == pytest.approx(3.5e-3, abs=1e-8)
@@ -71,7 +78,7 @@ def test_the_costs_of_a_known_run_come_back(workers: int, prefetch: int) -> None
 )
 def test_the_costs_come_back_however_leases_are_handed_out(how: dict[str, Any]) -> None:
     costs = {"lease": "3 ms", "put": "2 ms", "take": "1500 us", "step": "300 us"}
-    found = learned(scenario(**BOUND | how, costs=costs, storage__model=STORAGE)).costs
+    found = learned_costs(scenario(**BOUND | how, costs=costs, storage__model=STORAGE))
     assert found.lease == pytest.approx(3e-3, rel=0.02)
     assert found.put == pytest.approx(0 if how == {"loader__assignment": "dynamic"} else 2e-3, rel=0.02)
     assert found.put + found.take == pytest.approx(3.5e-3, rel=0.02)
@@ -81,7 +88,7 @@ def test_the_costs_come_back_however_leases_are_handed_out(how: dict[str, Any]) 
 def test_a_rank_that_reads_by_itself_has_no_messages_to_pay() -> None:
     wanted = scenario(**BOUND | {"loader__num_workers": 0}, costs={"step": "300 us"}, storage__model=STORAGE)
     found = learned(wanted)
-    assert found.costs == Costs(step=0.0003)
+    assert learned_costs(wanted) == Costs(step=0.0003)
     assert found.storage.model.first_byte.expected == pytest.approx(500e-6, rel=0.02)  # type: ignore[union-attr]
 
 
@@ -149,7 +156,7 @@ def test_a_run_without_a_reader_in_its_spans_is_told_which_level_has_them(tmp_pa
 
 
 def test_a_run_without_costs_has_none() -> None:
-    assert learned(scenario(**BOUND, storage__model=STORAGE)).costs == Costs()
+    assert learned_costs(scenario(**BOUND, storage__model=STORAGE)) == Costs()
 
 
 def test_the_way_of_the_bytes_is_told_from_the_way_of_the_message() -> None:
@@ -163,7 +170,7 @@ def test_the_way_of_the_bytes_is_told_from_the_way_of_the_message() -> None:
             "loader": wanted.loader.model_copy(update={"payload": "real"}),
         }
     )
-    found = learned(moving, payload="real").costs
+    found = learned(moving, payload="real").charges
     assert found.transfer_bandwidth == pytest.approx(500e6, rel=1e-3)
     assert found.take == pytest.approx(3e-3, abs=1e-5), "both are there for every batch, so nothing tells them apart"
 
@@ -171,13 +178,13 @@ def test_the_way_of_the_bytes_is_told_from_the_way_of_the_message() -> None:
 def test_the_answer_of_the_barrier_is_found_where_the_compute_is_too_short_to_hide_it() -> None:
     short = BOUND | {"train__compute": "100 us", "loader__decode": 0}
     wanted = scenario(**short, storage__model=STORAGE, costs={"barrier": "2 ms"})
-    assert learned(wanted).costs.barrier == pytest.approx(2e-3, abs=1e-8)
+    assert learned(wanted).charges.barrier == pytest.approx(2e-3, abs=1e-8)
 
 
 def test_what_a_checkpoint_takes_beyond_its_bytes_comes_back() -> None:
     saved = {"every": {"steps": 10}, "path": "ck", "model": {"bytes": "40 MB"}, "request_bytes": "4 MB"}
     wanted = scenario(**BOUND, storage__model=STORAGE, checkpoint=saved, costs={"checkpoint": "30 ms"})
-    assert learned(wanted).costs.checkpoint == pytest.approx(30e-3, rel=0.02)
+    assert learned(wanted).charges.checkpoint == pytest.approx(30e-3, rel=0.02)
 
 
 def test_storage_that_is_never_saturated_comes_back() -> None:
@@ -285,7 +292,8 @@ def test_the_file_is_a_scenario_that_says_where_it_comes_from(a_run: Path, home:
     assert text.startswith("# small, calibrated from local (local engine, rayio ")
     again = load("calibrated.yaml")
     assert again == calibrate(a_run).scenario
-    assert again.costs != Costs()
+    assert again.charges.lease > 0
+    assert again.charges.source.startswith("calibrated from local (local engine, ")
     assert again.dataset == load(a_run / "scenario.yaml").dataset
     assert main_exits(["simulate", "calibrated.yaml", "--out", "predicted"]) == 0
     assert [p.name for p in home.iterdir() if "partial" in p.name] == []
@@ -390,7 +398,7 @@ def test_a_run_on_ray_is_predicted_by_what_it_taught(home: Path) -> None:
             break
     again = load("calibrated.yaml")
     assert again.loader.payload == "real"
-    assert again.costs.lease > 0
-    assert again.costs.take > 0
+    assert again.charges.lease > 0
+    assert again.charges.take > 0
     for name in ("au", "samples_per_second"):
         assert predicted[name] == pytest.approx(real[name], rel=0.1)

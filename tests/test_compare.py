@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from rayio import session
 from rayio.analyze.compare import Compared, compare, noise, repeats, repeats_text, spread, t_quantile, text
 from rayio.cli import main
+from rayio.results.comparison import Repeated
 from rayio.results.run_result import Evaluation, Percentiles, Statistics
 from rayio.session.result import Run
 from scenarios import scenario
@@ -32,7 +34,7 @@ def a_run(label: str, au: float | None, scenario: dict[str, Any] | None = None, 
 FOUR = {"loader": {"num_workers": 4}, "train": {"epochs": 1}}
 
 
-def metric(comparison: dict[str, Any], name: str) -> dict[str, Any]:
+def metric(comparison: Mapping[str, Any], name: str) -> dict[str, Any]:
     (row,) = [row for row in comparison["metrics"] if row["name"] == name]
     return dict(row)
 
@@ -54,7 +56,7 @@ def test_the_spread_of_repeats_by_hand() -> None:
 
 def test_an_interval_of_what_cannot_be_negative_begins_at_zero() -> None:
     name = "percentiles.read.p90"
-    (_, line) = repeats_text([{"name": name, **spread([0.001, 0.010])}])
+    (_, line) = repeats_text([Repeated(name=name, **spread([0.001, 0.010]))])
     assert line.split("   ")[-1] == "0 s to 62.7 ms"
 
 

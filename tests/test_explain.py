@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.predict import counterfactual, replay
 from rayio.predict.explain import explain
+from rayio.results.explained import Access, Explained
 from rayio.results.run_result import RunResult
 from rayio.scenario.load import build
 from rayio.scenario.model import Costs, Scenario
@@ -55,22 +57,22 @@ def planted(**overrides: Any) -> Scenario:
     return scenario(**{**base, **overrides})
 
 
-def explained(wanted: Scenario, root: Path) -> dict[str, Any]:
+def explained(wanted: Scenario, root: Path) -> Explained:
     found = explain(simulate(wanted, root=root).path)
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert json.loads(json.dumps(found.as_json(), allow_nan=False)) == found.as_json()
     return found
 
 
-def share(found: dict[str, Any], cause: str) -> float:
+def share(found: Mapping[str, Any], cause: str) -> float:
     """Give the share of step time that a cause took."""
     return next(float(row["share"]) for row in found["verdict"]["table"] if row["cause"] == cause)
 
 
-def changed(found: dict[str, Any], change: str) -> dict[str, Any]:
+def changed(found: Mapping[str, Any], change: str) -> dict[str, Any]:
     return next(row for row in found["simulated"]["changes"] if row["change"] == change)
 
 
-def sums_to_the_whole(found: dict[str, Any], au: float | None) -> None:
+def sums_to_the_whole(found: Mapping[str, Any], au: float | None) -> None:
     """Hold an explanation to the law: the table and AU sum to 1, its seconds to the step time."""
     verdict = found["verdict"]
     assert verdict["au"] == pytest.approx(au, abs=1e-12)
@@ -290,7 +292,7 @@ def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
     run = simulated(wanted)
     alone = explain(directory(tmp_path / "alone", wanted, run))
     beside = explain(directory(tmp_path / "beside", wanted, replace(run, spans=with_foreign(run.spans))))
-    assert {**beside, "run": ""} == {**alone, "run": ""}
+    assert replace(beside, run="") == replace(alone, run="")
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     assert (found and found["change"].partition(" (")[0]) == said
 
 
-def explained_as_real(wanted: Scenario, root: Path) -> dict[str, Any]:
+def explained_as_real(wanted: Scenario, root: Path) -> Explained:
     """Explain a run with costs that its scenario does not know of, as those of a real engine are."""
     path = directory(root, wanted.model_copy(update={"costs": Costs()}), simulated(wanted))
     told = path / "run.json"
@@ -388,8 +390,8 @@ def test_the_text_and_the_json_say_the_same(tmp_path: Path, capsys: pytest.Captu
     code, shown, _ = printed(capsys, str(path))
     found = json.loads(printed(capsys, str(path), "--json")[1])
     assert code == 0
-    assert " ".join(shown.split("\n\n")[0].split()) == found["sentence"]
-    losses = shown.split("\n\n")[1]
+    assert " ".join(shown.split("\n\n")[1].split()) == found["sentence"]
+    losses = shown.split("\n\n")[2]
     rows = {line.split()[0]: line for line in losses.splitlines()}
     for row in found["verdict"]["table"]:
         if row["seconds"]:
@@ -398,7 +400,7 @@ def test_the_text_and_the_json_say_the_same(tmp_path: Path, capsys: pytest.Captu
         assert rate(row["capacity"]) in shown
     for row in found["simulated"]["changes"]:
         assert f"{row['change']:<20}{row['au']:>8.3f}" in shown
-    assert text(found) == shown
+    assert text(Explained.of_json(found)) == shown
     assert "rank 1" in shown
 
 
@@ -411,7 +413,7 @@ def test_the_text_shows_how_storage_was_used_as_far_as_the_spans_say(tmp_path: P
     for number in range(4):
         requests.add("open", 100, 101, file=f"f{number % 2}")
         requests.add("read", 101, 110, file=f"f{number % 2}", offset=3000 * (number // 2), nbytes=3000)
-    shown = " ".join(text({**found, "access": requests.access}).split())
+    shown = " ".join(text(replace(found, access=Access.of_json(requests.access))).split())
     for line in (
         "how storage was used (trace level io)",
         "read 4 requests, 2.93 KiB each, 11.7 KiB in all",
@@ -476,7 +478,7 @@ def test_spans_that_are_gone_are_told_from_spans_that_never_were(tmp_path: Path)
     recorded = RunDirectory.open(path).stored
     for file in (path / "spans").iterdir():
         file.unlink()
-    assert explain(path)["notes"] == [
+    assert [*explain(path).notes] == [
         f"{recorded} spans were recorded and {path}/spans holds none: nothing can be explained"
     ]
 

@@ -150,6 +150,10 @@ def test_an_import_is_explained_without_blaming_rayio_and_not_calibrated(results
     assert "overhead" not in found["sentence"]
     assert not any("trace.level" in note for note in found["notes"])
     assert found["simulated"] is None
+    assert (found.origin and found.origin.kind) == "imported"
+    named = f"rayio simulate {made.path}/scenario.yaml storage.model=NAME (memory, nvme, s3, lustre-theta, lustre-cori,"
+    assert f"to predict from it, name its storage: {named} or parameters)" in found["notes"]
+    assert explanation.text(found).startswith("results, imported from results of DLIO\n")
     assert found["imported"]["lost_points"] == made.result["imported"]["lost_points"]
     shown = explanation.text(found)
     assert all(f"\n  {name} " in shown for name in LOSSES)

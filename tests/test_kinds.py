@@ -89,6 +89,15 @@ def test_a_model_of_storage_from_another_package_takes_the_time_it_says(toy: Pat
     assert run.spans().query("name == 'sync'").duration_ns.min() == 2e6
 
 
+def test_costs_of_another_package_are_chosen_by_name_and_charged(toy: Path) -> None:
+    run = rayio.simulate("toys.yaml", ["costs=abacus"], out="charged")
+    assert set(run.spans().query("name == 'put'").duration_ns) == {30_000_000}
+    assert "  costs                 abacus  of the loader, measured 2026-01-31, 1 abacus, 10 rods" in run.summary()
+    assert "costs abacus: counted on an abacus" in run.summary()
+    with pytest.raises(ScenarioError, match="costs=abacu: must be none, ray or abacus"):
+        load("toys.yaml", ["costs=abacu"])
+
+
 def test_its_options_are_typed_values_that_are_written_shown_and_in_the_schema(toy: Path) -> None:
     scenario = load("toys.yaml")
     assert dict(scenario.dataset.options) == {"gap": 8}

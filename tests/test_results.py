@@ -22,9 +22,10 @@ from rayio.cli import main
 from rayio.errors import StorageError
 from rayio.predict.explain import explain
 from rayio.results.metrics import METRICS, SPLIT, lookup
+from rayio.results.published import PUBLISHED, schema_of
 from rayio.results.record import units
 from rayio.results.reference import to_markdown
-from rayio.results.run_result import Rank, RunResult, Seconds, Shares, read_result, result_schema
+from rayio.results.run_result import Rank, RunResult, Seconds, Shares, read_result
 from scenarios import scenario
 
 #: A run directory as version 0.1 wrote it: two ranks, two epochs, evaluations and checkpoints.
@@ -44,6 +45,14 @@ UNITS = {
     "spans",
     "things",
     "evaluations",
+    "ratio",
+    "batches/s",
+    "bytes/s",
+    "requests",
+    "workers",
+    "files",
+    "opens",
+    "runs",
 }
 
 
@@ -54,19 +63,24 @@ def closed(schema: Any) -> Any:
     if not isinstance(schema, dict):
         return schema
     inner = {key: closed(part) for key, part in schema.items()}
-    return inner | ({"additionalProperties": False} if schema.get("type") == "object" else {})
+    is_record = schema.get("type") == "object" and "properties" in schema
+    return inner | ({"additionalProperties": False} if is_record else {})
 
 
-def check(content: Any) -> None:
+def check(content: Any, what: str = "result") -> None:
     """Let a validator that is not ours look at a result: nothing in it may be without a description."""
-    jsonschema.Draft202012Validator(closed(result_schema())).validate(content)
+    jsonschema.Draft202012Validator(closed(schema_of(what))).validate(content)
 
 
-def test_the_schema_is_one_and_every_number_in_it_has_a_unit_and_a_meaning() -> None:
-    jsonschema.Draft202012Validator.check_schema(result_schema())
-    for name, unit, about in units(RunResult):
+@pytest.mark.parametrize("what", PUBLISHED)
+def test_the_schema_is_one_and_every_number_in_it_has_a_unit_and_a_meaning(what: str) -> None:
+    jsonschema.Draft202012Validator.check_schema(schema_of(what))
+    for name, unit, about in units(PUBLISHED[what].record):
         assert unit in UNITS, name
         assert about, name
+
+
+def test_times_shares_and_bytes_have_their_units() -> None:
     of = {name: unit for name, unit, _ in units(RunResult)}
     assert (of["au"], of["wall_seconds"], of["ledger.delivered_bytes"], of["ranks[].wall"]) == (
         "fraction", "s", "bytes", "s",
@@ -94,7 +108,8 @@ def test_what_the_schema_does_not_know_is_found() -> None:
 
 
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, title in ((["schema", "result"], "rayio result, version 1"), (["schema", "scenario"], None)):
+    titles = [(["schema", name], f"rayio {name}, version 1") for name in PUBLISHED]
+    for arguments, title in (*titles, (["schema", "scenario"], None)):
         with pytest.raises(SystemExit) as left:
             main(arguments)
         assert left.value.code == 0
@@ -110,8 +125,38 @@ def test_the_page_of_results_is_that_of_the_schema() -> None:
     page = to_markdown()
     assert page == (OLD.parents[2] / "docs" / "results.md").read_text(), "stale: rayio schema result --markdown"
     rows = re.findall(r"(?m)^\| `(\w+)` \|", page)
-    assert {*rows} == {name.rpartition(".")[2] for name, _, _ in units(RunResult)}
+    published = [name for one in PUBLISHED.values() for name, _, _ in units(one.record)]
+    assert {*rows} == {name.rpartition(".")[2] for name in published}
     assert not re.findall(r"(?m)^\| `.*\|\s*\|$", page)
+
+
+def test_what_explain_and_compare_print_is_what_their_schemas_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = scenario(
+        dataset__eval={"num_files": 12},
+        train={"epochs": 2, "compute": "5 ms", "evaluate": {"compute": "2 ms"}},
+        loader__decode="9 ms",
+        checkpoint={"every": {"epochs": 1}, "path": "c", "model": {"bytes": "1 MB"}},
+    )
+    other = wanted.model_copy(update={"seed": 11})
+    for name, one in (("batch", wanted), ("other", other)):
+        rayio.simulate(one, out=tmp_path / name, root=tmp_path)
+    fine = wanted.model_copy(update={"trace": wanted.trace.model_copy(update={"level": "io"})})
+    rayio.simulate(fine, out=tmp_path / "io", root=tmp_path)
+    two = [str(tmp_path / "batch"), str(tmp_path / "other")]
+    for arguments in (
+        ["explain", two[0]], ["explain", str(tmp_path / "io")], ["explain", str(OLD), "--no-simulate"],
+        ["compare", *two], ["compare", *two, str(OLD)],
+    ):  # fmt: skip
+        with pytest.raises(SystemExit):
+            main([*arguments, "--json"])
+        printed = json.loads(capsys.readouterr().out)
+        check(printed, arguments[0])
+        for broken in (printed | {"more": 1}, printed | {"notes": "x"}, {**printed, "version": 2}):
+            with pytest.raises(jsonschema.ValidationError):
+                check(broken, arguments[0])
+        assert PUBLISHED[arguments[0]].record.of_json(printed).as_json() == printed
 
 
 # --- results of version 0.1 -----------------------------------------------------------------------------------------
@@ -121,7 +166,8 @@ def test_a_run_of_version_0_1_is_read_to_the_last_key() -> None:
     content = json.loads((OLD / "result.json").read_text())
     check(content)
     run = rayio.Run.open(OLD)
-    came_later = {"percentiles": content["percentiles"] | {"fsync": None}}
+    origin = {"kind": "predicted", "storage": "modelled", "leaves_out": []}
+    came_later = {"percentiles": content["percentiles"] | {"fsync": None}, "origin": origin}
     assert run.result.as_json() == content | came_later
     assert run.result["ledger"] == content["ledger"]
     assert run.result.ledger is not None
@@ -167,7 +213,8 @@ def test_damage_is_named_by_its_place(change: dict[str, Any], said: str) -> None
 
 def test_a_key_of_a_later_version_is_passed_over_and_one_that_came_later_has_its_default() -> None:
     content = result(au=0.5).as_json()
-    assert read_result(content | {"of_tomorrow": {}}, "") == result(au=0.5)
+    assert read_result(content | {"of_tomorrow": {}}, "") == read_result(content, "")
+    assert read_result(content, "").au == 0.5
     del content["ranks"]
     assert read_result(content, "").ranks == ()
 

@@ -45,7 +45,7 @@ BASE["loader"] = BASE["loader"] | {"io_depth": 2, "worker": "process"}
 BASE["storage"] = BASE["storage"] | {"max_attempts": 3, "timeout": "10 s"}
 BASE["costs"] = dict.fromkeys(
     ("lease", "put", "take", "transfer_latency", "barrier", "step", "checkpoint"), "1 us"
-) | {"transfer_bandwidth": "1 GB/s"}  # fmt: skip
+) | {"transfer_bandwidth": "1 GB/s", "put_bandwidth": "1 GB/s"}  # fmt: skip
 
 #: What any key may be given: too little, too much, no number, no text, nothing, nested.
 HOSTILE: tuple[Any, ...] = (
@@ -94,7 +94,7 @@ def begin(scenario: Scenario) -> None:
         return
     plan = plan_of(scenario, modelled=True)
     kernel, tallies = Counted(), [Tally(rank) for rank in range(plan.world_size)]
-    roles = InProcess(plan, kernel, Recorder(), tallies, costs=scenario.costs, loader=LOADERS["actors"])
+    roles = InProcess(plan, kernel, Recorder(), tallies, costs=scenario.charges, loader=LOADERS["actors"])
     with suppress(_BegunError, RayioError):  # a line may end it: a time that was drawn is longer than clocks are
         kernel.run(roles.run())
 

@@ -38,7 +38,7 @@ def test_the_summary_is_one_screen_with_units_and_where_the_run_is() -> None:
     assert (
         text
         == """\
-unet3d-small on the ray engine: 24 steps of 2 ranks together, 1.70 s
+unet3d-small, measured on the ray engine: 24 steps of 2 ranks together, 1.70 s
 
   AU                    95.0 %  min 95.0 %, max 95.0 % over ranks; measured over 11 steps per rank, 1.10 s
   throughput   140.0 samples/s

@@ -22,7 +22,11 @@ def test_no_two_stages_have_one_name_for_people() -> None:
 
 
 def test_an_explanation_and_a_report_have_the_fields_words_and_json_the_names_of_files(tmp_path: Path) -> None:
-    run = simulate("unet3d-small", {"loader.decode": "40 ms"}, root=tmp_path)
+    run = simulate(
+        "unet3d-small",
+        {"loader.decode": "40 ms", "costs": {"lease": "8 ms", "put": "10 ms", "take": "8 ms"}},
+        root=tmp_path,
+    )
     found = explain(run.path)
     assert {"unleased", "put", "handoff"} <= {row["cause"] for row in found["verdict"]["table"] if row["seconds"]}
     said = text(found)
@@ -41,4 +45,4 @@ def test_an_explanation_and_a_report_have_the_fields_words_and_json_the_names_of
     for shown_to_people in (said, summary, page):
         for word in ("unleased", "handoff", "then binds", "data wait ", "ledger even", "takes away"):
             assert word not in shown_to_people, word
-    assert json.loads(json.dumps(found)) == found
+    assert json.loads(json.dumps(found.as_json())) == found.as_json()

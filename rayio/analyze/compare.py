@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from rayio.results.comparison import Comparison, Difference, DifferingKey, Group, MetricRow, Repeated, Spread
 from rayio.results.metrics import METRICS, lookup
+from rayio.results.origin import kind_of
 from rayio.results.run_result import RunResult
 from rayio.units import format_seconds
 
@@ -51,7 +53,7 @@ def t_quantile(freedom: float) -> float:
     return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
-def spread(values: Sequence[float]) -> dict[str, float | int | None]:
+def spread(values: Sequence[float]) -> dict[str, Any]:
     """The number, mean, sample standard deviation and half the width of the mean's 95 % confidence interval."""
     number = len(values)
     deviation = stdev(values) if number > 1 else None
@@ -76,12 +78,10 @@ def noise(a: Sequence[float], b: Sequence[float]) -> float | None:
     return t_quantile(freedom) * math.sqrt(sum(parts))
 
 
-def compare(runs: Sequence[Compared]) -> dict[str, Any]:
+def compare(runs: Sequence[Compared]) -> Comparison:
     """Compare runs, repeats taken together; every group is held against the first.
 
-    Gives ``groups``, ``differing_keys``, ``metrics`` (each with one spread per group and one difference per group but
-    the first: absolute, percent, noise, exceeds_noise; null where unknown) and ``notes``. When all runs are repeats
-    of each other, each is a group of its own, and ``repeats`` has the spread of all.
+    When all runs are repeats of each other, each is a group of its own, and ``repeats`` has the spread of all.
     """
     groups: dict[str, list[Compared]] = {}
     for run in runs:
@@ -91,24 +91,29 @@ def compare(runs: Sequence[Compared]) -> dict[str, Any]:
     if is_one:
         sides = [[run] for run in runs]
     names = [name for name in METRICS if any(lookup(run.result, name) is not None for run in runs)]
-    result: dict[str, Any] = {
-        "groups": [{"runs": [run.label for run in side], "engine": side[0].info.get("engine")} for side in sides],
-        "differing_keys": [*_differing([side[0] for side in sides])],
-        "metrics": [_metric(name, sides) for name in names],
-        "notes": _notes(sides, is_one),
-    }
-    if is_one:
-        result["repeats"] = repeats([run.result for run in runs])
-    return result
+    return Comparison(
+        groups=tuple(_group(side) for side in sides),
+        differing_keys=tuple(_differing([side[0] for side in sides])),
+        metrics=tuple(_metric(name, sides) for name in names),
+        notes=tuple(_notes(sides, is_one)),
+        repeats=tuple(repeats([run.result for run in runs])) if is_one else None,
+    )
 
 
-def repeats(results: Sequence[RunResult]) -> list[dict[str, Any]]:
+def _group(side: Sequence[Compared]) -> Group:
+    first = side[0]
+    origin = first.result.origin
+    kind = origin.kind if origin else kind_of(first.info.get("engine"))
+    return Group(runs=tuple(run.label for run in side), engine=first.info.get("engine"), kind=kind)
+
+
+def repeats(results: Sequence[RunResult]) -> list[Repeated]:
     """The spread of each metric over repeats, of those that every one of them has."""
     rows = []
     for name in METRICS:
         values = [value for value in (lookup(result, name) for result in results) if value is not None]
         if len(values) == len(results):
-            rows.append({"name": name, **spread(values)})
+            rows.append(Repeated(name=name, **spread(values)))
     return rows
 
 
@@ -126,7 +131,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
         yield path, "none" if value in (None, {}) else str(value)
 
 
-def _differing(runs: Sequence[Compared]) -> Iterator[dict[str, Any]]:
+def _differing(runs: Sequence[Compared]) -> Iterator[DifferingKey]:
     """Find each key of the scenarios, or of run.json, that is not the same in all runs."""
     flat = [dict(_flat(run.scenario)) for run in runs]
     for one, run in zip(flat, runs, strict=True):
@@ -134,32 +139,32 @@ def _differing(runs: Sequence[Compared]) -> Iterator[dict[str, Any]]:
     for key in dict.fromkeys(key for one in flat for key in one):
         values = [one.get(key) for one in flat]
         if len({*values}) > 1:
-            yield {"key": key, "values": values}
+            yield DifferingKey(key=key, values=tuple(values))
 
 
-def _metric(name: str, sides: Sequence[Sequence[Compared]]) -> dict[str, Any]:
+def _metric(name: str, sides: Sequence[Sequence[Compared]]) -> MetricRow:
     values = [[v for v in (lookup(run.result, name) for run in side) if v is not None] for side in sides]
     first, *others = values
-    return {
-        "name": name,
-        "groups": [spread(side) if side else None for side in values],
-        "differences": [_difference(first, other) if first and other else None for other in others],
-    }
+    return MetricRow(
+        name=name,
+        groups=tuple(Spread(**spread(side)) if side else None for side in values),
+        differences=tuple(_difference(first, other) if first and other else None for other in others),
+    )
 
 
-def _difference(a: Sequence[float], b: Sequence[float]) -> dict[str, Any]:
+def _difference(a: Sequence[float], b: Sequence[float]) -> Difference:
     before, after, bound = fmean(a), fmean(b), noise(a, b)
     absolute = after - before
-    return {
-        "absolute": absolute,
-        "percent": 100 * absolute / abs(before) if before else None,
-        "noise": bound,
-        "exceeds_noise": None if bound is None else abs(absolute) > bound,
-    }
+    return Difference(
+        absolute=absolute,
+        percent=100 * absolute / abs(before) if before else None,
+        noise=bound,
+        exceeds_noise=None if bound is None else abs(absolute) > bound,
+    )
 
 
 def _notes(sides: Sequence[Sequence[Compared]], is_one: bool) -> list[str]:
-    notes = []
+    notes = [*_unlike([_group(side) for side in sides])]
     for run in (run for side in sides for run in side):
         if run.result.exit_code:
             notes.append(f"{run.label} ended with exit code {run.result.exit_code}: {run.result.error}")
@@ -177,24 +182,36 @@ def _notes(sides: Sequence[Sequence[Compared]], is_one: bool) -> list[str]:
     return notes
 
 
-def text(comparison: Mapping[str, Any]) -> str:
+def _unlike(groups: Sequence[Group]) -> Iterator[str]:
+    """Say that groups are of different kinds: then their difference is not one of what was asked of them alone."""
+    by_kind: dict[str, list[str]] = {}
+    for number, group in enumerate(groups):
+        by_kind.setdefault(group.kind or "of unknown origin", []).append(_label(number))
+    if len(by_kind) > 1:
+        said = ", ".join(
+            f"{' and '.join(labels)} {'is' if len(labels) == 1 else 'are'} {kind}" for kind, labels in by_kind.items()
+        )
+        yield f"unlike kinds: {said}; what differs is also the way in which the numbers were found"
+
+
+def text(comparison: Comparison) -> str:
     """Write a comparison as plain text: the runs, the differing keys, one table for each group but the first."""
-    labels = [_label(number) for number in range(len(comparison["groups"]))]
+    labels = [_label(number) for number in range(len(comparison.groups))]
     lines = []
-    for label, group in zip(labels, comparison["groups"], strict=True):
-        lines += [f"  {label}  {', '.join(group['runs'])}"]
-    keys = comparison["differing_keys"]
+    for label, group in zip(labels, comparison.groups, strict=True):
+        lines += [f"  {label}  {group.kind:<9}  {', '.join(group.runs)}"]
+    keys = comparison.differing_keys
     lines += ["", "  keys that differ" if keys else "  no key differs"]
-    lines += [f"  {row['key']:<34}" + " | ".join(map(_short, row["values"])) for row in keys]
+    lines += [f"  {row.key:<34}" + " | ".join(map(_short, row.values)) for row in keys]
     for number, label in enumerate(labels[1:]):
-        has_noise = any((row["differences"][number] or {}).get("noise") is not None for row in comparison["metrics"])
-        verdict = "  beyond noise" if has_noise else ""
+        differences = [row.differences[number] for row in comparison.metrics]
+        verdict = "  beyond noise" if any(one and one.noise is not None for one in differences) else ""
         lines += ["", f"  {'metric':<30}{labels[0]:>11}{label:>11}{f'{label} - {labels[0]}':>13}{'%':>9}{verdict}"]
-        for row in comparison["metrics"]:
+        for row in comparison.metrics:
             lines += _row(row, number)
-    if "repeats" in comparison:
-        lines += ["", *repeats_text(comparison["repeats"])]
-    lines += [f"  note: {note}" for note in comparison["notes"]]
+    if comparison.repeats is not None:
+        lines += ["", *repeats_text(comparison.repeats)]
+    lines += [f"  note: {note}" for note in comparison.notes]
     return "\n".join(lines)
 
 
@@ -208,32 +225,32 @@ def _label(number: int) -> str:
     return chr(ord("A") + number) if number < 26 else f"R{number + 1}"
 
 
-def _row(row: Mapping[str, Any], number: int) -> list[str]:
+def _row(row: MetricRow, number: int) -> list[str]:
     """Write one metric; one that is zero on both sides has nothing to compare."""
-    name, difference = row["name"], row["differences"][number]
-    a, b = row["groups"][0], row["groups"][number + 1]
-    values = [None if side is None else side["mean"] for side in (a, b)]
+    name, difference = row.name, row.differences[number]
+    a, b = row.groups[0], row.groups[number + 1]
+    values = [None if side is None else side.mean for side in (a, b)]
     if not any(values):
         return []
     line = f"  {name:<30}{_write(name, values[0]):>11}{_write(name, values[1]):>11}"
     if difference is not None:
-        line += f"{_signed(name, difference['absolute']):>13}{_ratio(difference['percent']):>9}"
-        if difference["noise"] is not None:
-            beyond = "yes" if difference["exceeds_noise"] else "no"
-            line += f"  {beyond:<4}(± {_points(name, difference['noise'])})"
+        line += f"{_signed(name, difference.absolute):>13}{_ratio(difference.percent):>9}"
+        if difference.noise is not None:
+            beyond = "yes" if difference.exceeds_noise else "no"
+            line += f"  {beyond:<4}(± {_points(name, difference.noise)})"
     return [line.rstrip()]
 
 
-def repeats_text(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def repeats_text(rows: Sequence[Repeated]) -> list[str]:
     """Write the spread of repeats as a table, without the metrics that are zero in all of them."""
-    runs = rows[0]["runs"] if rows else 0
+    runs = rows[0].runs if rows else 0
     lines = [f"  {f'over {runs} runs':<30}{'mean':>11}{'stdev':>11}   95 % confidence"]
     for row in rows:
-        name, mean, half = row["name"], row["mean"], row["ci95"]
-        if mean or row["stdev"]:
+        name, mean, half = row.name, row.mean, row.ci95
+        if mean or row.stdev:
             low = max(0.0, mean - (half or 0.0))  # none of the metrics can be below
             interval = "unknown" if half is None else f"{_write(name, low)} to {_write(name, mean + half)}"
-            lines.append(f"  {name:<30}{_write(name, mean):>11}{_write(name, row['stdev']):>11}   {interval}")
+            lines.append(f"  {name:<30}{_write(name, mean):>11}{_write(name, row.stdev):>11}   {interval}")
     return lines
 
 

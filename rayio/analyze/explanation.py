@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
 from rayio.analyze.stages import shown
 from rayio.analyze.summary import dlio_points
 from rayio.analyze.verdict import rate
-from rayio.results.run_result import Imported
+from rayio.results.explained import Access, Capacity, Explained, Simulated, Verdict, WaitedFor
+from rayio.results.origin import head
 from rayio.units import format_bytes, format_seconds
 
 #: Rows of a table that are shown; the JSON has all.
 SHOWN = 8
 
 
-def text(explained: Mapping[str, Any]) -> str:
+def text(explained: Explained) -> str:
     """Write what ``rayio explain`` prints."""
     blocks = [
-        [*_folded(explained["sentence"])],
-        _losses(explained["verdict"]),
-        dlio_points(Imported.of_json(told) if (told := explained["imported"]) else None),
-        _capacities(explained["capacity"]),
-        _changes(explained["simulated"]),
-        _ranks(explained["ranks"]),
-        _access(explained["access"]),
-        [f"  note: {note}" for note in explained["notes"]],
+        [*_folded(f"{explained.scenario}, {head(explained.origin, explained.engine)}")],
+        [*_folded(explained.sentence)],
+        _losses(explained.verdict),
+        dlio_points(explained.imported),
+        _capacities(explained.capacity),
+        _changes(explained.simulated),
+        _ranks(explained.ranks),
+        _access(explained.access),
+        [f"  note: {note}" for note in explained.notes],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -39,19 +40,19 @@ def _folded(sentence: str, width: int = 96) -> list[str]:
     return lines
 
 
-def _losses(verdict: Mapping[str, Any]) -> list[str]:
-    if verdict["au"] is None:
+def _losses(verdict: Verdict) -> list[str]:
+    if verdict.au is None or verdict.loss is None:
         return []
     title = f"where {format_seconds(verdict['seconds'])} of step time went ({verdict['steps']} steps)"
     title += ", directly or through waiting for other ranks"
     lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'directly':>12}{'waiting':>12}"]
-    lines.append(_row("compute", verdict["compute_seconds"], verdict["au"], None, None, "AU"))
+    lines.append(_row("compute", verdict.compute_seconds, verdict.au, None, None, "AU"))
     lines += [
-        _row(shown(r["cause"]), r["seconds"], r["share"], r["waiting_seconds"], r["by_sync_seconds"], r["meaning"])
-        for r in verdict["table"]
-        if r["seconds"]
+        _row(shown(r.cause), r.seconds, r.share or 0.0, r.waiting_seconds, r.by_sync_seconds, r.meaning)
+        for r in verdict.table
+        if r.seconds
     ]
-    lines.append(_row("sum", verdict["seconds"], verdict["au"] + verdict["loss"], None, None, ""))
+    lines.append(_row("sum", verdict.seconds, verdict.au + verdict.loss, None, None, ""))
     return lines
 
 
@@ -60,68 +61,68 @@ def _row(name: str, seconds: float, share: float, own: float | None, by_sync: fl
     return f"  {name:<14}{format_seconds(seconds):>12}{_percent(share):>9}{columns}  {remark}".rstrip()
 
 
-def _capacities(capacity: Mapping[str, Any]) -> list[str]:
-    if not capacity["stages"]:
+def _capacities(capacity: Capacity) -> list[str]:
+    if not capacity.stages:
         return []
-    demand = capacity["demand"]
+    demand = capacity.demand
     needed = "" if demand is None else f"ranks need {rate(demand)} batches/s and "
     lines = [
         f"  what each stage can do ({needed}got {rate(capacity['delivered'])})",
         f"  {'':<14}{'service':>12}{'at a time':>12}{'can do':>14}{'busy':>9}",
     ]
-    for row in capacity["stages"]:
-        unit = " files/s" if row["stage"] == "writer" else " /s"
-        what = {"worker": "all stages, one after the other", "writer": "checkpoint files"}.get(row["stage"], "")
+    for row in capacity.stages:
+        unit = " files/s" if row.stage == "writer" else " /s"
+        what = {"worker": "all stages, one after the other", "writer": "checkpoint files"}.get(row.stage, "")
         lines.append(
-            f"  {shown(row['stage']):<14}{format_seconds(row['service_seconds']):>12}{row['parallelism']:>12}"
-            f"{rate(row['capacity']) + unit:>14}{_percent(row['utilisation']):>9}  {what}".rstrip()
+            f"  {shown(row['stage']):<14}{format_seconds(row.service_seconds):>12}{row.parallelism:>12}"
+            f"{rate(row.capacity) + unit:>14}{_percent(row.utilisation):>9}  {what}".rstrip()
         )
     return lines
 
 
-def _changes(simulated: Mapping[str, Any] | None) -> list[str]:
-    if simulated is None or simulated["au"] is None:
+def _changes(simulated: Simulated | None) -> list[str]:
+    if simulated is None or simulated.au is None:
         return []
     lines = [
         "  what would change it (simulated with this run's own times), share of the loss that this removes",
         f"  {'':<20}{'AU':>8}{'loss removed':>14}  next bottleneck",
         f"  {'as it was':<20}{simulated['au']:>8.3f}",
     ]
-    for row in simulated["changes"]:
-        if row["au"] is not None:
-            part = "" if row["causal_share"] is None else _percent(row["causal_share"])
+    for row in simulated.changes:
+        if row.au is not None:
+            part = "" if row.causal_share is None else _percent(row.causal_share)
             lines.append(f"  {shown(row['change']):<20}{row['au']:>8.3f}{part:>14}  {shown(row['then'])}")
     return lines
 
 
-def _ranks(ranks: list[Mapping[str, Any]]) -> list[str]:
-    slow = [row for row in ranks if row["of_typical"] is not None and row["of_typical"] > 1.05]
+def _ranks(ranks: Sequence[WaitedFor]) -> list[str]:
+    slow = [row for row in ranks if row.of_typical is not None and row.of_typical > 1.05]
     if not slow:
         return []
     lines = ["  ranks that compute longer than the median rank"]
     for row in slow[:SHOWN]:
-        compute = format_seconds(row["compute_seconds"])
-        lines.append(f"  rank {row['rank']:<9}{compute:>12} a step, {row['of_typical']:.2f} × the median rank's")
+        compute = format_seconds(row.compute_seconds)
+        lines.append(f"  rank {row.rank:<9}{compute:>12} a step, {row.of_typical:.2f} × the median rank's")
     return lines
 
 
-def _access(access: Mapping[str, Any] | None) -> list[str]:
-    if not access or not access["operations"]:
+def _access(access: Access) -> list[str]:
+    if not access.operations:
         return []
     lines = [f"  how storage was used (trace level {access['level']})"]
-    for name, row in access["operations"].items():
-        size = f", {format_bytes(round(row['bytes'] / row['requests']))} each" if row["bytes"] else ""
-        number = f"{row['requests']:>12,} request{'s' * (row['requests'] != 1)}"
-        moved = f", {format_bytes(row['bytes'])} in all" if row["bytes"] else ""
+    for name, row in access.operations.items():
+        size = f", {format_bytes(round(row.bytes / row.requests))} each" if row.bytes else ""
+        number = f"{row.requests:>12,} request{'s' * (row.requests != 1)}"
+        moved = f", {format_bytes(row.bytes)} in all" if row.bytes else ""
         lines.append(f"  {name:<14}{number}{size}{moved}")
     for name, what in _FIGURES.items():
-        if (value := access.get(name)) is not None:
+        if (value := getattr(access, name)) is not None:
             lines.append(
                 f"  {what:<42}{value:>9.2f}"
                 if "amplif" in name or "per_file" in name
                 else f"  {what:<42}{_percent(value):>9}"
             )
-    for operation, counts in access["sizes"].items():
+    for operation, counts in access.sizes.items():
         total = sum(counts.values())
         shown = ", ".join(f"{bin_} {_percent(number / total)}" for bin_, number in counts.items() if number)
         lines.append(f"  sizes of {operation} requests: {shown}")

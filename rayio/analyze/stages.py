@@ -17,18 +17,21 @@ if TYPE_CHECKING:
 
 #: Where a batch may be, in the order in which it goes through, and what that means.
 STAGES: dict[str, str] = {
-    "unleased": "waits for a free worker",
+    "unleased": "loader's cost: queue → worker, which is free",
     "memory_bound": "the bound on bytes kept the window closed",
     "open": "files being opened",
     "read": "requests in flight",
     "retry": "back-off after an error",
     "decode": "preprocessing",
-    "put": "worker → queue, by the object store",
-    "transfer": "between nodes",
+    "put": "loader's cost: worker → queue",
+    "transfer": "loader's cost: between nodes",
     "reorder": "ready, waiting for an earlier batch",
-    "handoff": "queue → rank",
+    "handoff": "loader's cost: queue → rank",
     "unrecorded": "waiting for a batch, no span says why",
 }
+
+#: Stages in which nobody reads or decodes: what the loader itself takes for its messages and copies.
+OF_LOADER = ("unleased", "put", "transfer", "handoff")
 
 #: What people read where a stage has another name in files and in JSON, which stay as they are.
 SHOWN = {"unleased": "queued", "put": "transfer", "transfer": "network", "handoff": "delivery"}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from textwrap import wrap
 
 from rayio.dlio.losses import LOSSES
 from rayio.results.metrics import SPLIT, STATISTICS, TIMES, lookup
+from rayio.results.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
 from rayio.results.run_result import Books, Imported, RunResult, Statistics
 from rayio.scenario.expect import Condition
 from rayio.units import format_bytes, format_seconds
@@ -49,11 +51,11 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
 
     Parts that the result lacks are left out.
     """
-    lines = [_title(result), "", *_headline(result), "", *_split(result)]
+    lines = [_title(result), *_origin(result), "", *_headline(result), "", *_split(result)]
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
     lines += ["", *_books(result)]
-    lines += [f"  note: {note}" for note in result.notes]
+    lines += [f"  note: {note}" for note in (*result.notes, *_sources(result))]
     if run is not None:
         lines += ["", f"  run directory  {run}"]
     return "\n".join(lines) + "\n"
@@ -64,7 +66,32 @@ def _title(result: RunResult) -> str:
     on = f"{ranks} ranks together" if ranks != 1 else "1 rank"
     if result.imported:
         return f"{result.scenario}, imported from results of DLIO: {steps} steps of {on}, {wall}"
-    return f"{result.scenario} on the {result.engine} engine: {steps} steps of {on}, {wall}"
+    kind = _kind(result)
+    engine = f"{f', {kind}' if kind else ''} on the {result.engine} engine"
+    return f"{result.scenario}{engine}: {steps} steps of {on}, {wall}"
+
+
+def _origin(result: RunResult) -> list[str]:
+    """Say which numbers rest on a model, and on which; nothing of what was really there."""
+    if (origin := result.origin) is None:
+        return []
+    told = [("storage", *storage_words(origin)), ("costs", *costs_words(origin))]
+    lines = [f"  {what:<12}{name:>16}  {remark}" for what, name, remark in told if name]
+    if lines and origin.leaves_out:
+        lines += wrap(f"not in it: {', '.join(origin.leaves_out)}", 80, initial_indent="  ", subsequent_indent="    ")
+    if lines and origin.kind == MEASURED:
+        lines.insert(0, "  measured are ranks, queues and messages; storage is a model")
+    return lines
+
+
+def _sources(result: RunResult) -> list[str]:
+    """Say where the numbers of models come from, as far as the lines at the top do not."""
+    origin, told = result.origin, []
+    if origin and origin.model and origin.model.source and origin.model.provenance != "fitted":
+        told.append(f"storage.model {origin.model.name}: {origin.model.provenance}: {origin.model.source}")
+    if origin and origin.costs and origin.costs.date:
+        told.append(f"costs {origin.costs.name}: {origin.costs.source}")
+    return told
 
 
 def _headline(result: RunResult) -> list[str]:
@@ -80,13 +107,16 @@ def _headline(result: RunResult) -> list[str]:
         ("throughput", f"{_decimal(result.samples_per_second)} samples/s", ""),
         ("read", f"{_decimal(result.mib_per_second)} MiB/s", ""),
         ("data loading", _percent(result.data_wait_share), "of step time, exposed: prefetching did not hide it"),
+        ("of it loader", _percent(result.loader_share), "of step time, its messages and copies, as costs charge them"),
         (
             "overhead",
             _percent(result.other_share, 2),
-            "of step time (in no record)" if result.imported else "of step time (rayio's own)",
+            f"of step time ({whose_overhead(result)})",
         ),
         ("goodput", _percent(result.goodput), "of wall time was compute that counts"),
     ]
+    if result.loader_share is None:
+        rows = [row for row in rows if row[0] != "of it loader"]
     if result.au is None:
         rows[0] = ("AU", "unknown", measured)
     if result.au_dlio is not None:
@@ -112,7 +142,17 @@ def _split(result: RunResult) -> list[str]:
 
 def meaning_of(result: RunResult) -> dict[str, str]:
     """Say what each part of the ranks' time is."""
-    return _WHAT | ({"other": "in no record of the results"} if result.imported else {})
+    others = {IMPORTED: "in no record of the results", PREDICTED: CHARGED}
+    return _WHAT | ({"other": meaning} if (meaning := others.get(_kind(result))) else {})
+
+
+def whose_overhead(result: RunResult) -> str:
+    """Say in two or three words what the overhead of a run is."""
+    return {IMPORTED: "in no record", PREDICTED: "charged by costs"}.get(_kind(result), "rayio's own")
+
+
+def _kind(result: RunResult) -> str:
+    return result.origin.kind if result.origin else kind_of(result.engine)
 
 
 def _percentiles(result: RunResult) -> list[str]:

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup
 from rayio.analyze.metrics import MOST, RunShape, Window, by_rank, filling, find_window, first_step_share, shares
-from rayio.analyze.stages import KINDS, STAGES, Places, WorkDone, shown
+from rayio.analyze.stages import KINDS, OF_LOADER, STAGES, Places, WorkDone, shown
 from rayio.analyze.stalls import CAUSES, Attribution
 from rayio.analyze.timeline import Ints, integers, texts
+from rayio.results.origin import CHARGED
 from rayio.units import format_seconds
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 #: Share of step time above which waiting for data makes a run input-bound, and any loss binds.
 BINDS = 0.05
+
+#: What binds a run that waits for batches: reading and decoding them, or what the loader itself takes.
+OF_DATA = ("input", "loader")
 
 #: How much longer than the median rank a rank computes to be named as slow: less may be chance.
 SLOW = 1.1
@@ -80,7 +84,10 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
     causes = [row for row in lost if bound_of(row["cause"]) == top]
     is_bound = bounds.get(top, 0.0) > BINDS
     bound = (top if is_bound else "compute") if len(life) else None
-    notes += filling(steps, inside) if bound != "input" else []  # there the sentence says it
+    of_loader = [row for row in causes if row["cause"] in OF_LOADER]
+    if bound == "input" and sum(row["share"] for row in of_loader) > MOST * bounds[top]:
+        bound, causes = "loader", of_loader
+    notes += filling(steps, inside) if bound not in OF_DATA else []  # there the sentence says it
     return {
         "steps": int(inside.sum()),
         "seconds": int(steps.duration[inside].sum()) / 1e9,
@@ -97,6 +104,13 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
         "table": table,
         "notes": notes,
     }
+
+
+def loader_share(charged: Attribution, shape: RunShape) -> float | None:
+    """The part of step time that ranks waited for messages and copies of the loader, directly or for other ranks."""
+    found = judge(charged, shape)
+    shares = [row["share"] for row in found["table"] if row["cause"] in OF_LOADER]
+    return None if found["au"] is None else sum(shares)
 
 
 def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, readers: int) -> dict[str, Any]:
@@ -182,15 +196,15 @@ def sentence(
             f"Compute-bound: AU {verdict['au']:.2f}; all losses together are {_percent(verdict['loss'])} of step time."
         )
     else:
-        is_known = verdict["bound"] != "overhead" or _other(verdict) == CAUSES["other"]
+        is_known = verdict["bound"] != "overhead" or _other(verdict) in (CAUSES["other"], CHARGED)
         said = f"{verdict['bound'].capitalize()}-bound: " if is_known else "Unexplained: "
         said += f"{_what(verdict)}{_slowest(ranks) if verdict['bound'] == 'straggler' else ''}."
-    if verdict["bound"] == "input" and (verdict["first_step_share"] or 0) > MOST:
+    if verdict["bound"] in OF_DATA and (verdict["first_step_share"] or 0) > MOST:
         first = _percent(verdict["first_step_share"])
         said += f" {first} of the wait is at the first step of an epoch, where prefetching starts anew."
-    if verdict["bound"] in ("input", "compute"):
+    if verdict["bound"] in (*OF_DATA, "compute"):
         said += _supply(verdict, capacity)
-    if verdict["is_input_bound"] and verdict["bound"] != "input":
+    if verdict["is_input_bound"] and verdict["bound"] not in OF_DATA:
         said += f" It is input-bound too: {_percent(verdict['data_wait_share'])} of step time is exposed data loading."
     if prediction is not None:
         said += (
@@ -212,7 +226,7 @@ def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
     who, ends = (f"The {number} workers", ("are", "keep")) if number != 1 else ("The worker", ("is", "keeps"))
     if worker["capacity"] <= capacity["demand"]:
         return f" {who} {ends[0]} too slow: {can} at most, where ranks need {need}."
-    if verdict["bound"] == "input":
+    if verdict["bound"] in OF_DATA:
         late = "" if (verdict["first_step_share"] or 0) > MOST else ": single batches come late"
         return f" {who} {ends[0]} fast enough on average ({can}, ranks need {need}){late}."
     return f" {who} {ends[1]} up: {can} at most, where ranks need {need}."
@@ -233,11 +247,15 @@ def rate(number: float) -> str:
 
 def _what(verdict: Mapping[str, Any]) -> str:
     share = _percent(verdict["bound_share"])
-    if verdict["bound"] == "input":
+    if verdict["bound"] in OF_DATA:
         cause = next(row for row in verdict["table"] if row["cause"] == verdict["cause"])
         part = cause["share"] / verdict["bound_share"]
         waits = sum(row["by_sync_seconds"] for row in verdict["table"] if row["cause"] in STAGES)
         how = ", directly or through waiting for other ranks" if waits > SEEN * verdict["seconds"] else ""
+        if verdict["bound"] == "loader":
+            part = sum(row["share"] for row in verdict["table"] if row["cause"] in OF_LOADER) / verdict["bound_share"]
+            most = f"the loader's own cost, most of that in `{shown(verdict['cause'])}`"
+            return f"{share} of step time is exposed data loading{how}, {_percent(part)} of it {most}"
         return (
             f"{share} of step time is exposed data loading{how}, {_percent(part)} of it in `{shown(verdict['cause'])}`"
         )
@@ -254,7 +272,7 @@ def _what(verdict: Mapping[str, Any]) -> str:
 
 
 def _other(verdict: Mapping[str, Any]) -> str:
-    """Say what no name covers: of imported results it is not rayio's own."""
+    """Say what no name covers: of imported results, and on the virtual clock, it is not rayio's own."""
     return next(str(row["meaning"]) for row in verdict["table"] if row["cause"] == "other")
 
 

@@ -29,10 +29,10 @@ def explain(
 
     with alone(as_json):
         found = explained(path, simulate=simulate, reporter=Terminal())
-    print(
-        json.dumps(found, indent=2, allow_nan=False) if as_json else fit(text(found), columns()),
-        end="\n" if as_json else "",
-    )
+    if as_json:
+        print(json.dumps(found.as_json(), indent=2, allow_nan=False))
+    else:
+        print(fit(text(found), columns()), end="")
 
 
 def add_to(app: typer.Typer) -> None:

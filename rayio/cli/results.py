@@ -45,7 +45,7 @@ def compare(
     if twice := next((path for number, path in enumerate(paths) if places[number] in places[:number]), None):
         raise typer.BadParameter(f"{twice} is given twice; a run is no repeat of itself")
     comparison = comparing.compare([_compared(path) for path in paths])
-    print(json.dumps(comparison, indent=2) if as_json else fit(comparing.text(comparison), columns()))
+    print(json.dumps(comparison.as_json(), indent=2) if as_json else fit(comparing.text(comparison), columns()))
 
 
 def _compared(path: str) -> Compared:

@@ -28,6 +28,8 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
     from rayio.scenario.load import load
 
     scenario = load(source, overrides or ())
+    if scenario.dataset.is_modelled:  # then a run needs what a simulation needs
+        checks.check_simulated(scenario)
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
     if as_json:
         fewest, most = _steps(scenario)
@@ -82,8 +84,10 @@ def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -
     """
     import yaml
 
+    from rayio.kinds import COSTS, STORAGE_MODELS
     from rayio.scenario import checks
     from rayio.scenario.load import load
+    from rayio.scenario.storage import UNKNOWN
     from rayio.scenario.write import to_yaml
 
     scenario = load(source, overrides or ())
@@ -95,10 +99,12 @@ def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -
     for name, value in checks.table(scenario).items():
         write = next((form for suffix, form in _FORMATS.items() if name.endswith(suffix)), str)
         print(f"# {name}: {write(value)}")
-    if isinstance(scenario.storage.model, str):
-        from rayio.storage.presets import PRESETS
-
-        print(f"# storage.model {scenario.storage.model}: {PRESETS[scenario.storage.model]}")
+    if (model := scenario.storage.model) == UNKNOWN:
+        print(f"# storage.model {UNKNOWN}: nobody described it; simulate asks for another")
+    elif isinstance(model, str):
+        print(f"# storage.model {model}: {STORAGE_MODELS[model]}")
+    if isinstance(scenario.costs, str):
+        print(f"# costs {scenario.costs}: {COSTS[scenario.costs]}")
 
 
 def scenarios(as_json: AsJson = False) -> None:

@@ -14,6 +14,7 @@ from rayio.errors import ScenarioError
 from rayio.scenario import derive
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
+from rayio.scenario.storage import UNKNOWN
 
 
 def scenario_of(results: Results, batch: int | None) -> tuple[Scenario | None, list[str]]:
@@ -36,6 +37,7 @@ def scenario_of(results: Results, batch: int | None) -> tuple[Scenario | None, l
             "samples_per_file": summary.get("num_samples_per_file"),
             "sample_bytes": _sample_bytes(results),
         },
+        "storage": {"model": UNKNOWN},
         "loader": {"batch_size": batch},
         "train": {
             "epochs": results.epochs,
@@ -44,7 +46,7 @@ def scenario_of(results: Results, batch: int | None) -> tuple[Scenario | None, l
             "sync": "barrier" if all(map(has_barrier, results.blocks)) else "none",
         },
     }
-    unknown = ["storage.model", "loader.shuffle"]
+    unknown = ["loader.shuffle"]
     if isinstance(workers, int) and workers > 0:
         prefetch = reader.get("prefetch_size", 2)
         data["loader"]["num_workers"] = workers
@@ -57,7 +59,11 @@ def scenario_of(results: Results, batch: int | None) -> tuple[Scenario | None, l
             raise ScenarioError(f"{steps} steps were made, {derive.steps_per_epoch(scenario)} follow from its keys")
     except ScenarioError as error:
         return None, [f"no scenario.yaml: {error}"]
-    return scenario, [f"not in the results, so rayio's default in scenario.yaml: {', '.join(unknown)}"]
+    return scenario, [
+        f"not in the results, so rayio's default in scenario.yaml: {', '.join(unknown)}",
+        "what storage it was is not in the results: to predict from it, name one (rayio simulate RUN/scenario.yaml "
+        "storage.model=NAME)",
+    ]
 
 
 def _sample_bytes(results: Results) -> Any:

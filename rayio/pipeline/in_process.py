@@ -61,7 +61,7 @@ class Workers:
         self.loading = loading
         self.costs = costs
         #: Whether a lease costs nothing but the read.
-        self.is_free = not any((costs.lease, costs.put, costs.take, costs.transfer_latency, costs.transfer_bandwidth))
+        self.is_free = not costs.of_loader
         self._names = [f"{env.name} to be free" for env in envs]
         #: By worker: None when it is free, else who waits for it, in order.
         self._waiting: list[list[Future] | None] = [None] * len(envs)
@@ -85,8 +85,10 @@ class Workers:
                 await env.kernel.sleep_until(arrives)
             batches = await roles.read_lease(env, self.loading, lease)
             at = Where(lease.rank, lease.epoch, lease.steps[-1], lease.attempt)
-            if self.costs.put or self.costs.take:
-                await env.sleep("put", self.costs.put, at)
+            copied = self.costs.put_bandwidth
+            put = self.costs.put + (sum(b.nbytes for b in batches) / copied if copied else 0.0)
+            if put or self.costs.take:
+                await env.sleep("put", put, at)
         finally:
             self._release(worker)
         rate = self.costs.transfer_bandwidth

@@ -9,9 +9,10 @@ from rayio.pipeline.checkpoint import Checkpointing
 from rayio.pipeline.plan import EvaluationPhase, LoaderSpec, Phase, Plan
 from rayio.pipeline.schedule import Schedule
 from rayio.scenario import derive, evaluation
-from rayio.scenario.distribution import LogNormal
+from rayio.scenario.costs import Costs
+from rayio.scenario.distribution import NO_TIME, LogNormal
 from rayio.scenario.model import Scenario
-from rayio.scenario.storage import StorageParameters
+from rayio.scenario.storage import UNKNOWN, StorageParameters
 from rayio.seeds import Draws
 from rayio.storage.presets import PRESETS
 
@@ -65,7 +66,7 @@ def plan_of(
         first_byte=replaced.first_byte or storage.first_byte,
         stores=scenario.stores,
         trace=scenario.trace,
-        costs=scenario.costs,
+        costs=_charged(scenario),
         auto_bytes_in_flight=auto_bytes_in_flight,
     )
 
@@ -119,11 +120,23 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
     )
 
 
+def _charged(scenario: Scenario) -> Costs:
+    """What the virtual engine charges; nothing is copied of batches that have no bytes."""
+    costs = scenario.charges
+    return costs if scenario.loader.payload != "none" else costs.model_copy(update={"put_bandwidth": None})
+
+
+#: What stands for storage that nobody described, where nothing asks for it.
+_NOBODYS = StorageParameters(first_byte=NO_TIME, connection_bandwidth=1.0, bandwidth=1.0)
+
+
 def storage_of(scenario: Scenario) -> StorageParameters:
     """The modelled storage system: the scenario's own, or what a preset's numbers mean on its cluster."""
     model = scenario.storage.model
     if not isinstance(model, str):
         return model
+    if model == UNKNOWN:  # a run that would ask for it is refused before it begins: see checks.check_simulated
+        return _NOBODYS
     preset = PRESETS[model]
     parts = scenario.cluster.nodes if preset.shared_cap and preset.scope == "node" else 1
     return StorageParameters(

@@ -124,16 +124,27 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
         if not len(read.batch):
             raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
         found = storage.fit(read, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
-        storing["model"] = found.parameters if found.is_saturated else _carries(found.parameters, spans, plan)
+        fitted = found.parameters if found.is_saturated else _carries(found.parameters, spans, plan)
+        guessed = "" if found.is_saturated else "; its bandwidth is a guess"
+        storing["model"] = fitted.model_copy(
+            update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
+        )
         loading |= _decode(read, warm, scenario, notes)
         notes.append(f"storage.model: fitted to the reads of the run; {_said_of(found)}")
-    learned = _costs(spans, steps, read, warm, plan, storing.get("model", plan.storage), notes)
+    learned = _costs(spans, steps, read, warm, plan, storing.get("model") or plan.storage, notes)
+    learned = learned.model_copy(update={"source": f"calibrated from {_whence(info, name)}"})
     changed = {
         "storage": scenario.storage.model_copy(update=storing),
         "loader": scenario.loader.model_copy(update=loading),
         "costs": learned,
     }
     return Calibration(scenario.model_copy(update=changed), tuple(notes))
+
+
+def _whence(info: Mapping[str, Any], name: str) -> str:
+    """Name the run that was learned from, for the scenario and for what is predicted with it."""
+    day = str(info.get("started") or "").partition("T")[0]
+    return f"{' '.join(name.split())} ({info.get('engine')} engine{f', {day}' if day else ''})"
 
 
 def _carries(guessed: StorageParameters, spans: pa.Table, plan: Plan) -> StorageParameters:

@@ -11,7 +11,7 @@ import numpy as np
 from rayio.analyze.metrics import RunShape
 from rayio.analyze.stages import shown
 from rayio.analyze.stalls import Attribution, attribute
-from rayio.analyze.verdict import BINDS, judge
+from rayio.analyze.verdict import BINDS, OF_DATA, judge
 from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import plan_of, storage_of
@@ -19,7 +19,7 @@ from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Measured, Recorde
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive, evaluation
 from rayio.scenario.distribution import NO_TIME
-from rayio.scenario.model import NoSync, Scenario, StorageParameters
+from rayio.scenario.model import Costs, NoSync, Scenario, StorageParameters
 from rayio.seeds import Draws
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 from rayio.trace.recorder import Recorder
@@ -109,6 +109,13 @@ def _no_evaluations(replay: Replay, base: Base) -> Replay:
     return _with(replay, "train", evaluate=None)
 
 
+def _no_loader(replay: Replay, base: Base) -> Replay:
+    """The loader's messages and copies take no time; those of barrier, step and checkpoint stay."""
+    costs = replay.scenario.charges
+    kept = Costs(barrier=costs.barrier, step=costs.step, checkpoint=costs.checkpoint)
+    return replace(replay, scenario=replay.scenario.model_copy(update={"costs": kept}))
+
+
 def _unbounded(replay: Replay, base: Base) -> Replay:
     return _with(replay, "loader", max_bytes_in_flight=1 << 60)
 
@@ -133,6 +140,8 @@ def changes(base: Base) -> dict[str, Change]:
     found["read = 0"] = _no_read
     if base.modelled is not None:
         found["bandwidth = ∞"] = _unlimited
+    if measured.costs.of_loader:
+        found["loader = 0"] = _no_loader
     found["workers × 2" if scenario.loader.num_workers else "1 worker"] = _more_workers(2)
     if scenario.loader.num_workers:
         found["prefetch × 2"] = _deeper
@@ -194,7 +203,7 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
     What gains less than half of what another change would is no help. None when nothing that can be simulated is.
     """
     gains = {row["change"]: row for row in table["changes"] if row["gain"] is not None}
-    if verdict["bound"] == "input" and (found := _enough_workers(base, table)):
+    if verdict["bound"] in OF_DATA and (found := _enough_workers(base, table)):
         return found
     wanted = {
         # Where no rank is slower than others in the mean, it is jitter, and only fewer barriers would help.
@@ -204,6 +213,7 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
         "all-reduce": ("no barrier",),
         # What a key can change comes before what only other storage or code can.
         "input": ("no bound on bytes", "prefetch × 2", f"{verdict['cause']} = 0"),
+        "loader": ("no bound on bytes", "prefetch × 2", "loader = 0"),
     }
     names = {
         "no bound on bytes": "no bound on bytes (loader.max_bytes_in_flight)",
@@ -239,7 +249,7 @@ def _enough_workers(base: Base, table: Mapping[str, Any]) -> dict[str, Any] | No
 def ready(scenario: Scenario, info: Mapping[str, Any], charged: Attribution, spans: pa.Table) -> Base | None:
     """Make a run ready to be lived again, from its scenario, ``run.json`` and spans; None without spans of readers."""
     is_virtual = info.get("engine") == "virtual"
-    measured = Measured.of(spans, charged, scenario, costs=scenario.costs if is_virtual else None)
+    measured = Measured.of(spans, charged, scenario, costs=scenario.charges if is_virtual else None)
     if not measured.has_work:
         return None
     is_modelled = bool(info.get("modelled_storage", is_virtual))

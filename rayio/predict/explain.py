@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +15,19 @@ from rayio.analyze.metrics import RunShape
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
 from rayio.errors import RayioError, ScenarioError
+from rayio.kinds import STORAGE_MODELS
 from rayio.predict.counterfactual import counterfactuals, prediction, ready
 from rayio.reporter import SILENT, Reporter
+from rayio.results.explained import VERSION, Explained
+from rayio.results.origin import CHARGED, MEASURED, PREDICTED, Origin, kind_of
 from rayio.results.run_result import RunResult
 from rayio.scenario import derive
 from rayio.scenario.fields import show
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
+from rayio.scenario.origin import origin_of
 from rayio.scenario.source import UNREADABLE, plain
+from rayio.scenario.storage import UNKNOWN
 from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -32,8 +39,8 @@ WORST = 8
 MOST_DEATHS = 8
 
 
-def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SILENT) -> dict[str, Any]:
-    """Explain a run from its directory: plain numbers, ready for JSON; seconds, and fractions of step time.
+def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SILENT) -> Explained:
+    """Explain a run from its directory; times in seconds, shares as fractions of step time.
 
     ``simulate`` lets the virtual engine live the run again, for the counterfactuals and the prediction.
 
@@ -50,10 +57,12 @@ def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SIL
     found = explained(directory, scenario, spans, charged, simulate=simulate, reporter=reporter)
     reporter.done()
     result = directory.result
-    return found | {
-        "imported": result.imported.as_json() if result and result.imported else None,
-        "notes": [*_trouble(directory, result), *found["notes"]],
-    }
+    return replace(
+        found,
+        imported=result.imported if result else None,
+        origin=result.origin if result else _origin(scenario, directory.info),
+        notes=(*_trouble(directory, result), *found.notes),
+    )
 
 
 def explained(
@@ -64,7 +73,7 @@ def explained(
     *,
     simulate: bool = True,
     reporter: Reporter = SILENT,
-) -> dict[str, Any]:
+) -> Explained:
     """Explain a run whose spans are at hand, with their losses already charged; how it ended is not in the notes.
 
     See :func:`explain`.
@@ -72,8 +81,8 @@ def explained(
     info = directory.info
     shape = RunShape.of(scenario)
     verdict = judge(charged, shape)
-    if info.get("imported"):  # what no span covers is not rayio's
-        others = {"meaning": "in no record of the results"}
+    if meaning := {"dlio": "in no record of the results", "virtual": CHARGED}.get(str(info.get("engine"))):
+        others = {"meaning": meaning}  # what no span covers is not rayio's
         verdict["table"] = [row | (others if row["cause"] == "other" else {}) for row in verdict["table"]]
     capacity = capacities(spans, charged, shape, derive.num_readers(scenario))
     ranks = worst_ranks(charged)
@@ -81,6 +90,11 @@ def explained(
     notes = verdict.pop("notes")
     if info.get("imported"):
         notes.append("imported results have no readers: waits cannot be taken apart, nor the run simulated")
+        if simulate and scenario.storage.model == UNKNOWN:
+            notes.append(
+                "to predict from it, name its storage: rayio simulate "
+                f"{directory.address}/scenario.yaml storage.model=NAME ({', '.join(STORAGE_MODELS)}, or parameters)"
+            )
     elif scenario.trace.level == "none":
         notes = ["trace.level is none: no step was recorded, so nothing can be explained; run with trace.level=batch"]
     elif not len(spans):
@@ -104,8 +118,7 @@ def explained(
             notes.append(f"simulated are the first steps of the run: {simulated['steps']} rank-steps count")
     of_use = used.pop("notes")
     notes += of_use if charged.steps.number and not info.get("imported") else []
-    return {
-        "version": 1,
+    found = {
         "run": directory.address,
         "scenario": scenario.name,
         "engine": info.get("engine"),
@@ -118,6 +131,15 @@ def explained(
         "access": used,
         "notes": notes,
     }
+    return Explained.of_json({"version": VERSION, **found})
+
+
+def _origin(scenario: Scenario, info: Mapping[str, Any]) -> Origin | None:
+    """Say what the numbers of a run without a result are; None of what no engine of rayio ran."""
+    if kind_of(info.get("engine")) not in (MEASURED, PREDICTED):
+        return None
+    is_virtual = kind_of(info.get("engine")) == PREDICTED
+    return origin_of(scenario, is_virtual=is_virtual, modelled=bool(info.get("modelled_storage", is_virtual)))
 
 
 def _spanless(directory: RunDirectory) -> str:

@@ -13,6 +13,7 @@ from rayio.predict.explain import explained, scenario_of
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
 from rayio.reporter import SILENT, Reporter
+from rayio.results.explained import Explained
 from rayio.results.run_result import RunResult
 from rayio.scenario.model import Scenario
 from rayio.trace.store import RunDirectory
@@ -31,7 +32,7 @@ class Content:
     #: None when the run has none, and none can be worked out of its spans.
     result: RunResult | None
     scenario: Scenario | None
-    explanation: dict[str, Any] | None
+    explanation: Explained | None
     #: What is wrong with the run or with what is left of it, a sentence each.
     trouble: list[str]
     begin: int
@@ -89,7 +90,7 @@ class Content:
         elif not steps.number:
             trouble.append(_no_steps(scenario))
         asked = steps.number <= SIMULATED_STEPS if simulate is None else simulate
-        explanation: dict[str, Any] | None = None
+        explanation: Explained | None = None
         if scenario is not None:
             try:
                 explanation = explained(directory, scenario, spans, charged, simulate=asked, reporter=reporter)

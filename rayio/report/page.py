@@ -12,6 +12,7 @@ from rayio.report import sections, tables
 from rayio.report.content import Content
 from rayio.report.definitions import definitions, term
 from rayio.report.sections import section
+from rayio.results.origin import head
 from rayio.units import format_seconds
 
 #: Names of the sections where there is little room for them.
@@ -72,10 +73,11 @@ def _file(name: str) -> str:
 def _facts(content: Content) -> str:
     result = content.result
     ranks, wall = (result.world_size, result.wall_seconds) if result else (0, None)
+    origin = result.origin if result else None
     is_imported = result is not None and result.imported is not None
-    engine = "imported from results of DLIO" if is_imported else f"{content.info.get('engine')} engine"
+    engine = head(origin, "dlio" if is_imported else content.info.get("engine"))
     started = str(content.info.get("started") or "").replace("T", " ").replace("+00:00", " UTC").partition(".")[0]
-    facts = [engine, f"{ranks} rank{'s' * (ranks != 1)}", format_seconds(wall) if wall else "", started]
+    facts = [*engine.split("; "), f"{ranks} rank{'s' * (ranks != 1)}", format_seconds(wall) if wall else "", started]
     return '<p class="facts">' + " · ".join(escape(str(fact)) for fact in facts if fact) + "</p>"
 
 

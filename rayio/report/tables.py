@@ -7,7 +7,7 @@ from html import escape
 from typing import Any
 
 from rayio.analyze.stages import shown
-from rayio.analyze.summary import meaning_of, measured_times
+from rayio.analyze.summary import meaning_of, measured_times, whose_overhead
 from rayio.analyze.verdict import rate
 from rayio.report.axes import number
 from rayio.report.charts import bar
@@ -50,7 +50,7 @@ def tiles(result: RunResult) -> str:
     """Write the headline numbers; ``data-key`` names the key of result.json that each shows."""
     low, high = percent(result.au_min), percent(result.au_max)
     of_all = f"{low} to {high} over ranks" if result.world_size > 1 and result.au is not None else ""
-    others = "in no record" if result.imported else "rayio's own"
+    others = whose_overhead(result)
     rows = [
         ("au", "au", "AU", percent(result.au), of_all or "of step time"),
         ("samples_per_second", "rate", "throughput", decimal(result.samples_per_second), "samples/s"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+from rayio.results.published import PUBLISHED, schema_of
 from rayio.results.record import Json, Record, schema, value
-from rayio.results.run_result import RunResult, result_schema
+from rayio.results.run_result import RunResult
 
 #: A value of a scenario's key: as it is, or written as YAML where it is a list or a mapping.
 Value = str | int | float | bool | None
@@ -171,7 +173,7 @@ _SENTENCES: Json = {"type": "array", "items": {"type": "string"}}
 
 #: The schema of what each command prints, by the name that ``rayio schema`` takes.
 SCHEMAS: dict[str, Callable[[], Json]] = {
-    "result": result_schema,
+    **{name: partial(schema_of, name) for name in PUBLISHED},
     "run": _described(Ran),
     "repeats": _described(Repeated),
     "sweep": _described(SweptPoints),

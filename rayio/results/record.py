@@ -1,7 +1,8 @@
 """Frozen values whose fields have a meaning and a unit: written as JSON, read back checked, described by JSON Schema.
 
-A record is a frozen dataclass of numbers, texts, other records and tuples of them. Its fields are declared with
-:func:`value`. Dataclasses instead of pydantic: nothing here is written by people, and it is imported by every command.
+A record is a frozen dataclass of numbers, texts, other records, and tuples and dicts of them. Its fields are declared
+with :func:`value`. Dataclasses instead of pydantic: nothing here is written by people, and every command
+imports it.
 """
 
 from __future__ import annotations
@@ -93,6 +94,21 @@ def units(record: type[Record], prefix: str = "") -> Iterator[tuple[str, str, st
             yield from units(inner, f"{name}{suffix}.")
 
 
+def nested(record: type[Record]) -> Iterator[tuple[str, type[Record]]]:
+    """Go through the records in a record, each once: the place of the first, as ``ranks[]`` or ``operations.*``."""
+    seen, found = {record}, [("", record)]
+    while found:
+        place, outer = found.pop(0)
+        yield place, outer
+        inner = []
+        for each in _fields(outer):
+            for one, suffix in _records_in(_hints(outer)[each.name]):
+                if one not in seen:
+                    seen.add(one)
+                    inner.append((f"{place}.{each.name}{suffix}".removeprefix("."), one))
+        found = inner + found
+
+
 def members(record: type[Record]) -> dict[str, Any]:
     """The type of each field of a record."""
     return _hints(record)
@@ -104,6 +120,8 @@ def type_name(kind: Any) -> str:
     for choice in _choices(kind):
         if get_origin(choice) is tuple:
             names.append(f"list of {type_name(get_args(choice)[0])}")
+        elif get_origin(choice) is dict:
+            names.append(f"{type_name(get_args(choice)[1])} by name")
         else:
             names.append("object" if _is_record(choice) else _SCALARS[choice][0])
     return " or ".join(names)
@@ -127,6 +145,8 @@ def _must_be_there(each: Field[Any]) -> bool:
 def _plain(held: Any) -> Any:
     if isinstance(held, Record):
         return held.as_json()
+    if isinstance(held, dict):
+        return {name: _plain(item) for name, item in held.items()}
     return [_plain(item) for item in held] if isinstance(held, tuple) else held
 
 
@@ -143,6 +163,8 @@ def _records_in(kind: Any) -> Iterator[tuple[type[Record], str]]:
     for choice in _choices(kind):
         if get_origin(choice) is tuple:
             yield from ((inner, f"[]{suffix}") for inner, suffix in _records_in(get_args(choice)[0]))
+        elif get_origin(choice) is dict:
+            yield from ((inner, f".*{suffix}") for inner, suffix in _records_in(get_args(choice)[1]))
         elif _is_record(choice):
             yield choice, ""
 
@@ -168,6 +190,8 @@ def _read(kind: Any, content: Any, path: str) -> Any:
     for choice in choices:
         if get_origin(choice) is tuple and isinstance(content, list):
             return tuple(_read(get_args(choice)[0], item, f"{path}[{n}]") for n, item in enumerate(content))
+        if get_origin(choice) is dict and isinstance(content, Mapping):
+            return {name: _read(get_args(choice)[1], item, f"{path}.{name}") for name, item in content.items()}
         if _is_record(choice) and isinstance(content, Mapping):
             return _read_record(choice, content, path)
         if _is_scalar(choice, content):
@@ -185,6 +209,8 @@ def _is_scalar(kind: Any, content: Any) -> bool:
 def _word(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return "a list"
+    if get_origin(kind) is dict:
+        return "an object"
     return "an object" if _is_record(kind) else _SCALARS[kind][1]
 
 
@@ -221,6 +247,9 @@ def _kinds_schema(kinds: list[Any], definitions: Json) -> Json:
 def _kind_schema(kind: Any, definitions: Json) -> Json:
     if get_origin(kind) is tuple:
         return {"type": "array", "items": _kinds_schema([*_choices(get_args(kind)[0])], definitions)}
+    if get_origin(kind) is dict:
+        inner = _kinds_schema([*_choices(get_args(kind)[1])], definitions)
+        return {"type": "object", "additionalProperties": inner}
     if kind.__name__ not in definitions:
         definitions[kind.__name__] = {}  # holds the place, and the order
         definitions[kind.__name__] = _object_schema(kind, definitions)

@@ -6,30 +6,19 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import cast
 
-from rayio.results.record import Record, members, type_name
-from rayio.results.run_result import (
-    Books,
-    Evaluation,
-    Imported,
-    ImportedEpoch,
-    LostPoints,
-    Percentiles,
-    Rank,
-    RunResult,
-    Seconds,
-    Shares,
-    Statistics,
-    TraceCounts,
-)
+from rayio.results.published import PUBLISHED, Published
+from rayio.results.record import Record, members, nested, type_name
 
 _HEAD = """\
 # Results
 
-`result.json` in a [run directory](runs.md) holds what a run came to. `rayio schema result --markdown` prints this page
-from the schema; `rayio schema result` prints the JSON Schema itself (draft 2020-12), for programs.
+`result.json` in a [run directory](runs.md) holds what a run came to; `rayio explain --json` and `rayio compare --json`
+print what they find in the same way. `rayio schema result`, `rayio schema explain` and `rayio schema compare` print the
+JSON Schema of each (draft 2020-12), for programs; with `--markdown` they print this page, which is made from them.
 
 ```sh
 rayio schema result > result.schema.json
+rayio schema explain > explain.schema.json
 ```
 
 In Python the same is a typed value: `run.result.au`, `run.result.ledger.even`, `run.result.percentiles.data_wait.p99`.
@@ -40,34 +29,30 @@ Keys work as well (`run.result["au"]`), and `run.result.as_json()` gives plain d
 - `null` says "not known", and one of the `notes` says why. A key that is *left out when unknown* is then not there.
 - The window here is the measured part of a run, not the queue's: from when every rank is warm to when the first rank
   is done.
-- `version` is 1. Within a version keys are added, never changed or taken away: a reader passes over those that it does
-  not know. A file that is damaged is refused in one line that names the key.
+- `version` is 1, of each of them. Within a version keys are added, never changed or taken away: a reader passes over
+  those that it does not know. A file that is damaged is refused in one line that names the key.
 
-Every number here that is not a count of the books can be named in `expect:`, by its dotted place
+Every number of a result that is not a count of the books can be named in `expect:`, by its dotted place
 (`expect: {percentiles.data_wait.p99: "< 0.1"}`), is compared by `rayio compare`, and is a column of a
 [sweep](sweep.md).
 """
 
-#: The records in the order in which a reader meets them, with the key under which each is found.
-_RECORDS: tuple[tuple[str, type[Record]], ...] = (
-    ("The result", RunResult),
-    ("`time`", Seconds),
-    ("`share`", Shares),
-    ("`percentiles`", Percentiles),
-    ("One kind of `percentiles`", Statistics),
-    ("`evaluation`", Evaluation),
-    ("One of `ranks`", Rank),
-    ("`ledger`", Books),
-    ("`trace`", TraceCounts),
-    ("`imported`", Imported),
-    ("`imported.lost_points`", LostPoints),
-    ("One of `imported.epochs`", ImportedEpoch),
-)
-
 
 def to_markdown() -> str:
     """Write the page."""
-    return "\n".join([_HEAD, *(line for title, record in _RECORDS for line in _section(title, record))])
+    return "\n".join([_HEAD, *(line for one in PUBLISHED.values() for line in _published(one))])
+
+
+def _published(one: Published) -> Iterator[str]:
+    """Write a section for the whole, and one for each record in it."""
+    for place, record in nested(one.record):
+        yield from _section(one.where if not place else f"{one.where}: {_title(place)}", record)
+
+
+def _title(place: str) -> str:
+    """Name the place of a record: ``ranks[]`` is one of ``ranks``."""
+    outer = place.removesuffix("[]").removesuffix(".*")
+    return f"`{place}`" if outer == place else f"one of `{outer.replace('[]', '')}`"
 
 
 def _section(title: str, record: type[Record]) -> Iterator[str]:

@@ -7,11 +7,12 @@ says why. Keys are only ever added within a version; a reader passes over those 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rayio.errors import StorageError
-from rayio.results.record import DamagedRecordError, Json, Record, schema, value
+from rayio.results.origin import Origin, of_old
+from rayio.results.record import DamagedRecordError, Record, value
 
 #: Version of ``result.json``.
 VERSION = 1
@@ -217,14 +218,14 @@ class RunResult(Record):
         "samples that train.steps leaves unread", "samples", can_be_absent=True
     )
     imported: Imported | None = value("what imported results say", can_be_absent=True)
-
-
-def result_schema() -> Json:
-    """Describe ``result.json`` as JSON Schema (draft 2020-12)."""
-    title = {"$id": f"urn:rayio:result:{VERSION}", "title": f"rayio result, version {VERSION}"}
-    described = schema(RunResult)
-    described["properties"]["version"] = {"description": "version of this schema", "const": VERSION}
-    return {"$schema": described.pop("$schema"), **title, **described}
+    loader_share: Number = value(
+        "waits for the loader's messages and copies, of step time in the window; of predictions that charge them",
+        "fraction",
+        can_be_absent=True,
+    )
+    origin: Origin | None = value(
+        "whether this was measured, predicted or imported, and which models it rests on", can_be_absent=True
+    )
 
 
 def read_result(content: Mapping[str, Any], where: object) -> RunResult:
@@ -236,6 +237,7 @@ def read_result(content: Mapping[str, Any], where: object) -> RunResult:
     if content.get("version") != VERSION:
         raise StorageError(f"{where} has version {content.get('version')!r}; it takes the rayio that wrote it")
     try:
-        return RunResult.of_json(content)
+        result = RunResult.of_json(content)
+        return result if result.origin else replace(result, origin=of_old(result.engine))
     except DamagedRecordError as error:
         raise StorageError(f"{where}: {error}: the file is damaged") from None

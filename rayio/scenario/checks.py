@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rayio.errors import ScenarioError
+from rayio.kinds import STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
 from rayio.scenario import apart, derive, duration, evaluation
 from rayio.scenario.address import MODELLED
@@ -15,6 +16,7 @@ from rayio.scenario.decode import Work
 from rayio.scenario.fields import Section, show
 from rayio.scenario.kind import Kind
 from rayio.scenario.model import Scenario
+from rayio.scenario.storage import UNKNOWN
 from rayio.units import format_bytes
 
 T = TypeVar("T")
@@ -48,6 +50,11 @@ def check_simulated(scenario: Scenario) -> None:
 def not_simulated(scenario: Scenario) -> Iterator[str]:
     """Keys of a scenario that can be run, and not simulated without another: a line each."""
     decode = scenario.loader.decode
+    if scenario.storage.model == UNKNOWN:
+        yield (
+            f"storage.model={UNKNOWN}: nobody described the storage of {scenario.name}, so nothing can be predicted "
+            f"with it; set storage.model to a preset ({', '.join(STORAGE_MODELS)}) or to parameters"
+        )
     if isinstance(decode, Work) and decode.rate is None:
         yield f"loader.decode={decode.kind}: modelled storage has no bytes; {RATE_IS_MISSING}"
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario, StorageParameters
+from rayio.scenario.storage import UNKNOWN
 from rayio.storage.presets import PRESETS
 
 
@@ -36,11 +37,12 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
         yield "loader.decode", samples * loader.decode.expected
     elif loader.decode.rate is not None:
         yield "loader.decode.rate", nbytes / loader.decode.rate
-    costs = scenario.costs
+    costs = scenario.charges
     for name in ("lease", "put", "take", "transfer_latency", "barrier", "step"):
         yield f"costs.{name}", steps * getattr(costs, name)
-    if costs.transfer_bandwidth is not None:
-        yield "costs.transfer_bandwidth", nbytes / costs.transfer_bandwidth
+    for name in ("put_bandwidth", "transfer_bandwidth"):
+        if (rate := getattr(costs, name)) is not None:
+            yield f"costs.{name}", nbytes / rate
     written = requests = largest = 0.0
     if checkpoint is not None:
         times = derive.num_checkpoints(scenario)
@@ -59,6 +61,8 @@ def _of_storage(
 ) -> Iterator[tuple[str, float]]:
     """What the model of storage adds: ``samples``, ``nbytes`` and ``requests`` of one rank, bytes ``of_all``."""
     model, ranks = scenario.storage.model, derive.world_size(scenario)
+    if model == UNKNOWN:
+        return
     if isinstance(model, StorageParameters):
         first_byte, opening, connection = model.first_byte.expected, model.open.expected, model.connection_bandwidth
         shared, calls, scope = model.bandwidth, model.opens_per_second or model.requests_per_second, model.scope

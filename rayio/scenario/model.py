@@ -9,7 +9,7 @@ from pydantic.functional_validators import BeforeValidator
 
 from rayio.scenario.checkpoint import Checkpoint, ModelState
 from rayio.scenario.cluster import Cluster
-from rayio.scenario.costs import Costs
+from rayio.scenario.costs import ChosenCosts, Costs, charged
 from rayio.scenario.dataset import Dataset, EvaluationDataset
 from rayio.scenario.distribution import NO_TIME
 from rayio.scenario.expect import Expect, Expectations
@@ -48,7 +48,15 @@ class Scenario(Section):
         default_factory=Expectations,
         description='Conditions on metrics of result.json, such as {au: ">= 0.90"}; exit code 3 when one is not met.',
     )
-    costs: Costs = Field(default_factory=Costs, description="What a real engine adds; the virtual one charges it.")
+    costs: ChosenCosts = Field(
+        "none",
+        description="What a loader takes beside reading and decoding, which simulate charges: a name, or numbers.",
+    )
+
+    @property
+    def charges(self) -> Costs:
+        """What the virtual engine charges beside the work asked for: ``costs``, its name looked up."""
+        return charged(self.costs)
 
     @property
     def stores(self) -> Settings:

@@ -39,16 +39,27 @@ def to_markdown(schema: Schema) -> str:
         schema: the JSON Schema of scenarios, as ``json_schema`` gives it.
     """
     page = _Page(schema.get("$defs", {}))
-    plain = {key: inner for key, inner in schema["properties"].items() if page.section(inner) is None}
+    sections = {key: page.section(inner) or _named_section(inner) for key, inner in schema["properties"].items()}
+    plain = {key: inner for key, inner in schema["properties"].items() if sections[key] is None}
     lines = [_INTRODUCTION, "## The scenario itself", "", *page.table(plain, "", required=("name",))]
-    for key, inner in schema["properties"].items():
-        if (section := page.section(inner)) is not None:
-            about = section.get("description", "")
-            lines += ["", f"## {key}", "", _prose(about), "", *page.table(section["properties"], f"{key}.")]
+    for key, section in sections.items():
+        if section is not None:
+            lines += ["", f"## {key}", "", _prose(section.get("description", "")), ""]
+            table = page.table(section["properties"], f"{key}.")
+            if _named_section(inner := schema["properties"][key]):
+                table[2:2] = page.table({key: inner}, "")[2:]
+            lines += table
             lines += page.variants(section["properties"], f"{key}.")
     lines += ["", _DISTRIBUTIONS, "| kind | keys | meaning |", "|---|---|---|"]
     lines += [f"| `{_kind(kind)}` | {_keys(kind)} | {_about(kind)} |" for kind in page.kinds]
     return "\n".join(lines) + "\n"
+
+
+def _named_section(value: Schema) -> Schema | None:
+    """The section that may stand in place of a name."""
+    parts = value.get("anyOf", ())
+    has_names = any("enum" in part for part in parts)
+    return next((part for part in parts if has_names and "properties" in part), None)
 
 
 class _Page:

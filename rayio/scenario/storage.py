@@ -10,7 +10,7 @@ from pydantic import Field
 from rayio.errors import ScenarioError
 from rayio.kinds import STORAGE_MODELS
 from rayio.scenario.distribution import NO_TIME, SecondsDistribution
-from rayio.scenario.fields import JsonSchema, Rate, Reads, RefusedError, Section, choice
+from rayio.scenario.fields import JsonSchema, Rate, Reads, RefusedError, Section, Text, choice
 from rayio.scenario.reached import Reached
 
 #: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.
@@ -46,10 +46,18 @@ class StorageParameters(Section):
     scope: Annotated[Literal["node", "cluster"], choice("node", "cluster")] = Field(
         "node", description="Whether each node has such a system of its own, or the cluster shares one."
     )
+    provenance: Annotated[Literal["assumed", "published", "fitted"], choice("assumed", "published", "fitted")] = Field(
+        "assumed", description="Whether these numbers are assumed, published, or fitted to a run."
+    )
+    source: Text = Field("", description="Who published these numbers, or which run they were fitted to.")
+
+
+#: A storage system that nobody described, as that of imported results: nothing can be predicted with it.
+UNKNOWN = "unknown"
 
 
 def _model(value: Any) -> Any:
-    if isinstance(value, StorageParameters):
+    if isinstance(value, StorageParameters) or value == UNKNOWN:
         return value
     if isinstance(value, Mapping):
         return StorageParameters.model_validate(value)
@@ -63,14 +71,16 @@ def _model(value: Any) -> Any:
 
 
 def _model_schema() -> JsonSchema:
-    return {"anyOf": [{"enum": [*STORAGE_MODELS]}, StorageParameters.model_json_schema()]}
+    return {"anyOf": [{"enum": [*STORAGE_MODELS, UNKNOWN]}, StorageParameters.model_json_schema()]}
 
 
 class Storage(Reached):
     """What ``simulate`` uses as storage, and how real storage is to be used."""
 
     model: Annotated[str | StorageParameters, Reads(_model, _model_schema)] = Field(
-        "nvme", description="Modelled storage system: the name of a preset, or its parameters."
+        "nvme",
+        description="Modelled storage system: the name of a preset, or its parameters; unknown where nobody described "
+        "it, as in imported results: simulate then asks for one.",
     )
     direct: Annotated[Literal[False], choice(False, later=(True,))] = Field(
         False, description="Whether reads go past the page cache; not yet."

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.stalls import attribute
 from rayio.analyze.summary import check_expectations
 from rayio.analyze.untraced import measure_lives
+from rayio.analyze.verdict import loader_share
 from rayio.errors import ExpectationError, LedgerError, RayioError
 from rayio.pipeline import ledger
+from rayio.pipeline.engine import engine_named
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of
@@ -19,6 +22,7 @@ from rayio.pipeline.simulation import simulate
 from rayio.results.run_result import Books, RunResult, TraceCounts
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
+from rayio.scenario.origin import origin_of
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema
 
@@ -41,17 +45,22 @@ def in_memory(scenario: Scenario) -> RunResult:
     simulate(plan, recorder, tallies)
     table = recorder.drain()
     spans = schema().empty_table() if table is None else table
-    result = numbers_of(spans, scenario, RunShape.of(scenario), tallies)
+    result = numbers_of(spans, scenario, RunShape.of(scenario), tallies, is_virtual=True)
     trace, recorded = scenario.trace, recorder.recorded
     counts = TraceCounts(level=trace.level, resolution=trace.resolution, recorded=recorded, stored=recorded)
     notes = (*checks.idle(scenario), *([OF_STEPS] if trace.level == "step" else ()), *threads_note(plan, "virtual"))
     return conclude(replace(result, trace=counts, notes=(*notes, *result.notes)), scenario, plan, "virtual", tallies)
 
 
-def numbers_of(spans: pa.Table, scenario: Scenario, shape: RunShape, tallies: list[Tally]) -> RunResult:
+def numbers_of(
+    spans: pa.Table, scenario: Scenario, shape: RunShape, tallies: list[Tally], *, is_virtual: bool
+) -> RunResult:
     """Measure what spans say of a run; without spans of steps, what its ranks had consumed."""
     if scenario.trace.level != "none":
-        return measure(RunArrays.of_spans(spans), shape)
+        measured = measure(RunArrays.of_spans(spans), shape)
+        if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
+            return replace(measured, loader_share=loader_share(attribute(spans), shape))
+        return measured
     steps = [tally.steps - tally.evaluation_steps for tally in tallies]
     samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)
     return measure_lives(spans, shape, steps, samples)
@@ -75,6 +84,7 @@ def conclude(
         result,
         engine=engine,
         scenario=scenario.name,
+        origin=origin_of(scenario, is_virtual=engine_named(engine).is_virtual, modelled=plan.modelled),
         ledger=books,
         dropped_samples_per_epoch=derive.dropped_samples(scenario),
         capped_samples_per_epoch=derive.capped_samples(scenario),

@@ -93,7 +93,7 @@ def run(
         KeyboardInterrupt: after Ctrl-C, likewise.
     """
     scenario = resolve(source, overrides)
-    if engine_named(engine).is_virtual:
+    if engine_named(engine).is_virtual or scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
     if collector is not None:
         from rayio.export.live import LiveExport
@@ -260,7 +260,8 @@ class _Session:
             self.notes.append(told)
         if trace.level == "step":
             self.notes.append(OF_STEPS)
-        numbers = numbers_of(spans, self.scenario, self.shape, tallies)
+        is_virtual = engine_named(self.engine_name).is_virtual
+        numbers = numbers_of(spans, self.scenario, self.shape, tallies, is_virtual=is_virtual)
         counts = TraceCounts(
             level=trace.level,
             resolution=trace.resolution,

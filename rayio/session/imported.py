@@ -14,6 +14,7 @@ from rayio.dlio.losses import batch_size, explained, has_barrier
 from rayio.dlio.results import Results, number, read
 from rayio.dlio.scenario import name_of, scenario_of, title
 from rayio.dlio.spans import PLACED, record
+from rayio.results.origin import IMPORTED, Origin
 from rayio.scenario import derive
 from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
@@ -96,6 +97,7 @@ def _write(
         dropped_samples_per_epoch=None if scenario is None else derive.dropped_samples(scenario),
         capped_samples_per_epoch=None if scenario is None else derive.capped_samples(scenario),
         imported=told,
+        origin=Origin(kind=IMPORTED, storage="unknown", leaves_out=("readers: the results say nothing of them",)),
         notes=(*notes, *measured.notes),
     )
     directory.write_result(result)

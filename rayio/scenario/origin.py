@@ -1,0 +1,50 @@
+"""What the numbers of a run are, told from its scenario: measured or predicted, and the models they rest on."""
+
+from __future__ import annotations
+
+from rayio.kinds import COSTS, STORAGE_MODELS
+from rayio.results.origin import MEASURED, PREDICTED, ChargedCosts, Origin, StorageModel
+from rayio.scenario.model import Costs, Scenario
+
+#: What no model of storage knows of.
+_NO_MODEL_HAS = ("page caches", "failures of storage")
+
+
+def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin:
+    """Say it of a run on a virtual or a wall clock, whose storage was or was not ``modelled``."""
+    if not modelled:
+        return Origin(kind=MEASURED, storage="real")
+    model = _model(scenario)
+    if not is_virtual:
+        beside = ("processor time of reading and decoding real bytes", *_NO_MODEL_HAS)
+        return Origin(kind=MEASURED, storage="modelled", model=model, leaves_out=beside)
+    left_out: tuple[str, ...] = ("contention for processors, memory and links", *_NO_MODEL_HAS)
+    costs = scenario.charges
+    if not costs.of_loader:
+        left_out = ("messages and copies of the loader", *left_out)
+    if not any((costs.barrier, costs.step)):
+        left_out += ("late wake-ups",)
+    return Origin(kind=PREDICTED, storage="modelled", model=model, costs=_costs(scenario), leaves_out=left_out)
+
+
+def _model(scenario: Scenario) -> StorageModel:
+    chosen = scenario.storage.model
+    if not isinstance(chosen, str):
+        return StorageModel(name="parameters", provenance=chosen.provenance, source=chosen.source)
+    preset = STORAGE_MODELS[chosen]
+    provenance = str(getattr(preset, "provenance", "assumed"))  # a preset of another package may say nothing
+    return StorageModel(name=chosen, provenance=provenance, source=_one_line(getattr(preset, "source", "")))
+
+
+def _costs(scenario: Scenario) -> ChargedCosts:
+    chosen = scenario.costs
+    if isinstance(chosen, Costs):
+        is_something = chosen.model_copy(update={"source": ""}) != Costs()
+        return ChargedCosts(name="parameters" if is_something else "none", source=chosen.source)
+    known = COSTS[chosen]
+    machine, date = (getattr(known, key, "") or None for key in ("machine", "date"))
+    return ChargedCosts(name=chosen, source=_one_line(known.source), machine=machine, date=date)
+
+
+def _one_line(text: object) -> str:
+    return " ".join(str(text).split())
