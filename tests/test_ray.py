@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 from conftest import installed
+from pages_of_files import came_from_the_device
 
 from rayio.cluster.connect import PRIORITY
 from rayio.cluster.placement import actors
@@ -240,9 +241,11 @@ def test_parquet_is_read_and_checkpoints_are_written_behind_by_actors(tmp_path: 
     wanted = real(
         dataset__format="parquet", dataset__samples_per_file=6, dataset__row_group=3, dataset__columns=4,
         dataset__read_columns=3, dataset__compression="zstd", loader__shuffle="file", checkpoint=saved,
+        storage__page_cache="drop",
     )  # fmt: skip
     done = run(wanted, root=tmp_path)
     assert done.result["ledger"]["even"]
+    came_from_the_device(done)
     here = simulated(wanted)
     spans = done.spans()
     for name in ("read", "write"):

@@ -37,6 +37,8 @@ UNITS = {
     "fraction",
     "percent",
     "bytes",
+    "bit/s",
+    "cores",
     "steps",
     "samples",
     "samples/s",

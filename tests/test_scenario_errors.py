@@ -155,6 +155,24 @@ def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override
     assert said in line
 
 
+def test_a_key_that_was_renamed_is_refused_with_its_new_name() -> None:
+    for value in ("true", "false"):
+        assert complaint("unet3d-small", f"storage.direct={value}") == (
+            f"unet3d-small.yaml: override: storage.direct={value}: is called storage.page_cache now; "
+            "give use, drop or direct"
+        )
+    line = complaint_about(NEEDED + "storage:\n  model: s3\n  direct: false\n")
+    assert line == "x.yaml:6: storage.direct=false: is called storage.page_cache now; give use, drop or direct"
+    assert complaint("unet3d-small", "storage.page_cache=no").endswith("page_cache=false: must be use, drop or direct")
+
+
+def test_what_version_01_wrote_into_its_run_directories_is_still_read() -> None:
+    old = Path(__file__).parent / "runs" / "version-0.1" / "scenario.yaml"
+    assert "  direct: false\n" in old.read_text()
+    assert load(old).storage.page_cache == "use"
+    assert load(old, ["storage.page_cache=drop"]).stores.page_cache == "drop"
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [
@@ -164,7 +182,6 @@ def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override
         ("loader.num_workers={min: 1, max: 16}", ""),
         ("loader.parallel_calls=4", ""),
         ("loader.file_access=collective", ""),
-        ("storage.direct=true", ""),
         ("storage.stage=true", ""),
         ("storage.cache=[{tier: ram}]", ""),
         ("storage.faults={stall: 1}", ""),

@@ -223,7 +223,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
     keys = yaml.safe_load(FULL)
     resolved = yaml.safe_load(to_yaml(read(FULL)))
     fixed = {
-        "storage": {"direct", "cache", "stage", "faults", *Reached.model_fields} - {"endpoint", "region"},
+        "storage": {"page_cache", "cache", "stage", "faults", *Reached.model_fields} - {"endpoint", "region"},
         "loader": {"kind", "worker", "file_access"},
         "train": {"device_copy"},
     }

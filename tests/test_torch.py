@@ -21,6 +21,7 @@ import psutil
 import pytest
 import torch
 from datasets import on_disk
+from pages_of_files import came_from_the_device
 from test_engines import asked_for, computed, deliver_the_same, roles_do_one_thing_at_a_time
 
 import rayio
@@ -392,10 +393,11 @@ class WorkerKiller(Reporter):
 def test_on_ray_it_lives_in_the_ranks_actor(tmp_path: Path) -> None:
     wanted = with_torch(
         loader__multiprocessing_context="forkserver", train__evaluate={"compute": "1 ms"},
-        dataset__eval={"num_files": 8}, train__compute="20 ms",
+        dataset__eval={"num_files": 8}, train__compute="20 ms", storage__page_cache="drop",
     )  # fmt: skip
     done = rayio.run(wanted, root=tmp_path)
     assert done.exit_code == 0
+    came_from_the_device(done)
     model = rayio.simulate(wanted, root=tmp_path)
     assert done.result["ledger"]["delivered_samples"] == model.result["ledger"]["delivered_samples"] > 0
     spans = done.spans()

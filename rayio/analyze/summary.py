@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from rayio.dlio.losses import LOSSES
+from rayio.results.hosts import Fetched
 from rayio.results.metrics import SPLIT, STATISTICS, TIMES, lookup
 from rayio.results.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
 from rayio.results.run_result import Books, Imported, RunResult, Statistics
@@ -119,6 +120,8 @@ def _headline(result: RunResult) -> list[str]:
         rows = [row for row in rows if row[0] != "of it loader"]
     if result.au is None:
         rows[0] = ("AU", "unknown", measured)
+    if result.fetched is not None:
+        rows.insert(0, fetched_row(result.fetched))
     if result.au_dlio is not None:
         rate = _decimal(result.samples_per_second_dlio)
         rows.append(("as DLIO", f"{result.au_dlio:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
@@ -127,6 +130,26 @@ def _headline(result: RunResult) -> list[str]:
         remark = f"AU of evaluation, min {low}, max {high} over ranks; {found.rounds} of {each} each"
         rows.append(("evaluation", _percent(found.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
+
+
+def fetched_row(found: Fetched) -> tuple[str, str, str]:
+    """Say first where the bytes came from: the other numbers are of storage only as far as these did."""
+    read = f"of {format_bytes(found.read_bytes)} read"
+    if found.source == "memory":
+        return "from device", "0 B", f"{read}: the file system is in memory"
+    label = f"from {found.source}" if found.source in ("device", "server", "network") else "from storage"
+    if found.fetched_bytes is None:
+        return label, "unknown", f"{read}: {found.how}"
+    nbytes = "about " * (found.source == "other") + format_bytes(found.fetched_bytes)
+    if found.source == "network" or found.page_cache == "direct":
+        return label, nbytes, f"{read}, past the page cache"
+    return label, nbytes, f"{read}; {_percent(found.page_cache_share)} from the page cache"
+
+
+def fetched_line(found: Fetched) -> str:
+    """Say in a sentence where the bytes came from that were read."""
+    label, nbytes, rest = fetched_row(found)
+    return f"{label}: {nbytes} {rest}"
 
 
 def _split(result: RunResult) -> list[str]:

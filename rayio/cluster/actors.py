@@ -22,6 +22,7 @@ from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec, Take
+from rayio.pipeline.sighting import Sighting, look
 from rayio.pipeline.standing import Standing
 from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
@@ -78,6 +79,8 @@ class Host:
     is_exact = True
     #: Whether a role that is alone in its actor and makes one request at a time makes it in the loop's own thread.
     reads_in_place = False
+    #: Whether it reads or writes files, so that what its host mounts matters.
+    reaches_storage = True
     #: Whether it is one of the first to take in the spans of tasks on its host; a rank has steps to keep.
     is_eager = True
 
@@ -143,6 +146,11 @@ class Host:
         """What the roles of this actor are doing at the moment; answered while they block."""
         return self.wiring.standing()
 
+    async def sighting(self) -> Sighting | None:
+        """Describe the host, for actors that read and write."""
+        is_told = self.reaches_storage and not self.plan.modelled
+        return await asyncio.to_thread(look, self.plan, self.birth.root) if is_told else None
+
     async def flush(self) -> int:
         """Send the last of what is recorded to the collector; give how many spans this process has sent in all."""
         for other in self._others:
@@ -199,6 +207,7 @@ class PrefetchQueue(Host):
     """The queues of some ranks: each submits its readers' calls and owns what they return."""
 
     is_exact = False
+    reaches_storage = False
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)

@@ -66,7 +66,11 @@ class RayEngine:
             told = len(group.restarts)
             watch(progress, time.monotonic() - began)
 
+        if not self.plan.modelled:
+            self.outcome.meet(group.sightings(), self.plan, site)
         group.live(look)
+        if any(sent for _, sent in self.outcome.before):
+            self.outcome.after = group.sightings()
 
     def close(self) -> None:
         """See ``rayio.pipeline.engine.Engine``."""

@@ -24,6 +24,7 @@ from rayio.errors import ClusterError, RayioError, RunError
 from rayio.interrupts import hold
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.sighting import Sighting
 from rayio.pipeline.standing import Vigil
 from rayio.trace.clocks import Anchor
 
@@ -196,6 +197,20 @@ class ActorGroup:
             f"{name} did not start: it was killed, or its node was lost, or out of memory or open files "
             f"({_first_line(cause)}); Ray's logs are in {self.control.logs}"
         )
+
+    def sightings(self) -> list[Sighting]:
+        """Have one actor on each Ray node describe its host, of those that read and write files and answer in time."""
+        of_node: dict[str, str] = {}
+        for actor in self.actors:
+            if actor["name"].startswith(("reader-", "rank-", "checkpoint_writer-")):
+                of_node.setdefault(actor["ray_node"], actor["name"])
+        asked = [self.handles[name].sighting.remote() for name in of_node.values()]
+        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=FLUSH_SECONDS) if asked else ([], [])
+        found = []
+        for reference in ready:
+            with contextlib.suppress(RayError):
+                found.append(ray.get(reference))
+        return [sighting for sighting in found if sighting is not None]
 
     def live(self, watch: Watch) -> None:
         """Let every rank live its life to the end, looking in now and then.

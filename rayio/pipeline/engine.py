@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.sighting import Sighting, each_once, warnings
 from rayio.registry import Registry
 from rayio.reporter import SILENT, Reporter
 from rayio.trace.store import RunDirectory
@@ -50,6 +51,18 @@ class Outcome:
     info: dict[str, Any] = field(default_factory=dict)
     #: What the result's notes say of it.
     notes: list[str] = field(default_factory=list)
+    #: The hosts of readers, ranks and writers before the roles lived, and those that could be asked afterwards.
+    before: list[Sighting] = field(default_factory=list)
+    after: list[Sighting] = field(default_factory=list)
+
+    def meet(self, sightings: Iterable[Sighting], plan: Plan, site: Site) -> None:
+        """Note the hosts, and say before anything is read what the run would not measure there."""
+        self.before = each_once(sightings)
+        hosts = [sighting.host for sighting in self.before]
+        self.info["hosts"] = [host.as_json() for host in hosts]
+        for text in warnings(plan, site.root, hosts):
+            site.reporter.say(f"warning: {text}")
+            self.notes.append(text)
 
     @classmethod
     def of(cls, plan: Plan) -> Outcome:

@@ -208,7 +208,7 @@ class Env:
             self._record_failed(error, at)
             raise
         self.doing = before
-        _, _, number, nbytes, _, issued, _, retried = served
+        _, _, number, nbytes, _, issued, _, retried, _ = served
         if retried is not None:
             self._record_retries(retried, at)
         self.span("read", start, self.kernel.now(), at, lane=lane, nbytes=nbytes, requests=number)

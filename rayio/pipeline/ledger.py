@@ -8,10 +8,11 @@ shows, whatever the order of arrival.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rayio.pipeline.queue import Delivery
+from rayio.storage.base import Moved
 
 WORD = (1 << 64) - 1
 
@@ -28,6 +29,8 @@ class Tally:
     #: Those of ``steps`` and ``samples`` that were for evaluations.
     evaluation_steps: int = 0
     evaluation_samples: int = 0
+    #: Where the bytes of the batches came from; None of modelled storage.
+    moved: Moved | None = field(default=None, compare=False)
 
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
         """Book one delivered batch."""
@@ -37,6 +40,8 @@ class Tally:
             self.evaluation_steps += 1
             self.evaluation_samples += delivery.num_samples
         self.nbytes += delivery.nbytes
+        if delivery.moved is not None:
+            self.moved = delivery.moved if self.moved is None else self.moved + delivery.moved
         self.digest = (self.digest + delivery.digest) & WORD
 
 

@@ -19,7 +19,7 @@ from rayio.place import Where
 from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Constant
 from rayio.seeds import Draws
-from rayio.storage.base import Opener, Requests
+from rayio.storage.base import Moved, Opener, Requests
 from rayio.storage.itemise import Samples
 
 #: What real storage gives for a batch: its bytes, one sample after the other, and the ids found in them.
@@ -177,8 +177,8 @@ class Load:
         assert self.loading.decoding is not None
         return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
 
-    def delivery(self, loaded: Loaded | None, worker: int) -> Delivery:
-        """Wrap up what was read. A model has no bytes: there the plan's own digest stands in."""
+    def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None) -> Delivery:
+        """Wrap up what was read and where it came from. A model has no bytes: there the plan's own digest stands in."""
         rank, epoch, step, attempt = self.at
         block = self.block
         nbytes = block.step_bytes[self.row]
@@ -188,7 +188,7 @@ class Load:
         (buffer, ids), buffers = loaded, self.loading.buffers
         delivery = Delivery(
             epoch, step, worker, block.batch_size, nbytes, sample_digest(epoch, rank, step, ids), buffer, attempt,
-            partial(buffers.give_back, buffer),
+            partial(buffers.give_back, buffer), moved,
         )  # fmt: skip
         if not self.loading.payload:
             delivery.done()

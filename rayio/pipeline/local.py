@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rayio.interrupts import hold, softly
+from rayio.pipeline import sighting
 from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.in_process import InProcess
 from rayio.pipeline.kernel import WallKernel
@@ -123,10 +124,16 @@ class LocalEngine:
         def look() -> None:
             watch(recording.look(), time.monotonic() - began)
 
-        self.outcome.notes += run(
-            self.plan, recording.recorder, self.site.root, self.outcome.tallies, look, self.site.run_id,
-            self.site.reporter.say,
-        )  # fmt: skip
+        plan, site, outcome = self.plan, self.site, self.outcome
+        if not plan.modelled:
+            outcome.meet([sighting.look(plan, site.root)], plan, site)
+        try:
+            outcome.notes += run(
+                plan, recording.recorder, site.root, outcome.tallies, look, site.run_id, site.reporter.say
+            )
+        finally:
+            if not plan.modelled:
+                outcome.after = [sighting.look(plan, site.root)]
 
     def close(self) -> None:
         """See ``rayio.pipeline.engine.Engine``."""

@@ -101,6 +101,8 @@ class Plan:
     #: The dataset's format, by name.
     format: str
     training_phase: Phase
+    #: Expected bytes of the samples of its dataset.
+    dataset_bytes: float
     #: Steps that every rank has in an epoch, and how many ranks have one more where they differ.
     steps_of_all: int
     larger_shares: int

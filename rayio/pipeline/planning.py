@@ -55,6 +55,7 @@ def plan_of(
             compute=replaced.compute or train.compute,
             seed=scenario.seed,
         ),
+        dataset_bytes=derive.dataset_bytes(scenario),
         steps_of_all=derive.rank_steps(scenario)[0],
         larger_shares=derive.larger_shares(scenario),
         has_barrier=sync.meets,

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rayio.errors import RunError
+from rayio.storage.base import Moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class Delivery:
     attempt: int = 0
     #: Takes the memory of the payload back; None where none is lent. It stays in the process that read the batch.
     give_back: Callable[[], None] | None = field(default=None, compare=False, repr=False)
+    #: Where the bytes came from; None of modelled storage.
+    moved: Moved | None = field(default=None, compare=False, repr=False)
 
     def done(self) -> None:
         """Say that nobody will look at the payload again: the memory that it lies in is there for batches to come."""
@@ -87,7 +90,7 @@ class Delivery:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call: what dataclasses do by themselves for slots takes ten times as long, twice per batch."""
         fields = (self.epoch, self.step, self.worker, self.num_samples, self.nbytes, self.digest)
-        return Delivery, (*fields, self.payload, self.attempt)
+        return Delivery, (*fields, self.payload, self.attempt, None, self.moved)
 
 
 @dataclass(slots=True)

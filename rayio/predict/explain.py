@@ -59,6 +59,7 @@ def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SIL
     result = directory.result
     return replace(
         found,
+        fetched=result.fetched if result else None,
         imported=result.imported if result else None,
         origin=result.origin if result else _origin(scenario, directory.info),
         notes=(*_trouble(directory, result), *found.notes),

@@ -30,6 +30,12 @@ TERMS: dict[str, tuple[str, str]] = {
         "Samples whose wait ended in the window, over the window's length. In the figure each step's samples are "
         "spread evenly over that step.",
     ),
+    "fetched": (
+        "from device, from server, from network",
+        "Bytes that came from the device or over the network for what readers read in the whole run. The rest came "
+        "from the page cache, in memory: where that is much, the other numbers are of memory and not of storage "
+        "(storage.page_cache).",
+    ),
     "read-rate": (
         "read",
         "Bytes that storage was really asked for, of the batches consumed in the window, over its length; MiB = 2^20.",

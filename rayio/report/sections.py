@@ -260,13 +260,14 @@ def configuration(content: Content) -> str:
         )
     if restarts := content.info.get("restarts"):
         rows.append(["actors restarted", str(len(restarts))])
+    hosts = (content.result.hosts if content.result else None) or ()
     text = content.directory.scenario
     shown = (
         f"<details><summary>scenario.yaml, every key</summary><pre>{escape(_safe(text))}</pre></details>"
         if text
         else ""
     )
-    return tables.table(["", ""], rows, "plain") + shown
+    return tables.table(["", ""], rows, "plain") + tables.hosts(hosts) + shown
 
 
 def _safe(value: Any) -> str:

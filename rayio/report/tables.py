@@ -7,11 +7,12 @@ from html import escape
 from typing import Any
 
 from rayio.analyze.stages import shown
-from rayio.analyze.summary import meaning_of, measured_times, whose_overhead
+from rayio.analyze.summary import fetched_row, meaning_of, measured_times, whose_overhead
 from rayio.analyze.verdict import rate
 from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
+from rayio.results.hosts import Host
 from rayio.results.metrics import SPLIT, STATISTICS
 from rayio.results.run_result import RunResult
 from rayio.units import format_bytes, format_seconds
@@ -61,16 +62,55 @@ def tiles(result: RunResult) -> str:
         ("goodput", "goodput", "goodput", percent(result.goodput), "of wall time"),
         ("wall_seconds", "wall", "wall time", seconds(result.wall_seconds), _steps(result.steps or 0)),
     ]
+    if found := result.fetched:
+        name, value, rest = fetched_row(found)
+        rows.insert(0, ("fetched.fetched_bytes", "fetched", name, value, rest))
     if result.au_dlio is not None:
         rate_dlio = decimal(result.samples_per_second_dlio)
         rows.append(("au_dlio", "au-dlio", "as DLIO", f"{result.au_dlio:.1f} %", f"{rate_dlio} samples/s"))
-    if found := result.evaluation:
-        rows.append(("evaluation.au", "eval-au", "evaluation", percent(found.au), f"{found.rounds} evaluations"))
+    if rounds := result.evaluation:
+        rows.append(("evaluation.au", "eval-au", "evaluation", percent(rounds.au), f"{rounds.rounds} evaluations"))
     return '<div class="tiles">' + "".join(
         f'<div class="tile"><span class="name">{term(what, name)}</span><b data-key="{key}">{value}</b>'
         f'<span class="unit">{escape(unit)}</span></div>'
         for key, what, name, value, unit in rows
     ) + "</div>"  # fmt: skip
+
+
+def hosts(found: Sequence[Host]) -> str:
+    """Write the hosts of a run, and the file systems that its paths are in."""
+    if not found:
+        return ""
+    hardware = [
+        [escape(host.name), escape(host.kernel), _known(host.cores), _bytes(host.memory_bytes),
+         _bytes(host.memory_limit_bytes) if host.memory_limit_bytes else "",
+         escape(", ".join(f"{link.name}{_speed(link.bits_per_second)}" for link in host.interfaces))]
+        for host in found
+    ]  # fmt: skip
+    mounts = [
+        [escape(host.name), escape(mount.key), escape(mount.type), escape(mount.device), escape(mount.server or ""),
+         escape(mount.point), _bytes(mount.capacity_bytes), _bytes(mount.free_bytes), escape(mount.options)]
+        for host in found
+        for mount in host.mounts
+    ]  # fmt: skip
+    head = ["host", "kernel", "cores", "memory", "limit of memory", "network"]
+    below = ["host", "path of", "type", "device", "server", "mounted at", "capacity", "free at the start", "options"]
+    return (
+        "<h3>hosts</h3>" + table(head, hardware, "worded")
+        + ("<h3>file systems</h3>" + table(below, mounts, "worded") if mounts else "")
+    )  # fmt: skip
+
+
+def _known(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"
+
+
+def _bytes(value: int | None) -> str:
+    return "unknown" if value is None else format_bytes(value)
+
+
+def _speed(bits: int | None) -> str:
+    return "" if bits is None else f" ({bits / 1e9:g} Gbit/s)"
 
 
 def waterfall(verdict: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rayio.results.hosts import Fetched
 from rayio.results.origin import Origin
 from rayio.results.record import Record, value
 from rayio.results.run_result import Imported, Number
@@ -194,6 +195,7 @@ class Explained(Record):
     access: Access = value("how storage was used")
     notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")
     imported: Imported | None = value("what imported results say; null of other runs", default=None)
+    fetched: Fetched | None = value("where the bytes came from that readers of real storage read", can_be_absent=True)
     origin: Origin | None = value(
         "whether the run was measured, predicted or imported, and which models it rests on", can_be_absent=True
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from rayio.results.hosts import Fetched
 from rayio.results.record import Record
 from rayio.results.run_result import Evaluation, Percentiles, RunResult, Seconds, Statistics
 
@@ -32,6 +33,7 @@ METRICS = (
     *(f"{table}.{name}" for table in ("time", "share") for name in SPLIT),
     *(f"percentiles.{name}.{statistic}" for name in TIMES for statistic in STATISTICS),
     *(f"evaluation.{name}" for name in _names(Evaluation)),
+    *(f"fetched.{name}" for name in _names(Fetched, "int", "int | None", "float | None")),
 )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rayio.errors import StorageError
+from rayio.results.hosts import Fetched, Host
 from rayio.results.origin import Origin, of_old
 from rayio.results.record import DamagedRecordError, Record, value
 
@@ -213,6 +214,8 @@ class RunResult(Record):
     notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")
     trace: TraceCounts | None = value("spans recorded and stored", can_be_absent=True)
     ledger: Books | None = value("planned against delivered samples", can_be_absent=True)
+    fetched: Fetched | None = value("where the bytes came from that readers of real storage read", can_be_absent=True)
+    hosts: tuple[Host, ...] | None = value("hosts of readers, ranks and writers of real storage", can_be_absent=True)
     dropped_samples_per_epoch: int | None = value("samples that drop_last leaves unread", "samples", can_be_absent=True)
     capped_samples_per_epoch: int | None = value(
         "samples that train.steps leaves unread", "samples", can_be_absent=True

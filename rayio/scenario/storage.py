@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rayio.errors import ScenarioError
 from rayio.kinds import STORAGE_MODELS
 from rayio.scenario.distribution import NO_TIME, SecondsDistribution
-from rayio.scenario.fields import JsonSchema, Rate, Reads, RefusedError, Section, Text, choice
+from rayio.scenario.fields import JsonSchema, Rate, Reads, RefusedError, Section, Text, choice, refusal
 from rayio.scenario.reached import Reached
+from rayio.storage.stores import PageCache, Settings
 
 #: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.
 LEAST, MOST = 1e-6, 1e12
@@ -82,8 +84,10 @@ class Storage(Reached):
         description="Modelled storage system: the name of a preset, or its parameters; unknown where nobody described "
         "it, as in imported results: simulate then asks for one.",
     )
-    direct: Annotated[Literal[False], choice(False, later=(True,))] = Field(
-        False, description="Whether reads go past the page cache; not yet."
+    page_cache: Annotated[PageCache, choice("use", "drop", "direct")] = Field(
+        "use",
+        description="How files of mounted file systems are read and written: use lets the page cache (memory) serve "
+        "what it has, drop evicts a file's pages before and after, direct goes past it (O_DIRECT).",
     )
     cache: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
         "none", description="Tiers of cache in front of storage; not yet."
@@ -94,6 +98,21 @@ class Storage(Reached):
     faults: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
         "none", description="Faults that storage is given on purpose; not yet."
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, data: Any) -> Any:
+        """Refuse version 0.1's key, but for the default, which it wrote into run directories beside all others."""
+        if not isinstance(data, Mapping) or "direct" not in data:
+            return data
+        if data["direct"] is False and {"model", "cache", "stage", "faults"} <= data.keys():
+            return {key: value for key, value in data.items() if key != "direct"}
+        reason = "is called storage.page_cache now; give use, drop or direct"
+        raise refusal(RefusedError(reason, "direct", data["direct"]))
+
+    def settings(self, seed: int) -> Settings:
+        """How real storage is reached, and whether through the page cache."""
+        return replace(super().settings(seed), page_cache=self.page_cache)
 
     def contradictions(self) -> Iterator[str]:
         """Two caps, of which only one can be."""

@@ -16,6 +16,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.reached import Reached
 from rayio.session.folders import Checkpoints, refuse_overlaps
 from rayio.storage.address import is_absolute, is_path, join, path_of
+from rayio.storage.paged import check_direct
 from rayio.units import format_bytes
 
 
@@ -56,6 +57,27 @@ def _paths(scenario: Scenario) -> list[str]:
     if scenario.train.evaluate is not None and not scenario.dataset.is_modelled:
         paths.append(evaluation.path_of(scenario))
     return paths + ([scenario.checkpoint.path] if scenario.checkpoint is not None else [])
+
+
+def check_page_cache(scenario: Scenario, base: str) -> None:
+    """Refuse a ``storage.page_cache`` that cannot be where the run's files are, before anything is written.
+
+    Raises:
+        ScenarioError: the dataset is in an object store, which has no page cache here.
+        StorageError: a file system has no direct I/O.
+    """
+    page_cache = scenario.storage.page_cache
+    if page_cache == "use" or scenario.dataset.is_modelled:
+        return
+    for path in _paths(scenario):
+        address = join(base, path)
+        if not is_path(address):
+            raise ScenarioError(
+                f"storage.page_cache={page_cache}: {address} is no mounted file system: there is no page cache between "
+                "readers and an object store; leave storage.page_cache out"
+            )
+        if page_cache == "direct":
+            check_direct(path_of(address))
 
 
 def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
@@ -112,6 +134,7 @@ def prepare_dataset(
     from rayio.data import generate as generating
     from rayio.data.formats import layout_of
 
+    check_page_cache(scenario, base)
     if (held_out := evaluation.phase_of(scenario)) is not None:
         prepare_dataset(held_out, base, threads, reporter, "dataset.eval", verify=verify)
     folder = join(base, scenario.dataset.path)

@@ -29,6 +29,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
+from rayio.session.fetched import fetched, stayed
 from rayio.session.folders import refuse_overlaps
 from rayio.session.result import Run
 from rayio.storage.address import join
@@ -140,6 +141,10 @@ class _Session:
         self.notes = checks.idle(scenario)
         if not self.plan.modelled:
             self.notes += idle_storage(scenario, base, out)
+        elif scenario.storage.page_cache != "use":
+            self.notes.append(
+                f"storage.page_cache={scenario.storage.page_cache}: has nothing to do, a model has no page cache"
+            )
         self.directory = RunDirectory.create(out, settings=scenario.stores)
         self.live_export: LiveExport | None = None
         #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
@@ -216,7 +221,12 @@ class _Session:
         result = self._numbers(tallies)
         lost = self.directory.lost_files
         unread = (f"span files that cannot be read: {', '.join(lost)}",) if lost else ()
-        result = replace(result, notes=(*self.notes, *result.notes, *unread))
+        outcome = self.engine.outcome
+        found = fetched(self.plan, self.base, tallies, outcome.before, outcome.after)
+        result = replace(
+            result, notes=(*self.notes, *result.notes, *unread, *stayed(found)), fetched=found,
+            hosts=tuple(sighting.host for sighting in outcome.before) or None,
+        )  # fmt: skip
         result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error)
         self.directory.write_result(result)
         if (unstored := self.engine.outcome.unstored) is not None and result.trace is not None:

@@ -88,6 +88,26 @@ class Issued:
     files: list[str]
 
 
+class Moved(NamedTuple):
+    """Where the bytes came from that a call to real storage read."""
+
+    #: Bytes that storage was asked for.
+    asked: int
+    #: Bytes that were fetched from a device or over the network meanwhile; None where nobody can know, or where only
+    #: hosts count them.
+    fetched: int | None
+    #: Bytes that were to leave the page cache before or after, and stayed; None where nobody can know.
+    unevicted: int | None
+
+    def __add__(self, other: object) -> Moved:
+        """Sum two of them; what is not known of one is not known of both."""
+        if not isinstance(other, Moved):
+            return NotImplemented
+        fetched = None if self.fetched is None or other.fetched is None else self.fetched + other.fetched
+        unevicted = None if self.unevicted is None or other.unevicted is None else self.unevicted + other.unevicted
+        return Moved(self.asked + other.asked, fetched, unevicted)
+
+
 class Served(NamedTuple, Generic[T]):
     """What a call to storage cost: files opened, requests, bytes, and fsync calls that were really made.
 
@@ -105,6 +125,8 @@ class Served(NamedTuple, Generic[T]):
     #: Time that those calls took, where it passed.
     sync_ns: int = 0
     retried: Issued | None = None
+    #: Where what was read came from; None of modelled storage.
+    moved: Moved | None = None
 
 
 class Clock(Protocol):

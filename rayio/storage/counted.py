@@ -33,8 +33,8 @@ class Asked:
     """
 
     __slots__ = (
-        "anchor", "ending", "files", "is_itemised", "nbytes", "opens", "requests", "retries", "rows", "sync_ns",
-        "syncs",
+        "added", "anchor", "ending", "files", "is_itemised", "is_watched", "nbytes", "opens", "requests", "retries",
+        "rows", "sync_ns", "syncs", "unevicted",
     )  # fmt: skip
 
     def __init__(
@@ -46,6 +46,12 @@ class Asked:
         self.syncs = 0
         #: How long those took together.
         self.sync_ns = 0
+        #: Whether files look what each request adds to the page cache, and how many bytes that were; None where the
+        #: kernel does not say.
+        self.is_watched = False
+        self.added: int | None = 0
+        #: Bytes that were to leave the page cache and did not; None likewise.
+        self.unevicted: int | None = 0
         self.anchor = anchor
         #: Set when nobody waits for an answer any more: a pause before another attempt then ends, and the call with it.
         self.ending = ending or threading.Event()
@@ -55,6 +61,10 @@ class Asked:
         #: Those of attempts that failed.
         self.retries = bytearray()
         self.files: dict[str, int] = {}
+
+    def stayed(self, nbytes: int | None) -> None:
+        """Note bytes that stayed in the page cache though they were to leave."""
+        self.unevicted = None if nbytes is None or self.unevicted is None else self.unevicted + nbytes
 
     def file(self, path: str) -> int:
         """Number a file; the same path gives the same number."""

@@ -9,7 +9,7 @@ import shutil
 import socket
 import threading
 from contextlib import ExitStack, suppress
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
@@ -17,11 +17,14 @@ from uuid import uuid4
 
 from rayio import regular
 from rayio.errors import DataError, RayioError, StorageError
+from rayio.machine.mounts import Source
+from rayio.machine.pages import evict
 from rayio.replacing import replacing
 from rayio.storage.address import path_of
 from rayio.storage.base import FSYNC, OPEN, WRITE
 from rayio.storage.counted import Asked, CountedFile, Timed
-from rayio.storage.stores import DEFAULTS, Fill, Settings
+from rayio.storage.paged import DirectWriter, mounted_at, open_file, read_direct, watched
+from rayio.storage.stores import DEFAULTS, Fill, PageCache, Settings
 from rayio.units import format_bytes
 
 #: End of the names of files that are being written.
@@ -68,32 +71,49 @@ def _free_bytes(path: Path) -> int:
 class PosixFile(CountedFile):
     """A file of a mounted file system, open for reading; its size is that at opening.
 
+    ``page_cache`` says whether it is read through the page cache, with its pages evicted first and last, or past it.
+
     Raises:
         DataError: there is no such file.
         StorageError: the operating system refuses to open or to read it.
     """
 
-    def __init__(self, path: Path, asked: Asked, name: str = "") -> None:
+    def __init__(self, path: Path, asked: Asked, name: str = "", page_cache: PageCache = "use") -> None:
         super().__init__(str(path), asked, name)
         self.path = path
+        self.page_cache = page_cache
         start = perf_counter_ns()
         try:
-            self._raw = io.FileIO(path, "r", opener=regular.opener)
+            self._raw = io.FileIO(path, "r", opener=partial(open_file, direct=page_cache == "direct"))
             self._size = os.fstat(self._raw.fileno()).st_size
         except OSError as error:
             raise refusal(error, path, "reading") from error
         self._opened(start)
+        self._evict()
 
     def _fetch(self, position: int, buffer: Any) -> int:
         try:
-            self._raw.seek(position)
-            return self._raw.readinto(buffer) or 0
+            if self.page_cache == "direct":
+                return read_direct(self._raw.fileno(), position, buffer, self._size)
+            if self.asked.is_watched:
+                nbytes = memoryview(buffer).nbytes
+                return watched(self.asked, self._raw.fileno(), position, nbytes, lambda: self._read(position, buffer))
+            return self._read(position, buffer)
         except OSError as error:
             raise refusal(error, self.path, "reading") from error
+
+    def _read(self, position: int, buffer: Any) -> int:
+        self._raw.seek(position)
+        return self._raw.readinto(buffer) or 0
+
+    def _evict(self) -> None:
+        if self.page_cache == "drop":
+            self.asked.stayed(evict(self._raw.fileno()))
 
     def close(self) -> None:
         """Close the file."""
         if not self.closed:
+            self._evict()
             self._raw.close()
         super().close()
 
@@ -101,7 +121,7 @@ class PosixFile(CountedFile):
 class _Writing(io.RawIOBase):
     """A file being written, each call one request to the operating system."""
 
-    def __init__(self, raw: BinaryIO, timed: Timed) -> None:
+    def __init__(self, raw: BinaryIO | DirectWriter, timed: Timed) -> None:
         self._raw = raw
         self._timed = timed
         self._written = 0
@@ -125,8 +145,8 @@ class PosixStore:
     is_local = True
 
     def __init__(self, address: str | Path, settings: Settings = DEFAULTS) -> None:
-        del settings  # a file system is reached through its path alone
         self.root = path_of(address)
+        self.page_cache = settings.page_cache
 
     @property
     def address(self) -> str:
@@ -143,6 +163,16 @@ class PosixStore:
         """Whether the path is there."""
         return self.root.exists()
 
+    @property
+    def is_direct(self) -> bool:
+        """Whether files are read and written past the page cache."""
+        return self.page_cache == "direct"
+
+    @cached_property
+    def source(self) -> Source:
+        """Where what is read comes from, by the type of the file system."""
+        return mounted_at(self.root).source
+
     def full(self, name: str) -> str:
         """A file's path."""
         return str(self.root / name)
@@ -153,7 +183,7 @@ class PosixStore:
 
     def open(self, name: str, asked: Asked) -> BinaryIO:
         """Open a file for reading."""
-        return cast(BinaryIO, PosixFile(self.root / name, asked, name))
+        return cast(BinaryIO, PosixFile(self.root / name, asked, name, self.page_cache))
 
     def read(self, name: str) -> bytes | None:
         """Read a whole file."""
@@ -170,6 +200,8 @@ class PosixStore:
     ) -> None:
         """Write under another name, then rename; ``fsync`` covers the file and then its folder.
 
+        With ``asked`` the page cache is used as the store's settings say: dropping a file's pages takes forcing them to
+        the device first, whatever ``fsync`` says. Other files are evicted when they are forced to the device.
         Folders below the store's own are made; its own is made by :meth:`prepare`, so that one that vanished is told.
         """
         path = self.root / name
@@ -177,6 +209,7 @@ class PosixStore:
             f"{path.name}+{threading.get_ident()}+{socket.gethostname()}+{os.getpid()}+{TOKEN}{PARTIAL}"
         )
         timed = Timed(asked or Asked(), name)
+        is_dropped = asked is not None and self.page_cache == "drop"
         try:
             if not path.parent.is_dir() and (self.root.is_dir() or Path(name).is_absolute()):
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -186,15 +219,31 @@ class PosixStore:
                     fill(file)
                     file.flush()
                 else:
-                    file = stack.enter_context(timed.call(OPEN, lambda: unfinished.open("xb", buffering=0)))
-                    timed.asked.opens += 1
-                    fill(cast(BinaryIO, _Writing(file, timed)))
-                if fsync:
+                    file = stack.enter_context(self._stream(unfinished, fill, timed))
+                if fsync or is_dropped:
                     timed.call(FSYNC, lambda: os.fsync(file.fileno()))
-            if fsync:
+                if is_dropped or (fsync and self.page_cache != "use"):
+                    timed.asked.stayed(evict(file.fileno()))
+            if fsync or is_dropped:
                 timed.call(FSYNC, lambda: sync_folder(path.parent))
         except OSError as error:
             raise _write_refusal(error, path, doing) from error
+
+    def _stream(self, path: Path, fill: Fill, timed: Timed) -> BinaryIO:
+        """Write a new file as ``fill`` appends to it, each call one request; give it, still open."""
+        is_direct = self.is_direct
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        file = timed.call(OPEN, lambda: os.fdopen(open_file(path, flags, direct=is_direct), "wb", buffering=0))
+        timed.asked.opens += 1
+        try:
+            raw = DirectWriter(file.fileno()) if is_direct else file
+            fill(cast(BinaryIO, _Writing(raw, timed)))
+            if isinstance(raw, DirectWriter):
+                raw.finish()
+        except BaseException:
+            file.close()
+            raise
+        return cast(BinaryIO, file)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """Names and sizes of the files in a folder that are finished."""

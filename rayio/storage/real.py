@@ -10,7 +10,8 @@ from typing import BinaryIO, Protocol, TypeVar
 import numpy as np
 
 from rayio.errors import DataError, RayioError
-from rayio.storage.base import Opener, Requests, Served
+from rayio.machine.counters import fetched_by_this_thread
+from rayio.storage.base import Moved, Opener, Requests, Served
 from rayio.storage.counted import Asked
 from rayio.storage.stores import Store
 
@@ -64,7 +65,7 @@ class RealStorage:
         """Call ``load`` and count what it asks for; ``requests`` is what a model would have served."""
         asked = Asked(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
         try:
-            value = await self.run(lambda: load(counted_opener(self.store, asked)))
+            value, fetched = await self.run(lambda: self._load(load, asked))
         except DataError as error:
             is_full = str(error).startswith(self.store.address)
             told = error if is_full else DataError(self.store.full(str(error)))  # formats name files as datasets do
@@ -73,7 +74,26 @@ class RealStorage:
         except RayioError as error:
             error.retried = asked.retried
             raise
-        return Served(value, asked.opens, asked.requests, asked.nbytes, 0, asked.issued, 0, asked.retried)
+        moved = Moved(asked.nbytes, fetched, asked.unevicted)
+        return Served(value, asked.opens, asked.requests, asked.nbytes, 0, asked.issued, 0, asked.retried, moved)
+
+    def _load(self, load: Callable[[Opener], T], asked: Asked) -> tuple[T, int | None]:
+        """Call ``load`` in this thread; say how much was fetched for it, where that can be known by the thread."""
+        source = self.store.source
+        asked.is_watched = source == "other"
+        before = fetched_by_this_thread() if source == "device" else None
+        value = load(counted_opener(self.store, asked))
+        match source:
+            case "device":
+                after = fetched_by_this_thread()
+                return value, None if before is None or after is None else after - before
+            case "network":
+                return value, asked.nbytes
+            case "memory":
+                return value, 0
+            case "other":
+                return value, asked.nbytes if self.store.is_direct else asked.added
+        return value, None  # of servers only hosts know
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Write random bytes as one file, which appears whole or not at all.

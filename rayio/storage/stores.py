@@ -13,7 +13,11 @@ from rayio.registry import Registry
 from rayio.storage.address import scheme_of
 
 if TYPE_CHECKING:
+    from rayio.machine.mounts import Source
     from rayio.storage.counted import Asked
+
+#: The values of ``storage.page_cache``.
+PageCache = Literal["use", "drop", "direct"]
 
 #: Writes the content of a file. It may be called again when an attempt to store it failed.
 Fill = Callable[[BinaryIO], object]
@@ -36,6 +40,9 @@ class Settings:
     timeout: float = 30.0
     #: What the jitter between attempts is drawn from.
     seed: int = 0
+    #: How files of mounted file systems are read and written: through the page cache, with their pages evicted before
+    #: and after, or past it.
+    page_cache: PageCache = "use"
 
 
 DEFAULTS = Settings()
@@ -70,6 +77,14 @@ class Store(Protocol):
         Raises:
             StorageError: the system refuses.
         """
+
+    @property
+    def source(self) -> Source:
+        """Where what is read comes from, and how that can be counted."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether what is read goes past the page cache of this machine."""
 
     def full(self, name: str) -> str:
         """A file's own address, for messages."""

@@ -14,6 +14,7 @@ from time import perf_counter_ns
 from typing import Any, BinaryIO, TypeVar, cast
 
 from rayio.errors import RayioError, StorageError
+from rayio.machine.mounts import Source
 from rayio.storage.base import WRITE
 from rayio.storage.counted import WINDOW_BYTES, Asked, CountedFile
 from rayio.storage.retrying import Budget
@@ -69,6 +70,8 @@ class S3Store:
 
     is_local = False
     is_file = False
+    is_direct = True
+    source: Source = "network"
 
     @staticmethod
     def check(address: str) -> None:

@@ -1,0 +1,88 @@
+"""Where the bytes came from that a run's readers read: what their threads counted, or what their hosts did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from operator import add
+
+from rayio import storage
+from rayio.machine.mounts import source_of
+from rayio.pipeline.ledger import Tally
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.sighting import Sighting, addresses
+from rayio.results.hosts import Fetched
+from rayio.storage.address import is_path
+from rayio.units import format_bytes
+
+_HOW = {
+    "device": "the kernel counts what each thread that reads fetches from block devices",
+    "server": "the kernel counts what servers send for a mount, to all programs of a host",
+    "memory": "the file system is in memory: there is no device below it",
+    "network": "everything that is read comes over the network",
+    "other": "estimated from what each read adds to the page cache: this file system counts nothing",
+}
+_DIRECT = "every read goes past the page cache: this file system counts nothing"
+_UNKNOWN = "the kernel does not say it here"
+
+
+def fetched(
+    plan: Plan, root: str, tallies: Sequence[Tally], before: Sequence[Sighting], after: Sequence[Sighting]
+) -> Fetched | None:
+    """Sum up where the bytes came from; None where ranks got none of real storage."""
+    parts = [tally.moved for tally in tallies if tally.moved is not None]
+    if not parts:
+        return None
+    moved = reduce(add, parts)
+    read = {key: address for key, address in addresses(plan, root).items() if key.startswith("dataset")}
+    sources = {source for key, address in read.items() for source in _sources(key, address, plan, before)}
+    source = sources.pop() if len(sources) == 1 else "unknown"
+    nbytes = _sent(read, before, after) if source == "server" else moved.fetched
+    how = _HOW.get(source, _UNKNOWN) if nbytes is not None else _UNKNOWN
+    if source == "other" and plan.stores.page_cache == "direct":
+        how = _DIRECT
+    return Fetched(
+        delivered_bytes=sum(tally.nbytes for tally in tallies),
+        read_bytes=moved.asked,
+        fetched_bytes=nbytes,
+        page_cache_share=None if nbytes is None or not moved.asked else max(0.0, 1 - nbytes / moved.asked),
+        source=source,
+        how=how,
+        page_cache=plan.stores.page_cache,
+        unevicted_bytes=moved.unevicted if plan.stores.page_cache == "drop" else None,
+    )
+
+
+def stayed(found: Fetched | None) -> list[str]:
+    """Say what could not be evicted."""
+    if found is None or found.page_cache != "drop":
+        return []
+    if found.unevicted_bytes is None:
+        return ["storage.page_cache=drop: the kernel does not say whether pages have left the page cache"]
+    if not found.unevicted_bytes:
+        return []
+    why = "the file system is in memory" if found.source == "memory" else "other programs or readers had them in use"
+    return [
+        f"storage.page_cache=drop: {format_bytes(found.unevicted_bytes)} stayed in the page cache when files were "
+        f"evicted, before and after they were read: {why}"
+    ]
+
+
+def _sources(key: str, address: str, plan: Plan, hosts: Sequence[Sighting]) -> set[str]:
+    """Where what is read at an address comes from, as each host has it."""
+    if not is_path(address):
+        return {storage.open(address, plan.stores).source}
+    return {source_of(mount.type) for host, _ in hosts for mount in host.mounts if mount.key == key}
+
+
+def _sent(read: dict[str, str], before: Sequence[Sighting], after: Sequence[Sighting]) -> int | None:
+    """Sum what servers have sent meanwhile for the mounts of the dataset, to all hosts."""
+    late = {sighting.of: sighting.sent for sighting in after}
+    total = 0
+    for sighting in before:
+        for point in {mount.point for mount in sighting.host.mounts if mount.key in read}:
+            then, now = sighting.sent.get(point), late.get(sighting.of, {}).get(point)
+            if then is None or now is None:
+                return None
+            total += now - then
+    return total
