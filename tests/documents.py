@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import os
 import re
+import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import ports
 
 ROOT = Path(__file__).parents[1]
 PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))}
@@ -17,6 +20,8 @@ PAGES = {str(path.relative_to(ROOT)): path for path in (ROOT / "README.md", *sor
 LANGUAGES = ("sh", "python", "yaml", "text", "sql", "json", "diagram", "diff")
 #: Where the pages say that the reader is.
 HOME = "/home/me"
+#: The port of the server that a page starts; it runs on one that is free.
+PORT = "47613"
 _FENCE = re.compile(r"^```(\w*)$")
 _REMARK = re.compile(r"^<!-- (not run|exit code|output): (.+) -->$")
 _UNITS = {
@@ -121,27 +126,33 @@ def texts_of(folder: Path) -> str:
 PROGRESS = re.compile(r"(?m)^rayio: \d+ s  .*\n")
 
 
-def walk(page: str, folder: Path, variables: dict[str, str]) -> Iterator[tuple[Block, str]]:
-    """Run a page's blocks as its reader would, in ``folder``; give each with what was printed by the last that ran."""
+def walk(page: str, folder: Path, commands: Sequence[str], variables: Mapping[str, str]) -> Iterator[tuple[Block, str]]:
+    """Run a page's blocks as its reader would, in ``folder``; give each with what was printed by the last that ran.
+
+    ``commands`` are the words that run rayio, or a text of Python (tests/commands.py).
+    """
     tools = folder / ".bin"
     tools.mkdir()
-    for name, arguments in (("rayio", "-m rayio"), ("python", "")):
-        (tools / name).write_text(f'#!/bin/sh\nexec {sys.executable} {arguments} "$@"\n')
+    for name, words in (("rayio", [*commands, "rayio"]), ("python", [sys.executable])):
+        (tools / name).write_text(f'#!/bin/sh\nexec {shlex.join(words)} "$@"\n')
         (tools / name).chmod(0o755)
     path = os.pathsep.join([str(tools), os.environ["PATH"]])
     environment = os.environ | {"HOME": str(folder), "PATH": path, "COLUMNS": "120", **variables}
+    port = str(ports.unused())
     printed = ""
     for block in blocks(page):
         if block.is_run and block.language == "yaml":
             name = block.text.partition("\n")[0].removeprefix("# ")
             (folder / name).write_text(block.text)
         elif block.is_run:
-            command = ["bash", "-eu", "-o", "pipefail", "-c"] if block.language == "sh" else [sys.executable, "-c"]
+            shell = ["bash", "-eu", "-o", "pipefail", "-c"]
+            command = shell if block.language == "sh" else [*commands, "python"]
+            text = block.text.replace(PORT, port)
             done = subprocess.run(
-                [*command, block.text], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                [*command, text], cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT, text=True, timeout=300,
             )  # fmt: skip
-            printed = done.stdout.replace(str(folder), HOME)
+            printed = done.stdout.replace(str(folder), HOME).replace(port, PORT)
             printed = PROGRESS.sub("", printed)  # how much of it comes is the machine's doing
             expected = int(block.remarks.get("exit code", 0))
             assert done.returncode == expected, f"{block.place}: exit code {done.returncode}\n{printed}"

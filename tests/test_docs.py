@@ -5,10 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
 
+import commands
 import pytest
 from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, texts_of, walk, words
 from test_architecture import LEVEL
@@ -22,9 +24,16 @@ RUNNABLE = [page for page in PAGES if any(block.is_run for block in blocks(page)
 ON_RAY = [page for page in RUNNABLE if "<!-- ray -->" in PAGES[page].read_text()]
 
 
-def run_page(page: str, folder: Path, variables: dict[str, str]) -> None:
+@pytest.fixture(scope="module")
+def rayio_commands() -> Iterator[list[str]]:
+    """The words that run rayio, or a text of Python, in a process that need not load it."""
+    with commands.serving() as words_before:
+        yield words_before
+
+
+def run_page(page: str, folder: Path, commands: list[str], **variables: str) -> None:
     """Type what a page says, and hold what is printed against what it shows."""
-    for block, printed in walk(page, folder, variables):
+    for block, printed in walk(page, folder, commands, variables):
         if block.language != "text" or "not run" in block.remarks:
             continue
         if block.remarks.get("output") == "exact":
@@ -35,17 +44,19 @@ def run_page(page: str, folder: Path, variables: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in ON_RAY])
-def test_what_a_page_says_to_type_prints_what_it_shows(page: str, tmp_path: Path) -> None:
-    run_page(page, tmp_path, {})
+def test_what_a_page_says_to_type_prints_what_it_shows(page: str, tmp_path: Path, rayio_commands: list[str]) -> None:
+    run_page(page, tmp_path, rayio_commands)
 
 
 @pytest.mark.ray
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("page", ON_RAY)
-def test_so_does_a_page_whose_runs_are_on_ray(page: str, tmp_path: Path, local_ray: None) -> None:
+def test_so_does_a_page_whose_runs_are_on_ray(
+    page: str, tmp_path: Path, rayio_commands: list[str], local_ray: None
+) -> None:
     import ray
 
-    run_page(page, tmp_path, {"RAY_ADDRESS": ray.get_runtime_context().gcs_address})
+    run_page(page, tmp_path, rayio_commands, RAY_ADDRESS=ray.get_runtime_context().gcs_address)
 
 
 def test_pieces_that_were_not_printed_are_found() -> None:

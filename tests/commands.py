@@ -1,0 +1,104 @@
+"""Commands of rayio in forks of a process that has loaded rayio: a page's hundred commands need not load it each.
+
+``python tests/commands.py SOCKET`` is that process; :func:`serving` starts it. ``python tests/calling.py SOCKET rayio
+validate ...`` (standard library alone, a few milliseconds) hands its arguments, folder, environment and standard
+streams over, and leaves with the exit code of the fork, which ends as any Python program does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+#: What commands load when they need it. Not Ray, which reads the environment when it is loaded; not torch.
+LOADED = (
+    "duckdb", "h5py", "pandas", "pyarrow.compute", "pyarrow.parquet", "rayio.cli", "rayio.export.run",
+    "rayio.predict.calibrate", "rayio.predict.explain", "rayio.report.build", "rayio.session", "rayio.sweeps",
+)  # fmt: skip
+
+
+@contextlib.contextmanager
+def serving() -> Iterator[list[str]]:
+    """Start the process; give the words that, before ``rayio ...`` or ``python CODE``, have a fork of it run that."""
+    with tempfile.TemporaryDirectory(prefix="rayio-commands-") as folder:  # an address of a socket has 107 bytes
+        address = f"{folder}/socket"
+        command = [sys.executable, "-W", "ignore::DeprecationWarning:__main__", __file__, address]
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as server:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "ready\n"
+            try:
+                yield [sys.executable, "-I", "-S", str(Path(__file__).with_name("calling.py")), address]
+            finally:
+                server.terminate()
+
+
+def serve(address: str) -> None:
+    """Fork for every call; this returns in the forks alone."""
+    for name in LOADED:
+        __import__(name)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server.bind(address)
+    server.listen(16)
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    waiting: dict[int, tuple[int, socket.socket]] = {}
+    with selectors.DefaultSelector() as ready:
+        ready.register(server, selectors.EVENT_READ)
+        while True:
+            for key, _ in ready.select():
+                if key.fileobj is server:
+                    caller, _ = server.accept()
+                    if (pid := os.fork()) == 0:
+                        ready.close()
+                        server.close()
+                        return called(caller)
+                    ended = os.pidfd_open(pid)
+                    waiting[ended] = pid, caller
+                    ready.register(ended, selectors.EVENT_READ)
+                else:
+                    ready.unregister(key.fd)
+                    pid, caller = waiting.pop(key.fd)
+                    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    with contextlib.suppress(OSError), caller:
+                        caller.sendall(str(code).encode())
+                    os.close(key.fd)
+
+
+def called(caller: socket.socket) -> None:
+    """Become the program that was called."""
+    with caller:
+        message, streams, _, _ = socket.recv_fds(caller, 1 << 20, 3)
+    folder, environment, program, *arguments = json.loads(message)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    # What the streams of this process know of their files is known of other files.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.modules["__main__"] = main = ModuleType("__main__")
+    if program == "python":
+        sys.argv = ["-c"]
+        exec(compile(arguments[0], "<string>", "exec"), vars(main))
+        return
+    sys.argv = [program, *arguments]
+    from rayio.__main__ import main as rayio
+
+    rayio()
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
