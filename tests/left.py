@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+#: Seconds that what is ending has to end.
+GRACE = 5.0
 #: Helpers that Python's multiprocessing keeps until the process ends.
 KEPT = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 
@@ -21,6 +25,18 @@ def children() -> set[int]:
     except ChildProcessError:  # none at all, which is quick to find out
         return set()
     return {child.pid for child in psutil.Process().children()}
+
+
+def running(pids: set[int]) -> bool:
+    """Whether one of some processes has not ended; those of multiprocessing that have are forgotten."""
+    multiprocessing.active_children()
+    for pid in pids:
+        try:
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            pass
+    return False
 
 
 @dataclass(frozen=True)
@@ -37,13 +53,19 @@ class Before:
         """Take it all down."""
         return Before(children(), {*threading.enumerate()}, os.getcwd(), dict(os.environ))  # noqa: PTH109
 
+    def _started(self) -> set[int]:
+        new = children() - self.children
+        return {pid for pid in new if not any(kept in _said(pid) for kept in KEPT)}
+
     def left(self, home: Path) -> list[str]:
         """Say what is there now that was not, and put back what can be."""
-        found = [f"the process {_said(pid)}" for pid in children() - self.children]
-        found = [one for one in found if not any(kept in one for kept in KEPT)]
+        until = time.monotonic() + GRACE
+        while running(new := self._started()) and time.monotonic() < until:
+            time.sleep(0.01)
+        found = [f"the process {_said(pid)}" for pid in new & self._started()]
         threads = [one for one in {*threading.enumerate()} - self.threads if not one.daemon]
         for thread in threads:
-            thread.join(2)  # one that is ending may end
+            thread.join(GRACE)  # one that is ending may end
         found += [f"the thread {one.name}" for one in threads if one.is_alive()]
         for path in home.iterdir():
             found.append(f"{path.name} in HOME")

@@ -20,6 +20,9 @@ import pytest
 #: Credentials that every test runs with: they must turn up nowhere.
 KEY, SECRET = "AKIAPLANTEDPLANTED00", "plantedPLANTED/secretSECRET+0123456789abcd"
 
+#: Seconds in which the server answers when it does, on a machine that is busy with other work.
+PATIENCE = 2.0
+
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[Objects]:
@@ -97,12 +100,11 @@ def s3_error(status: str, code: str, more: str = "") -> Answer:
 
 def first(number: int, then: Fault, *, method: str = "GET", within: str = "") -> Fault:
     """Let the first requests of a kind go wrong, counted from when the fault is planted."""
-    left = [number]
+    left = iter(range(number))  # of which every thread of the server takes the next
 
     def fault(environ: Environ) -> Answer | None:
-        if environ["REQUEST_METHOD"] != method or within not in environ["PATH_INFO"] or left[0] == 0:
+        if environ["REQUEST_METHOD"] != method or within not in environ["PATH_INFO"] or next(left, None) is None:
             return None
-        left[0] -= 1
         return then(environ)
 
     return fault
@@ -136,8 +138,8 @@ def broken_off(environ: Environ) -> Answer:
 
 
 def silent(environ: Environ) -> Answer:
-    """Take longer than anybody waits."""
-    time.sleep(1.0)
+    """Take longer than anybody waits who waits ``PATIENCE`` seconds."""
+    time.sleep(2 * PATIENCE)
     return slow_down(environ)
 
 

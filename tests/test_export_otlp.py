@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, ClassVar
 
+import ports
 import pyarrow as pa
 import pytest
 from collectors import Collector, grpc_, http, partial, plain, stored
@@ -376,8 +377,7 @@ def test_nobody_listening_is_one_line(
 ) -> None:
     monkeypatch.setattr(Patience, "pause", lambda *_: 0.001)
     stored(tmp_path / "run", training())
-    with serve(protocol) as collector:
-        url = collector.url
+    url = f"http://127.0.0.1:{ports.unused()}" if protocol == "otlp" else f"127.0.0.1:{ports.unused()}"
     code, _, err = told(capsys, "export", tmp_path / "run", f"--{protocol}", url)
     assert code == 2
     assert "spans were not exported to" in err
@@ -653,7 +653,6 @@ def test_empty_and_damaged_runs_are_said(tmp_path: Path, capsys: pytest.CaptureF
 def rotel(tmp_path: Path) -> Iterator[Callable[[str], tuple[str, str]]]:
     """Start a collector that others wrote; give what starts one towards a URL: its addresses for HTTP and gRPC."""
     import os
-    import socket
     import subprocess
 
     package: Any = pytest.importorskip("rotel")
@@ -662,13 +661,8 @@ def rotel(tmp_path: Path) -> Iterator[Callable[[str], tuple[str, str]]]:
         pytest.skip("rotel is installed without its agent")
     started: list[subprocess.Popen[bytes]] = []
 
-    def port() -> int:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            return int(free.getsockname()[1])
-
     def start(towards: str) -> tuple[str, str]:
-        by_http, by_grpc = port(), port()
+        by_http, by_grpc = ports.unused(), ports.unused()
         command = [
             str(agent), "start", "--otlp-http-endpoint", f"127.0.0.1:{by_http}", "--otlp-grpc-endpoint",
             f"127.0.0.1:{by_grpc}", "--exporter", "otlp", "--otlp-exporter-endpoint", towards,

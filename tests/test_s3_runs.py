@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,9 @@ def test_a_run_lives_in_a_bucket_and_every_command_reads_it_there(
     assert said(capsys) == (
         f"rayio: --out={place}/data: is the folder of dataset.path=data; choose folders that lie apart"
     )
+    storage.open(f"{place}/full").write("of somebody", lambda file: file.write(b"else"))
+    assert command("run", small, *there, "--out", "full") == 2
+    assert said(capsys) == f"rayio: {place}/full is not empty and holds no run; choose another --out"
     assert command("report", f"{place}/nothing") == 2
     assert said(capsys) == f"rayio: {place}/nothing is not a run directory: no such path"
 
@@ -178,14 +182,15 @@ def test_requests_that_are_made_again_are_spans_and_a_note(
     small: Path, home: Path, objects: Objects, place: str
 ) -> None:
     assert command("generate", small, "--root", place) == 0
-    faults = [first(3, slow_down, within="/data/0"), first(2, slow_down, method="PUT", within="/ck/")]
+    # Two of each: should all meet the same reader's request, its third attempt is the last it has.
+    faults = [first(2, slow_down, within="/data/0"), first(2, slow_down, method="PUT", within="/ck/")]
     with objects.misbehaving(faults[0]), objects.misbehaving(faults[1]):
         assert command("run", small, "--root", place, "--engine", "local", "--out", home / "r") == 0
     run = rayio.Run.open(home / "r")
     spans = run.spans()
     retries = spans[spans["name"] == "retry"]
     assert sorted({*retries["role"]}) == ["checkpoint_writer", "reader"]
-    assert len(retries[retries["role"] == "reader"]) == 3
+    assert len(retries[retries["role"] == "reader"]) == 2
     assert (retries["duration_ns"] > 40e6).all()
     assert retries["file"].str.contains("000000/|epoch-").all()
     assert any(f"{len(retries)} requests to storage were made again" in note for note in run.result["notes"])
@@ -268,7 +273,8 @@ def test_a_run_that_cannot_begin_says_why_in_a_line_and_leaves_nothing(
 def test_a_run_on_ray_reads_writes_and_is_recorded_in_a_bucket(small: Path, home: Path, place: str) -> None:
     # A Ray of its own: its workers have the credentials from the environment that it was started in.
     program = "from rayio.cli import main; main()"
-    arguments = ["run", str(small), "--root", place, "--out", "r", "train.epochs=1"]
+    few = ("train.epochs=1", "cluster.ranks_per_node=1", "loader.num_workers=1", "train.sync=none")
+    arguments = ["run", str(small), "--root", place, "--out", "r", *few]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
     environment.pop("RAY_ADDRESS", None)
     done = subprocess.run(
@@ -291,6 +297,7 @@ def test_the_workers_of_a_dataloader_read_from_a_bucket_unless_they_are_forks(
     small: Path, home: Path, objects: Objects, place: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("torch")
+    forkserver._forkserver._stop()  # type: ignore[attr-defined]  # one of an earlier test has no credentials
     torch = ("loader.kind=torch", "train.epochs=1", "--root", place, "--engine", "local")
     assert command("generate", small, "--root", place) == 0
     with objects.misbehaving(first(2, slow_down, within="/data/0")):

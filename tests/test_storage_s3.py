@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from objects import (
     KEY,
+    PATIENCE,
     SECRET,
     Objects,
     broken_off,
@@ -181,8 +182,8 @@ def test_an_upload_holds_some_parts_and_not_the_object(objects: Objects, place: 
 
 @pytest.mark.parametrize("fault", [slow_down, reset, broken_off, silent], ids=lambda fault: fault.__name__)
 def test_what_may_pass_is_tried_again_and_shows(objects: Objects, place: str, fault: Any) -> None:
-    store = store_at(place, timeout=0.5 if fault is silent else 20)
-    put(store, "f", b"0123456789" * 1000)
+    store = store_at(place, timeout=PATIENCE if fault is silent else 20)
+    put(store_at(place), "f", b"0123456789" * 1000)
     objects.forget()
 
     def load(opener: Opener) -> bytes:
@@ -275,7 +276,7 @@ REFUSALS: dict[str, tuple[Any, type[RayioError], str]] = {
 def test_what_a_store_refuses_is_one_line(objects: Objects, place: str, refusal: str) -> None:
     fault, kind, says = REFUSALS[refusal]
     store = store_at(place, timeout=0.5 if fault is silent else 20)
-    put(store, "f", b"0123456789" * 1000)
+    put(store_at(place), "f", b"0123456789" * 1000)
 
     def load(opener: Opener) -> None:
         with opener("f") as file:

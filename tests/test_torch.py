@@ -15,21 +15,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-import torch
 from datasets import on_disk
 from pages_of_files import came_from_the_device
 from test_engines import asked_for, computed, deliver_the_same, roles_do_one_thing_at_a_time
 
 import rayio
-from rayio.cli import _exit_code
 from rayio.cluster.placement import actors
 from rayio.errors import DataError, RunError, ScenarioError
 from rayio.loaders import pytorch
-from rayio.loaders.dataloader import DataLoaderQueue, Settings
 from rayio.loaders.reading import Reading
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.plan import Plan
@@ -44,6 +41,9 @@ from rayio.scenario.write import to_yaml
 from rayio.session import Run
 from rayio.trace.recorder import Recorder
 from scenarios import run_locally, scenario, simulated
+
+if TYPE_CHECKING:  # loading PyTorch takes seconds: only where it is used
+    from rayio.loaders.dataloader import DataLoaderQueue
 
 #: Scenarios that between them touch all that a batch goes through.
 WORK: dict[str, dict[str, Any]] = {
@@ -81,8 +81,12 @@ def workers() -> list[int]:
 
 @pytest.fixture(autouse=True)
 def _nobody_stays() -> Iterator[None]:
-    """Hold every test to leaving no worker behind."""
+    """Hold every test to leaving no worker behind; PyTorch waits for none that it ends."""
     yield
+    for _ in range(500):
+        if not workers():
+            break
+        time.sleep(0.01)
     assert workers() == []
 
 
@@ -145,6 +149,8 @@ def test_a_batch_is_handed_out_only_when_pytorchs_window_has_room(tmp_path: Path
 
 def opened(root: Path, name: str, *, alone: bool = False, **overrides: Any) -> tuple[DataLoaderQueue, Plan]:
     """Make a rank's end of a DataLoader by itself."""
+    from rayio.loaders.dataloader import DataLoaderQueue, Settings
+
     plan = plan_of(on_disk(with_torch(cluster__ranks_per_node=1, **overrides), root), modelled=False)
     kernel, recorder = WallKernel(), Recorder()
     wiring = Wiring(plan, kernel, recorder, root, None, num_ranks=1)  # type: ignore[arg-type]
@@ -157,6 +163,8 @@ def opened(root: Path, name: str, *, alone: bool = False, **overrides: Any) -> t
 
 @pytest.mark.parametrize("name", ["fork", "forkserver", "spawn"])
 def test_batches_come_as_shared_tensors_however_workers_start(tmp_path: Path, name: str) -> None:
+    import torch
+
     queue, plan = opened(tmp_path, name, train__epochs=1, dataset__num_files=6, loader__num_workers=1)
 
     async def first_batches() -> list[Any]:
@@ -211,39 +219,34 @@ def test_only_a_rank_that_is_alone_takes_batches_in_place_and_only_such_as_are_r
     assert in_place == ({(epoch, step) for epoch in range(2) for step in range(1, steps - 1)} if alone else set())
 
 
-def when_there_are_workers(act: Callable[[int], None], number: int = 4) -> threading.Thread:
-    """Act on one of the workers as soon as so many read."""
+class UnderWay(Reporter):
+    """Does something once, beside the run, when some of its steps are done."""
 
-    def wait() -> None:
-        while len(found := workers()) < number:
-            time.sleep(0.01)
-        time.sleep(0.3)
-        act(found[0])
+    def __init__(self, act: Callable[[], None]) -> None:
+        self.acting = threading.Thread(target=act)
 
-    thread = threading.Thread(target=wait)
-    thread.start()
-    return thread
+    def live(self, text: str) -> None:
+        if self.acting.ident is None and int(text.split("/")[0]) >= 4:
+            self.acting.start()
 
 
 def have_gone(processes: list[psutil.Process]) -> bool:
-    """Wait until processes are gone, as long as PyTorch's workers take to notice that theirs is."""
-    return not psutil.wait_procs(processes, timeout=20)[1]
+    """Wait until processes are gone: PyTorch's workers look for theirs every five seconds."""
+    return not psutil.wait_procs(processes, timeout=60)[1]
 
 
 #: Workers that take so long that they are busy whenever something happens to them.
 SLOW = {"loader__decode": "50 ms", "train__epochs": 50}
 
 
-def test_a_killed_worker_ends_the_run_in_one_line(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (home / "s.yaml").write_text(to_yaml(on_disk(with_torch(**SLOW), home)))
-    killer = when_there_are_workers(lambda pid: os.kill(pid, signal.SIGKILL))
-    assert _exit_code(["run", "s.yaml", "--engine", "local", "--out", "r"]) == 2
-    killer.join()
-    text = capsys.readouterr().err.strip()
-    assert "Traceback" not in text
-    line = text.splitlines()[-1]
-    assert "DataLoader worker" in line
-    assert "died (killed by SIGKILL, or out of memory)" in line
+def test_a_killed_worker_ends_the_run_in_one_line(home: Path) -> None:
+    # Workers that stay: one that is killed when it has done its part of an epoch is missed in the next.
+    wanted = on_disk(with_torch(**SLOW, loader__persistent_workers=True), home)
+    killer = UnderWay(lambda: os.kill(workers()[0], signal.SIGKILL))
+    with pytest.raises(RunError, match=r"DataLoader worker .* died \(killed by SIGKILL, or out of memory\)") as caught:
+        rayio.run(wanted, engine="local", out="r", reporter=killer)
+    killer.acting.join()
+    assert "\n" not in str(caught.value)
     assert Run.open(home / "r").result["exit_code"] == 2
     assert Run.open(home / "r").result["ledger"]["delivered_steps"] > 0
 
@@ -262,10 +265,10 @@ def test_workers_go_with_a_rank_that_is_killed(home: Path) -> None:
 
 
 def test_ctrl_c_leaves_a_readable_run(home: Path) -> None:
-    interrupter = when_there_are_workers(lambda _: os.kill(os.getpid(), signal.SIGINT))
+    interrupter = UnderWay(lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
-        rayio.run(with_torch(**SLOW), engine="local", out="cut")
-    interrupter.join()
+        rayio.run(with_torch(**SLOW), engine="local", out="cut", reporter=interrupter)
+    interrupter.acting.join()
     left = Run.open(home / "cut")
     assert left.exit_code == 130
     assert left.result["ledger"]["delivered_steps"] > 0
@@ -413,6 +416,7 @@ def test_on_ray_it_lives_in_the_ranks_actor(tmp_path: Path) -> None:
     assert not [pid for pid in {*reads["pid"]} if psutil.pid_exists(pid)]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -132,7 +132,9 @@ def _run(engine: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sql: str)
         try:
             return answer.result()
         except KeyboardInterrupt:
-            engine.interrupt()
+            while not answer.done():  # an interrupt that comes before the engine has begun is lost on it
+                engine.interrupt()
+                wait([answer], timeout=0.05)
             raise
 
 
