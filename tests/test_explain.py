@@ -587,6 +587,7 @@ def test_a_decode_bound_run_on_ray_is_explained_within_three_points(tmp_path: Pa
 
 
 #: Causes planted in a run of 200 ms of compute a step, and the share that each must have (None: nothing binds).
+#: In the slow tier: above each is planted on the virtual clock, and one is explained on Ray.
 PLANTED: dict[str, tuple[dict[str, Any], float | None]] = {
     # 2 samples of 3 requests of 100 ms in one worker: a batch in 600 ms.
     "read": (
@@ -618,6 +619,7 @@ PLANTED: dict[str, tuple[dict[str, Any], float | None]] = {
 @pytest.mark.clock
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
+@pytest.mark.slow
 @pytest.mark.parametrize("cause", PLANTED)
 def test_a_planted_cause_is_named_on_ray_with_its_share(cause: str, tmp_path: Path) -> None:
     from rayio.session import run
