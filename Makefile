@@ -14,8 +14,9 @@ quickstart: $(VENV)/.installed
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --numprocesses $(WORKERS)
 
+# What is long, and every law over more examples than there, new ones each time.
 slow: $(VENV)/.installed-test
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m slow
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "slow or hypothesis" --hypothesis-profile deep
 
 # What every commit must pass: format, lint, types.
 check: $(VENV)/.installed-test

@@ -23,16 +23,24 @@ def is_shared(config: pytest.Config) -> bool:
     return hasattr(config, "workerinput")
 
 
+#: What takes seconds to load or to start, and stays for the rest of a process: a module, or a session's fixture. The
+#: tests that need it are one process's.
+COSTLY = ("test_torch", "s3_server", "rayio_commands")
+#: Groups in the order in which they begin.
+ORDER = ("clock", "ray", *COSTLY)
+
+
 def group(item: pytest.Item) -> str | None:
-    """Name the tests that one process runs, one after the other, on one Ray."""
-    if item.get_closest_marker("ray") is None:
-        return None
-    return "clock" if item.get_closest_marker("clock") or item.get_closest_marker("alone") else "ray"
+    """Name the tests that one process runs, one after the other: on one Ray, or with the same costly thing."""
+    if item.get_closest_marker("ray") is not None:
+        return "clock" if item.get_closest_marker("clock") or item.get_closest_marker("alone") else "ray"
+    needed = {item.path.stem, *getattr(item, "fixturenames", ())}
+    return next((name for name in COSTLY if name in needed), None)
 
 
 def arrange(items: list[pytest.Item]) -> dict[str, str]:
-    """Put the tests on Ray first, which mostly wait; say which group they are in."""
-    items.sort(key=lambda item: ("clock", "ray", None).index(group(item)))
+    """Put the tests on Ray first, which mostly wait, then other groups; say which group each test is in."""
+    items.sort(key=lambda item: (*ORDER, None).index(group(item)))
     return {item.nodeid: name for item in items if (name := group(item))}
 
 
@@ -60,7 +68,7 @@ class InGroups(LoadScopeScheduling):  # type: ignore[misc]
 @contextmanager
 def in_turn(item: pytest.Item) -> Iterator[None]:
     """Wait until a test may run beside what runs, and hold others back while they may not run beside it."""
-    if group(item) is None:
+    if item.get_closest_marker("ray") is None:
         # Only what runs on Ray looks at clocks, and in this process nothing does any more: the others come first.
         os.nice(max(0, 5 - os.nice(0)))
         yield

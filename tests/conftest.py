@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import signal
 import tempfile
 import tomllib
 import warnings
@@ -19,8 +20,10 @@ from hypothesis import settings
 from left import Before
 from objects import objects, place, s3_server  # noqa: F401 (fixtures)
 
-#: How long an example takes says more about the machine than about the code.
-settings.register_profile("rayio", deadline=None)
+#: How long an example takes says more about the machine than about the code; and the same are drawn whoever runs the
+#: suite, so that none fails for the first time where it cannot be looked at. The slow tier draws more, and new ones.
+settings.register_profile("rayio", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("deep", deadline=None, max_examples=300)
 settings.load_profile("rayio")
 
 
@@ -39,6 +42,12 @@ def installed(folder: Path, package: Path = Path(__file__).parents[1] / "pyproje
 
 #: Where the processes that share a suite leave its groups (tests/beside.py).
 GROUPS = Path(tempfile.gettempdir()) / f"rayio-groups-{os.getpid()}.json"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have Ctrl-C heard: what a shell starts in the background ignores it, and so would all that tests start."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_configure_node(node: Any) -> None:

@@ -18,23 +18,29 @@ from left import Before
 class Marked:
     """As much of a test as the rules look at."""
 
-    def __init__(self, *marks: str) -> None:
-        self.nodeid = "-".join(marks)
+    def __init__(self, *marks: str, fixture: str = "home") -> None:
+        self.nodeid = "-".join((*marks, fixture))
         self.marks = marks
+        self.path = Path("test_marked.py")
+        self.fixturenames = [fixture]
 
     def get_closest_marker(self, name: str) -> str | None:
         return name if name in self.marks else None
 
 
-def marked(*marks: str) -> pytest.Item:
-    return cast(pytest.Item, Marked(*marks))
+def marked(*marks: str, fixture: str = "home") -> pytest.Item:
+    return cast(pytest.Item, Marked(*marks, fixture=fixture))
 
 
-def test_tests_on_ray_come_first_in_two_groups_and_the_others_in_none() -> None:
+def test_tests_on_ray_come_first_in_two_groups_and_those_with_a_costly_fixture_in_one() -> None:
     plain, other, clock, alone = marked("slow"), marked("ray"), marked("ray", "clock"), marked("ray", "alone")
-    items = [plain, other, clock, alone]
-    assert beside.arrange(items) == {"ray-clock": "clock", "ray-alone": "clock", "ray": "ray"}
-    assert items == [clock, alone, other, plain]
+    s3, s3_on_ray = marked(fixture="s3_server"), marked("ray", fixture="s3_server")
+    items = [plain, s3, other, clock, s3_on_ray, alone]
+    assert beside.arrange(items) == {
+        "ray-clock-home": "clock", "ray-alone-home": "clock", "ray-home": "ray", "ray-s3_server": "ray",
+        "s3_server": "s3_server",
+    }  # fmt: skip
+    assert items == [clock, alone, other, s3_on_ray, s3, plain]
 
 
 def test_who_must_be_alone_waits_for_those_inside_and_holds_back_those_that_come_later(

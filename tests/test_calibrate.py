@@ -249,7 +249,7 @@ def test_what_was_learned_from_one_run_predicts_others(workers: int, prefetch: i
 
 
 @given(seed=st.integers(0, 1 << 30), share=st.floats(0, 1), names=st.sets(st.sampled_from([*SPANS])))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=settings().max_examples // 2)
 def test_whatever_spans_are_missing_the_answer_is_a_scenario_or_one_line(
     seed: int, share: float, names: set[str]
 ) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import settings
 
 from rayio.errors import ScenarioError
 from rayio.scenario import checks, derive
@@ -25,7 +26,8 @@ from rayio.scenario.source import packaged_folder
 from rayio.scenario.write import to_yaml
 
 #: Mutants of each kind: of the tree of keys and values, of the text, of the bytes.
-OF_THE_TREE, OF_THE_TEXT, OF_THE_BYTES = 600, 250, 250
+MUTANTS = settings().max_examples
+OF_THE_TREE, OF_THE_TEXT, OF_THE_BYTES = 4 * MUTANTS, 2 * MUTANTS, 2 * MUTANTS
 
 #: No scenario may take longer than this to be read, nor hold more memory: a guard against hangs, not a measurement.
 SECONDS, BYTES = 20, 256 << 20
@@ -261,6 +263,7 @@ def test_the_scenarios_that_are_mutated_are_sound() -> None:
     assert all(check(text.encode()) for text in SOURCES)
 
 
+@pytest.mark.hypothesis
 @pytest.mark.parametrize(
     ("mutant", "number"),
     [(of_the_tree, OF_THE_TREE), (of_the_text, OF_THE_TEXT), (of_the_bytes, OF_THE_BYTES)],
@@ -278,9 +281,10 @@ def test_a_mutated_scenario_is_a_scenario_or_one_line(mutant: Callable[[random.R
     assert 0 < sound < number  # some mutants are scenarios still, and some are not: both halves were tested
 
 
+@pytest.mark.hypothesis
 def test_a_mutant_that_loads_is_written_and_read_back_the_same() -> None:
     again = 0
-    for seed in range(200):
+    for seed in range(2 * MUTANTS):
         Path("x.yaml").write_bytes(of_the_tree(random.Random(f"again-{seed}")))
         try:
             scenario = load("x.yaml")
@@ -289,7 +293,7 @@ def test_a_mutant_that_loads_is_written_and_read_back_the_same() -> None:
         Path("y.yaml").write_text(to_yaml(scenario), encoding="utf-8")
         assert load("y.yaml") == scenario, seed
         again += 1
-    assert again > 20
+    assert again > MUTANTS // 5
 
 
 @pytest.mark.parametrize(
