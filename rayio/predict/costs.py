@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rayio.analyze.timeline import Ints, Steps, integers, texts
 from rayio.predict.observe import Batches
 from rayio.scenario.model import Costs
+from rayio.units import RATE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,10 +70,15 @@ def costs(
         lease=_seconds(message),
         put=_seconds(busy),
         take=_seconds(arrival - busy),
-        transfer_bandwidth=1e9 / slope if slope > 0 else None,
+        transfer_bandwidth=_rate(slope),
         barrier=_seconds(barrier),
         step=_seconds(late),
     )
+
+
+def _rate(slope: float) -> float | None:
+    """Turn nanoseconds per byte into bytes per second; None where a byte takes no time that can be told."""
+    return 1e9 / slope if slope * RATE.most >= 1e9 else None
 
 
 def _seconds(ns: float) -> float:
