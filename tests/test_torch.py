@@ -225,7 +225,7 @@ class UnderWay(Reporter):
     def __init__(self, act: Callable[[], None]) -> None:
         self.acting = threading.Thread(target=act)
 
-    def live(self, text: str) -> None:
+    def live(self, text: str, share: float | None = None) -> None:
         if self.acting.ident is None and int(text.split("/")[0]) >= 4:
             self.acting.start()
 
