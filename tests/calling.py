@@ -1,4 +1,4 @@
-"""A command that a process which has loaded rayio makes in a fork of itself (tests/commands.py)."""
+"""A command that a process which has loaded rayio makes in a fork of itself (tests/forks.py)."""
 
 import json
 import os

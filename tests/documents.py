@@ -129,7 +129,7 @@ PROGRESS = re.compile(r"(?m)^rayio: \d+ s  .*\n")
 def walk(page: str, folder: Path, commands: Sequence[str], variables: Mapping[str, str]) -> Iterator[tuple[Block, str]]:
     """Run a page's blocks as its reader would, in ``folder``; give each with what was printed by the last that ran.
 
-    ``commands`` are the words that run rayio, or a text of Python (tests/commands.py).
+    ``commands`` are the words that run rayio, or a text of Python (tests/forks.py).
     """
     tools = folder / ".bin"
     tools.mkdir()

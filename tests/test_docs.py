@@ -10,7 +10,7 @@ from html.parser import HTMLParser
 from importlib.util import find_spec
 from pathlib import Path
 
-import commands
+import forks
 import pytest
 from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, texts_of, walk, words
 from test_architecture import LEVEL
@@ -27,7 +27,7 @@ ON_RAY = [page for page in RUNNABLE if "<!-- ray -->" in PAGES[page].read_text()
 @pytest.fixture(scope="module")
 def rayio_commands() -> Iterator[list[str]]:
     """The words that run rayio, or a text of Python, in a process that need not load it."""
-    with commands.serving() as words_before:
+    with forks.serving() as words_before:
         yield words_before
 
 

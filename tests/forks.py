@@ -1,6 +1,6 @@
 """Commands of rayio in forks of a process that has loaded rayio: a page's hundred commands need not load it each.
 
-``python tests/commands.py SOCKET`` is that process; :func:`serving` starts it. ``python tests/calling.py SOCKET rayio
+``python tests/forks.py SOCKET`` is that process; :func:`serving` starts it. ``python tests/calling.py SOCKET rayio
 validate ...`` (standard library alone, a few milliseconds) hands its arguments, folder, environment and standard
 streams over, and leaves with the exit code of the fork, which ends as any Python program does.
 """
