@@ -102,10 +102,10 @@ CHECKPOINTS: Registry[Any] = Registry(
     needs=("model_validate", "sizes", "of_rank", "node", "file_name"),
 )
 
-#: What an address begins with (``s3://``): what opens it (``rayio.storage.stores.Opens``). A path is of ``file``.
+#: What an address begins with (``s3://``): what opens it (``rayio.storage.stores.Scheme``). A path is of ``file``.
 STORAGES: Registry[Any] = Registry(
     "storage",
-    {"file": "rayio.storage.posix:PosixStore", "s3": "rayio.storage.s3.store:S3Store"},
+    {"file": "rayio.storage.posix:PosixStore", "s3": "rayio.scenario.s3:S3"},
     later=("gs", "az"),
 )
 

@@ -115,6 +115,11 @@ class Registry(Mapping[str, T], Generic[T]):
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """Names of what is not another package's."""
+        return (*self._references,)
+
     def usable(self) -> dict[str, T]:
         """Every implementation that can be imported, by name."""
         found = {}

@@ -40,6 +40,8 @@ def installed(folder: Path, package: Path = Path(__file__).parents[1] / "pyproje
     return str(metadata.parent)
 
 
+#: A package that adds kinds to rayio.
+TOY = Path(__file__).parent / "toy"
 #: Where the processes that share a suite leave its groups (tests/beside.py).
 GROUPS = Path(tempfile.gettempdir()) / f"rayio-groups-{os.getpid()}.json"
 
@@ -131,7 +133,9 @@ def local_ray() -> Iterator[None]:
         path = os.environ.get("PYTHONPATH")
         with warnings.catch_warnings(), pytest.MonkeyPatch.context() as workers:
             warnings.simplefilter("ignore")  # Ray's own
-            workers.setenv("PYTHONPATH", os.pathsep.join(filter(None, [installed(Path(home)), path])))
+            # What else is installed on the workers: the package with kinds that tests/test_kinds.py uses there.
+            others = [installed(Path(home, "toy"), TOY / "pyproject.toml"), str(TOY)]
+            workers.setenv("PYTHONPATH", os.pathsep.join(filter(None, [installed(Path(home)), *others, path])))
             ray.init(
                 address="local", num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False,
                 logging_level=logging.ERROR, object_store_memory=400 << 20,

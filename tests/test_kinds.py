@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import installed
+from conftest import TOY, installed
 
 import rayio
 from rayio.data.sampler import Sampler
@@ -25,13 +25,11 @@ from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import json_schema, to_yaml
 
-TOY = Path(__file__).parent / "toy"
-
 USED = """\
 name: toys
 dataset: {path: toy://data, format: toy, gap: 8 B, num_files: 6, samples_per_file: 8, sample_bytes: 100 B}
 loader: {batch_size: 4, num_workers: 2, shuffle: rotate, rotate_by: 3, decode: {kind: sum, times: 3, rate: 1 GB/s}}
-storage: {model: toy-tape}
+storage: {model: toy-tape, shelf: left}
 train: {epochs: 2, compute: 100 us, sync: {nap: 2 ms}}
 checkpoint: {every: {epochs: 1}, path: toy://saved, model: {bytes: 1 KB}}
 cluster: {ranks_per_node: 2}
@@ -66,10 +64,10 @@ def test_another_packages_kinds_are_chosen_in_a_scenario_and_used_in_a_run(toy: 
     assert run.result.ledger is not None
     assert run.result.ledger.even
     assert run.result.steps == 2 * 2 * 6
-    files = sorted((toy / "elsewhere" / "data" / "000000").iterdir())
+    files = sorted((toy / "elsewhere" / "left" / "data" / "000000").iterdir())
     assert [file.stat().st_size for file in files] == [8 * (8 + 100)] * 6
     assert files[0].suffix == ".toy"
-    assert len([*(toy / "elsewhere" / "saved").rglob("*.bin")]) == 2
+    assert len([*(toy / "elsewhere" / "left" / "saved").rglob("*.bin")]) == 2
     spans = run.spans()
     assert spans[spans.name == "read"].bytes.sum() == 2 * 48 * (8 + 100)
     assert spans[spans.name == "decode"].bytes.sum() == 3 * 2 * 48 * 100
@@ -78,6 +76,25 @@ def test_another_packages_kinds_are_chosen_in_a_scenario_and_used_in_a_run(toy: 
         batch = Sampler.from_scenario(load("toys.yaml")).batch(epoch, 0, 0).samples.tolist()
         assert batch[0] % 3 == 0
         assert batch == [(batch[0] + place) % 48 for place in range(4)]
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")  # Ray's own
+def test_actors_use_another_packages_kinds_with_the_options_that_the_scenario_gives(toy: Path) -> None:
+    shelf = toy / "of the workers"
+    small = ["cluster.ranks_per_node=1", "loader.num_workers=1", "loader.decode.times=2", f"storage.shelf={shelf}"]
+    run = rayio.run("toys.yaml", small, engine="ray", out="run")
+    assert run.result.ledger is not None
+    assert run.result.ledger.even, "a reader with another shuffle would have found other ids at a step"
+    assert run.result.steps == 2 * 12
+    assert [file.stat().st_size for file in sorted((shelf / "data" / "000000").iterdir())] == [8 * (8 + 100)] * 6
+    assert [file.stat().st_size for file in (shelf / "saved").rglob("*.bin")] == [1000, 1000]
+    spans = run.spans()
+    reads, decodes = (spans[(spans.name == name) & (spans.role == "reader")] for name in ("read", "decode"))
+    assert reads.bytes.sum() == 2 * 48 * (8 + 100)
+    assert decodes.bytes.sum() == 2 * 2 * 48 * 100
+    assert os.getpid() not in {*reads.pid, *spans[spans.name == "write"].pid}
 
 
 def test_a_model_of_storage_from_another_package_takes_the_time_it_says(toy: Path) -> None:
@@ -104,6 +121,8 @@ def test_its_options_are_typed_values_that_are_written_shown_and_in_the_schema(t
     assert dict(scenario.loader.shuffle_options) == {"rotate_by": 3}
     written = to_yaml(scenario)
     assert "gap: 8 B" in written
+    assert "shelf: left" in written
+    assert "timeout: 30 s" in written
     assert build(yaml.safe_load(written)) == scenario
     assert checks.table(scenario)["gap_bytes"] == 64
     assert load("toys.yaml", ["dataset.samples_per_file=1", "dataset.num_files=48"]).dataset != scenario.dataset
@@ -115,6 +134,9 @@ def test_its_options_are_typed_values_that_are_written_shown_and_in_the_schema(t
     assert "rotate" in schema["Loader"]["properties"]["shuffle"]["enum"]
     assert schema["Loader"]["properties"]["rotate_by"]["minimum"] == 1
     assert scenario.train.sync.seconds(2) == 0.002
+    assert dict(scenario.storage.schemes)["toy"].model_dump() == {"shelf": "left", "region": ""}
+    assert schema["Storage"]["properties"]["shelf"]["description"].startswith("Of toy://: Folder below $RAYIO_TOY")
+    assert schema["Storage"]["properties"]["endpoint"]["description"].startswith("Of s3://: Address of the service")
     assert '"times"' in json.dumps(schema["Loader"]["properties"]["decode"])
 
 
@@ -132,7 +154,7 @@ def test_the_commands_of_a_new_process_know_it(toy: Path) -> None:
     assert "# storage.model toy-tape: assumed: a tape that is wound already\n" in shown
     assert json.loads(rayio_says("schema"))["$defs"]["Dataset"]["properties"]["gap"]
     rayio_says("generate", "toys.yaml")
-    assert len([*(toy / "elsewhere" / "data").rglob("*.toy")]) == 6
+    assert len([*(toy / "elsewhere" / "left" / "data").rglob("*.toy")]) == 6
 
 
 @pytest.mark.parametrize(
@@ -148,6 +170,10 @@ def test_the_commands_of_a_new_process_know_it(toy: Path) -> None:
         ({"loader.decode.tims": 3}, "loader.decode.tims=3: no such key; did you mean times?"),
         ({"train.sync.nap": "2 B"}, "train.sync.nap=2 B: unknown unit 'B'; times are written in"),
         ({"dataset.options": {"gap": 1}}, "dataset.options={gap: 1}: no such key"),
+        ({"storage.shelf": 3}, "storage.shelf=3: must be text (quote it)"),
+        ({"storage.shlef": "left"}, "storage.shlef=left: no such key; did you mean shelf?"),
+        ({"storage.schemes": {"toy": {"shelf": "left"}}}, "storage.schemes={toy: {shelf: left}}: no such key"),
+        ({"storage.region": "a b"}, "storage.region=a b: must be the name of a region, such as eu-west-1"),
         ({"dataset.path": "toys://x"}, "unknown scheme toys://; give a path or model://<name>, s3://..., toy://..."),
         ({"dataset.format": "toys"}, "dataset.format=toys: must be npz, hdf5, tfrecord"),
     ],
@@ -163,6 +189,27 @@ def test_choosing_another_kind_leaves_the_old_ones_options_behind(toy: Path) -> 
     plain = load("toys.yaml", ["dataset.format=npz", "loader.shuffle=global"])
     assert dict(plain.dataset.options) == dict(plain.loader.shuffle_options) == {}
     assert not plain.loader.unused_options
+
+
+def test_an_option_of_several_schemes_is_given_to_each_and_one_that_nobody_gave_to_none(toy: Path) -> None:
+    both = load("toys.yaml", ["storage.region=eu-west-1"])
+    assert {name: options.region for name, options in both.stores.options.items()} == {  # type: ignore[attr-defined]
+        "s3": "eu-west-1", "toy": "eu-west-1",
+    }  # fmt: skip
+    assert build(yaml.safe_load(to_yaml(both))) == both
+    assert hash(pickle.loads(pickle.dumps(both))) == hash(both)
+    neither = load("toys.yaml", ["storage.max_attempts=1"])
+    assert "region" not in to_yaml(neither)
+    assert build(yaml.safe_load(to_yaml(neither))) == neither
+    alone = build(yaml.safe_load(USED.replace(", shelf: left", "")))
+    assert [*alone.stores.options] == ["s3"], "what is not asked for is not imported"
+
+
+def test_options_of_a_scheme_that_nothing_of_a_run_has_are_said_to_do_nothing(toy: Path) -> None:
+    run = rayio.run("toys.yaml", ["storage.max_attempts=1", "storage.region=eu-west-1"], engine="local", out="run")
+    assert [note for note in run.result.notes if note.startswith("storage.")] == [
+        "storage.max_attempts=1: is for s3://, and nothing of this run is there"
+    ]
 
 
 BROKEN = """\

@@ -14,7 +14,7 @@ from rayio.scenario.distribution import Constant, LogNormal, Normal
 from rayio.scenario.expect import Condition
 from rayio.scenario.load import build, load, merge, packaged
 from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, StorageParameters
-from rayio.scenario.reached import Reached
+from rayio.scenario.s3 import S3Options
 from rayio.scenario.source import packaged_folder
 from rayio.scenario.write import json_schema, to_yaml
 
@@ -223,7 +223,7 @@ def test_full_names_every_key_there_is(here: Path) -> None:
     keys = yaml.safe_load(FULL)
     resolved = yaml.safe_load(to_yaml(read(FULL)))
     fixed = {
-        "storage": {"page_cache", "cache", "stage", "faults", *Reached.model_fields} - {"endpoint", "region"},
+        "storage": {"page_cache", "cache", "stage", "faults", *S3Options.model_fields} - {"endpoint", "region"},
         "loader": {"kind", "worker", "file_access"},
         "train": {"device_copy"},
     }

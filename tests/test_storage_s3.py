@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -31,6 +30,7 @@ from objects import (
 
 from rayio import storage
 from rayio.errors import DataError, RayioError, StorageError
+from rayio.scenario.s3 import S3Options
 from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.counted import WINDOW_BYTES, Asked
 from rayio.storage.real import RealStorage
@@ -41,8 +41,13 @@ T = TypeVar("T")
 NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))
 
 
+def reached(**options: Any) -> Settings:
+    """How stores are reached, whatever a scenario would say of it."""
+    return Settings({"s3": S3Options.model_construct(**options)})
+
+
 def store_at(place: str, **settings: Any) -> Store:
-    return storage.open(place, Settings(**{"max_attempts": 3, "timeout": 20, **settings}))
+    return storage.open(place, reached(**{"max_attempts": 3, "timeout": 20, **settings}))
 
 
 def put(store: Store, name: str, content: bytes) -> None:
@@ -317,7 +322,7 @@ def test_nobody_at_the_endpoint_is_said_at_once(place: str, monkeypatch: pytest.
     with socket.socket() as bound:  # bound and not listening: every connection is refused
         bound.bind(("127.0.0.1", 0))
         monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{bound.getsockname()[1]}")
-        store = storage.open(place, Settings(max_attempts=50))
+        store = storage.open(place, reached(max_attempts=50))
         with pytest.raises(
             StorageError, match=r"cannot reach http.* the connection was refused; is it running"
         ) as error:
@@ -392,7 +397,7 @@ def test_credentials_of_a_profile_are_found_and_told_to_nobody(
 )
 def test_an_address_that_is_none_is_refused(address: str, settings: dict[str, Any], says: str) -> None:
     with pytest.raises(StorageError, match=says) as error:
-        storage.open(address, replace(Settings(), **settings))
+        storage.open(address, reached(**settings))
     one_line(error)
     assert SECRET not in str(error.value)
 

@@ -1,18 +1,20 @@
-"""The section ``storage``: the model that ``simulate`` uses, and how real storage is to be used."""
+"""The section ``storage``: the model that ``simulate`` uses, how real storage is used, and the options of schemes."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, model_validator
+from pydantic_core import CoreSchema, core_schema
 
 from rayio.errors import ScenarioError
-from rayio.kinds import STORAGE_MODELS
+from rayio.kinds import STORAGE_MODELS, STORAGES
+from rayio.scenario.choice import Choosing, options_of
 from rayio.scenario.distribution import NO_TIME, SecondsDistribution
 from rayio.scenario.fields import JsonSchema, Rate, Reads, RefusedError, Section, Text, choice, refusal
-from rayio.scenario.reached import Reached
 from rayio.storage.stores import PageCache, Settings
 
 #: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.
@@ -76,7 +78,32 @@ def _model_schema() -> JsonSchema:
     return {"anyOf": [{"enum": [*STORAGE_MODELS, UNKNOWN]}, StorageParameters.model_json_schema()]}
 
 
-class Storage(Reached):
+@dataclass(frozen=True, eq=False)
+class _OptionsOfSchemes:
+    """Annotation of the field that holds the options of schemes, each by the name of its scheme."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        def validate(given: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Section], ...]:
+            return tuple((name, options_of(STORAGES[name]).model_validate(keys)) for name, keys in given)
+
+        def beside(schemes: tuple[tuple[str, Section], ...], info: SerializationInfo) -> dict[str, Any]:
+            """All of them, but for those that several schemes have and nobody gave: their defaults may differ."""
+            many = Counter(key for _, options in schemes for key, _ in options)
+            return {
+                key: value
+                for _, options in schemes
+                for key, value in options.model_dump(mode=info.mode).items()
+                if many[key] == 1 or key in options.model_fields_set
+            }
+
+        flat = core_schema.plain_serializer_function_ser_schema(beside, info_arg=True)
+        return core_schema.no_info_plain_validator_function(validate, serialization=flat)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        return {}
+
+
+class Storage(Choosing):
     """What ``simulate`` uses as storage, and how real storage is to be used."""
 
     model: Annotated[str | StorageParameters, Reads(_model, _model_schema)] = Field(
@@ -99,6 +126,44 @@ class Storage(Reached):
         "none", description="Faults that storage is given on purpose; not yet."
     )
 
+    #: The options of each scheme that addresses may have, which are written beside the keys above. Those of another
+    #: package's schemes are here only where one of them is given: nobody imports what is not asked for.
+    schemes: Annotated[tuple[tuple[str, Section], ...], _OptionsOfSchemes()] = ()
+
+    def settings(self, seed: int) -> Settings:
+        """How real storage is reached and used; the jitter between attempts is drawn from ``seed``."""
+        return Settings(dict(self.schemes), seed, self.page_cache)
+
+    @classmethod
+    def hidden(cls) -> tuple[str, ...]:
+        """Fields that are no keys."""
+        return ("schemes",)
+
+    @classmethod
+    def options_there_are(cls) -> dict[str, tuple[type[Section], list[str]]]:
+        """Every option of every scheme: its class and the schemes that have it, each as addresses begin with it."""
+        found: dict[str, tuple[type[Section], list[str]]] = {}
+        for name, scheme in STORAGES.usable().items():
+            for key in options_of(scheme).model_fields:
+                found.setdefault(key, (options_of(scheme), []))[1].append(f"{name}://")
+        return found
+
+    @model_validator(mode="before")
+    @classmethod
+    def _options_of_schemes_apart(cls, value: Any) -> Any:
+        """Give each scheme the keys that are its options; one that several schemes have goes to each of them."""
+        if not isinstance(value, Mapping) or "schemes" in value:
+            return value
+        others = {key: inner for key, inner in value.items() if key not in cls.model_fields}
+        schemes = STORAGES.usable() if others else {name: STORAGES[name] for name in STORAGES.built_in}
+        given = []
+        for name, scheme in schemes.items():
+            has = options_of(scheme).model_fields.keys()
+            if others.keys() & has or (has and name in STORAGES.built_in):
+                given.append((name, {key: inner for key, inner in others.items() if key in has}))
+        used = {key for _, keys in given for key in keys}
+        return {key: inner for key, inner in value.items() if key not in used} | {"schemes": tuple(given)}
+
     @model_validator(mode="before")
     @classmethod
     def _renamed(cls, data: Any) -> Any:
@@ -109,10 +174,6 @@ class Storage(Reached):
             return {key: value for key, value in data.items() if key != "direct"}
         reason = "is called storage.page_cache now; give use, drop or direct"
         raise refusal(RefusedError(reason, "direct", data["direct"]))
-
-    def settings(self, seed: int) -> Settings:
-        """How real storage is reached, and whether through the page cache."""
-        return replace(super().settings(seed), page_cache=self.page_cache)
 
     def contradictions(self) -> Iterator[str]:
         """Two caps, of which only one can be."""

@@ -13,9 +13,8 @@ from rayio.scenario import checks, evaluation
 from rayio.scenario.fields import show
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
-from rayio.scenario.reached import Reached
 from rayio.session.folders import Checkpoints, refuse_overlaps
-from rayio.storage.address import is_absolute, is_path, join, path_of
+from rayio.storage.address import is_absolute, is_path, join, path_of, scheme_of
 from rayio.storage.paged import check_direct
 from rayio.units import format_bytes
 
@@ -81,12 +80,14 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
 
 
 def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
-    """List each key about object stores that has no effect in this run, one line a key."""
-    kept, section = scenario.checkpoint, scenario.storage
-    if all(is_path(join(base, path)) for path in [out, *_paths(scenario)]):
-        for key in Reached.model_fields:
-            if (value := getattr(section, key)) != Reached.model_fields[key].default:
-                yield f"storage.{key}={show(value)}: is for s3://, and nothing of this run is there"
+    """List each key about stores that has no effect in this run, one line a key."""
+    kept, schemes = scenario.checkpoint, dict(scenario.storage.schemes)
+    used = {scheme_of(join(base, path)) for path in [out, *_paths(scenario)]}
+    of_use = {key for name in used & schemes.keys() for key, _ in schemes[name]}
+    for name, options in schemes.items():
+        for key, value in options:
+            if key not in of_use and value != type(options).model_fields[key].default:
+                yield f"storage.{key}={show(value)}: is for {name}://, and nothing of this run is there"
     if kept is not None and kept.fsync and not is_path(join(base, kept.path)):
         yield "checkpoint.fsync=true: has nothing to do, an object is durable once it was put"
 

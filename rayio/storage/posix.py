@@ -144,7 +144,7 @@ class PosixStore:
 
     is_local = True
 
-    def __init__(self, address: str | Path, settings: Settings = DEFAULTS) -> None:
+    def __init__(self, address: str | Path, options: object = None, settings: Settings = DEFAULTS) -> None:
         self.root = path_of(address)
         self.page_cache = settings.page_cache
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Literal, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol
 
 from rayio import kinds
 from rayio.errors import ScenarioError, StorageError
@@ -27,17 +27,8 @@ Fill = Callable[[BinaryIO], object]
 class Settings:
     """How stores are reached. Credentials are never here: a store takes them from its environment."""
 
-    #: Where the service is; None is what the environment says, or Amazon's own.
-    endpoint: str | None = None
-    region: str | None = None
-    #: Whether a bucket is named in the path or in the host; auto is the host's name at Amazon and the path elsewhere.
-    addressing_style: Literal["auto", "path", "virtual"] = "auto"
-    #: Whether requests go without a signature, to public buckets.
-    anonymous: bool = False
-    #: Attempts that one request may take in all.
-    max_attempts: int = 8
-    #: Seconds without a byte of an answer after which an attempt has failed.
-    timeout: float = 30.0
+    #: The options of schemes, by the scheme's name; a scheme that is not here is reached as its defaults say.
+    options: Mapping[str, Any] = field(default_factory=dict)
     #: What the jitter between attempts is drawn from.
     seed: int = 0
     #: How files of mounted file systems are read and written: through the page cache, with their pages evicted before
@@ -157,11 +148,22 @@ class Store(Protocol):
         """A path of this machine with the file's content; only where :attr:`is_local`."""
 
 
-#: What makes a store of an address.
-Opens = Callable[[str, Settings], Store]
+class Scheme(Protocol):
+    """What opens the addresses of a scheme.
+
+    One that has options says so by ``options``, the class of a section whose every key has a default: a scenario has
+    them in its section ``storage``. By ``check(address)`` it may refuse an address before anything is asked of it.
+
+    >>> STORES["s3"].options().timeout
+    30.0
+    """
+
+    def __call__(self, address: str, options: Any, settings: Settings) -> Store:
+        """Make the store of an address; ``options`` are the scheme's, None where it has none."""
+
 
 #: Schemes and what opens their addresses.
-STORES: Registry[Opens] = kinds.STORAGES
+STORES: Registry[Scheme] = kinds.STORAGES
 
 
 def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
@@ -176,13 +178,15 @@ def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
     """
     text = str(address)
     try:
-        opens = STORES[scheme_of(text)]
+        scheme = STORES[scheme_of(text)]
     except ScenarioError as error:
         if scheme_of(text) in STORES:  # it is there and cannot be used
             raise StorageError(f"{text}: {error}") from None
         others = ", ".join(sorted(f"{name}://" for name in STORES))
         raise StorageError(f"{text}: no storage serves {scheme_of(text)}://; give a path, or one of {others}") from None
-    return opens(text, settings)
+    options = settings.options.get(scheme_of(text))
+    defaults = getattr(scheme, "options", None)
+    return scheme(text, defaults() if options is None and defaults is not None else options, settings)
 
 
 def told(error: StorageError, what: str, option: str) -> StorageError:

@@ -7,11 +7,10 @@ import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, Protocol, cast
 from urllib.parse import quote, urlsplit
 
 from rayio.errors import StorageError
-from rayio.storage.stores import Settings
 
 #: Seconds to connect; a store that answers at all does so at once.
 CONNECT_SECONDS = 5
@@ -27,6 +26,34 @@ _ROLES = (
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
     "AWS_CONTAINER_CREDENTIALS_FULL_URI",
 )
+
+
+class Options(Protocol):
+    """How a service is reached, as ``rayio.scenario.s3.S3Options`` says it."""
+
+    @property
+    def endpoint(self) -> str | None:
+        """Where the service is; None is what the environment says, or Amazon's own."""
+
+    @property
+    def region(self) -> str | None:
+        """Region of the buckets; None is what the environment says."""
+
+    @property
+    def addressing_style(self) -> Literal["auto", "path", "virtual"]:
+        """Whether a bucket is named in the path or in the host; auto is the host at Amazon and the path elsewhere."""
+
+    @property
+    def anonymous(self) -> bool:
+        """Whether requests go without a signature, to public buckets."""
+
+    @property
+    def max_attempts(self) -> int:
+        """Attempts that one request may take in all."""
+
+    @property
+    def timeout(self) -> float:
+        """Seconds without a byte of an answer after which an attempt has failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,20 +72,20 @@ class Place:
     keys: dict[str, str] = field(repr=False, default_factory=dict)
 
     @classmethod
-    def of(cls, address: str, settings: Settings) -> Place:
-        """Take an address apart; what ``settings`` leave open, the standard variables say.
+    def of(cls, address: str, options: Options) -> Place:
+        """Take an address apart; what ``options`` leave open, the standard variables say.
 
         Raises:
             StorageError: there is no bucket in it, or something that does not belong there.
         """
         bucket, prefix = split(address)
         said = os.environ.get
-        named = {"storage.endpoint": settings.endpoint} | {name: said(name) for name in _ENDPOINTS}
+        named = {"storage.endpoint": options.endpoint} | {name: said(name) for name in _ENDPOINTS}
         source, endpoint = next(((name, value) for name, value in named.items() if value), ("", None))
-        style = settings.addressing_style
-        anonymous = settings.anonymous
+        style = options.addressing_style
+        anonymous = options.anonymous
         profile = {} if anonymous or said("AWS_ACCESS_KEY_ID") or any(map(said, _ROLES)) else _profile()
-        region = settings.region or said("AWS_REGION") or said("AWS_DEFAULT_REGION") or profile.pop("region", None)
+        region = options.region or said("AWS_REGION") or said("AWS_DEFAULT_REGION") or profile.pop("region", None)
         profile.pop("region", None)
         return cls(
             bucket=bucket,
@@ -67,7 +94,7 @@ class Place:
             region=region or REGION,
             is_virtual=style == "virtual" or (style == "auto" and endpoint is None),
             is_anonymous=anonymous,
-            timeout=settings.timeout,
+            timeout=options.timeout,
             keys=profile,
         )
 

@@ -19,9 +19,9 @@ from rayio.storage.base import WRITE
 from rayio.storage.counted import WINDOW_BYTES, Asked, CountedFile
 from rayio.storage.retrying import Budget
 from rayio.storage.s3 import answers
-from rayio.storage.s3.place import Place, split
+from rayio.storage.s3.place import Options, Place
 from rayio.storage.s3.putting import PART_BYTES, Appended, put_redirected
-from rayio.storage.stores import DEFAULTS, Fill, Settings
+from rayio.storage.stores import Fill
 
 T = TypeVar("T")
 
@@ -73,19 +73,10 @@ class S3Store:
     is_direct = True
     source: Source = "network"
 
-    @staticmethod
-    def check(address: str) -> None:
-        """Refuse an address that is none; nothing is asked of anybody.
-
-        Raises:
-            StorageError: it has no bucket, or holds credentials.
-        """
-        split(address)
-
-    def __init__(self, address: str, settings: Settings = DEFAULTS) -> None:
-        self.place = Place.of(address, settings)
+    def __init__(self, address: str, options: Options, seed: int) -> None:
+        self.place = Place.of(address, options)
         self.address = "/".join(part for part in (f"s3://{self.place.bucket}", self.place.prefix) if part)
-        self.budget = Budget(settings.max_attempts, settings.seed)
+        self.budget = Budget(options.max_attempts, seed)
         self._client: Any = None
         self._lock = threading.Lock()
         #: Whether the store has ever answered: until then a refused connection is no outage but a wrong address.

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from pydantic import Field
+
+from rayio.scenario.fields import Section, Text
 from rayio.storage.posix import PosixStore
 from rayio.storage.presets import Preset
-from rayio.storage.stores import DEFAULTS, Settings
+from rayio.storage.stores import Settings
 
 TAPE = Preset(
     first_byte_median=0.05,
@@ -21,14 +24,23 @@ TAPE = Preset(
 )
 
 
+class ToyStoreOptions(Section):
+    """What ``storage`` may say of this scheme."""
+
+    shelf: Text = Field("", description="Folder below $RAYIO_TOY that addresses start from.")
+    region: Text = Field("", description="Folder below that one.")
+
+
 class ToyStore(PosixStore):
     """Files in another place than their address says."""
 
     is_local = False
+    options = ToyStoreOptions
 
-    def __init__(self, address: str | Path, settings: Settings = DEFAULTS) -> None:
+    def __init__(self, address: str | Path, options: ToyStoreOptions, settings: Settings) -> None:
         self._address = str(address)
-        super().__init__(Path(os.environ["RAYIO_TOY"]) / self._address.removeprefix("toy://"), settings)
+        shelf = Path(os.environ.get("RAYIO_TOY", ""), options.shelf, options.region)
+        super().__init__(shelf / self._address.removeprefix("toy://"), None, settings)
 
     @property
     def address(self) -> str:

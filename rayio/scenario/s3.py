@@ -1,4 +1,4 @@
-"""What a scenario says of how real storage is reached; credentials are never among it."""
+"""The scheme ``s3://``: what a scenario says of how buckets are reached; credentials are never among it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rayio.scenario.fields import Flag, Reads, RefusedError, Section, choice, quantity, whole
-from rayio.storage.stores import Settings
+from rayio.storage.stores import Settings, Store
 from rayio.units import SECONDS
 
 
@@ -31,11 +31,11 @@ def _region(value: Any) -> str | None:
 _TEXT = {"type": ["string", "null"]}
 
 
-class Reached(Section):
-    """How real storage is reached, where that is more than a path."""
+class S3Options(Section):
+    """What ``storage`` may say of buckets."""
 
     endpoint: Annotated[str | None, Reads(_endpoint, _TEXT)] = Field(
-        None, description="Address of the service that has s3:// buckets; none is AWS_ENDPOINT_URL, or Amazon S3."
+        None, description="Address of the service that has the buckets; none is AWS_ENDPOINT_URL, or Amazon S3."
     )
     region: Annotated[str | None, Reads(_region, _TEXT)] = Field(
         None, description="Region of the buckets; none is AWS_REGION, or us-east-1."
@@ -45,14 +45,33 @@ class Reached(Section):
     )
     anonymous: Flag = Field(False, description="Whether requests go without credentials, to public buckets.")
     max_attempts: Annotated[int, whole(1, 1000)] = Field(
-        8, description="Attempts that a request to an object store may take in all; 1 never tries again."
+        8, description="Attempts that a request may take in all; 1 never tries again."
     )
     timeout: Annotated[float, quantity(SECONDS, positive=True, maximum=86400.0)] = Field(
         30.0, description="Time without a byte of an answer after which an attempt has failed."
     )
 
-    def settings(self, seed: int) -> Settings:
-        """How real storage is reached; the jitter between attempts is drawn from ``seed``."""
-        return Settings(
-            self.endpoint, self.region, self.addressing_style, self.anonymous, self.max_attempts, self.timeout, seed
-        )
+
+class S3Scheme:
+    """Buckets of Amazon S3, or of any service that speaks its protocol."""
+
+    options = S3Options
+
+    def check(self, address: str) -> None:
+        """Refuse an address that is none; nothing is asked of anybody.
+
+        Raises:
+            StorageError: it has no bucket, or holds credentials.
+        """
+        from rayio.storage.s3.place import split
+
+        split(address)
+
+    def __call__(self, address: str, options: S3Options, settings: Settings) -> Store:
+        """Open what is below an address."""
+        from rayio.storage.s3.store import S3Store
+
+        return S3Store(address, options, settings.seed)
+
+
+S3 = S3Scheme()
