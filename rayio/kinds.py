@@ -83,7 +83,7 @@ SYNCS: Registry[Any] = Registry(
     "sync",
     {
         "none": "rayio.scenario.sync:NoSync",
-        "barrier": "rayio.scenario.sync:Barrier",
+        "barrier": "rayio.scenario.sync:BarrierSync",
         "allreduce": "rayio.scenario.sync:AllReduce",
     },
     needs=("model_validate", "meets", "seconds"),

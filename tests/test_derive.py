@@ -11,7 +11,7 @@ from rayio.errors import ScenarioError
 from rayio.pipeline.planning import plan_of
 from rayio.scenario import checks, derive
 from rayio.scenario.load import build
-from rayio.scenario.model import AllReduce, Barrier, NoSync, Scenario
+from rayio.scenario.model import AllReduce, BarrierSync, NoSync, Scenario
 
 
 def scenario(**sections: Any) -> Scenario:
@@ -214,7 +214,7 @@ def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
     ring = AllReduce(bytes=8_000_000, bandwidth=1e9, latency=1e-5)
     assert derive.allreduce_seconds(ring, 4) == pytest.approx(2 * 3 / 4 * 8e6 / 1e9 + 6 * 1e-5)
     assert derive.allreduce_seconds(ring, 1) == 0
-    assert derive.allreduce_seconds(Barrier(), 4) == derive.allreduce_seconds(NoSync(), 4) == 0
+    assert derive.allreduce_seconds(BarrierSync(), 4) == derive.allreduce_seconds(NoSync(), 4) == 0
 
 
 @pytest.mark.parametrize(

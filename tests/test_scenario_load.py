@@ -13,7 +13,7 @@ from rayio.errors import ScenarioError
 from rayio.scenario.distribution import Constant, LogNormal, Normal
 from rayio.scenario.expect import Condition
 from rayio.scenario.load import build, load, merge, packaged
-from rayio.scenario.model import AllReduce, Barrier, Dedicated, NoSync, StorageParameters
+from rayio.scenario.model import AllReduce, BarrierSync, Dedicated, NoSync, StorageParameters
 from rayio.scenario.s3 import S3Options
 from rayio.scenario.source import packaged_folder
 from rayio.scenario.write import json_schema, to_yaml
@@ -114,7 +114,7 @@ def test_what_is_not_said_is_pytorchs_default(here: Path) -> None:
     minimal = read(MINIMAL)
     assert (minimal.loader.batch_size, minimal.loader.num_workers, minimal.loader.prefetch_factor) == (1, 4, 2)
     assert minimal.train.compute == Constant(value=0.01)
-    assert minimal.train.sync == Barrier()
+    assert minimal.train.sync == BarrierSync()
     assert minimal.checkpoint is None
     assert minimal.seed == 10
 
@@ -126,7 +126,7 @@ def test_what_is_not_said_is_pytorchs_default(here: Path) -> None:
         ("train.compute=5", "train.compute", Constant(value=5)),
         ("train.compute=1e-3", "train.compute", Constant(value=0.001)),
         ("train.sync=none", "train.sync", NoSync()),
-        ("train.sync={kind: barrier}", "train.sync", Barrier()),
+        ("train.sync={kind: barrier}", "train.sync", BarrierSync()),
         ("train.steps=none", "train.steps", None),
         ("train.steps=null", "train.steps", None),
         ("expect.au=>= 0.5", "expect", {"au": Condition(">=", 0.5)}),

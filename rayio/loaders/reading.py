@@ -30,7 +30,7 @@ from rayio.trace.rows import Many
 Allocate = Callable[[int], NDArray[np.uint8]]
 
 
-class Recorded(NamedTuple):
+class RecordedSpans(NamedTuple):
     """What a role recorded while it read one batch: spans as ``Recorder.add`` takes them, and requests."""
 
     spans: list[tuple[Any, ...]]
@@ -49,7 +49,7 @@ class Notebook(Recorder):
 
     def __init__(self) -> None:
         super().__init__()
-        self._recorded = Recorded([], [])
+        self._recorded = RecordedSpans([], [])
 
     def add(self, writer: int, *span: Any) -> None:
         """Hold a span."""
@@ -59,9 +59,9 @@ class Notebook(Recorder):
         """Hold the requests of one call to storage."""
         self._recorded.many.append(many)
 
-    def hand_over(self) -> Recorded:
+    def hand_over(self) -> RecordedSpans:
         """What was added since the last time."""
-        recorded, self._recorded = self._recorded, Recorded([], [])
+        recorded, self._recorded = self._recorded, RecordedSpans([], [])
         return recorded
 
 
@@ -71,7 +71,7 @@ class Parcel(NamedTuple):
     header: Delivery | RayioError
     #: The bytes of the batch, in memory that ``Allocate`` gave.
     payload: Any
-    recorded: Recorded
+    recorded: RecordedSpans
     #: Who read it, and when that was done (ns).
     worker: int
     pid: int

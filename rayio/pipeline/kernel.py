@@ -16,8 +16,8 @@ from rayio.pipeline.threads import Threads
 
 T = TypeVar("T")
 
-#: Work that a role hands to the side: a coroutine that nobody has started yet.
-Work = Coroutine[Any, Any, T]
+#: What a role hands to the side: a coroutine that nobody has started yet.
+Coro = Coroutine[Any, Any, T]
 
 #: asyncio wakes a sleeper up to a millisecond late; the last stretch before a deadline is slept exactly instead.
 EXACT_NS = 2_000_000
@@ -53,10 +53,10 @@ class Kernel(Protocol):
     def future(self, label: str) -> Future:
         """Make a future; ``label`` says in a deadlock report what its waiters wait for."""
 
-    def spawn(self, work: Work[T], name: str) -> Awaitable[T]:
+    def spawn(self, work: Coro[T], name: str) -> Awaitable[T]:
         """Start ``work`` beside the caller."""
 
-    async def gather(self, *work: Work[T]) -> list[T]:
+    async def gather(self, *work: Coro[T]) -> list[T]:
         """Run all of them together; the first error ends the others and is raised."""
 
     async def threaded(self, function: Callable[[], T]) -> T:
@@ -100,14 +100,14 @@ class WallKernel:
         """Make an asyncio future."""
         return asyncio.get_running_loop().create_future()
 
-    def spawn(self, work: Work[T], name: str) -> asyncio.Task[T]:
+    def spawn(self, work: Coro[T], name: str) -> asyncio.Task[T]:
         """Start an asyncio task and hold it until it ends."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def gather(self, *work: Work[T]) -> list[T]:
+    async def gather(self, *work: Coro[T]) -> list[T]:
         """Run all together; cancel the others at the first error."""
         tasks = [asyncio.ensure_future(w) for w in work]
         try:
@@ -146,7 +146,7 @@ class BlockingKernel(WallKernel):
         if (ahead := deadline - self.now()) > 0:
             time.sleep(ahead / 1e9)  # noqa: TID251, ASYNC251 - see above
 
-    def carry_out(self, work: Work[T]) -> T:
+    def carry_out(self, work: Coro[T]) -> T:
         """Do work to its end and return its result: as nothing is awaited elsewhere, it needs no loop."""
         try:
             work.send(None)

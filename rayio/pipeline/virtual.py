@@ -18,7 +18,7 @@ from types import coroutine
 from typing import Any, TypeVar, cast
 
 from rayio.errors import RunError
-from rayio.pipeline.kernel import Work
+from rayio.pipeline.kernel import Coro
 
 T = TypeVar("T")
 
@@ -80,7 +80,7 @@ class VirtualTask(VirtualFuture):
 
     __slots__ = ("ended", "waits_for", "work")
 
-    def __init__(self, ready: deque[VirtualTask], work: Work[Any], name: str) -> None:
+    def __init__(self, ready: deque[VirtualTask], work: Coro[Any], name: str) -> None:
         self.label = name
         self._ready = ready
         self._done = False
@@ -121,14 +121,14 @@ class VirtualKernel:
         """Make a future whose label shows in a deadlock report."""
         return VirtualFuture(self.ready, label)
 
-    def spawn(self, work: Work[T], name: str) -> Awaitable[T]:
+    def spawn(self, work: Coro[T], name: str) -> Awaitable[T]:
         """Start ``work``: it runs when the caller next waits."""
         task = VirtualTask(self.ready, work, name)
         self._alive.add(task)
         self.ready.append(task)
         return cast("Awaitable[T]", task)
 
-    async def gather(self, *work: Work[T]) -> list[T]:
+    async def gather(self, *work: Coro[T]) -> list[T]:
         """Run all together; the first error is raised at once and the others are dropped with the kernel."""
         finished = self.future(f"all of {len(work)} tasks")
         left = len(work)
@@ -160,7 +160,7 @@ class VirtualKernel:
         """Have :meth:`run` raise KeyboardInterrupt between two events, soon."""
         self._is_cancelled = True
 
-    def run(self, main: Work[T]) -> T:
+    def run(self, main: Coro[T]) -> T:
         """Run ``main`` to its end and return its result; whatever else is under way then is dropped.
 
         Raises:

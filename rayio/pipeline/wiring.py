@@ -14,7 +14,7 @@ from typing import Protocol
 from rayio.kinds import LOADERS
 from rayio.pipeline import roles
 from rayio.pipeline.env import BarrierPort, Env, QueuePort, WriterPort
-from rayio.pipeline.kernel import Kernel, WallKernel, Work
+from rayio.pipeline.kernel import Coro, Kernel, WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.plan import Plan
@@ -174,7 +174,7 @@ class Wiring:
         env.storage = self._storage(node, checkpointing.path)
         return env
 
-    def rank(self, rank: int, ports: RankPorts, tally: Tally, attempt: int = 0) -> Work[None]:
+    def rank(self, rank: int, ports: RankPorts, tally: Tally, attempt: int = 0) -> Coro[None]:
         """Make a rank's world and return its life in it as a coroutine; what it consumes is booked into ``tally``."""
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)

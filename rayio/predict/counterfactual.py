@@ -15,7 +15,7 @@ from rayio.analyze.verdict import BINDS, OF_DATA, judge
 from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import plan_of, storage_of
-from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Measured, Recorded, Replay, addressed, of_steps
+from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Measured, RecordedTimes, Replay, addressed, of_steps
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive, evaluation
 from rayio.scenario.distribution import NO_TIME
@@ -82,7 +82,7 @@ def _unlimited(replay: Replay, base: Base) -> Replay:
 def _no_read(replay: Replay, base: Base) -> Replay:
     """Reads take no time; files that are written take what they took."""
     nothing = addressed(replay.scenario.seed, "first_byte", np.zeros(base.measured.read.shape))
-    writes = Recorded(nothing, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
+    writes = RecordedTimes(nothing, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
     unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": storage_of(replay.scenario).scope})
     return _timed(_with(replay, "storage", model=unlimited), first_byte=writes)
 

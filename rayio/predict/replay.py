@@ -50,7 +50,7 @@ _READING = [KINDS.index(name) for name in ("open", "read", "retry")]
 _DECODING = [KINDS.index("decode")]
 
 
-class Recorded:
+class RecordedTimes:
     """Times as they were measured, of each step at its own address; of steps that were not, drawn from all that were.
 
     A step has ``places`` indices, and its whole time lies on the first of them; ``own_places`` are those of some
@@ -145,10 +145,10 @@ class Measured:
         if (phase := evaluation.phase_of(scenario)) is not None:
             for rank, number in itertools.product(range(derive.world_size(scenario)), range(phase.train.epochs)):
                 own_places[seeds.key(seed, "decode", rank, epochs + number)] = phase.loader.batch_size
-        first_byte = Recorded(keys("first_byte", self.read), 1 << REQUESTS_PER_STEP_BITS, self.write)
+        first_byte = RecordedTimes(keys("first_byte", self.read), 1 << REQUESTS_PER_STEP_BITS, self.write)
         times = Times(
             compute=of_steps(seed, self.compute),
-            decode=Recorded(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places),
+            decode=RecordedTimes(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places),
             first_byte=None if modelled else first_byte,
         )
         sections: dict[str, Any] = {
@@ -169,9 +169,9 @@ class Measured:
         return Replay(scenario.model_copy(update={**sections, "costs": self.costs}), times)
 
 
-def of_steps(seed: int, compute: Floats) -> Recorded:
+def of_steps(seed: int, compute: Floats) -> RecordedTimes:
     """The compute time of each step of each rank, from an array (ranks, epochs, steps)."""
-    return Recorded(addressed(seed, "compute", compute), 1, np.empty(0))
+    return RecordedTimes(addressed(seed, "compute", compute), 1, np.empty(0))
 
 
 def _cut(scenario: Scenario) -> dict[str, Any]:

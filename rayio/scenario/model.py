@@ -16,16 +16,16 @@ from rayio.scenario.expect import Expect, Expectations
 from rayio.scenario.fields import Name, Natural, Section, Text, none_is_null
 from rayio.scenario.loader import Loader
 from rayio.scenario.storage import Storage, StorageParameters
-from rayio.scenario.sync import AllReduce, Barrier, NoSync
+from rayio.scenario.sync import AllReduce, BarrierSync, NoSync
 from rayio.scenario.trace import Trace
 from rayio.scenario.train import Evaluate, Stragglers, Train
 from rayio.scenario.writers import AllRanks, Dedicated, RankZero
 from rayio.storage.stores import Settings
 
 __all__ = [
-    "NO_TIME", "AllRanks", "AllReduce", "Barrier", "Checkpoint", "Cluster", "Costs", "Dataset", "Dedicated", "Evaluate",
-    "EvaluationDataset", "Loader", "ModelState", "NoSync", "RankZero", "Scenario", "Storage", "StorageParameters",
-    "Stragglers", "Trace", "Train",
+    "NO_TIME", "AllRanks", "AllReduce", "BarrierSync", "Checkpoint", "Cluster", "Costs", "Dataset", "Dedicated",
+    "Evaluate", "EvaluationDataset", "Loader", "ModelState", "NoSync", "RankZero", "Scenario", "Storage",
+    "StorageParameters", "Stragglers", "Trace", "Train",
 ]  # fmt: skip
 
 

@@ -31,7 +31,7 @@ class NoSync(Sync):
     kind: Literal["none"] = "none"
 
 
-class Barrier(Sync):
+class BarrierSync(Sync):
     """Every step ends when the slowest rank's does."""
 
     kind: Literal["barrier"] = "barrier"

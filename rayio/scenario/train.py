@@ -13,7 +13,7 @@ from rayio.scenario.distribution import SecondsDistribution
 from rayio.scenario.every import Every
 from rayio.scenario.fields import Reads, RefusedError, Section, choice, none_is_null, whole
 from rayio.scenario.loader import MAX_BATCH
-from rayio.scenario.sync import AnySync, Barrier
+from rayio.scenario.sync import AnySync, BarrierSync
 
 
 def _ranks(value: Any) -> tuple[int, ...]:
@@ -78,7 +78,7 @@ class Train(Section):
     stragglers: Annotated[Stragglers | None, BeforeValidator(none_is_null)] = Field(
         None, description="Ranks that are slower than the others; none by default."
     )
-    sync: AnySync = Field(Barrier(), description="How ranks wait for each other after a step.")
+    sync: AnySync = Field(BarrierSync(), description="How ranks wait for each other after a step.")
     device_copy: Annotated[Literal["none"], choice("none", later=(Mapping,))] = Field(
         "none", description="What copying a batch to the accelerator costs; not yet."
     )

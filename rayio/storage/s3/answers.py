@@ -94,7 +94,7 @@ def problem_of(error: BaseException) -> Problem:
     return Problem(0, "an answer that cannot be read", is_passing=False)
 
 
-def told(problem: Problem, place: Place, full: str, doing: str, tries: str) -> RayioError:
+def error_of(problem: Problem, place: Place, full: str, doing: str, tries: str) -> RayioError:
     """Say in one line what a request came to: the object, what happened while doing what, and what to do about it."""
     code = problem.code
     if problem.is_without_credentials:

@@ -129,7 +129,7 @@ class S3Store:
                 if not problem.is_passing or is_hopeless or attempt >= self.budget.attempts:
                     took = (perf_counter_ns() - began) / 1e9
                     tries = f", {attempt} times in {took:.1f} s" if attempt > 1 else ""
-                    raise answers.told(problem, self.place, self.full(name).rstrip("/"), doing, tries) from None
+                    raise answers.error_of(problem, self.place, self.full(name).rstrip("/"), doing, tries) from None
                 ending = asked.ending if asked is not None else threading.Event()
                 if ending.wait(self.budget.seconds(attempt, name)):
                     raise StorageError(f"{self.full(name)}: {doing} was given up, the run is ending") from None
