@@ -193,7 +193,7 @@ def test_choosing_another_kind_leaves_the_old_ones_options_behind(toy: Path) -> 
 
 def test_an_option_of_several_schemes_is_given_to_each_and_one_that_nobody_gave_to_none(toy: Path) -> None:
     both = load("toys.yaml", ["storage.region=eu-west-1"])
-    assert {name: options.region for name, options in both.stores.options.items()} == {  # type: ignore[attr-defined]
+    assert {name: options.region for name, options in both.stores.options.items()} == {
         "s3": "eu-west-1", "toy": "eu-west-1",
     }  # fmt: skip
     assert build(yaml.safe_load(to_yaml(both))) == both
