@@ -34,7 +34,7 @@ async def inline(function: Callable[[], T]) -> T:
 
 
 def storage(root: Path, page_cache: PageCache) -> RealStorage:
-    return RealStorage(PosixStore(root, Settings(page_cache=page_cache)), inline)
+    return RealStorage(PosixStore(root, settings=Settings(page_cache=page_cache)), inline)
 
 
 def read(root: Path, page_cache: PageCache, load: Callable[[Opener], T]) -> Served[T | None]:
@@ -200,7 +200,7 @@ def test_direct_is_refused_in_one_line_where_the_system_has_it_not(
         return really(path, flags, *args, **more)
 
     (tmp_path / "file").write_bytes(b"x")
-    store = PosixStore(tmp_path, Settings(page_cache="direct"))
+    store = PosixStore(tmp_path, settings=Settings(page_cache="direct"))
     monkeypatch.setattr(os, "open", refuse)
     for call in (
         lambda: store.open("file", Asked()),
