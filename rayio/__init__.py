@@ -3,7 +3,7 @@
 >>> import rayio
 >>> run = rayio.simulate("unet3d-small", overrides={"loader.num_workers": 4})
 >>> round(run.au, 2), [*run.spans().columns[:3]]
-(0.95, ['name', 'role', 'index'])
+(0.97, ['name', 'role', 'index'])
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def simulate(
 
     >>> run = rayio.simulate("unet3d-small", {"loader.num_workers": 4}, out="runs/four")
     >>> round(run.au, 2), run.spans().name.nunique() > 5
-    (0.95, True)
+    (0.97, True)
     """
     return run(source, overrides, engine="virtual", out=out, root=root, reporter=reporter)
 
