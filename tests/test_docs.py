@@ -134,7 +134,7 @@ def test_the_map_has_every_room_and_no_file_that_is_gone() -> None:
     folders = {path.name for path in (ROOT / "rayio").iterdir() if (path / "__init__.py").exists()}
     assert {*rooms} == folders
     for name, said in rooms.items():
-        for file in re.findall(r"(?<![\w/])([a-z_]+\.(?:py|css|js))", said):
+        for file in re.findall(r"(?<![\w/])([a-z_]+\.(?:py|css|js))\b", said):
             assert (ROOT / "rayio" / name / file).exists(), f"{name}/{file}"
     assert {word: int(n) for n, words in re.findall(r"(\d+) ([^|\d\n]+)", levels) for word in words.split()} == LEVEL
 
