@@ -232,7 +232,7 @@ def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
         ),
         (
             {"loader": {"batch_size": 2**20 + 1}, "dataset": {"num_files": 10**7}},
-            "loader.batch_size=1048577: a rank may have at most 1048576 samples a step",
+            "loader.batch_size=1048577: must be at most 1048576",
         ),
         ({"loader": {"shuffle": "block"}}, "loader.shuffle=block: give loader.shuffle_block, a number of samples"),
         ({"loader": {"shuffle": "buffer", "shuffle_block": 3}}, "give loader.shuffle_buffer, a number of samples"),
@@ -256,7 +256,7 @@ def test_an_all_reduce_over_a_ring_sends_every_byte_almost_twice() -> None:
         ({"dataset": {"sample_bytes": "1000 PB"}}, "dataset.sample_bytes"),
         ({"dataset": {"sample_bytes": 15}}, "dataset.sample_bytes=15 B: must be at least 16 B"),
         ({"dataset": {"sample_bytes": 0}}, "dataset.sample_bytes=0 B"),
-        ({"train": {"epochs": 5000}}, "train.epochs=5000: at most 4096"),
+        ({"train": {"epochs": 5000}}, "train.epochs=5000: must be at most 4096"),
         (
             {"cluster": {"placement": "spread"}, "loader": {"worker": "thread"}},
             "the readers of a rank share a process, and cluster.placement=spread has them on 2 nodes",
