@@ -27,6 +27,7 @@ from hypothesis import strategies as st
 from pages import CHROMIUM
 from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
 
+from rayio.export import lanes as tracks
 from rayio.export import perfetto, viewer
 from rayio.trace.span import schema
 
@@ -92,8 +93,18 @@ def said(row: dict[str, Any]) -> dict[str, Any]:
     return numbers | texts | ({"status": row["status"]} if row["status"] != "ok" else {})
 
 
+def drawn(table: pa.Table) -> list[dict[str, Any]]:
+    """Give the rows that are slices: not a life, and what took time or is one end of an arrow."""
+    return [
+        row
+        for row in table.to_pylist()
+        if row["name"] != "life"
+        and (row["duration_ns"] > 0 or row["name"] in ("read", "compute", "eval_compute") or row["attributes"])
+    ]
+
+
 @pytest.mark.parametrize("kind", ["batch", "io", "foreign", "inside"])
-def test_every_span_is_a_slice_that_says_what_its_row_says(kind: str) -> None:
+def test_every_span_of_work_is_a_slice_that_says_what_its_row_says(kind: str) -> None:
     table = {
         "batch": lambda: training(cluster__nodes=2),
         "io": lambda: training(trace__level="io"),
@@ -107,7 +118,7 @@ def test_every_span_is_a_slice_that_says_what_its_row_says(kind: str) -> None:
             row["name"], row["start_ns"], row["start_ns"] + row["duration_ns"], f"{row['role']} {row['index']}",
             json.dumps(said(row), sort_keys=True),
         )
-        for row in table.to_pylist()
+        for row in drawn(table)
     )  # fmt: skip
     found = Counter(
         (one["name"], one["start"], one["end"], trace.thread(one["track"]), json.dumps(one["said"], sort_keys=True))
@@ -130,7 +141,7 @@ def test_spans_that_overlap_get_as_few_lanes_as_can_be(spans: list[tuple[int, in
     spans.sort(key=lambda span: (span[0], span[0] + span[1]))
     starts = np.array([start for start, _ in spans])
     ends = starts + np.array([length for _, length in spans])
-    lanes = perfetto._beside(starts, ends)
+    lanes = tracks.beside(starts, ends)
     for lane in range(int(lanes.max()) + 1):
         own = lanes == lane
         assert (starts[own][1:] >= ends[own][:-1]).all()
@@ -145,15 +156,87 @@ def test_a_process_for_each_node_a_thread_for_each_role() -> None:
     processes = {track.process.pid: track.process.process_name for track in trace.tracks.values() if track.process.pid}
     assert {*processes.values()} >= {"node 0", "node 1"}
     threads = [track.thread for track in trace.tracks.values() if track.thread.tid]
-    rows = {(row["node"], row["role"], row["index"]) for row in table.to_pylist()}
+    rows = {(row["node"], row["role"], row["index"]) for row in drawn(table)}
     assert Counter((processes[one.pid], one.thread_name) for one in threads) == Counter(
         (f"node {node}" if node >= 0 else "the run", f"{role} {index}") for node, role, index in rows
     )
     assert len({one.tid for one in threads}) == len(threads)
     lanes = {track.name for track in trace.tracks.values() if track.parent_uuid and not track.HasField("counter")}
-    assert {"rank 0, life", "queue 0, lane 1"} <= lanes
+    assert not any("life" in name or "lane" in name for name in lanes)
     on_thread = {one["name"] for one in trace.slices if trace.tracks[one["track"]].thread.thread_name == "rank 0"}
-    assert on_thread == {"startup", "data_wait", "compute", "sync", "checkpoint"}
+    assert on_thread == {"data_wait", "compute", "sync", "checkpoint"}
+
+
+def test_ranks_come_first_then_what_feeds_them() -> None:
+    trace = read(training(cluster__nodes=2, cluster__ranks_per_node=6, loader__num_workers=1))
+    assert [
+        track.uuid for track in trace.tracks.values() if (track.process_ordering, track.thread_ordering) == (1, 1)
+    ] == [0]
+    writers = 0
+    for node in (0, 1):
+        threads = [track for track in trace.tracks.values() if track.thread.tid and track.thread.pid == node + 2]
+        for key in (lambda track: track.sibling_order_rank, lambda track: track.thread.tid):
+            names = [track.thread.thread_name for track in sorted(threads, key=key)]
+            ranks = [str(6 * node + number) for number in range(6)]
+            assert names[:12] == [f"{role} {rank}" for role in ("rank", "queue") for rank in ranks]
+            assert names[12:18] == [f"reader {rank}-0" for rank in ranks]
+            assert {name.split()[0] for name in names[18:]} <= {"checkpoint_writer"}
+            writers += len(names[18:])
+    assert writers > 0
+    processes = sorted((t for t in trace.tracks.values() if t.process.pid), key=lambda track: track.sibling_order_rank)
+    assert [track.process.process_name for track in processes][:2] == ["node 0", "node 1"]
+    assert all(track.child_ordering == TrackDescriptor.EXPLICIT for track in processes)
+
+
+def test_something_is_drawn_on_every_track_and_a_life_is_said_of_its_own() -> None:
+    table = training(trace__level="io", cluster__nodes=2)
+    trace = read(table)
+    described = {uuid for uuid, track in trace.tracks.items() if uuid and not track.process.pid}
+    assert described == {*trace.events}
+    lives = [row for row in table.to_pylist() if row["name"] == "life" and row["role"] == "rank"]
+    told = {track.thread.thread_name: track.description for track in trace.tracks.values() if track.thread.tid}
+    first = min(row["start_ns"] for row in table.to_pylist())
+    for row in lives:
+        since, until = ((time - first) / 1e9 for time in (row["start_ns"], row["start_ns"] + row["duration_ns"]))
+        assert told[f"rank {row['index']}"] == f"life from {since:.6f} s to {until:.6f} s"
+
+
+def test_an_overshoot_is_an_argument_of_the_slice_before_it() -> None:
+    handmade = Handmade()
+    handmade.add("rank", "compute", 0, 10, rank=0, step=0)
+    handmade.add("rank", "overshoot", 10, 13, rank=0, step=0)
+    handmade.add("rank", "data_wait", 13, 13, rank=0, epoch=0, step=1)
+    handmade.add("rank", "compute", 13, 20, rank=0, step=1)
+    handmade.add("rank", "overshoot", 21, 22, rank=0, step=1)  # of a slice that was not chosen
+    slices = [
+        (one["name"], one["start"], one["end"], one["said"].get("overshoot_ns")) for one in read(handmade.spans).slices
+    ]
+    assert slices == [("compute", 0, 10, 3), ("compute", 13, 20, None), ("overshoot", 21, 22, None)]
+
+
+def test_lanes_beside_the_main_one_say_what_they_hold() -> None:
+    handmade = Handmade()
+    handmade.add("rank", "evaluate", 0, 90, rank=0)
+    for name, start in (("eval_data_wait", 0), ("eval_compute", 10), ("snapshot", 20), ("read", 30), ("sample", 30)):
+        handmade.add("rank", name, start, start + 9, 1, rank=0)
+    handmade.add("rank", "io.read", 30, 35, 2, rank=0)
+    handmade.add("rank", "io.read", 31, 36, 3, rank=0)
+    handmade.add("rank", "retry", 30, 35, 1 << 9, rank=0)
+    handmade.add("queue", "lease", 0, 9, 1, rank=0)
+    handmade.add("queue", "lease", 5, 12, 1, rank=0)
+    trace = read(handmade.spans)
+    lanes: dict[str, set[str]] = defaultdict(set)
+    for one in trace.slices:
+        lanes[trace.tracks[one["track"]].name or trace.thread(one["track"])].add(one["name"])
+    rank, queue = (
+        next(name for name in lanes if name.startswith(role) and "," not in name) for role in ("rank", "queue")
+    )
+    assert lanes == {
+        rank: {"evaluate"}, f"{rank}, evaluation": {"eval_data_wait", "eval_compute"},
+        f"{rank}, checkpoints": {"snapshot"}, f"{rank}, loading": {"read"}, f"{rank}, samples": {"sample"},
+        f"{rank}, requests": {"io.read"}, f"{rank}, requests 2": {"io.read"}, f"{rank}, retries": {"retry"},
+        queue: {"lease"}, f"{queue}, leases 2": {"lease"},
+    }  # fmt: skip
 
 
 def test_an_arrow_leads_from_the_read_of_a_batch_to_the_computation_on_it() -> None:
@@ -202,13 +285,14 @@ def test_a_file_is_written_whole_and_not_over_another(tmp_path: Path, capsys: py
     file = tmp_path / "new" / "trace.pftrace.gz"
     code, out, _ = told(capsys, "export", tmp_path / "run", "--perfetto", file)
     assert code == 0
-    assert f"{file}: {len(table)} slices written" in out
+    number = len(drawn(table))
+    assert f"{file}: {number} slices written, {len(table) - number} spans not drawn (" in out
     content = file.read_bytes()
-    assert len(Read(gzip.decompress(content)).slices) == len(table)
+    assert len(Read(gzip.decompress(content)).slices) == number < len(table)
     code, _, err = told(capsys, "export", tmp_path / "run", "--perfetto", file)
     assert (code, err) == (2, f"rayio: {file} exists; --force replaces it\n")
     assert told(capsys, "export", tmp_path / "run", "--perfetto", file, "--force", "--select", "first")[0] == 0
-    assert len(Read(gzip.decompress(file.read_bytes())).slices) < len(table)
+    assert len(Read(gzip.decompress(file.read_bytes())).slices) < number
     assert [path.name for path in file.parent.iterdir()] == [file.name]
 
 
@@ -245,7 +329,7 @@ def test_the_viewer_serves_the_ui_and_the_trace_to_this_machine_alone(ui: tuple[
     assert not re.search(r"https?:|wss?:|\*", policy), "it may ask this server, and nobody else"
     assert "connect-src 'self'" in policy
     with urlopen(trace) as file:
-        assert len(Read(gzip.decompress(file.read())).slices) == len(ui[1])
+        assert len(Read(gzip.decompress(file.read())).slices) == len(drawn(ui[1]))
     with pytest.raises(OSError, match="403"):
         urlopen(Request(trace, headers={"Host": "elsewhere.example:80"}))
 
@@ -346,7 +430,7 @@ ERRORS = "select coalesce(sum(value), 0) as n from stats where severity in ('err
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def test_the_uis_own_engine_finds_every_slice_and_no_error(ui: tuple[str, pa.Table], browser: Browser) -> None:
-    address, table = ui
+    address, table = ui[0], pa.Table.from_pylist(drawn(ui[1]), ui[1].schema)
     browser.open(address)
     ask, names = browser.ask, table["name"].to_pylist()
     assert ask("select count(*) as n from slice") == len(table)
@@ -358,6 +442,12 @@ def test_the_uis_own_engine_finds_every_slice_and_no_error(ui: tuple[str, pa.Tab
     assert ask("select count(distinct upid) as n from thread join process using (upid) where tid >= 1000") == len(
         {*table["node"].to_pylist()}
     )
+    below = "join thread b on a.upid = b.upid and b.tid < a.tid where b.name not glob 'rank *'"
+    assert ask(f"select count(*) as n from thread a {below} and a.name glob 'rank *'") == 0, "ranks are shown first"
+    groups = (
+        "include perfetto module viz.summary.track_event; select count(*) as n from _track_event_tracks_ordered_groups"
+    )
+    assert ask(f"{groups} where not has_data and utid is not null") == 0, "no role's track is empty"
     assert ask("select count(*) as n from counter") > 3 * names.count("lease")
 
 
@@ -370,6 +460,10 @@ def test_a_million_spans_open_in_the_ui_without_an_error(browser: Browser, tmp_p
     assert len(table) > 1_000_000
     with served(table, tmp_path) as address:
         browser.open(address)
-        assert browser.ask("select count(*) as n from slice") == len(table)
-        assert browser.ask("select sum(dur) as n from slice") == pc.sum(table["duration_ns"]).as_py()
+        work = table.filter(pc.not_equal(table["name"].cast("string"), "life"))
+        assert (
+            browser.ask("select count(*) as n from slice where dur > 0")
+            == pc.sum(pc.greater(work["duration_ns"], 0)).as_py()
+        )
+        assert browser.ask("select sum(dur) as n from slice") == pc.sum(work["duration_ns"]).as_py()
         assert browser.ask(ERRORS) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -86,7 +87,10 @@ def everywhere(directory: RunDirectory, folder: Path, capsys: pytest.CaptureFixt
         for of_scope in of_resource["scopeSpans"]
         for span in of_scope["spans"]
     ]
-    assert len(slices) == number > 0
+    told_of = re.search(r"a\.pftrace: (\d+) slices written(?:, (\d+) spans not drawn)?", out)
+    assert told_of is not None
+    assert [int(part or 0) for part in told_of.groups()] == [len(slices), number - len(slices)]
+    assert number > 0
     assert sorted(in_json) == sorted(span["span"] for span in collector.spans)
     assert len(in_json) >= number
     assert (folder / "a.csv").read_text().count("\n") == number + 1

@@ -100,6 +100,8 @@ def export(
                 terminal.done()
                 roots = len(chosen.spans) - number if write is exporting.write_json else 0
                 made = f", and {roots} roots made for them" if write is exporting.write_json else ""
+                if write is exporting.write_perfetto:
+                    made = _not_drawn(len(chosen.table) - number)
                 say(f"{file}: {number} {what} written{made}{_pace(number, began)}")
                 seconds = time.perf_counter() - began
                 written.append(ExportedFile(path=str(file), spans=number, roots=roots, seconds=seconds))
@@ -187,7 +189,7 @@ def view(
         trace = Path(folder) / "rayio.pftrace.gz"
         number = exporting.write_perfetto(chosen, trace)
         serving, address = viewer.server(trace, port)
-        print(f"{number} slices at {address}  (Ctrl-C ends)", flush=True)
+        print(f"{number} slices{_not_drawn(len(chosen.table) - number)} at {address}  (Ctrl-C ends)", flush=True)
         if browser:
             webbrowser.open(address)
         try:
@@ -201,6 +203,13 @@ def view(
 def _warn(texts: Iterable[str]) -> None:
     for text in texts:
         print(f"rayio: {text}", file=sys.stderr)
+
+
+def _not_drawn(number: int) -> str:
+    """Say how many spans a Perfetto trace leaves out, and which."""
+    from rayio.export.run import NOT_DRAWN
+
+    return f", {number} spans not drawn ({NOT_DRAWN})" if number else ""
 
 
 def _pace(number: int, began: float) -> str:

@@ -1,15 +1,17 @@
 """A run as a Perfetto trace: native track events, to be opened at ui.perfetto.dev or by ``rayio view``.
 
-A process for each node, a thread for each role; spans of one role that overlap are on lanes beneath. Arrows lead from
-the read of a batch to the rank's computation on it (the flow's id is the batch's number plus one). Counters: batches
-ready in each queue, bytes in flight on each node, and the accelerator utilisation of all ranks.
+A process for each node, a thread for each role, ranks first; what a role does beside its main work is on lanes beneath
+that say what they hold (see :mod:`rayio.export.lanes`). Arrows lead from the read of a batch to the rank's computation
+on it (the flow's id is the batch's number plus one). Counters: batches ready in each queue, bytes in flight on each
+node, and the accelerator utilisation of all ranks.
+
+What would hide the work is not drawn: a life is the description of its role's track, ``overshoot`` an argument of the
+slice before it, and what took no time is left out. The run's spans have all of them.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +23,8 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
     TrackDescriptor,
 )
 
-from rayio.export import wire
+from rayio.export import lanes, wire
+from rayio.export.lanes import Track
 from rayio.export.wire import Field
 
 if TYPE_CHECKING:
@@ -36,44 +39,30 @@ AU_POINTS = 500
 CHUNK = 4096
 
 #: What a slice says besides its name, where it says it: columns with a number, and those with a text.
-_NUMBERS = ("rank", "epoch", "step", "attempt", "bytes", "requests", "offset", "thread")
+_NUMBERS = ("rank", "epoch", "step", "attempt", "bytes", "requests", "offset", "thread", "overshoot_ns")
 _TEXTS = ("status", "file", "attributes")
 
 #: Fields of TracePacket that are the same in all: the one sequence, and that it needs the names of its first packet.
 _SEQUENCE, _NEEDS_NAMES = b"\x50\x01", b"\x68\x02"
+_EXPLICIT = TrackDescriptor.ChildTracksOrdering.Value("EXPLICIT")
 _BEGIN, _END, _COUNTER = b"\x48\x01", b"\x48\x02", b"\x48\x04"
 
 
-@dataclass(frozen=True, slots=True)
-class _Track:
-    """One lane of one role."""
-
-    node: int
-    role: str
-    index: str
-    lane: int
-    #: Number among lanes that share the first four, where spans on it would overlap.
-    beside: int
-
-    @property
-    def role_of(self) -> tuple[int, str, str]:
-        """The role, by its node, kind and index."""
-        return self.node, self.role, self.index
+#: The descriptor of the root of all tracks: processes and threads are shown by their ranks. Written as bytes, since
+#: older packages do not know its fields; engines that do not either show threads by number, which is the same order.
+_ROOT = b"\x08\x00\x98\x01\x01\xa0\x01\x01"
 
 
 def trace(table: pa.Table) -> Iterator[bytes]:
-    """The trace of a table of spans, in pieces; two slices on one track never overlap.
+    """The trace of a table of spans, in pieces; two slices on one track never overlap."""
+    return Slices(table).pieces()
 
-    Every span is one slice: its name, and as arguments what its columns say.
+
+class Slices:
+    """What is drawn of the spans of a run, sorted by track and time.
+
+    Every span that is drawn is one slice: its name, and as arguments what its columns say.
     """
-    slices = _Slices(table)
-    yield slices.head()
-    yield from slices.bodies()
-    yield from slices.counters()
-
-
-class _Slices:
-    """The spans of a run, sorted by track and time."""
 
     def __init__(self, table: pa.Table) -> None:
         from rayio.trace.span import COLUMNS
@@ -89,10 +78,20 @@ class _Slices:
             else:
                 self.column[name] = table[name].to_numpy()
         self._sort()
-        self.start = self.column["start_ns"].astype(np.int64)
-        self.end = self.start + self.column["duration_ns"]
+        self.counted = self._counted()
+        self.lives = self._lives()
+        self.flows, self.ends_flow = self._flows()
+        self._keep(self._drawn())
         self.tracks, self.track = self._tracks()
-        self.counter_tracks: list[tuple[int, str, str, Ints, NDArray[Any]]] = []
+
+    def __len__(self) -> int:
+        return len(self.track)
+
+    def pieces(self) -> Iterator[bytes]:
+        """The trace, in pieces."""
+        yield self.head()
+        yield from self.bodies()
+        yield from self.counters()
 
     def _is(self, column: str, *texts: str) -> NDArray[np.bool_]:
         codes = [code for code, text in enumerate(self.text[column]) if text in texts]
@@ -100,34 +99,69 @@ class _Slices:
         return found
 
     def _sort(self) -> None:
-        """Sort by lane and time; a life, which is around all, has a lane of its own."""
-        lane = np.where(self._is("name", "life"), -1, self.column["lane"].astype(np.int64))
-        self.column["lane"] = lane
-        end = self.column["start_ns"] + self.column["duration_ns"]
-        keys = (end, self.column["start_ns"], lane, self.column["index"], self.column["role"], self.column["node"])
-        order = np.lexsort(keys)
-        self.column = {name: values[order] for name, values in self.column.items()}
+        """Sort by what a lane holds and by time."""
+        self.column["holds"] = lanes.held(self.text["name"], self.column["name"], self.column["lane"])
+        self.column["overshoot_ns"] = np.zeros(len(self.column["name"]), np.int64)
+        self.start = self.column["start_ns"].astype(np.int64)
+        self.end = self.start + self.column["duration_ns"]
+        self.flows, self.ends_flow = np.zeros(len(self.start), np.int64), np.zeros(len(self.start), bool)
+        place = (self.column[name] for name in ("holds", "index", "role", "node"))
+        self._keep(np.lexsort((self.end, self.start, *place)))
 
-    def _tracks(self) -> tuple[list[_Track], Ints]:
-        """Number the tracks; where spans of a lane overlap, each goes to the first track that is free."""
-        keys = np.stack([self.column[name].astype(np.int64) for name in ("node", "role", "index", "lane")], axis=1)
-        lanes: list[_Track] = []
+    def _keep(self, rows: NDArray[Any]) -> None:
+        """Keep these rows, in this order."""
+        self.column = {name: values[rows] for name, values in self.column.items()}
+        self.start, self.end = self.start[rows], self.end[rows]
+        self.flows, self.ends_flow = self.flows[rows], self.ends_flow[rows]
+
+    def _lives(self) -> dict[tuple[int, str, str], list[str]]:
+        """Say of each role, by its node, kind and index, from when to when it lived, in seconds of the trace."""
+        found: dict[tuple[int, str, str], list[str]] = {}
+        for row in np.flatnonzero(self._is("name", "life")).tolist():
+            node, attempt = int(self.column["node"][row]), int(self.column["attempt"][row])
+            role, index, status = (self.text[name][self.column[name][row]] for name in ("role", "index", "status"))
+            since, until = (int(edges[row] - self.start.min()) / 1e9 for edges in (self.start, self.end))
+            said = f"life from {since:.6f} s to {until:.6f} s" + (f", attempt {attempt}" if attempt else "")
+            found.setdefault((node, role, index), []).append(said + (f", {status}" if status != "ok" else ""))
+        return found
+
+    def _drawn(self) -> NDArray[np.bool_]:
+        """Choose what is drawn; the slice before an overshoot says how long that was."""
+        late = self._is("name", "overshoot")
+        follows = np.zeros(len(late), bool)
+        follows[1:] = late[1:] & ~late[:-1] & (self.start[1:] == self.end[:-1])
+        for name in ("node", "role", "index", "holds"):
+            follows[1:] &= self.column[name][1:] == self.column[name][:-1]
+        rows = np.flatnonzero(follows)
+        self.column["overshoot_ns"][rows - 1] = self.end[rows] - self.start[rows]
+        is_quiet = (self.end == self.start) & (self.flows == 0) & (self.column["overshoot_ns"] == 0)
+        is_quiet &= self._is("status", "ok") & (self.column["holds"] != lanes.HOLDS.index("other libraries"))
+        drawn: NDArray[np.bool_] = ~follows & ~is_quiet & ~self._is("name", "life")
+        return drawn
+
+    def _tracks(self) -> tuple[list[Track], Ints]:
+        """Number the tracks in the order they are shown; spans that overlap go to the first one that is free."""
+        keys = np.stack([self.column[name].astype(np.int64) for name in ("node", "role", "index", "holds")], axis=1)
+        found: list[Track] = []
         if not len(keys):
-            return lanes, np.zeros(0, np.int64)
+            return found, np.zeros(0, np.int64)
         edges = np.flatnonzero(np.concatenate([[True], (np.diff(keys, axis=0) != 0).any(axis=1), [True]]))
         track = np.empty(len(keys), np.int64)
         for begin, until in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            node, role, index, lane = keys[begin].tolist()
-            beside = _beside(self.start[begin:until], self.end[begin:until])
-            track[begin:until] = beside + len(lanes)
-            lanes += [
-                _Track(node, self.text["role"][role], self.text["index"][index], lane, number)
+            node, role, index, holds = keys[begin].tolist()
+            beside = lanes.beside(self.start[begin:until], self.end[begin:until])
+            track[begin:until] = beside + len(found)
+            found += [
+                Track(node, self.text["role"][role], self.text["index"][index], holds, number)
                 for number in range(int(beside.max()) + 1)
             ]
+        shown = sorted(range(len(found)), key=lambda number: found[number].place)
+        place = np.empty(len(found), np.int64)
+        place[shown] = np.arange(len(found))
+        track = place[track]
         order = np.argsort(track, kind="stable")
-        self.column = {name: values[order] for name, values in self.column.items()}
-        self.start, self.end = self.start[order], self.end[order]
-        return lanes, track[order]
+        self._keep(order)
+        return [found[number] for number in shown], track[order]
 
     def head(self) -> bytes:
         """The packets that name everything: texts by number, processes, threads, lanes, counters."""
@@ -143,30 +177,33 @@ class _Slices:
             packet.track_descriptor.MergeFrom(TrackDescriptor(**fields))
             return packet.track_descriptor
 
-        for node in sorted({track.node for track in self.tracks}):
-            process = described(uuid=_process(node)).process
+        whole.packet.add(trusted_packet_sequence_id=1).track_descriptor.MergeFromString(_ROOT)
+        nodes = {track.node for track in self.tracks} | {node for node, *_ in self.counted}
+        for rank, node in enumerate(sorted(nodes, key=lambda node: (node < 0, node))):
+            process = described(uuid=_process(node), child_ordering=_EXPLICIT, sibling_order_rank=rank).process
             process.pid, process.process_name = node + 2, f"node {node}" if node >= 0 else "the run"
-        mains = {
-            track.role_of: number for number, track in enumerate(self.tracks) if (track.lane, track.beside) == (0, 0)
-        }
         threads: dict[tuple[int, str, str], int] = {}
         for number, track in enumerate(self.tracks):
-            if track.role_of not in threads:  # its main lane is the thread's own track, so that it has its name
-                uuid = _uuid(mains.get(track.role_of, len(self.tracks) + len(threads)))
-                threads[track.role_of] = uuid
-                thread = described(uuid=uuid).thread
-                thread.pid, thread.tid, thread.thread_name = track.node + 2, 1000 + len(threads), _actor(track)
-            if mains.get(track.role_of) != number:
-                described(uuid=_uuid(number), parent_uuid=threads[track.role_of], name=_lane(track))
-        for number, (node, name, unit, _, _) in enumerate(self._counted()):
+            if track.role_of in threads:
+                uuid = threads[track.role_of]
+                described(uuid=_uuid(number), parent_uuid=uuid, name=track.name, sibling_order_rank=number)
+                continue
+            threads[track.role_of] = _uuid(number)  # its first lane is the thread's own track, and never empty
+            own = described(uuid=_uuid(number), child_ordering=_EXPLICIT, sibling_order_rank=number)
+            own.thread.pid, own.thread.tid, own.thread.thread_name = track.node + 2, 999 + len(threads), track.actor
+            if said := "; ".join(self.lives.get(track.role_of, ())):
+                own.description = said
+        for number, (node, name, unit, _, _) in enumerate(self.counted):
             counter = CounterDescriptor(unit_name=unit)
-            described(uuid=_counter(number), parent_uuid=_process(node), name=name, counter=counter)
+            described(
+                uuid=_counter(number), parent_uuid=_process(node), name=name, counter=counter, sibling_order_rank=number
+            )  # fmt: skip
         return bytes(whole.SerializeToString())
 
     def bodies(self) -> Iterator[bytes]:
         """The slices, a chunk at a time: the beginning and the end of each."""
         texts = {name: wire.Texts([wire.text(b"\x32", text) for text in self.text[name]]) for name in _TEXTS}
-        flows, ends_flow = self._flows()
+        flows, ends_flow = self.flows, self.ends_flow
         for begin in range(0, len(self.track), CHUNK):
             rows = slice(begin, begin + CHUNK)
             number = len(self.track[rows])
@@ -218,7 +255,7 @@ class _Slices:
 
     def counters(self) -> Iterator[bytes]:
         """The points of every counter."""
-        for number, (_, _, _, times, values) in enumerate(self._counted()):
+        for number, (_, _, _, times, values) in enumerate(self.counted):
             uuid = wire.constant(len(times), b"\x58" + wire.number(_counter(number)))
             if values.dtype.kind == "f":
                 value = wire.fixed(b"\xe1\x02", values.astype(np.float64))
@@ -228,9 +265,7 @@ class _Slices:
 
     def _counted(self) -> list[tuple[int, str, str, Ints, NDArray[Any]]]:
         """Work out each counter: its node, name, unit, times and values."""
-        if self.counter_tracks:
-            return self.counter_tracks
-        found = []
+        found = self._utilisation()
         leases = np.flatnonzero(self._is("name", "lease"))
         waits = np.flatnonzero(self._is("name", "data_wait", "eval_data_wait"))
         ready, taken = self.column["batch"][leases], self.column["link"][waits]
@@ -255,8 +290,6 @@ class _Slices:
                 values = np.cumsum(weight[of_group][order])
                 at = int(node[of_group][0])
                 found.append((at, name.format(one), unit, times[order], values))
-        found += self._utilisation()
-        self.counter_tracks = found
         return found
 
     def _utilisation(self) -> list[tuple[int, str, str, Ints, NDArray[Any]]]:
@@ -286,24 +319,6 @@ def _before(starts: Ints, ends: Ints, times: Ints) -> NDArray[np.float64]:
     return total
 
 
-def _beside(starts: Ints, ends: Ints) -> Ints:
-    """Number spans, sorted by start, so that those of one number do not overlap, with as few numbers as can be."""
-    latest = np.maximum.accumulate(ends)
-    if not (starts[1:] < latest[:-1]).any():
-        return np.zeros(len(starts), np.int64)
-    numbers, busy, free, used = [], [], [], 0  # type: list[int], list[tuple[int, int]], list[int], int
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        while busy and busy[0][0] <= start:
-            heapq.heappush(free, heapq.heappop(busy)[1])
-        if free:
-            number = heapq.heappop(free)
-        else:
-            number, used = used, used + 1
-        heapq.heappush(busy, (end, number))
-        numbers.append(number)
-    return np.array(numbers, np.int64)
-
-
 def _packet(times: Ints, event: list[Field]) -> list[Field]:
     """Wrap track events as packets of a trace."""
     head = [wire.varint(b"\x40", times), wire.constant(len(times), _SEQUENCE)]
@@ -320,12 +335,3 @@ def _process(node: int) -> int:
 
 def _counter(number: int) -> int:
     return (1 << 40) + number
-
-
-def _actor(track: _Track) -> str:
-    return f"{track.role} {track.index}".strip()
-
-
-def _lane(track: _Track) -> str:
-    name = f"{_actor(track)}, {'life' if track.lane < 0 else f'lane {track.lane}'}"
-    return name if not track.beside else f"{name}, {track.beside + 1}"

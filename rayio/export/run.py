@@ -133,11 +133,16 @@ def send(chosen: Chosen, sender: Sender, patience: Patience | None = None) -> Se
 
 
 def write_perfetto(chosen: Chosen, path: Path, *, force: bool = False) -> int:
-    """Write a Perfetto trace; give the number of slices."""
+    """Write a Perfetto trace; give the number of slices: the spans but those that :data:`NOT_DRAWN` names."""
     from rayio.export import perfetto
 
-    _write(path, _telling(chosen, path, perfetto.trace(chosen.table), len(chosen.table) / perfetto.CHUNK), force)
-    return len(chosen.table)
+    slices = perfetto.Slices(chosen.table)
+    _write(path, _telling(chosen, path, slices.pieces(), len(slices) / perfetto.CHUNK), force)
+    return len(slices)
+
+
+#: Which spans of a run are no slices of a Perfetto trace.
+NOT_DRAWN = "lives, overshoot, what took no time"
 
 
 def write_json(chosen: Chosen, path: Path, *, force: bool = False) -> int:
