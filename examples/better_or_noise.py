@@ -6,7 +6,7 @@ from statistics import mean, stdev
 
 import rayio
 
-#: Equal seeds draw equal compute times, so that two runs of one seed differ by what was changed alone.
+#: Equal seeds draw equal times, so that two runs of one seed differ by what was changed alone.
 SEEDS = range(6)
 
 
@@ -16,8 +16,9 @@ def utilisation(prefetch: int, seed: int) -> float:
         "dataset.path": "model://small",
         "loader.prefetch_factor": prefetch,
         "storage.model": "nvme",
+        "loader.decode": {"kind": "exponential", "mean": "4 ms"},
         "train.compute": {"kind": "exponential", "mean": "10 ms"},
-        "train.epochs": 2,
+        "train.epochs": 8,
         "seed": seed,
     }
     return rayio.simulate("unet3d-small", wanted, out=f"runs/noise-{prefetch}-{seed}").au or 0.0

@@ -47,7 +47,8 @@ GROUPS = Path(tempfile.gettempdir()) / f"rayio-groups-{os.getpid()}.json"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Have Ctrl-C heard: what a shell starts in the background ignores it, and so would all that tests start."""
+    """Have Ctrl-C heard, which what a shell starts in the background ignores, and no width of a terminal told."""
+    os.environ.pop("COLUMNS", None)  # pytest-xdist's processes have one
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
 from rayio.analyze.timeline import PHASES, timeline
+from rayio.results.hosts import Fetched
 from rayio.results.metrics import HEADLINE, METRICS, SPLIT, lookup
 from rayio.results.run_result import RunResult
 from rayio.scenario.load import load
@@ -203,7 +204,7 @@ def test_what_a_failure_cost_is_restart_and_each_step_counts_once() -> None:
 
 def test_a_run_without_spans_has_no_numbers_and_says_why() -> None:
     result = measure(RunArrays.of_spans(two_ranks().slice(0, 0)), SHAPE)
-    assert {result[name] for name in HEADLINE if name not in ("wall_seconds", "steps")} == {None}
+    assert {lookup(result, name) for name in HEADLINE if name not in ("wall_seconds", "steps")} == {None}
     assert (result["wall_seconds"], result["steps"], result["ranks"]) == (0, 0, [])
     assert result["notes"][0] == "2 of 2 ranks recorded nothing"
 
@@ -265,8 +266,12 @@ def test_every_metric_that_may_be_expected_has_a_number_in_a_full_result() -> No
     for name in ("read", "decode", "write", "fsync"):
         trace.add("reader", name, 300, 305, rank=0)
     measured = measure(RunArrays.of_spans(trace.spans), RunShape(1, 1, 1, 1, 12))
-    # Blocks of one step: DLIO's formula has nothing to say.
-    result = replace(measured, au_dlio=0.0, au_dlio_stdev=0.0)
+    # Blocks of one step: DLIO's formula has nothing to say. Spans know neither the device nor what costs charge.
+    fetched = Fetched(
+        delivered_bytes=8, read_bytes=10, fetched_bytes=2, page_cache_share=0.8, source="device", how="counted",
+        page_cache="drop", unevicted_bytes=0,
+    )  # fmt: skip
+    result = replace(measured, au_dlio=0.0, au_dlio_stdev=0.0, loader_share=0.0, fetched=fetched)
     assert [name for name in METRICS if lookup(result, name) is None] == []
     assert RunResult.of_json(json.loads(json.dumps(result.as_json(), allow_nan=False))) == result
 
