@@ -43,6 +43,7 @@ def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     again = RunDirectory.open(tmp_path / "runs" / "try1")
     assert again.info == {"version": 1, "engine": "local"}
     assert again.scenario == "name: tiny\n"
+    assert again.result is not None
     assert replace(again.result, origin=None) == result(au=0.5)
     assert again.spans().to_pylist() == spans([1, 2, 3]).to_pylist()
     assert again.spans().schema.equals(schema())
@@ -319,6 +320,7 @@ def test_a_result_that_is_no_json_leaves_the_old_one(tmp_path: Path, au: Any) ->
     run.write_result(result(au=0.25))
     with pytest.raises((ValueError, TypeError)):
         run.write_result(result(au=au))
+    assert run.result is not None
     assert replace(run.result, origin=None) == result(au=0.25)
     assert json.loads((run.path / "result.json").read_text())["au"] == 0.25
 
