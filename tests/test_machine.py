@@ -17,7 +17,7 @@ MOUNTINFO = r"""22 27 0:21 / /proc rw,relatime shared:5 - proc proc rw
 27 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw,discard
 23 27 0:25 / /dev/shm rw,nosuid - tmpfs tmpfs rw,size=24684084k
 90 27 0:45 / /mnt/nfs rw,relatime shared:9 master:2 - nfs4 filer.lab:/export/a\040b rw,vers=4.2,sec=sys,addr=10.0.0.7
-91 27 0:46 / /mnt/scratch rw - lustre 10.1.0.1@o2ib:10.1.0.2@o2ib:/lustre/users rw,flock,checksum
+91 27 0:46 / /mnt/scratch rw - lustre 10.1.0.1@o2ib:10.1.0.2@o2ib:/flash/users rw,flock,checksum
 92 27 0:47 / /mnt/win rw - cifs //files/share rw,username=ann,password=hunter2,credentials=/root/.smb
 93 27 0:48 / /mnt/ceph rw - ceph 10.2.0.1:6789,10.2.0.2:6789:/ rw,name=admin,secret=AQBd,secretfile=/etc/ceph/s
 94 27 0:49 / /mnt/my\040disk rw - fuse.juicefs JuiceFS:vol rw,user_id=0
@@ -63,7 +63,7 @@ def test_a_mount_is_found_with_server_type_and_options_and_without_secrets() -> 
     assert len(table) == 11
     found = {m.device: (m.server, m.type, m.source) for m in table}
     assert found["filer.lab:/export/a b"] == ("filer.lab", "nfs4", "server")
-    assert found["10.1.0.1@o2ib:10.1.0.2@o2ib:/lustre/users"] == ("10.1.0.1@o2ib:10.1.0.2@o2ib", "lustre", "server")
+    assert found["10.1.0.1@o2ib:10.1.0.2@o2ib:/flash/users"] == ("10.1.0.1@o2ib:10.1.0.2@o2ib", "lustre", "server")
     assert found["//files/share"] == ("files", "cifs", "other")
     assert found["10.2.0.1:6789,10.2.0.2:6789:/"] == ("10.2.0.1:6789,10.2.0.2:6789", "ceph", "other")
     assert found["/dev/vda"] == (None, "ext4", "device")
@@ -113,9 +113,9 @@ def test_lustre_says_what_the_servers_of_a_mount_sent() -> None:
     assert counters.parse_lustre_stats(LUSTRE) == {"read_bytes": 104857600, "write_bytes": 2101248}
     (mount,) = (m for m in mounts.parse_mountinfo(MOUNTINFO) if m.type == "lustre")
     stats = {
-        "work-OST0000-osc-ffff8e1c": LUSTRE,
-        "work-OST0001-osc-ffff8e1c": LUSTRE.replace(" 104857600 ", " 1000 "),
-        "work-OST0002-osc-ffff8e1c": "snapshot_time 1 secs.nsecs\n",  # nothing was asked of it yet
+        "flash-OST0000-osc-ffff8e1c": LUSTRE,
+        "flash-OST0001-osc-ffff8e1c": LUSTRE.replace(" 104857600 ", " 1000 "),
+        "flash-OST0002-osc-ffff8e1c": "snapshot_time 1 secs.nsecs\n",  # nothing was asked of it yet
         "home-OST0000-osc-ffff8e1c": LUSTRE,
     }
     assert counters.lustre_read(mount, stats) == 104858600
