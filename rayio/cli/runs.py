@@ -13,7 +13,7 @@ from rayio.cli.export import Grpc, Otlp, collector
 from rayio.cli.fitting import columns, fit
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
-from rayio.results.answers import Generated, Ran, Repeated, RepeatedMetric
+from rayio.results.answers import Generated, Ran, Repeats
 
 if TYPE_CHECKING:
     from rayio.session import Run
@@ -106,11 +106,7 @@ def run(
     spreads = repeats([done.result for done in runs]) if repeat > 1 else []
     if as_json:
         told = [_ran(done, page) for done, page in zip(runs, pages, strict=True)]
-        print_json(
-            told[0]
-            if repeat == 1
-            else Repeated(runs=tuple(told), metrics=tuple(RepeatedMetric(**row) for row in spreads))
-        )
+        print_json(told[0] if repeat == 1 else Repeats(runs=tuple(told), metrics=tuple(spreads)))
     elif repeat > 1:
         print(fit("\n".join(repeats_text(spreads)), columns()))
     for done in runs:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from rayio.results.comparison import Repeated
 from rayio.results.published import PUBLISHED, schema_of
 from rayio.results.record import Json, Record, schema, value
 from rayio.results.run_result import RunResult
@@ -24,22 +25,11 @@ class Ran(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RepeatedMetric(Record):
-    """A metric over repeats."""
-
-    name: str = value("name of the metric")
-    runs: int = value("runs that have it")
-    mean: float | None = value("mean over the runs, in the metric's unit")
-    stdev: float | None = value("sample standard deviation; null of one run")
-    ci95: float | None = value("half the width of the mean's 95 % interval (Student's t); null of one run")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Repeated(Record):
+class Repeats(Record):
     """Runs of one scenario: what ``run --repeat`` prints."""
 
     runs: tuple[Ran, ...] = value("the runs in the order in which they were made")
-    metrics: tuple[RepeatedMetric, ...] = value("the metrics that every one of them has")
+    metrics: tuple[Repeated, ...] = value("the metrics that every one of them has")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +165,7 @@ _SENTENCES: Json = {"type": "array", "items": {"type": "string"}}
 SCHEMAS: dict[str, Callable[[], Json]] = {
     **{name: partial(schema_of, name) for name in PUBLISHED},
     "run": _described(Ran),
-    "repeats": _described(Repeated),
+    "repeats": _described(Repeats),
     "sweep": _described(SweptPoints),
     "validate": _described(Validated),
     "show": _with_scenario(
