@@ -2,17 +2,21 @@
 
 import sys
 
-from rayio.interrupts import INTERRUPTED, interruptible
+from rayio.interrupts import INTERRUPTED, deaf, interruptible
 
 
 def main() -> None:
     """Load the command line and run one command; a signal that comes while it is loaded has nothing to tidy up."""
     try:
-        interruptible()
-        from rayio import cli
+        try:
+            interruptible()
+            from rayio import cli
 
-        cli.main()
+            cli.main()
+        finally:
+            deaf()
     except KeyboardInterrupt:
+        deaf()
         sys.stderr.write("rayio: interrupted\n")
         sys.exit(INTERRUPTED)
 

@@ -26,6 +26,15 @@ def interruptible() -> None:
         signal.signal(signal.SIGHUP, interrupt)
 
 
+def deaf() -> None:
+    """Ignore every signal of :data:`SIGNALS` from now on: the command is over, and its exit code stands.
+
+    Python gives handlers back to the system as it ends; a second signal would then end the process by itself.
+    """
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class Interrupts:
     """Signals to this process while a run is under way: the first is raised, those after it wait.
 
