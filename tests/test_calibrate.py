@@ -72,6 +72,16 @@ def test_the_costs_of_a_known_run_come_back(workers: int, prefetch: int) -> None
     assert found.barrier == 0
 
 
+def test_what_taking_a_ready_batch_keeps_its_rank_for_comes_back() -> None:
+    costs = {"lease": "3 ms", "put": "2 ms", "take": "1500 us", "receive": "700 us"}
+    hurried = scenario(**BOUND, costs=costs, storage__model=STORAGE)
+    relaxed = scenario(**BOUND | {"train__compute": "40 ms"}, costs=costs, storage__model=STORAGE)
+    found = learned_costs(hurried)
+    # A rank that waits for nearly every batch sees all of its way together.
+    assert found.put + found.take + found.receive == pytest.approx(4.2e-3, abs=1e-8)
+    assert learned_costs(relaxed).receive == pytest.approx(0.7e-3, abs=1e-8)
+
+
 @pytest.mark.parametrize(
     "how",
     [{"loader__assignment": "dynamic"}, {"loader__in_order": False}, {"cluster__nodes": 2}, {"train__sync": "none"}],

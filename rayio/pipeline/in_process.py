@@ -30,12 +30,13 @@ FREE = Costs()
 
 
 class LocalQueue:
-    """A rank's end of a queue in the same process."""
+    """A rank's end of a queue in the same process. Taking a batch keeps the rank for ``receive_ns``, ready or not."""
 
-    __slots__ = ("_told", "consumed", "queue")
+    __slots__ = ("_told", "consumed", "queue", "receive_ns")
 
-    def __init__(self, queue: PrefetchQueue) -> None:
+    def __init__(self, queue: PrefetchQueue, receive_ns: int = 0) -> None:
         self.queue = queue
+        self.receive_ns = receive_ns
         self.consumed = Consumed()
         #: What the queue was told last: it is the next request as well, as long as the epoch lasts.
         self._told: Take | None = None
@@ -45,6 +46,9 @@ class LocalQueue:
         if self.consumed.open(at.epoch) or self._told is None:
             self._told = self.consumed.take(1, at.attempt)
         (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
+        if self.receive_ns:
+            kernel = self.queue.env.kernel
+            await kernel.sleep_until(kernel.now() + self.receive_ns)
         self.consumed.add(delivery.step)
         self._told = self.consumed.take(1, at.attempt)
         self.queue.rank_advanced(self._told)
@@ -208,7 +212,8 @@ class InProcess:
         if workers is None:
             readers = [self.wiring.reader(spec.rank, worker) for worker in range(spec.num_workers)]
             workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs)
-        return LocalQueue(self.wiring.queue(spec, workers.submit, evaluating=evaluating))
+        queue = self.wiring.queue(spec, workers.submit, evaluating=evaluating)
+        return LocalQueue(queue, round(self.costs.receive * 1e9))
 
     def barrier(self) -> LocalBarrier:
         """See ``rayio.pipeline.wiring.RankPorts``."""

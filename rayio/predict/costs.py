@@ -1,7 +1,8 @@
 """What an engine's messages and wake-ups cost in a run: the gaps between what its spans name.
 
 Each cost is read off where nothing hides it: a lease's way to its reader where that reader was idle, what it costs the
-reader where the next lease was there already, the way to the rank where the rank was waiting.
+reader where the next lease was there already, the way to the rank where the rank was waiting, what taking a batch
+keeps the rank for where the batch was ready.
 """
 
 from __future__ import annotations
@@ -63,13 +64,19 @@ def costs(
     (put,) = _after(warm, batches, waiting, batches.began - batches.freed)
     busy = min(typical(put), arrival)
 
+    longest = 2 * arrival + slope * batches.nbytes  # messages are late at times
+    ready = batches.done + longest <= batches.asked
+    (taken,) = _after(warm, batches, ready, batches.had - batches.asked)
+    receive = min(typical(taken), arrival - busy)
+
     barrier, late = 0.0, typical(_on_top(steps)[steps.start >= warm])
     if sync_seconds is not None:
         barrier, late = _meeting(steps, warm, sync_seconds)
     return Costs(
         lease=_seconds(message),
         put=_seconds(busy),
-        take=_seconds(arrival - busy),
+        take=_seconds(arrival - busy - receive),
+        receive=_seconds(receive),
         transfer_bandwidth=_rate(slope),
         barrier=_seconds(barrier),
         step=_seconds(late),

@@ -35,6 +35,11 @@ class Costs(Section):
     take: Seconds = Field(
         0.0, description="From when a reader is done to when its rank has the batch; a rank that computes hides it."
     )
+    receive: Seconds = Field(
+        0.0,
+        description="What taking a batch keeps its rank for, one that is ready too: PyTorch's main process unpickles "
+        "it and maps its memory.",
+    )
     transfer_latency: Seconds = Field(0.0, description="Time of each batch's way from a reader to its rank.")
     transfer_bandwidth: _BytesPerSecond = Field(
         None, description="Bytes per second from a reader to its rank; none is free."
@@ -54,8 +59,11 @@ class Costs(Section):
     def of_loader(self) -> bool:
         """Whether a batch takes anything beside being read and decoded."""
         return any(
-            (self.lease, self.put, self.put_bandwidth, self.take, self.transfer_latency, self.transfer_bandwidth)
-        )
+            (
+                self.lease, self.put, self.put_bandwidth, self.take, self.receive,
+                self.transfer_latency, self.transfer_bandwidth,
+            )
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

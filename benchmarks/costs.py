@@ -1,0 +1,113 @@
+"""What the loaders take beside reading and decoding, as ``costs: ray`` and ``costs: torch`` have it.
+
+Our readers (Ray actors) and PyTorch's DataLoader, each on the scenario of ``loaders.py``: one rank, one worker, files
+in memory, batches of four samples of 150 KB, 1 MB and 8 MB in all. In one run decoding sleeps, so that the rank waits
+for every batch and every message is on the critical path; in another it computes so long that every batch is ready.
+Both are calibrated: the first teaches lease, put and take, the second what taking a ready batch and a step keep the
+rank for. The numbers are medians over all runs of a size; where size tells, put is a line over the bytes of a batch.
+Sizes and loaders run in turn.
+
+``python benchmarks/costs.py`` prints the table and what ``rayio/scenario/named_costs.py`` has to say; ``--rounds N``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import psutil
+import ray
+from loaders import BATCH, SAMPLES, scenario
+from machine import print_machine
+from side import memory_and_ray
+
+import rayio
+from rayio.predict.calibrate import calibrate
+from rayio.scenario.load import build
+from rayio.units import BYTES
+
+KINDS = {"ray": "actors", "torch": "torch"}
+PARTS = ("lease", "put", "take", "receive", "step")
+#: Seconds of decoding per sample, of compute, and steps: the worker is the bottleneck, by far; the rank is.
+HURRIED, RELAXED = (0.006, 0.004, 60), (0.0, 0.04, 30)
+
+
+def wanted(batch: str, kind: str, decode: float, compute: float, steps: int) -> dict[str, Any]:
+    """Make the scenario of a size and a loader."""
+    made = scenario(1, batch, 0.02)
+    made["loader"] |= {"kind": kind, "decode": decode} | ({"persistent_workers": True} if kind == "torch" else {})
+    made["train"] |= {"compute": compute, "steps": steps}
+    return made
+
+
+def learned(batch: str, kind: str, root: str) -> dict[str, float]:
+    """Run both scenarios of a size and a loader; give the seconds of each part."""
+    hurried, relaxed = (
+        calibrate(rayio.run(build(wanted(batch, kind, *how)), root=root).path).scenario.charges
+        for how in (HURRIED, RELAXED)
+    )
+    way = hurried.take + hurried.receive
+    return {
+        "lease": hurried.lease,
+        "put": hurried.put,
+        "take": max(0.0, way - relaxed.receive),
+        "receive": relaxed.receive,
+        "step": relaxed.step,
+    }
+
+
+def line(sizes: list[float], seconds: list[float]) -> tuple[float, float | None]:
+    """Lay a line through times over bytes: seconds of no bytes, bytes per second; None where size does not tell."""
+    slope, start = np.polyfit(sizes, seconds, 1)
+    told = slope * (max(sizes) - min(sizes)) > 0.25 * max(seconds)
+    return (max(0.0, float(start)), float(1 / slope)) if told and slope > 0 else (statistics.median(seconds), None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3, help="how often each size runs with each loader")
+    rounds = parser.parse_args().rounds
+    print_machine()
+    found: dict[str, dict[str, dict[str, list[float]]]] = {
+        name: {size: {part: [] for part in PARTS} for size in SAMPLES} for name in KINDS
+    }
+    with memory_and_ray() as root:
+        for size in SAMPLES:
+            rayio.generate(build(wanted(size, "actors", *HURRIED)), root=root)
+        for _ in range(rounds):
+            for size in SAMPLES:
+                for name, kind in KINDS.items():
+                    for part, seconds in learned(size, kind, root).items():
+                        found[name][size][part].append(seconds)
+    print(
+        f"medians of {rounds} runs (least to most), ms\n{'loader':<8}{'batch':>8}" + "".join(f"{p:>24}" for p in PARTS)
+    )
+    for name, sizes in found.items():
+        for size, parts in sizes.items():
+            print(f"{name:<8}{size:>8}" + "".join(f"{_spread(parts[part]):>24}" for part in PARTS))
+    for name in KINDS:
+        print(f"{name.upper()}: Costs({', '.join(_stored(found[name]))})")
+    memory = psutil.virtual_memory().total / 2**30
+    print(f"machine: {os.cpu_count()} cores, {memory:.0f} GiB, Ray {ray.__version__}; {datetime.now(UTC):%Y-%m-%d}")
+
+
+def _spread(seconds: list[float]) -> str:
+    low, high = (1000 * edge(seconds) for edge in (min, max))
+    return f"{1000 * statistics.median(seconds):.3f} ({low:.2f} to {high:.2f})"
+
+
+def _stored(sizes: dict[str, dict[str, list[float]]]) -> list[str]:
+    """What is stored: put as a line over the bytes of a batch, the others as one number."""
+    nbytes = [float(BATCH * BYTES.parse(SAMPLES[size])) for size in sizes]
+    middle = {part: [statistics.median(parts[part]) for parts in sizes.values()] for part in PARTS}
+    put, rate = line(nbytes, middle["put"])
+    said = {part: f"{part}={statistics.median(middle[part]):.6f}" for part in PARTS} | {"put": f"put={put:.6f}"}
+    return [*said.values(), *([f"put_bandwidth={rate:.3g}"] if rate is not None else [])]
+
+
+if __name__ == "__main__":
+    main()
