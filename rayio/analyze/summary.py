@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import wrap
 
+from rayio.dlio import published
 from rayio.dlio.losses import LOSSES
 from rayio.results.hosts import Fetched
 from rayio.results.metrics import SPLIT, STATISTICS, TIMES, lookup
@@ -52,7 +53,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
 
     Parts that the result lacks are left out.
     """
-    lines = [_title(result), *_origin(result), "", *_headline(result), "", *_split(result)]
+    lines = [_title(result), *_origin(result), "", *_numbers(result)]
     lines += ["", *times] if (times := _percentiles(result)) else []
     lines += ["", *points] if (points := dlio_points(result.imported)) else []
     lines += ["", *_books(result)]
@@ -62,9 +63,20 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _numbers(result: RunResult) -> list[str]:
+    """The headline and where the time went; of an import that knows of no step, what was published in their place."""
+    if result.imported and result.imported.reduced:
+        return published.lines(result, result.imported)
+    return [*_headline(result), "", *_split(result)]
+
+
 def _title(result: RunResult) -> str:
     ranks, steps, wall = result.world_size, result.steps or 0, format_seconds(result.wall_seconds or 0.0)
     on = f"{ranks} ranks together" if ranks != 1 else "1 rank"
+    if result.imported and result.imported.reduced:
+        of = f"{steps} steps of {on}" if result.steps else on
+        lasted = f", {wall}" if result.wall_seconds is not None else ""
+        return f"{result.scenario}, imported from a summary of DLIO: {of}{lasted}"
     if result.imported:
         return f"{result.scenario}, imported from results of DLIO: {steps} steps of {on}, {wall}"
     kind = _kind(result)
@@ -200,7 +212,7 @@ def dlio_points(told: Imported | None) -> list[str]:
 
     ``told`` is what an imported result has under ``imported``; nothing is said of others.
     """
-    if not told:
+    if not told or told.lost_points is None:
         return []
     said = f"; published {told.published_au:.2f}" if told.published_au is not None else ""
     lines = [f"  where DLIO's AU lost its points (the parts sum to 100){said}"]

@@ -154,22 +154,30 @@ def _cell(value: Any) -> str:
 
 def dlio_results(
     folder: Annotated[
-        Path, typer.Argument(help="Folder with summary.json and RANK_output.json.", metavar="DIR", parser=local_file)
+        Path,
+        typer.Argument(
+            help="Folder with summary.json; RANK_output.json beside it say more.", metavar="DIR", parser=local_file
+        ),
     ],
     out: Annotated[
         str | None,
         typer.Option(help="Run directory to make; must not exist.", show_default="runs/<DIR's name>", metavar="RUN"),
     ] = None,
+    reduced: Annotated[
+        bool, typer.Option("--reduced", help="Take the summary alone, although there are files of ranks.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make a run directory of a result folder of DLIO or MLPerf Storage, and say where its AU went.
+
+    Most published folders have no RANK_output.json: their import is reduced, and says what it lacks.
 
     Example:  rayio import dlio-results results/unet3d/run_1 --out runs/published
     """
     from rayio.session.imported import import_dlio_results
 
     with alone(as_json):
-        made = import_dlio_results(folder, out)
+        made = import_dlio_results(folder, out, reduced=reduced)
     if as_json:
         print_json(Ran(directory=made.address, result=made.result))
     else:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rayio.dlio.files import number
 from rayio.dlio.metrics import EXCLUDED
-from rayio.dlio.results import Block, Floats, Results, number
+from rayio.dlio.results import Block, Floats, Results
 from rayio.results.run_result import Imported, ImportedEpoch, LostPoints
 
 #: The parts of 100 % - AU, in the order of a step; the meaning is for a reader.
@@ -103,7 +104,10 @@ def explained(results: Results) -> Imported:
         lost_points=LostPoints(**{name: mean[name] for name in LOSSES}),
         epochs=tuple(
             ImportedEpoch(
-                epoch=place, **row, published_au=float(published[place - 1]) if isinstance(published, list) else None
+                epoch=place,
+                **row,
+                published_au=float(published[place - 1]) if isinstance(published, list) else None,
+                seconds=sum(block.seconds for block in results.of(place - 1)),
             )
             for place, row in enumerate(table, 1)
         ),

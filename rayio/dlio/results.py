@@ -8,7 +8,6 @@ asked of the accelerator). ``per_epoch_stats.json`` has when rank 0 began and en
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -17,14 +16,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
-from rayio import regular, strict_json
+from rayio.dlio.files import (
+    STATS,
+    SUMMARY,
+    check_folder,
+    configured,
+    few,
+    interval,
+    load,
+    moment,
+    number,
+    rank_files,
+    whole,
+)
 from rayio.errors import DataError
 from rayio.scenario.fields import show
-from rayio.scenario.source import UNREADABLE, UnfitError, plain
-from rayio.units import parse_moment
 
 Floats = NDArray[np.float64]
 
@@ -36,8 +44,6 @@ APART_SECONDS, APART_SHARE = 1.0, 0.02
 
 #: Percentage points by which the mean of the ranks' AU may differ from the published one.
 APART_POINTS = 0.05
-
-_SUMMARY, _STATS = "summary.json", "per_epoch_stats.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,36 +108,35 @@ def read(folder: Path) -> Results:
     Raises:
         DataError: one line: which file, of which rank, what is there and what was expected.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; name the one that holds {_SUMMARY}")
-    summary = _load(folder, _SUMMARY, "")
-    stats = _load(folder, _STATS, "")
-    config = _config(folder)
-    world_size = _whole(summary, "num_accelerators")
-    epochs = _whole(summary, "epochs") if "epochs" in summary else len(stats)
+    check_folder(folder)
+    summary = load(folder, SUMMARY)
+    stats = load(folder, STATS)
+    found = configured(folder)
+    world_size = whole(summary, "num_accelerators")
+    epochs = whole(summary, "epochs") if "epochs" in summary else len(stats)
     _ranks(folder, world_size)
     wanted = [str(number + 1) for number in range(len(stats))]
     if epochs != len(stats) or {*wanted} != {*stats}:
-        raise DataError(f"{_STATS}: has epochs {_few(sorted(stats))}; {_SUMMARY} says epochs {epochs}, counted from 1")
+        raise DataError(f"{STATS}: has epochs {few(sorted(stats))}; {SUMMARY} says epochs {epochs}, counted from 1")
     outputs = [_output(folder, rank, wanted) for rank in range(world_size)]
     blocks: list[Block] = []
     checkpoints: list[tuple[int, int, int]] = []
     notes: set[str] = set()
-    for number, epoch in enumerate(wanted):
-        blocks += _blocks(number, stats[epoch], [output[epoch] for output in outputs])
+    for place, epoch in enumerate(wanted):
+        blocks += _blocks(place, stats[epoch], [output[epoch] for output in outputs])
         for name, one in sorted(stats[epoch].items()):
             if name.startswith("ckpt"):
-                checkpoints.append((number, *_interval(epoch, name, one)))
+                checkpoints.append((place, *interval(epoch, name, one)))
             elif isinstance(one, dict) and not name.startswith("block"):
                 notes.add(f"what the results say of {name} is not imported")
     results = Results(
         folder=folder,
         summary=summary,
-        config=config,
+        config=found.workload,
         world_size=world_size,
         epochs=epochs,
-        start_ns=min([_moment(summary, "start", _SUMMARY), *(block.start_ns for block in blocks)]),
-        end_ns=max([_moment(summary, "end", _SUMMARY), *(block.end_ns for block in blocks)]),
+        start_ns=min([moment(summary, "start", SUMMARY), *(block.start_ns for block in blocks)]),
+        end_ns=max([moment(summary, "end", SUMMARY), *(block.end_ns for block in blocks)]),
         blocks=tuple(blocks),
         checkpoints=tuple(checkpoints),
         notes=tuple(sorted(notes)),
@@ -140,57 +145,28 @@ def read(folder: Path) -> Results:
     return results
 
 
-def _load(folder: Path, name: str, whose: str) -> dict[str, Any]:
-    path = folder / name
-    try:
-        value = strict_json.loads(
-            regular.read_bytes(path), any_number=True
-        )  # DLIO writes NaN for what it did not measure
-    except FileNotFoundError:
-        inside = sorted(found.parent for found in folder.glob(f"*/{_SUMMARY}"))
-        hint = f"; there are results in {inside[0]}" if inside else ""
-        raise DataError(
-            f"{path}: no such file; results are {_SUMMARY}, {_STATS} and RANK_output.json of each rank{hint}"
-        ) from None
-    except OSError as error:
-        raise DataError(f"{path}{whose}: cannot be read: {error.strerror}") from None
-    except json.JSONDecodeError as error:
-        what = "is truncated" if error.pos >= len(error.doc.rstrip()) - 1 else "is damaged"
-        raise DataError(f"{path}{whose}: {what}: no JSON from line {error.lineno}, column {error.colno}") from None
-    except ValueError as error:
-        raise DataError(f"{path}{whose}: is damaged: {error}; restore it") from None
-    if not isinstance(value, dict):
-        raise DataError(f"{path}{whose}: holds {type(value).__name__}, expected an object")
-    return value
-
-
-def _whole(summary: Mapping[str, Any], key: str) -> int:
-    value = summary.get(key)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
-        raise DataError(f"{_SUMMARY}: {key} is {show(value)}; expected a whole number of at least 1")
-    return value
-
-
 def _ranks(folder: Path, world_size: int) -> None:
     """Compare which ranks have files with the world size."""
-    matches = (re.fullmatch(r"(\d+)_output\.json", path.name) for path in folder.iterdir())
-    there = {int(match[1]) for match in matches if match}
-    said = f"{_SUMMARY} says num_accelerators {world_size}, so ranks 0 to {world_size - 1}"
+    there = rank_files(folder)
+    said = f"{SUMMARY} says num_accelerators {world_size}, so ranks 0 to {world_size - 1}"
     if strange := sorted(rank for rank in there if rank >= world_size):
         raise DataError(f"{folder}/{strange[0]}_output.json: rank {strange[0]} is of another run; {said}")
     if missing := world_size - len(there):
         rank = next(rank for rank in range(world_size) if rank not in there)
         more = f" (and {missing - 1} more)" if missing > 1 else ""
-        raise DataError(f"{folder}/{rank}_output.json: no such file: rank {rank} is missing{more}; {said}")
+        raise DataError(
+            f"{folder}/{rank}_output.json: no such file: rank {rank} is missing{more}; {said} "
+            "(--reduced takes the summary alone)"
+        )
 
 
 def _output(folder: Path, rank: int, epochs: list[str]) -> dict[str, dict[str, Any]]:
     """Read a rank's file; of each epoch, the blocks as (lists, au, throughput) by name."""
     name, whose = f"{rank}_output.json", f" (rank {rank})"
-    value = _load(folder, name, whose)
+    value = load(folder, name, whose)
     there = sorted(key for key in value if re.fullmatch(r"[0-9]+", key))
     if there != sorted(epochs):
-        raise DataError(f"{name}{whose}: has epochs {_few(there)}; {_STATS} has {_few(epochs)}")
+        raise DataError(f"{name}{whose}: has epochs {few(there)}; {STATS} has {few(epochs)}")
     output: dict[str, dict[str, Any]] = {}
     for epoch in epochs:
         entry = value[epoch]
@@ -232,30 +208,23 @@ def _optional(entry: Mapping[str, Any], key: str, block: str) -> float:
     return math.nan if value is None else value
 
 
-def number(value: object) -> float | None:
-    """A finite number that is not absurd, or None for whatever else a file may hold."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
-        return None
-    return float(value)
-
-
 def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Block]:
     """Put the blocks of one epoch together, of all ranks."""
     epoch = str(number + 1)
     if not isinstance(stats, dict):
-        raise DataError(f"{_STATS}: epoch {epoch}: holds {type(stats).__name__}, expected its blocks")
+        raise DataError(f"{STATS}: epoch {epoch}: holds {type(stats).__name__}, expected its blocks")
     names = sorted((name for name in stats if re.fullmatch(r"block\d+", name)), key=lambda name: int(name[5:]))
     if not names:
-        raise DataError(f"{_STATS}: epoch {epoch}: has no block1; was this run without training?")
+        raise DataError(f"{STATS}: epoch {epoch}: has no block1; was this run without training?")
     blocks: list[Block] = []
     step = 0
     for rank, mine in enumerate(ranks):
         if {name for name in mine if len(mine[name][0][0])} - {*names} or {*names} - {*mine}:
             raise DataError(
-                f"{rank}_output.json (rank {rank}): epoch {epoch}: has {_few(sorted(mine))}; {_STATS} has {_few(names)}"
+                f"{rank}_output.json (rank {rank}): epoch {epoch}: has {few(sorted(mine))}; {STATS} has {few(names)}"
             )
     for name in names:
-        start_ns, end_ns = _interval(epoch, name, stats[name])
+        start_ns, end_ns = interval(epoch, name, stats[name])
         steps = len(ranks[0][name][0][0])
         for rank, mine in enumerate(ranks):
             if (here := len(mine[name][0][0])) != steps:
@@ -269,48 +238,8 @@ def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Blo
         blocks.append(Block(number, name, step, start_ns, end_ns, load, proc, compute, au, throughput))
         step += steps
     if not blocks:
-        raise DataError(f"{_STATS}: epoch {epoch}: no rank has a step in it")
+        raise DataError(f"{STATS}: epoch {epoch}: no rank has a step in it")
     return blocks
-
-
-def _interval(epoch: str, name: str, one: object) -> tuple[int, int]:
-    where = f"{_STATS}: epoch {epoch} {name}"
-    if not isinstance(one, dict):
-        raise DataError(f"{where}: holds {type(one).__name__}, expected start and end")
-    start, end = _moment(one, "start", where), _moment(one, "end", where)
-    if end <= start:
-        raise DataError(f"{where}: ends at {show(one['end'])}, not after its start {show(one['start'])}")
-    return start, end
-
-
-def _moment(entry: Mapping[str, Any], key: str, where: str) -> int:
-    """Read a time without zone, which DLIO means as UTC, in ns since the Unix epoch."""
-    text = entry.get(key)
-    if text is None:
-        raise DataError(f"{where}: has no {key}: the run broke off, or the file is damaged")
-    try:
-        return parse_moment(str(text))
-    except ValueError as error:
-        raise DataError(f"{where}: {key} is {show(text)}; {error}") from None
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    """The workload that was run, where its configuration lies beside the results; else nothing."""
-    for path in (folder / "config.yaml", folder / ".hydra_config" / "config.yaml"):
-        if path.exists():
-            try:
-                value = plain(regular.read_bytes(path).decode())
-            except OSError as error:
-                raise DataError(f"{path}: cannot be read: {error.strerror}") from None
-            except UnfitError as error:
-                raise DataError(f"{path}: is damaged: {error.problem}; repair or remove it") from None
-            except (yaml.YAMLError, *UNREADABLE):
-                raise DataError(f"{path}: is damaged: not YAML; repair or remove it") from None
-            workload = value.get("workload", value) if isinstance(value, dict) else None
-            if not isinstance(workload, dict):
-                raise DataError(f"{path}: expected a mapping with workload; repair or remove it")
-            return workload
-    return {}
 
 
 def _one_run(results: Results) -> None:
@@ -332,14 +261,14 @@ def _one_run(results: Results) -> None:
         if abs(seconds[rank]) > max(APART_SECONDS, APART_SHARE * block.seconds):
             raise DataError(
                 f"{rank}_output.json (rank {rank}): epoch {block.epoch + 1} {block.name}: its au {block.au[rank]:.2f} "
-                f"and times are of a block of {block.seconds + seconds[rank]:.1f} s; {_STATS} says "
+                f"and times are of a block of {block.seconds + seconds[rank]:.1f} s; {STATS} says "
                 f"{block.seconds:.1f} s: files of different runs?"
             )
     published = results.published.get("train_au_percentage")
     if not isinstance(published, list):
         return
     if len(published) != results.epochs or any(number(value) is None for value in published):
-        raise DataError(f"{_SUMMARY}: train_au_percentage is not {results.epochs} numbers, one for each epoch")
+        raise DataError(f"{SUMMARY}: train_au_percentage is not {results.epochs} numbers, one for each epoch")
     for block, seconds in zip(results.blocks, apart, strict=True):
         if len(results.of(block.epoch)) > 1 or np.isnan(block.au).any():
             continue
@@ -348,7 +277,7 @@ def _one_run(results: Results) -> None:
             rank = int(np.argmax(np.abs(seconds)))
             raise DataError(
                 f"{rank}_output.json (rank {rank}, whose own account is most apart): epoch {block.epoch + 1}: the "
-                f"ranks' au have a mean of {mean:.2f}; {_SUMMARY} says {said:.2f}: files of different runs?"
+                f"ranks' au have a mean of {mean:.2f}; {SUMMARY} says {said:.2f}: files of different runs?"
             )
 
 
@@ -357,7 +286,3 @@ def _apart(block: Block) -> Floats:
     known = np.isfinite(block.au) & (block.au > 1e-6)
     own = 100 * block.compute[:, 1:].sum(axis=1) / np.where(known, block.au, 1) + block.proc[:, 0]
     return np.where(known, own - block.seconds, 0.0)
-
-
-def _few(names: list[str]) -> str:
-    return ", ".join(names[:6]) + (f", ... ({len(names)})" if len(names) > 6 else "") if names else "none"

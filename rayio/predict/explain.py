@@ -14,7 +14,7 @@ from rayio.analyze.arrays import own
 from rayio.analyze.metrics import RunShape
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
-from rayio.errors import RayioError, ScenarioError
+from rayio.errors import RayioError, RunError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
 from rayio.predict.counterfactual import counterfactuals, prediction, ready
 from rayio.reporter import SILENT, Reporter
@@ -47,8 +47,14 @@ def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SIL
     Raises:
         StorageError: no run is there, or it cannot be read.
         ScenarioError: the run has no scenario, or one that this version cannot read.
+        RunError: it is an import that knows of no step.
     """
     directory = RunDirectory.open(path)
+    if (result := directory.result) and result.imported and result.imported.reduced:
+        raise RunError(
+            f"{directory.address} is a reduced import, of {', '.join(result.imported.reduced.files)}: no step "
+            "is in it, so nothing can be explained; rayio report shows what was published"
+        )
     scenario = scenario_of(directory)
     reporter.live("explain: reading spans", 0.0)
     spans = own(directory.spans())

@@ -85,13 +85,16 @@ class Content:
         shape = RunShape.of(scenario) if scenario else _guessed(result, len(lives.rank))
         if result is None and scenario is not None:
             result = replace(measure(RunArrays.of_spans(spans), shape), scenario=scenario.name)
-        if not len(lives.rank):
+        told = result.imported if result else None
+        if told and told.reduced:
+            trouble = ["Imported from a summary: it says nothing of single steps, so there is nothing to draw."]
+        elif not len(lives.rank):
             trouble.append("The run has no spans of ranks: there is nothing to draw.")
         elif not steps.number:
             trouble.append(_no_steps(scenario))
         asked = steps.number <= SIMULATED_STEPS if simulate is None else simulate
         explanation: Explained | None = None
-        if scenario is not None:
+        if scenario is not None and not (told and told.reduced):
             try:
                 explanation = explained(directory, scenario, spans, charged, simulate=asked, reporter=reporter)
             except RayioError as error:  # what was measured stands, whatever a simulation of it may say

@@ -13,7 +13,7 @@ from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
 from rayio.results.hosts import Host
-from rayio.results.metrics import SPLIT, STATISTICS
+from rayio.results.metrics import SPLIT, STATISTICS, lookup
 from rayio.results.run_result import RunResult
 from rayio.units import format_bytes, format_seconds
 
@@ -70,6 +70,8 @@ def tiles(result: RunResult) -> str:
         rows.append(("au_dlio", "au-dlio", "as DLIO", f"{result.au_dlio:.1f} %", f"{rate_dlio} samples/s"))
     if rounds := result.evaluation:
         rows.append(("evaluation.au", "eval-au", "evaluation", percent(rounds.au), f"{rounds.rounds} evaluations"))
+    if result.imported and result.imported.reduced:  # what no file says is in the notes, not in tiles
+        rows = [row for row in rows if lookup(result, row[0]) is not None]
     return '<div class="tiles">' + "".join(
         f'<div class="tile"><span class="name">{term(what, name)}</span><b data-key="{key}">{value}</b>'
         f'<span class="unit">{escape(unit)}</span></div>'
@@ -233,10 +235,14 @@ def access_figures(access: Mapping[str, Any]) -> str:
 
 def lost_points(result: RunResult) -> str:
     """Write where the AU of imported results lost its points, by DLIO's own formula."""
+    from rayio.dlio import published
     from rayio.dlio.losses import LOSSES
 
     told = result.imported
-    if not told:
+    if told and told.reduced:
+        names, epochs = published.table(told)
+        return f"<h3>{term('au-dlio', 'as published')}</h3>" + table([escape(name) for name in names], epochs)
+    if not told or told.lost_points is None:
         return ""
     points = {"au": told.au, **told.lost_points}
     said = "" if told.published_au is None else f" Published: {told.published_au:.2f} %."

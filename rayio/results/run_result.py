@@ -150,26 +150,46 @@ class LostPoints(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedEpoch(Record):
-    """One epoch of imported results; AU and what it lacks sum to 100."""
+    """One epoch of imported results; AU and what it lacks sum to 100, where the files of ranks say what it lacks."""
 
     epoch: int = value("its number, from 1 as in DLIO")
-    au: float = value("AU by DLIO's formula, mean over ranks", "percent")
-    data_wait: float = value("waiting for its own batch", "percent")
-    bookkeeping: float = value("between the batch and the end of compute, and not compute", "percent")
-    barrier_skew: float = value("waiting at the barrier for the slowest rank of the step", "percent")
-    first_step_wait: float = value("the same in the first step, whose own time the formula leaves out", "percent")
-    unrecorded: float = value("in no record: between the end of a step and the start of the next", "percent")
+    au: Number = value("AU by DLIO's formula, mean over ranks; of a reduced import as published", "percent")
+    data_wait: Number = value("waiting for its own batch", "percent")
+    bookkeeping: Number = value("between the batch and the end of compute, and not compute", "percent")
+    barrier_skew: Number = value("waiting at the barrier for the slowest rank of the step", "percent")
+    first_step_wait: Number = value("the same in the first step, whose own time the formula leaves out", "percent")
+    unrecorded: Number = value("in no record: between the end of a step and the start of the next", "percent")
     published_au: Number = value("AU as it was published", "percent")
+    seconds: Number = value("length of its blocks on rank 0", "s", can_be_absent=True)
+    samples_per_second: Number = value("throughput as it was published", "samples/s", can_be_absent=True)
+    step_seconds: Number = value(
+        "mean time of a step after the first: the configured compute, divided by AU", "s", can_be_absent=True
+    )
+    first_step_seconds: Number = value(
+        "the first step with the start of the loader: what these steps leave of the length", "s", can_be_absent=True
+    )
+    checkpoint_seconds: Number = value("checkpoints of rank 0 in it", "s", can_be_absent=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReducedImport(Record):
+    """What an import without the files of ranks stands on: AU and throughput are as published, no step is known."""
+
+    files: tuple[str, ...] = value("the files that it was made of")
+    lacks: tuple[str, ...] = value("what is not known, and which file would say it, a sentence each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported(Record):
     """What was published in imported results, what their records give, and where the rest went."""
 
-    au: float = value("AU by DLIO's formula from the records, mean over epochs", "percent")
+    au: float = value(
+        "AU by DLIO's formula from the records, mean over epochs; of a reduced import as published", "percent"
+    )
     published_au: Number = value("AU as it was published", "percent")
-    lost_points: LostPoints = value("where the points that AU lacks of 100 went")
+    lost_points: LostPoints | None = value("where the points that AU lacks of 100 went; null of a reduced import")
     epochs: tuple[ImportedEpoch, ...] = value("the same by epoch")
+    reduced: ReducedImport | None = value("what it stands on, where it lacks the files of ranks", can_be_absent=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from rayio import __version__
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import RunShape, measure
+from rayio.dlio.files import check_folder, number, rank_files
 from rayio.dlio.losses import batch_size, explained, has_barrier
-from rayio.dlio.results import Results, number, read
-from rayio.dlio.scenario import name_of, scenario_of, title
+from rayio.dlio.published import as_published, lacking
+from rayio.dlio.reduced import Reduced, count, read_reduced
+from rayio.dlio.results import Results, read
+from rayio.dlio.scenario import name_of, scenario_of, scenario_of_reduced, title
 from rayio.dlio.spans import PLACED, record
+from rayio.results.metrics import HEADLINE
 from rayio.results.origin import IMPORTED, Origin
+from rayio.results.run_result import Percentiles, RunResult, Seconds, Shares
 from rayio.scenario import derive
 from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
@@ -24,29 +30,97 @@ from rayio.trace.recorder import Recorder
 from rayio.trace.store import RunDirectory
 
 
-def import_dlio_results(folder: str | Path, out: str | Path | None = None) -> Run:
+def import_dlio_results(folder: str | Path, out: str | Path | None = None, *, reduced: bool = False) -> Run:
     """Make a run directory of a result folder of DLIO or MLPerf Storage; ``out`` defaults to ``runs/<folder's name>``.
 
     ``result.json`` has DLIO's own AU from the records and, under ``imported``, where the points that it lacks of
-    100 % went. The spans are those of the ranks; nothing is recorded of readers.
+    100 % went. The spans are those of the ranks; nothing is recorded of readers. A folder without a single
+    ``RANK_output.json``, as most are published, gives a *reduced* import of its summary: AU and throughput are as
+    published, there are no spans, and ``imported.reduced`` says what is not known. ``reduced`` asks for that although
+    there are files of ranks.
 
     Raises:
         DataError: a file is missing, damaged or of another run; nothing is written then.
         StorageError: the run directory exists or cannot be written.
     """
     folder = Path(folder)
+    check_folder(folder)
+    if reduced or not rank_files(folder):
+        return _import_reduced(folder, out)
     results = read(folder)
     batch = batch_size(results)
     scenario, notes = scenario_of(results, batch)
     recorder = Recorder()
     record(results, recorder)
-    directory = RunDirectory.create(out if out is not None else Path("runs") / name_of(folder.absolute().name))
+    directory = _directory(folder, out)
     try:
         _write(directory, results, recorder, batch, scenario, [*results.notes, *notes, PLACED])
     except BaseException:
         directory.remove()
         raise
     return Run(directory)
+
+
+def _directory(folder: Path, out: str | Path | None) -> RunDirectory:
+    return RunDirectory.create(out if out is not None else Path("runs") / name_of(folder.absolute().name))
+
+
+def _import_reduced(folder: Path, out: str | Path | None) -> Run:
+    found = read_reduced(folder)
+    scenario, notes = scenario_of_reduced(found)
+    directory = _directory(folder, out)
+    try:
+        _write_reduced(directory, found, scenario, [*notes, *found.notes])
+    except BaseException:
+        directory.remove()
+        raise
+    return Run(directory)
+
+
+def _write_reduced(directory: RunDirectory, found: Reduced, scenario: Scenario | None, notes: list[str]) -> None:
+    told = as_published(found)
+    directory.write_info(
+        {
+            "rayio": __version__,
+            "engine": "dlio",
+            "imported": {
+                "from": "dlio-results",
+                "folder": str(found.folder.absolute()),
+                "host": show(found.summary.get("hostname")),
+                "num_hosts": count(found.summary.get("num_hosts")),
+                "files": [*found.files],
+            },
+            "started": show(found.summary.get("start")),
+            "anchor": {"boot_id": "", "ns": 0},
+        }
+    )
+    if scenario is not None:
+        directory.write_scenario(to_yaml(scenario))
+    steps = None if found.steps is None else found.steps * found.world_size * len(found.epochs)
+    known: dict[str, Any] = dict.fromkeys(HEADLINE) | {
+        "wall_seconds": found.wall_seconds,
+        "steps": steps,
+        "au_dlio": found.au,
+        "au_dlio_stdev": found.au_stdev,
+        "samples_per_second_dlio": found.samples_per_second,
+        "samples_per_second_dlio_stdev": found.samples_per_second_stdev,
+    }
+    directory.write_result(
+        RunResult(
+            **known,
+            engine="dlio",
+            scenario=title(found.config, found.folder),
+            world_size=found.world_size,
+            time=Seconds(),
+            share=Shares(),
+            percentiles=Percentiles(),
+            dropped_samples_per_epoch=None if scenario is None else derive.dropped_samples(scenario),
+            capped_samples_per_epoch=None if scenario is None else derive.capped_samples(scenario),
+            imported=told,
+            origin=Origin(kind=IMPORTED, storage="unknown", leaves_out=("steps: the results say nothing of them",)),
+            notes=(*lacking(told), *notes),
+        )
+    )
 
 
 def _write(
@@ -87,11 +161,11 @@ def _write(
     result = replace(
         measured,
         engine="dlio",
-        scenario=title(results),
+        scenario=title(results.config, results.folder),
         samples_per_second=None if batch is None else measured.samples_per_second,
         mib_per_second=None,  # the results say nothing of it; measured from spans it would be a zero
         au_dlio=told.au,
-        au_dlio_stdev=float(np.std([epoch.au for epoch in told.epochs])),
+        au_dlio_stdev=float(np.std([epoch.au for epoch in told.epochs if epoch.au is not None])),
         samples_per_second_dlio=number(results.published.get("train_throughput_mean_samples_per_second")),
         samples_per_second_dlio_stdev=number(results.published.get("train_throughput_stdev_samples_per_second")),
         dropped_samples_per_epoch=None if scenario is None else derive.dropped_samples(scenario),
