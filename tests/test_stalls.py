@@ -72,12 +72,13 @@ def test_a_wait_is_cut_at_its_batchs_stage_boundaries() -> None:
     assert of_wait(attribute(trace.spans)) == expected
 
 
-def test_only_what_lies_in_the_wait_counts() -> None:
+def test_what_compute_hid_of_a_batchs_life_counts_as_much_as_what_it_did_not() -> None:
     trace = Trace()
-    trace.rank(0, [("data_wait", 30), ("compute", 10)], begin=50)
-    work(trace, 0, ("read", 20, 60), ("decode", 60, 75))
-    lease(trace, 0, 0, 75)
-    assert of_wait(attribute(trace.spans)) == {"read": 10, "decode": 15, "handoff": 5}
+    trace.rank(0, [("data_wait", 40), ("compute", 10)], begin=40)
+    work(trace, 0, ("read", 10, 50), ("decode", 50, 70))
+    lease(trace, 0, 0, 70)
+    # Asked for at 40, there at 80: half of its life. What came before the question is no smaller cause.
+    assert of_wait(attribute(trace.spans)) == {"unleased": 5, "read": 20, "decode": 10, "handoff": 5}
 
 
 def test_the_time_before_a_worker_takes_a_batch_is_charged_to_what_it_did_before_and_so_on_back() -> None:
@@ -86,9 +87,10 @@ def test_the_time_before_a_worker_takes_a_batch_is_charged_to_what_it_did_before
     work(trace, 1, ("read", 20, 30), ("decode", 30, 60))
     work(trace, 2, ("read", 60, 95))
     for step, ready in enumerate((18, 60, 95)):
-        lease(trace, step, 0, ready)
-    # 15-18: batch 0 goes into the store; 18-20: the worker is idle.
-    expected = {"read": 10 + 10 + 35, "decode": 5 + 30, "put": 3, "unleased": 2, "handoff": 5}
+        lease(trace, step, -50, ready)
+    # 15-18: batch 0 goes into the store; 18-20: the worker has a lease and has not begun. Its life is 150 long, from
+    # -50 on, when the worker had nothing to do: the wait is two thirds of it.
+    expected = {"read": 70 + 1, "decode": 23, "put": 2, "unleased": 1, "handoff": 3}  # of 105, 35, 3, 2 and 5
     assert of_wait(attribute(trace.spans)) == expected
 
 
@@ -96,10 +98,12 @@ def test_the_bound_on_bytes_counts_only_while_the_worker_is_idle() -> None:
     trace = story(step=1)
     work(trace, 0, ("read", 10, 30))
     work(trace, 1, ("read", 70, 90))
-    for start, end in ((5, 20), (25, 50), (60, 65), (80, 200)):
+    lease(trace, 0, 10, 30)
+    lease(trace, 1, 65, 90)
+    for start, end in ((5, 10), (12, 28), (30, 65), (80, 200)):
         trace.add("queue", "memory_bound", start, end, rank=0, epoch=0)
-    # Idle 0-10 and 30-70; bound meanwhile 5-10, 30-50 and 60-65.
-    assert of_wait(attribute(trace.spans)) == {"memory_bound": 30, "unleased": 20, "read": 40, "handoff": 10}
+    # Idle 0-10 and 30-70; bound meanwhile 5-10 and 30-65; 65-70 the worker has a lease and has not begun.
+    assert of_wait(attribute(trace.spans)) == {"memory_bound": 40, "unleased": 10, "read": 40, "handoff": 10}
 
 
 def test_put_and_transfer_spans_say_where_these_end() -> None:
@@ -116,8 +120,8 @@ def test_a_ready_batch_that_waits_for_an_earlier_one_is_being_reordered() -> Non
     for step, (begin, end) in enumerate(((0, 45), (0, 30))):
         work(trace, step, ("read", begin, 5 + step))
         lease(trace, step, begin, end)
-    # The second wait is 20-70; its batch was ready at 30, the one before it at 45.
-    assert of_wait(attribute(trace.spans), 1) == {"put": 10, "reorder": 15, "handoff": 25}
+    # The second wait is 20-70; its batch was read in 0-6 and ready at 30, the one before it at 45: 70 in all.
+    assert of_wait(attribute(trace.spans), 1) == {"read": 4, "put": 17, "reorder": 10, "handoff": 19}
 
 
 def test_a_batch_without_spans_of_work_is_unrecorded_until_it_is_ready() -> None:
@@ -258,8 +262,11 @@ def sums_are_exact(charged: Attribution) -> None:
     assert (charged.losses.sum(axis=1) + steps.parts["compute"]).tolist() == steps.duration.tolist()
 
 
-def walked(rows: list[Row], wait: Row) -> dict[str, int]:
-    """Walk through one wait, from one boundary to the next, and ask at each where its batch is."""
+def walked(rows: list[Row], wait: Row) -> dict[str, float]:
+    """Walk back through the life of what was waited for, from one boundary to the next, and ask at each what went on.
+
+    It begins where the worker had nothing to do; the wait is split in proportion.
+    """
     begin, end = wait["start_ns"], wait["start_ns"] + wait["duration_ns"]
     mine = [r for r in rows if r["rank"] == wait["rank"] and r["attempt"] == wait["attempt"]]
     stretches = [(r["start_ns"], r["start_ns"] + r["duration_ns"], r) for r in mine]
@@ -268,17 +275,18 @@ def walked(rows: list[Row], wait: Row) -> dict[str, int]:
     of_batch = [s for s in working if s[2]["batch"] == wait["link"]]
     worker = of_batch[0][2]["index"]
     timeline = [s for s in working if s[2]["index"] == worker]
-    ready = {s[2]["batch"]: s[1] for s in stretches if s[2]["name"] == "lease"}
+    leases = {s[2]["batch"]: s[:2] for s in stretches if s[2]["name"] == "lease"}
     has_put = {s[2]["batch"] for s in working if s[2]["name"] == "put"}
     moves = [s for s in stretches if s[2]["name"] == "transfer" and s[2]["batch"] == wait["link"]]
     bounds = [s for s in stretches if s[2]["name"] == "memory_bound"]
+    queued = [(leases[s[2]["batch"]][0], s[0]) for s in timeline if s[2]["batch"] in leases]
     done = max(s[1] for s in of_batch)
 
-    def stage(now: int) -> str:
+    def stage(now: int) -> str | None:
         if now >= done:
             if any(a <= now < b for a, b, _ in moves):
                 return "transfer"
-            is_ready = now >= ready.get(wait["link"], done)
+            is_ready = now >= leases.get(wait["link"], (0, done))[1]
             return "handoff" if is_ready or wait["link"] in has_put else "put"
         before = [s for s in timeline if s[0] <= now]
         after = [s for s in timeline if s[0] > now]
@@ -288,15 +296,21 @@ def walked(rows: list[Row], wait: Row) -> dict[str, int]:
             if is_on:
                 return next(str(s[2]["name"]) for s in reversed(before) if s[2]["name"] != "overshoot")
             batch = last[2]["batch"]
-            if batch not in has_put and now < ready.get(batch, 0):
+            if batch not in has_put and now < leases.get(batch, (0, 0))[1]:
                 return "put"
-        return "memory_bound" if any(a <= now < b for a, b, _ in bounds) else "unleased"
+        if any(a <= now < b for a, b, _ in bounds):
+            return "memory_bound"
+        return "unleased" if any(a <= now < b for a, b in queued) else None
 
-    edges = {e for s in (*working, *moves, *bounds) for e in s[:2]} | {*ready.values(), begin, end}
+    edges = {e for s in (*working, *moves, *bounds, *leases.values()) for e in s[:2]} | {begin, end}
     spent: dict[str, int] = {}
-    for here, there in pairwise(sorted(e for e in edges if begin <= e <= end)):
-        spent[stage(here)] = spent.get(stage(here), 0) + there - here
-    return spent
+    for there, here in pairwise(sorted((e for e in edges if e <= end), reverse=True)):
+        now = stage(here)
+        if now is None and here < begin:
+            break
+        spent[now or "unleased"] = spent.get(now or "unleased", 0) + there - here
+    whole = sum(spent.values())
+    return {name: (end - begin) * ns / whole for name, ns in spent.items()} if whole else {}
 
 
 def waits(rows: list[Row], charged: Attribution) -> Iterator[tuple[int, Row]]:
@@ -321,7 +335,10 @@ def test_on_the_virtual_clock_every_wait_is_what_a_walk_through_it_finds(
     sums_are_exact(charged)
     rows = run.spans.to_pylist()
     for at, wait in waits(rows, charged):
-        assert of_wait(charged, at) == walked(rows, wait)
+        found = walked(rows, wait)
+        assert dict(zip(STAGES, charged.waits[at], strict=True)) == pytest.approx(
+            dict.fromkeys(STAGES, 0) | found, abs=len(STAGES)
+        )
 
 
 @settings(max_examples=10, deadline=None)

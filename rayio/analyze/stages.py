@@ -1,4 +1,4 @@
-"""Where a batch was while its rank waited for it: every ``data_wait`` cut at the stage boundaries of its batch."""
+"""What a rank waited for: every ``data_wait`` charged to the stages of its batch, and of those before it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick
+from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick, split_exactly
 from rayio.analyze.timeline import Ints, Lives, Steps, integers, texts
 from rayio.place import batch_parts
 
@@ -117,6 +117,11 @@ class WorkDone:
         end = start + integers(spans, "duration_ns")[chosen]
         order = np.lexsort((end, start, group))
         chosen, group, start, end = (x[order] for x in (chosen, group, start, end))
+        # A late wake-up belongs to what was slept; on a rank's lane it may be that of a snapshot, or an evaluation.
+        follows = np.zeros(len(chosen), np.bool_)
+        follows[1:] = (group[1:] == group[:-1]) & (start[1:] == end[:-1])
+        kept = (name[chosen] != _OVERSHOOT) | follows
+        chosen, group, start, end = (x[kept] for x in (chosen, group, start, end))
         kind, place = name[chosen].astype(np.int64), places.of(chosen)
 
         goes_on = np.zeros(len(chosen), np.bool_)
@@ -124,7 +129,6 @@ class WorkDone:
         following = np.append(start[1:], -BEFORE)[: len(start)]
         following[:-1][group[1:] != group[:-1]] = -BEFORE
         end = np.where(goes_on, following, np.minimum(end, following))
-        # A late wake-up belongs to what was slept.
         named = np.maximum.accumulate(np.where(kind != _OVERSHOOT, np.arange(len(kind)), 0))
         kind = np.where(kind[named] >= len(WORK), _UNRECORDED, kind[named])
 
@@ -143,7 +147,11 @@ class WorkDone:
 
 
 def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArray[np.int64]:
-    """Cut the data_wait of every step: one row per step, one column per stage, in ns; each row sums to the wait.
+    """Charge the data_wait of every step to stages: one row per step, one column per stage, in ns, sums to the wait.
+
+    A wait is charged over the whole life of what was waited for: from when the worker of the batch last had nothing to
+    do, through every batch that kept it busy, to when the rank had this one; in proportion to what filled that time.
+    Where a stage stands in a batch's way tells nothing: compute hides what comes first, which is no smaller cause.
 
     ``spans`` have unified dictionaries. ``payload`` says that batches carry their bytes, so that the way from a reader
     on another node is ``transfer``.
@@ -156,80 +164,100 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
     ready, ready_at = Lookup(places.of(leases), over[leases]), over[leases]
     work = WorkDone.of(spans, places, ready, ready_at)
     did = work.did
+    window = Occupied.union(integers(spans, "rank")[bounds], begin[bounds], over[bounds])
+    first, busy_since = _busy_since(work, pick(begin[leases], ready.find(work.place), did.start), window)
 
     asked, arrived, wanted = steps.start, steps.arrived, places.of_batches(lives, steps)
     last = Lookup(work.place, did.end).find(wanted)
     # A worker is done with a batch where its work ends, not where what follows in the same call does.
     is_put = pick(did.kind, last, asked) == _PUT
-    done = np.clip(pick(did.end, last, arrived), asked, arrived)
-    at_queue = pick(ready_at, ready.find(wanted), done)
-    waits = {stage: np.zeros(steps.number, np.int64) for stage in STAGES}
+    done = np.minimum(pick(did.end, last, arrived), arrived)
+    since = np.minimum(pick(busy_since, last, asked), asked)
+    spent = {stage: np.zeros(steps.number, np.int64) for stage in STAGES}
 
     # Until its worker was done with it: what that worker did, for this batch and for those before it.
     mine = np.flatnonzero(last >= 0)
-    worker, rank = did.group[last[mine]], work.rank[last[mine]]
-    window = Occupied.union(integers(spans, "rank")[bounds], begin[bounds], over[bounds])
-    spent, bound = _until(did, work.rank, window, worker, rank, asked[mine], done[mine])
+    since = np.minimum(since, done)
+    late = np.minimum(did.end[last[mine]] - done[mine], did.end[last[mine]] - did.start[last[mine]])
+    length = did.end - did.start
     for kind, stage in enumerate(KINDS):
-        waits[stage][mine] += spent[:, kind]
-    waits["memory_bound"][mine] = bound
-    waits["unleased"][mine] = done[mine] - asked[mine] - spent.sum(axis=1) - bound
-    opening = np.minimum(_opening(spans, begin, over, worker, asked[mine], done[mine]), waits["read"][mine])
-    waits["open"][mine] += opening
-    waits["read"][mine] -= opening
+        until = np.append(0, np.cumsum(np.where(did.kind == kind, length, 0)))
+        doing = until[last[mine] + 1] - until[first[last[mine]]] - np.where(did.kind[last[mine]] == kind, late, 0)
+        spent[stage][mine] += doing
+    idle = done[mine] - since[mine] - sum(column[mine] for column in spent.values())
+    bound = np.minimum(_kept_idle(work, window, first, busy_since)[last[mine]], idle)
+    spent["memory_bound"][mine] = bound
+    spent["unleased"][mine] = idle - bound
+    worker = did.group[last[mine]]
+    opening = np.minimum(_opening(spans, begin, over, worker, since[mine], done[mine]), spent["read"][mine])
+    spent["open"][mine] += opening
+    spent["read"][mine] -= opening
 
     # Nothing is known of the work: a killed worker, or a trace without its spans.
     lost = np.flatnonzero(last < 0)
     done[lost] = np.clip(pick(ready_at, ready.find(wanted[lost]), arrived[lost]), asked[lost], arrived[lost])
-    waits["unrecorded"][lost] = done[lost] - asked[lost]
+    spent["unrecorded"][lost] = done[lost] - asked[lost]
+    at_queue = np.clip(pick(ready_at, ready.find(wanted), done), done, arrived)
 
-    # On its way to the queue, and from there to the rank.
-    at_queue = np.clip(at_queue, done, arrived)
+    # On its way to the queue, and from there to the rank. What lay ready while its rank still had the batch before it
+    # was kept by nothing that came earlier: its wait is the delivery alone.
+    before = np.roll(arrived, 1)
+    before[np.flatnonzero(np.diff(steps.life, prepend=-1))] = BEFORE
+    lay_ready = (at_queue < before) & (last >= 0)
+    for column in spent.values():
+        column[lay_ready] = 0
+    at_queue, done = np.where(lay_ready, asked, at_queue), np.where(lay_ready, asked, done)
     move = Lookup(places.of(moves), over[moves]).find(wanted)
     left, landed = pick(begin[moves], move, at_queue), pick(over[moves], move, at_queue)
     moved = np.maximum(np.minimum(landed, at_queue) - np.maximum(left, done), 0)
-    waits["transfer"] += moved
-    waits["put"] += np.where(is_put, 0, at_queue - done - moved)
-    waits["handoff"] += np.where(is_put, at_queue - done - moved, 0)
+    spent["transfer"] += moved
+    spent["put"] += np.where(is_put, 0, at_queue - done - moved)
+    spent["handoff"] += np.where(is_put, at_queue - done - moved, 0)
     earlier = np.roll(pick(ready_at, ready.find(wanted), asked), 1)
     earlier[np.flatnonzero(np.diff(steps.life, prepend=-1))] = BEFORE
     freed = np.clip(earlier, at_queue, arrived)
-    waits["reorder"] += freed - at_queue
+    spent["reorder"] += freed - at_queue
     is_far = (pick(work.node, last, asked) != _nodes(spans, lives)[steps.life]) & (last >= 0) & payload
-    waits["transfer"] += np.where(is_far, arrived - freed, 0)
-    waits["handoff"] += np.where(is_far, 0, arrived - freed)
-    return np.stack([*waits.values()], axis=1)
+    spent["transfer"] += np.where(is_far, arrived - freed, 0)
+    spent["handoff"] += np.where(is_far, 0, arrived - freed)
+    return split_exactly(arrived - asked, np.stack([*spent.values()], axis=1))
 
 
-def _until(
-    did: Occupied, serves: Ints, window: Occupied, worker: Ints, rank: Ints, begin: Ints, end: Ints
-) -> tuple[NDArray[np.int64], Ints]:
-    """What each worker did between two times, by kind, and how long the window of its rank was closed meanwhile.
+def _busy_since(work: WorkDone, granted: Ints, window: Occupied) -> tuple[Ints, Ints]:
+    """Find for each piece of work when its worker last had nothing to do, and the place of the first work since then.
 
-    The bound on bytes counts only where the worker was idle: a busy one is what holds the batch up.
+    A worker has something to do from when it is ``granted`` a batch to when it is done with that. It has nothing to do
+    when the window is closed, but where the bound on bytes (``window``, by rank) keeps that closed it is kept idle, and
+    its time goes on.
     """
-    who, when = np.tile(worker, 2), np.concatenate([begin, end])
-    before = did.before(who, when, len(KINDS))
-    spent = before[len(begin) :] - before[: len(begin)]
-    if not len(window.start) or not len(begin):
-        return spent, np.zeros(len(begin), np.int64)
-    # Closed while idle, summed up to the beginning of each piece of work; then what came after the last of them.
-    number = len(did.start)
-    closed = window.before(np.tile(serves, 2), np.concatenate([did.start, did.end]), 1)[:, 0]
-    gap = closed[:number].copy()
+    did = work.did
     is_first = np.diff(did.group, prepend=-1) != 0
-    gap[1:] -= np.where(is_first[1:], 0, closed[number:-1])
-    gap[is_first] -= window.before(serves[is_first], np.full(int(is_first.sum()), BEFORE), 1)[:, 0]
-    until_work = np.cumsum(gap)
-    at = did.place(who, when)
-    is_after = (at >= 0) & (pick(did.group, at, who) == who)
-    now = window.before(np.tile(rank, 2), when, 1)[:, 0]
-    since = np.where(
-        is_after, closed[number:][at], window.before(np.tile(rank, 2), np.full(len(when), BEFORE), 1)[:, 0]
-    )
-    is_busy = is_after & (pick(did.end, at, when) > when)
-    idle = np.where(at >= 0, until_work[at], 0) + np.where(is_busy, 0, now - since)
-    return spent, idle[len(begin) :] - idle[: len(begin)]
+    free = np.append(BEFORE, did.end[:-1])[: len(did.end)]
+    free[is_first] = BEFORE
+    since = np.minimum(granted, did.start)
+    if len(window.start):
+        at = window.place(work.rank, since - 1)
+        is_kept = (at >= 0) & (pick(window.group, at, since) == work.rank) & (pick(window.end, at, since) >= since)
+        since = np.where(is_kept, np.minimum(pick(window.start, at, since), since), since)
+    first = np.maximum.accumulate(np.where(since > free, np.arange(len(since)), 0))
+    return first, since[first]
+
+
+def _kept_idle(work: WorkDone, window: Occupied, first: Ints, since: Ints) -> Ints:
+    """Measure for each piece of work how long the bound on bytes kept its worker idle in that busy time before it.
+
+    It counts only where the worker was idle: a busy one is what holds the batch up.
+    """
+    did, number = work.did, len(work.did.start)
+    if not len(window.start) or not number:
+        return np.zeros(number, np.int64)
+    idle_since = np.append(BEFORE, did.end[:-1])
+    is_begin = first == np.arange(number)
+    idle_since[is_begin] = since[is_begin]
+    closed = window.before(np.tile(work.rank, 2), np.concatenate([idle_since, did.start]), 1)[:, 0]
+    gaps = np.append(0, np.cumsum(closed[number:] - closed[:number]))
+    kept: Ints = gaps[1:] - gaps[first]
+    return kept
 
 
 def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:

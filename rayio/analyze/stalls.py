@@ -1,10 +1,9 @@
 """Why the accelerators waited: every nanosecond of every step's loss, charged to the stage that caused it.
 
-For each ``data_wait`` its batch is at each instant in exactly one stage (see ``stages.py``); the interval is cut there.
-The time before a worker took the batch is charged to what that worker was doing then, which is the batch before, and so
-on back: the critical path. A rank's ``sync`` is charged to what the slowest rank of that step had more of than it: one
-rank's stall is everybody's. Everything is whole nanoseconds, and for each step the charges and its compute sum to its
-length exactly.
+Each ``data_wait`` is split over the stages of its batch in proportion to the time that they took, from when its worker
+last had nothing to do, through the batches that kept it busy, until the rank had it (see ``stages.py``). A rank's
+``sync`` is charged to what the slowest rank of that step had more of than it: one rank's stall is everybody's.
+Everything is whole nanoseconds, and for each step the charges and its compute sum to its length exactly.
 """
 
 from __future__ import annotations
