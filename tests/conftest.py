@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import sys
 import tempfile
 import tomllib
 import warnings
@@ -49,6 +50,9 @@ GROUPS = Path(tempfile.gettempdir()) / f"rayio-groups-{os.getpid()}.json"
 def pytest_configure(config: pytest.Config) -> None:
     """Have Ctrl-C heard, which what a shell starts in the background ignores, and no width of a terminal told."""
     os.environ.pop("COLUMNS", None)  # pytest-xdist's processes have one
+    # Hundreds of processes load rayio: each would compile it, for a third of a second.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
