@@ -154,7 +154,8 @@ def opened(root: Path, name: str, *, alone: bool = False, **overrides: Any) -> t
     plan = plan_of(on_disk(with_torch(cluster__ranks_per_node=1, **overrides), root), modelled=False)
     kernel, recorder = WallKernel(), Recorder()
     wiring = Wiring(plan, kernel, recorder, root, None, num_ranks=1)  # type: ignore[arg-type]
-    settings = Settings(plan.loader.num_workers, 2, False, False, True, name)
+    stay = plan.loader.options.persistent_workers  # type: ignore[attr-defined]
+    settings = Settings(plan.loader.num_workers, 2, stay, False, True, name)
     reading = Reading(plan, 0, root, kernel.anchor, is_inline=plan.loader.num_workers == 0)
     return DataLoaderQueue(
         reading, plan.steps_of(0), settings, recorder, "0", wiring.queue_env(0, evaluating=False), alone=alone
@@ -249,6 +250,23 @@ def test_a_killed_worker_ends_the_run_in_one_line(home: Path) -> None:
     assert "\n" not in str(caught.value)
     assert Run.open(home / "r").result["exit_code"] == 2
     assert Run.open(home / "r").result["ledger"]["delivered_steps"] > 0
+
+
+def test_a_worker_that_dies_between_two_epochs_is_missed_in_the_next(tmp_path: Path) -> None:
+    stay: dict[str, Any] = {"loader__persistent_workers": True, "dataset__num_files": 6, "loader__num_workers": 1}
+    queue, plan = opened(tmp_path, "fork", **stay)
+
+    async def killed_between() -> None:
+        try:
+            for step in range(plan.steps_of(0)[0]):
+                await queue.get(Where(0, 0, step))
+            os.kill(workers()[0], signal.SIGKILL)
+            with pytest.raises(RunError, match=r"DataLoader worker 0 .* died \(killed by SIGKILL, or out of memory\)"):
+                await queue.get(Where(0, 1, 0))
+        finally:
+            await queue.close()
+
+    asyncio.run(killed_between())
 
 
 def test_workers_go_with_a_rank_that_is_killed(home: Path) -> None:

@@ -223,14 +223,14 @@ class DataLoaderQueue:
 
     def _next(self, at: Where) -> Parcel:
         """Take a batch. As in PyTorch, workers start when an epoch does and end with it, unless they are persistent."""
-        if self._epoch != at.epoch:
-            self._epoch = at.epoch
-            self._addresses.open(at.epoch, at.attempt)
-            self._left = len(self._addresses)
-            with _without_main():
-                self._iterator = iter(self._loader)
-            self._processes = list(getattr(self._iterator, "_workers", ()))
         try:
+            if self._epoch != at.epoch:
+                self._epoch = at.epoch
+                self._addresses.open(at.epoch, at.attempt)
+                self._left = len(self._addresses)
+                with _without_main():
+                    self._iterator = iter(self._loader)  # asks workers that stay, one of which may have died since
+                self._processes = list(getattr(self._iterator, "_workers", ()))
             parcel: Parcel = next(self._iterator)
         except (RuntimeError, OSError, EOFError) as error:
             if (death := self._death()) is None:
