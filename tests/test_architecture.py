@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rayio.kinds import DECODES, FORMATS
+
 ROOT = Path(__file__).parents[1] / "rayio"
 FILES = sorted(ROOT.rglob("*.py"))
 
@@ -122,6 +124,30 @@ def test_roles_and_engines_know_the_plan_and_one_file_makes_it_of_a_scenario() -
     paths = [path for path in FILES if room(path) in ("pipeline", "cluster")]
     found = [named(path) for path in paths if {*modules_in(path.read_text(encoding="utf-8"), OF_A_SCENARIO)}]
     assert found == ["pipeline/planning.py"]
+
+
+def imported_with(source: str, known: frozenset[str]) -> set[str]:
+    """The known modules that are loaded when a module is: not those for types only, not those inside functions."""
+    first = [one for one in ast.parse(source).body if isinstance(one, ast.Import | ast.ImportFrom)]
+    return {*modules_in("\n".join(map(ast.unparse, first)), known)}
+
+
+def test_an_actor_loads_no_schema_of_a_whole_scenario() -> None:
+    """It gets values that were checked. What checks them costs each process a third of a second, and a run has many."""
+    files = {module(path): path for path in FILES}
+    known = frozenset(files)
+    behind = {type(format).__module__ for format in FORMATS.values()} | {
+        decode.__module__ for decode in DECODES.values()
+    }
+    left = {"rayio.cluster.actors", "rayio.cluster.servers", "rayio.loaders.pytorch", "rayio.storage.posix", *behind}
+    loaded: set[str] = set()
+    while left:
+        loaded.add(name := left.pop())
+        found = imported_with(files[name].read_text(encoding="utf-8"), known)
+        folders = {".".join(one.split(".")[:n]) for one in found for n in range(2, one.count(".") + 1)}
+        left |= (found | folders) - loaded
+    assert {"rayio.pipeline.roles", "rayio.data.formats", "rayio.scenario.fields"} <= loaded
+    assert "rayio.scenario.model" not in loaded
 
 
 def test_imports_are_found_wherever_they_stand() -> None:

@@ -9,7 +9,7 @@ and nothing else.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,9 @@ from rayio.scenario import derive
 from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.fields import Section, whole
 from rayio.scenario.kind import Kind
-from rayio.scenario.model import Scenario
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 
 class Sizes(NamedTuple):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rayio.kinds import PARTITIONS
 from rayio.scenario.every import Every
-from rayio.scenario.model import Scenario
 from rayio.scenario.sync import Sync
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 #: A sample begins with its id and a digest of 8 bytes each (see ``rayio.data.formats.sample``).
 MIN_SAMPLE_BYTES = 16

@@ -24,7 +24,8 @@ MAX_WHOLE = (1 << 63) - 1
 class Section(BaseModel):
     """One mapping of a scenario: immutable, hashable, and closed to unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    #: What checks values is built when the first are checked: actors, which get values, never do.
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     #: Keys that are documented and whose part is not built: refused as such, not as unknown.
     keys_not_yet: ClassVar[frozenset[str]] = frozenset()

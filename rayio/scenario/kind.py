@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rayio.scenario.choice import NoOptions
 from rayio.scenario.fields import Section
-from rayio.scenario.model import Scenario
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 
 class Kind:

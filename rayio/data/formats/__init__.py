@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +11,10 @@ from rayio import kinds
 from rayio.data.layout import Batch, Layout
 from rayio.registry import Registry
 from rayio.scenario import derive
-from rayio.scenario.model import Scenario
 from rayio.storage.base import Opener, Requests, RequestTable
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 
 class Format(Protocol):

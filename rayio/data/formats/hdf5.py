@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache, partial
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,10 +28,12 @@ from rayio.data.formats.sample import Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
 from rayio.scenario.kind import Kind
-from rayio.scenario.model import Scenario
 from rayio.storage.base import Opener, Requests
 from rayio.storage.counted import WINDOW_BYTES
 from rayio.units import BYTES
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 #: Bytes of a file that are no data: superblock, groups, descriptions of both datasets. All that is needed to read ``x``
 #: is at the start.

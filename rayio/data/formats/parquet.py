@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from itertools import pairwise
-from typing import Any, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +39,11 @@ from rayio.data.formats.sample import HEADER, Place
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
 from rayio.scenario.kind import Kind
-from rayio.scenario.model import Scenario
 from rayio.storage.base import Opener, Requests
 from rayio.units import format_bytes
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
 #: pyarrow refuses descriptions with longer lists and longer texts.
 MAX_CHUNKS = 1_000_000
