@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 
-#: Seconds that what is ending has to end.
-GRACE = 5.0
+#: Seconds that what is ending has to end, on a machine that is busy with other work.
+GRACE = 60.0
 #: Helpers that Python's multiprocessing keeps until the process ends.
 KEPT = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
 

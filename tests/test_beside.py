@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import beside
+import left
 import pytest
 from left import Before
 
@@ -18,29 +19,30 @@ from left import Before
 class Marked:
     """As much of a test as the rules look at."""
 
-    def __init__(self, *marks: str, fixture: str = "home") -> None:
+    def __init__(self, *marks: str, fixture: str = "home", file: str = "test_marked") -> None:
         self.nodeid = "-".join((*marks, fixture))
         self.marks = marks
-        self.path = Path("test_marked.py")
+        self.path = Path(f"{file}.py")
         self.fixturenames = [fixture]
 
     def get_closest_marker(self, name: str) -> str | None:
         return name if name in self.marks else None
 
 
-def marked(*marks: str, fixture: str = "home") -> pytest.Item:
-    return cast(pytest.Item, Marked(*marks, fixture=fixture))
+def marked(*marks: str, fixture: str = "home", file: str = "test_marked") -> pytest.Item:
+    return cast(pytest.Item, Marked(*marks, fixture=fixture, file=file))
 
 
 def test_tests_on_ray_come_first_in_two_groups_and_those_with_a_costly_fixture_in_one() -> None:
-    plain, other, clock, alone = marked("slow"), marked("ray"), marked("ray", "clock"), marked("ray", "alone")
+    plain, other, clock = marked("slow"), marked("ray"), marked("ray", "clock", file="test_ray")
+    there = marked("ray", fixture="tmp_path", file="test_ray")
     s3, s3_on_ray = marked(fixture="s3_server"), marked("ray", fixture="s3_server")
-    items = [plain, s3, other, clock, s3_on_ray, alone]
+    items = [plain, s3, other, clock, s3_on_ray, there]
     assert beside.arrange(items) == {
-        "ray-clock-home": "clock", "ray-alone-home": "clock", "ray-home": "ray", "ray-s3_server": "ray",
+        "ray-tmp_path": "test_ray", "ray-clock-home": "ray", "ray-home": "ray", "ray-s3_server": "ray",
         "s3_server": "s3_server",
     }  # fmt: skip
-    assert items == [clock, alone, other, s3_on_ray, s3, plain]
+    assert items == [there, other, clock, s3_on_ray, s3, plain]
 
 
 def test_who_must_be_alone_waits_for_those_inside_and_holds_back_those_that_come_later(
@@ -126,7 +128,8 @@ def leave_a_variable(home: Path) -> Callable[[], object]:
         (leave_a_variable, "the variable FORGOTTEN"),
     ],
 )
-def test_what_is_left_behind_is_found(leave: Any, said: str, tmp_path: Path) -> None:
+def test_what_is_left_behind_is_found(leave: Any, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(left, "GRACE", 0.1)
     home = tmp_path / "home"
     home.mkdir()
     before = Before.look()

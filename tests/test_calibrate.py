@@ -391,6 +391,30 @@ def test_a_write_that_fails_leaves_the_old_file(a_run: Path, tmp_path: Path, mon
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_a_run_on_ray_teaches_what_its_messages_cost(home: Path) -> None:
+    wanted = scenario(
+        dataset__path="data", dataset__num_files=40, dataset__sample_bytes="200 kB", cluster__ranks_per_node=1,
+        loader__batch_size=4, loader__num_workers=1, loader__decode="15 ms", train__compute="50 ms", train__sync="none",
+    )  # fmt: skip
+    real = session.run(wanted, out="real").result
+    again = calibrated("real")
+    assert again.loader.payload == "real"
+    assert again.charges.lease > 0
+    assert again.charges.take > 0
+    predicted = session.simulate(again).result
+    assert predicted["ledger"]["delivered_samples"] == real["ledger"]["delivered_samples"] == 2 * 40
+
+
+def calibrated(out: str) -> Scenario:
+    """Learn from a run."""
+    assert main_exits(["calibrate", out, "--out", "calibrated.yaml"]) == 0
+    return load("calibrated.yaml")
+
+
+@pytest.mark.slow
+@pytest.mark.ray
 @pytest.mark.alone
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
@@ -402,13 +426,8 @@ def test_a_run_on_ray_is_predicted_by_what_it_taught(home: Path) -> None:
     )  # fmt: skip
     for attempt in range(3):  # a machine that stalls in the middle of a run is no engine's cost
         real = session.run(wanted, out=f"real-{attempt}").result
-        assert main_exits(["calibrate", f"real-{attempt}", "--out", "calibrated.yaml"]) == 0
-        predicted = session.simulate("calibrated.yaml").result
+        predicted = session.simulate(calibrated(f"real-{attempt}")).result
         if predicted["samples_per_second"] == pytest.approx(real["samples_per_second"], rel=0.1):
             break
-    again = load("calibrated.yaml")
-    assert again.loader.payload == "real"
-    assert again.charges.lease > 0
-    assert again.charges.take > 0
     for name in ("au", "samples_per_second"):
         assert predicted[name] == pytest.approx(real[name], rel=0.1)

@@ -554,6 +554,31 @@ def test_a_run_without_a_scenario_or_with_a_strange_one_is_refused_by_name(tmp_p
 
 
 @pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.filterwarnings("default")
+def test_a_decode_bound_run_on_ray_is_explained(tmp_path: Path) -> None:
+    from rayio.session import run
+
+    # One worker decodes for a second what its rank has done in 50 ms: far more than what a busy machine adds.
+    wanted = build(
+        {
+            "name": "decode-bound",
+            "dataset": {"path": "data", "num_files": 12, "sample_bytes": "20 kB"},
+            "loader": {"batch_size": 2, "num_workers": 1, "decode": "500 ms"},
+            "train": {"epochs": 1, "compute": "50 ms", "sync": "none"},
+        }
+    )
+    done = run(wanted, root=tmp_path)
+    found = explain(done.path)
+    sums_to_the_whole(found, done.au)
+    sums_are_exact(attribute(done.directory.spans()))
+    assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("input", "decode")
+    assert found["prediction"]["workers"] > 1
+    assert not share(found, "unrecorded")
+
+
+@pytest.mark.slow
+@pytest.mark.ray
 @pytest.mark.clock
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")

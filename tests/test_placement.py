@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayio.cluster.placement import ActorSpec, actors, bundles, num_processes
+from rayio.cluster.placement import ActorSpec, actors, bundles, num_processes, strategy
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of
 from scenarios import scenario
@@ -217,3 +217,7 @@ def test_the_barrier_and_the_collector_are_processes_too(sync: str, more: int) -
 
 def test_every_emulated_node_has_a_bundle() -> None:
     assert len(bundles(plan_of(scenario(cluster__nodes=5), modelled=True))) == 5
+
+
+def test_bundles_lie_on_ray_nodes_of_their_own_where_there_are_enough() -> None:
+    assert [strategy(2, ray_nodes) for ray_nodes in (1, 2, 3)] == ["PACK", "STRICT_SPREAD", "STRICT_SPREAD"]

@@ -431,6 +431,7 @@ def on_two_nodes(root: Path, *more: str) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.slow  # by default tests/test_placement.py, test_trace_clocks.py and test_ray_tasks.py tell it in parts
 def test_emulated_nodes_are_spread_over_the_nodes_of_the_cluster_and_tasks_of_all_are_recorded(tmp_path: Path) -> None:
     told = on_two_nodes(tmp_path)
     where = told["where"]

@@ -15,7 +15,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, Place
 from rayio.cluster import actors as shells
 from rayio.cluster.collector import Collector
 from rayio.cluster.connect import Connection
-from rayio.cluster.placement import ActorSpec, actors, bundles
+from rayio.cluster.placement import ActorSpec, actors, bundles, strategy
 from rayio.cluster.remote import plain
 from rayio.cluster.rounds import Rounds
 from rayio.cluster.servers import BarrierActor, StorageServer
@@ -121,17 +121,17 @@ class ActorGroup:
             ) from None
 
     def _place(self, deadline: float) -> None:
-        nodes = self.plan.cluster.nodes
-        strategy = "STRICT_SPREAD" if nodes <= len(self.connection.nodes) else "PACK"
+        nodes, ray_nodes = self.plan.cluster.nodes, len(self.connection.nodes)
+        how = strategy(nodes, ray_nodes)
         seconds = max(1.0, deadline - time.monotonic())
 
         def place() -> bool:
-            self.group = placement_group(bundles(self.plan), strategy=strategy, name=self.run_id)
+            self.group = placement_group(bundles(self.plan), strategy=how, name=self.run_id)
             return bool(self.group.wait(seconds))
 
         if not self._from_ray(place, deadline):
             raise ClusterError(
-                f"no room for {nodes} bundles ({strategy}) on {len(self.connection.nodes)} Ray nodes within "
+                f"no room for {nodes} bundles ({how}) on {ray_nodes} Ray nodes within "
                 f"{self.plan.cluster.start_deadline:g} s; free some CPU or lower cluster.nodes"
             )
 

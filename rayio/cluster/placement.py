@@ -115,3 +115,8 @@ def num_processes(plan: Plan) -> int:
 def bundles(plan: Plan) -> list[dict[str, float]]:
     """Make one bundle per emulated node. Roles mostly wait, so a bundle claims a place and next to no CPU."""
     return [{"CPU": 0.001}] * plan.cluster.nodes
+
+
+def strategy(nodes: int, ray_nodes: int) -> Literal["STRICT_SPREAD", "PACK"]:
+    """Whether each bundle has a Ray node to itself: where there are enough of them."""
+    return "STRICT_SPREAD" if nodes <= ray_nodes else "PACK"
