@@ -73,9 +73,7 @@ def contents(place: str) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("format", [*FORMATS])
 def test_a_dataset_of_objects_has_the_bytes_of_one_of_files(format: str, home: Path, place: str) -> None:
-    wanted = scenario(
-        dataset__path="data", dataset__format=format, dataset__num_files=12, dataset__sample_bytes="9 kB"
-    )
+    wanted = scenario(dataset__path="data", dataset__format=format, dataset__num_files=12, dataset__sample_bytes="9 kB")
     assert rayio.generate(wanted, root=place) == f"{place}/data"
     rayio.generate(wanted, root=home)
     files = {str(path.relative_to(home / "data")): path.read_bytes() for path in (home / "data").rglob("*.*")}
