@@ -28,7 +28,8 @@ LEVEL = {
     "report": 7,
     "session": 8,
     "sweeps": 9,
-    "cli": 10,
+    "sizing": 10,
+    "cli": 11,
 }  # fmt: skip
 
 #: The package's own front doors, which stand above all.

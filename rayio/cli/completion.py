@@ -175,6 +175,19 @@ def overrides(incomplete: str) -> list[tuple[str, str]]:
     return [*found.items()]
 
 
+def keys_of_numbers(incomplete: str) -> list[tuple[str, str]]:
+    """Keys that hold a whole number, those that count accelerators first."""
+    from rayio.scenario.write import json_schema
+
+    found = {
+        name: str(inner.get("description", ""))
+        for name, inner in keys(json_schema())
+        if "integer" in (inner.get("type"), *(part.get("type") for part in inner.get("anyOf", ())))
+    }
+    first = ("cluster.ranks_per_node", "cluster.nodes")
+    return [(name, found[name]) for name in dict.fromkeys((*first, *found)) if name.startswith(incomplete)]
+
+
 def keys(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Every key of scenarios with dots, and its schema; sections themselves are not among them."""
     definitions = schema.get("$defs", {})

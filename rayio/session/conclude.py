@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -38,18 +39,32 @@ def in_memory(scenario: Scenario) -> RunResult:
     Raises:
         RayioError: the scenario cannot run, or a role failed.
     """
+    return with_spans(scenario)[0]
+
+
+def with_spans(
+    scenario: Scenario, watch: Callable[[Sequence[Tally]], None] | None = None
+) -> tuple[RunResult, pa.Table]:
+    """Run a scenario as :func:`in_memory` does, and return its spans too.
+
+    ``watch`` is called about once a second of wall time, with what the ranks have booked so far.
+
+    Raises:
+        RayioError: the scenario cannot run, or a role failed.
+    """
     checks.check_simulated(scenario)
     plan = bounded(plan_of(scenario, modelled=True))
     recorder = Recorder(resolution_ns=scenario.trace.resolution_ns)
     tallies = [Tally(rank) for rank in range(plan.world_size)]
-    simulate(plan, recorder, tallies)
+    simulate(plan, recorder, tallies, None if watch is None else lambda: watch(tallies))
     table = recorder.drain()
     spans = schema().empty_table() if table is None else table
     result = numbers_of(spans, scenario, RunShape.of(scenario), tallies, is_virtual=True)
     trace, recorded = scenario.trace, recorder.recorded
     counts = TraceCounts(level=trace.level, resolution=trace.resolution, recorded=recorded, stored=recorded)
     notes = (*checks.idle(scenario), *([OF_STEPS] if trace.level == "step" else ()), *threads_note(plan, "virtual"))
-    return conclude(replace(result, trace=counts, notes=(*notes, *result.notes)), scenario, plan, "virtual", tallies)
+    result = replace(result, trace=counts, notes=(*notes, *result.notes))
+    return conclude(result, scenario, plan, "virtual", tallies), spans
 
 
 def numbers_of(

@@ -30,6 +30,10 @@ class Row:
     readers: int | None = None
     window_bytes: float | None = None
     result: RunResult | None = None
+    #: AU of consecutive stretches of the window, of runs whose AU must be sure (``rayio.sizing.interval``).
+    stretches: tuple[float, ...] = ()
+    #: Share of this machine's processors that were busy meanwhile, of runs on a wall clock that were watched.
+    busy_share: float | None = None
 
     @property
     def identity(self) -> tuple[str, int]:
@@ -46,6 +50,8 @@ class Row:
             "readers": self.readers,
             "window_bytes": self.window_bytes,
             "result": None if self.result is None else self.result.as_json(),
+            **({"stretches": list(self.stretches)} if self.stretches else {}),
+            **({"busy_share": self.busy_share} if self.busy_share is not None else {}),
         }
 
     @classmethod
@@ -65,6 +71,8 @@ class Row:
             content["readers"],
             content["window_bytes"],
             None if result is None else read_result(result, where),
+            tuple(content.get("stretches", ())),
+            content.get("busy_share"),
         )
 
 

@@ -1,0 +1,66 @@
+"""What ``rayio capacity --json`` and ``rayio advise --json`` print, field by field."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayio.results.record import Record, value
+from rayio.results.run_result import Number
+
+#: What became of a point: sure to keep the target, sure not to, not sure after all repeats, not run to its end.
+HOLDS, FAILS, UNDECIDED, BROKEN = "holds", "fails", "undecided", "broken"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityPoint(Record):
+    """One number of accelerators that was tried."""
+
+    setting: int = value("what the searched key was")
+    accelerators: int = value("trainer ranks of the whole cluster", "ranks")
+    status: str = value("holds, fails, undecided (its interval has the target in it) or broken (it could not be run)")
+    au: Number = value("mean AU of its runs", "fraction")
+    au_low: Number = value("lower end of the 95 % interval of AU; null of too few steps", "fraction")
+    au_high: Number = value("upper end of it", "fraction")
+    runs: int = value("runs that this rests on", "runs")
+    steps: int | None = value("steps per rank that count, of all runs together", "steps")
+    samples_per_second: Number = value("what all ranks got", "samples/s")
+    bytes_per_second: Number = value("the bytes of these samples", "bytes/s")
+    needed_bytes_per_second: Number = value("what all ranks ask for when they never wait", "bytes/s")
+    page_cache_share: Number = value("bytes that the page cache gave, of those read", "fraction", can_be_absent=True)
+    busy_share: Number = value("processors of this machine that were busy meanwhile", "fraction", can_be_absent=True)
+    error: str | None = value("why it could not be run", default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityChange(Record):
+    """One thing changed at the first number that does not hold."""
+
+    change: str = value("what was changed")
+    au: Number = value("AU with it, at that number", "fraction")
+    holds: bool = value("whether that keeps the target")
+    accelerators: int | None = value(
+        "accelerators that hold with it; of the best change alone", "ranks", can_be_absent=True
+    )
+    is_at_least: bool | None = value("whether these are as many as were tried", can_be_absent=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityFound(Record):
+    """What ``capacity`` prints."""
+
+    directory: str = value("folder with every run that was made, its page and its tables")
+    scenario: str = value("name of the scenario")
+    engine: str = value("ray, local or virtual")
+    storage: str = value("the storage: the name of its model, or the dataset's path")
+    over: str = value("the searched key")
+    target_au: float = value("AU that is to be kept", "fraction")
+    formula: str = value("au, or au_dlio by the rules of MLPerf Storage: whose AU is meant")
+    rules: str | None = value("mlperf where its rules were kept", default=None)
+    setting: int | None = value("largest value of the key that is sure to keep the target; null where 1 does not")
+    accelerators: int | None = value("accelerators that it is")
+    is_at_least: bool = value("whether nothing that could be tried fails, so that it may be more")
+    is_finished: bool = value("whether the search came to its end")
+    points: tuple[CapacityPoint, ...] = value("what was tried, by ascending value")
+    binds: str | None = value("what binds at the first value that does not hold")
+    changes: tuple[CapacityChange, ...] = value("one thing changed there, the best first; of simulations alone")
+    notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")

@@ -1,0 +1,147 @@
+"""What binds where a search ends, and what one change of the scenario would move it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rayio.errors import RayioError
+from rayio.pipeline.planning import storage_of
+from rayio.predict.explain import explain
+from rayio.reporter import Reporter
+from rayio.results.sizing import CapacityChange
+from rayio.scenario import checks, derive
+from rayio.scenario.distribution import Distribution
+from rayio.scenario.model import Scenario
+from rayio.session.conclude import in_memory
+from rayio.session.execute import simulate
+from rayio.sizing.questions import Question
+from rayio.sizing.search import largest
+from rayio.sizing.trials import ROUNDING, au_of
+
+#: A scenario with one thing changed.
+Change = Callable[[Scenario], Scenario]
+
+#: Rank-steps that are enough to say what binds.
+ENOUGH_STEPS = 20_000
+#: Windows of prefetching that it keeps at least.
+WINDOWS = 12
+#: AU that a change must add to be worth a line.
+WORTH = 0.005
+
+
+def binding(scenario: Scenario, run: Path | None, reporter: Reporter) -> str | None:
+    """Say what binds a point: of its run directory, else of one that is simulated for it; None where nobody can."""
+    try:
+        if run is not None:
+            return explain(run, reporter=reporter).sentence
+        with TemporaryDirectory(prefix="rayio-") as folder:
+            simulate(shortened(scenario), out=Path(folder) / "run", root=folder)
+            return explain(Path(folder) / "run", simulate=False, reporter=reporter).sentence  # changes come after
+    except RayioError:
+        return None
+
+
+def shortened(scenario: Scenario) -> Scenario:
+    """The same with fewer epochs, then steps, where it is long: enough to see what it waits for."""
+    train, one_epoch = scenario.train, derive.total_rank_steps(scenario) // scenario.train.epochs
+    epochs = max(1, min(train.epochs, ENOUGH_STEPS // max(one_epoch, 1)))
+    fewest = WINDOWS * derive.window_steps(scenario)
+    steps = max(fewest, ENOUGH_STEPS // derive.world_size(scenario)) if one_epoch > ENOUGH_STEPS else train.steps
+    return scenario.model_copy(update={"train": train.model_copy(update={"epochs": epochs, "steps": steps})})
+
+
+def variants(scenario: Scenario) -> Iterator[tuple[str, Change]]:
+    """The changes that are tried, in words and as functions: what the loader can first, then what other storage can."""
+    loader, model = scenario.loader, storage_of(scenario)
+    if loader.num_workers:
+        yield (
+            f"loader.prefetch_factor={2 * loader.prefetch_factor}",
+            _loader(prefetch_factor=2 * loader.prefetch_factor),
+        )
+    workers = max(1, 2 * loader.num_workers)
+    yield f"loader.num_workers={workers}", _loader(num_workers=workers)
+    yield "twice the bandwidth of the storage", _storage(bandwidth=2 * model.bandwidth)
+    yield "twice the bandwidth of a connection", _storage(connection_bandwidth=2 * model.connection_bandwidth)
+    if model.requests_per_second is not None:
+        yield "twice the requests per second", _storage(requests_per_second=2 * model.requests_per_second)
+    if model.opens_per_second is not None:
+        yield "twice the opens per second", _storage(opens_per_second=2 * model.opens_per_second)
+    yield "half the latency of requests and opens", _storage(first_byte=_half(model.first_byte), open=_half(model.open))
+
+
+def _loader(**keys: Any) -> Change:
+    """Change the loader. Its window is twice as long, and so is the epoch: filling it must not pass for a gain."""
+
+    def change(one: Scenario) -> Scenario:
+        loader = one.loader.model_copy(update=keys)
+        steps = None if one.train.steps is None else 2 * one.train.steps
+        dataset = one.dataset.model_copy(update={"num_files": 2 * one.dataset.num_files})
+        train = one.train.model_copy(update={"steps": steps})
+        return one.model_copy(update={"loader": loader, "dataset": dataset, "train": train})
+
+    return change
+
+
+def _storage(**keys: Any) -> Change:
+    def change(one: Scenario) -> Scenario:
+        model = storage_of(one).model_copy(update=keys)
+        return one.model_copy(update={"storage": one.storage.model_copy(update={"model": model})})
+
+    return change
+
+
+def _half(times: Distribution) -> Distribution:
+    """A distribution of half the times."""
+    held = {name: getattr(times, name) for name in times.quantities}
+    return times.model_copy(update={name: value / 2 for name, value in held.items() if value is not None})
+
+
+def changes_at(scenario: Scenario, formula: str, reporter: Reporter) -> list[tuple[str, Change, float]]:
+    """Simulate each variant of a point; give those that help with their AU, the most helpful first."""
+    found = []
+    as_it_is = _au(scenario, formula)
+    wanted = [*variants(scenario)]
+    for number, (name, change) in enumerate(wanted):
+        reporter.live(f"what would move it: {number} of {len(wanted)} changes simulated", number / len(wanted))
+        changed = change(scenario)
+        try:
+            checks.check_simulated(changed)
+            au = _au(changed, formula)
+        except RayioError:
+            continue
+        if au is not None and as_it_is is not None and au - as_it_is >= WORTH:
+            found.append((name, change, au))
+    return sorted(found, key=lambda one: -round(one[2], 3))
+
+
+def _au(scenario: Scenario, formula: str) -> float | None:
+    return au_of(in_memory(shortened(scenario)), formula)
+
+
+def best_change(
+    question: Question,
+    found: Sequence[tuple[str, Change, float]],
+    fails: int,
+    target: float,
+    formula: str,
+    most: int,
+) -> tuple[CapacityChange, ...]:
+    """Write the changes down; of the first that keeps the target, how many accelerators hold with it."""
+    rows = [CapacityChange(change=name, au=au, holds=au >= target - ROUNDING) for name, _, au in found]
+    place = next((number for number, row in enumerate(rows) if row.holds), None)
+    if place is None:
+        return tuple(rows)
+    change = found[place][1]
+
+    def holds(value: int) -> bool:
+        au = _au(change(question.scenario(value)), formula)
+        return au is not None and au >= target - ROUNDING
+
+    bracket = largest(holds, most, start=fails)
+    accelerators = question.accelerators(max(bracket.holds, fails))
+    rows[place] = replace(rows[place], accelerators=accelerators, is_at_least=bracket.fails is None)
+    return tuple(rows)

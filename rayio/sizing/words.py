@@ -1,0 +1,120 @@
+"""What capacity and advise found, as text for a terminal."""
+
+from __future__ import annotations
+
+from textwrap import wrap
+
+from rayio.results.sizing import HOLDS, UNDECIDED, CapacityFound, CapacityPoint
+from rayio.units import format_rate
+
+#: The key whose values are accelerators of one node.
+RANKS = "cluster.ranks_per_node"
+#: Characters of a whole bar of the curve.
+BAR = 20
+
+
+def headline(found: CapacityFound) -> str:
+    """Say what was found in one sentence."""
+    target = f"{100 * found.target_au:g} %"
+    au = "AU" if found.formula == "au" else "AU as DLIO counts it"
+    modelled = " (a model, simulated)" if found.engine == "virtual" else f" (engine {found.engine})"
+    what = f"{found.storage}{modelled}"
+    if found.accelerators is None:
+        first = next(iter(found.points), None)
+        reached = "" if first is None or first.au is None else f": {au} is {100 * first.au:.1f} % with it"
+        so_far = "" if found.is_finished else " as far as it was tried"
+        one = "one accelerator" if found.over == RANKS else f"{found.over}=1"
+        return f"{what} does not feed {one} at {target}{so_far}{reached}"
+    many = _many(found.accelerators)
+    least = "at least " * (found.is_at_least or not found.is_finished)
+    searched = "" if found.over == RANKS else f" ({found.over}={found.setting})"
+    unsure = [str(p.accelerators) for p in found.points if p.status == UNDECIDED and p.setting > (found.setting or 0)]
+    also = f"; {' and '.join(unsure)}: undecided" if unsure else ""
+    return f"{what} feeds {least}{many} at {target}{searched}{also}"
+
+
+def text(found: CapacityFound, width: int) -> str:
+    """Write what was found: the answer, the curve as a table, what binds there and what would move it."""
+    lines = [*wrap(headline(found), width, break_long_words=False), ""]
+    key = found.over.rpartition(".")[2]
+    head = [key, "accelerators", "AU", "", "", "needed", "reached", "runs"]
+    rows = [_row(point, found.target_au) for point in found.points]
+    if key == "ranks_per_node" and all(point.setting == point.accelerators for point in found.points):
+        head, rows = head[1:], [row[1:] for row in rows]
+    if sum(max(len(row[place]) for row in (head, *rows)) + 2 for place in range(len(head))) > width:
+        head, rows = _without_bar(head), [_without_bar(row) for row in rows]
+    wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    bar = len(head) - 5  # the curve, or what stands in its place
+    lines += [_line(row, wide, bar) for row in (head, *rows)]
+    lines += ["", *_conclusions(found, width)]
+    return "\n".join(lines)
+
+
+def _many(accelerators: int) -> str:
+    return f"{accelerators} accelerator{'s' * (accelerators != 1)}"
+
+
+def _without_bar(row: list[str]) -> list[str]:
+    """Leave out the curve where there is no room for it."""
+    return [cell for place, cell in enumerate(row) if place != len(row) - 5]
+
+
+def _line(row: list[str], wide: list[int], bar: int) -> str:
+    cells = [
+        f"{cell:<{n}}" if place in (bar, bar + 1) else f"{cell:>{n}}"
+        for place, (cell, n) in enumerate(zip(row, wide, strict=True))
+    ]
+    return "  " + "  ".join(cells).rstrip()
+
+
+def _row(point: CapacityPoint, target: float) -> list[str]:
+    au = "unknown" if point.au is None else f"{100 * point.au:.1f}"
+    if point.au is not None:
+        half = None if point.au_high is None else 100 * (point.au_high - point.au)
+        au += " %" if half is None else f" ± {half:.1f} %"
+    bar = "" if point.au is None else "█" * round(BAR * min(point.au, 1.0))
+    needed, reached = point.needed_bytes_per_second, point.bytes_per_second
+    return [
+        str(point.setting),
+        str(point.accelerators),
+        au,
+        bar,
+        "keeps it" if point.status == HOLDS else "misses it" if point.status == "fails" else point.status,
+        "" if needed is None else format_rate(needed),
+        "" if reached is None else format_rate(reached),
+        str(point.runs),
+    ]
+
+
+def _conclusions(found: CapacityFound, width: int) -> list[str]:
+    said = []
+    above = next((p for p in found.points if p.status != HOLDS and p.setting > (found.setting or 0)), None)
+    at = next((point for point in found.points if point.setting == found.setting), None)
+    for point in (at, above):
+        if point is None or point.needed_bytes_per_second is None or point.bytes_per_second is None:
+            continue
+        many = _many(point.accelerators)
+        need, get = format_rate(point.needed_bytes_per_second), format_rate(point.bytes_per_second)
+        unsure = ", and it is not sure whether that is enough" if point.status == UNDECIDED else ""
+        verb = "needs" if point.accelerators == 1 else "need"
+        said.append(f"{many} {verb} {need} to be always busy, and got {get}{unsure}.")
+    if cached := [point.page_cache_share for point in found.points if point.page_cache_share is not None]:
+        said.append(f"From the page cache came at most {100 * max(cached):.1f} % of the bytes of a run.")
+    if found.binds:
+        said.append(f"What binds with {above.accelerators if above else 'more'}: {found.binds}")
+    best = next((change for change in found.changes if change.accelerators is not None), None)
+    if best is not None:
+        least = "at least " if best.is_at_least else ""
+        said.append(f"What would move it: with {best.change} it feeds {least}{_many(best.accelerators or 0)}.")
+    elif found.changes:
+        most = found.changes[0]
+        said.append(
+            f"No single change that was tried is enough for {above.accelerators if above else 'more'}; "
+            f"{most.change} comes nearest, AU {100 * (most.au or 0):.1f} %."
+        )
+    lines = [line for one in said for line in [*wrap(one, width, break_long_words=False)]]
+    return [*lines, *(line for note in found.notes for line in _note(note, width))]
+
+
+def _note(note: str, width: int) -> list[str]:
+    return wrap(f"note: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)

@@ -1,0 +1,288 @@
+"""How many accelerators a storage feeds: by arithmetic, by trying every number, and on files that are there."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rayio.cli import main
+from rayio.errors import ScenarioError, StorageError
+from rayio.reporter import Reporter
+from rayio.results.answers import answer_schema
+from rayio.results.sizing import HOLDS, UNDECIDED, CapacityFound
+from rayio.session.conclude import in_memory
+from rayio.sizing.capacity import capacity
+from rayio.sizing.interval import interval, stretches
+from rayio.sizing.questions import Question
+from rayio.sizing.search import Bracket, falls, largest, smallest
+from rayio.sizing.trials import processor_times
+from rayio.sizing.words import text
+
+BATCH, SIZE, COMPUTE = 4, 1 << 20, 0.05
+#: Bytes per second that one accelerator asks for.
+DEMAND = BATCH * SIZE / COMPUTE
+
+
+def planted(bandwidth: float, **more: Any) -> dict[str, Any]:
+    """A storage without latency that gives so many bytes per second to the whole cluster."""
+    model = {"first_byte": 0, "connection_bandwidth": "1 TB/s", "bandwidth": bandwidth, "scope": "cluster"}
+    return {
+        "dataset.path": "model://planted", "dataset.sample_bytes": SIZE, "dataset.num_files": 2 * BATCH * 100,
+        "storage.model": model, "loader.batch_size": BATCH, "loader.num_workers": 1, "train.compute": COMPUTE,
+        "train.epochs": 1, "train.steps": 60, "checkpoint": None,
+    } | more  # fmt: skip
+
+
+def found_in(folder: Path, overrides: dict[str, Any], **how: Any) -> CapacityFound:
+    return capacity("unet3d-small", overrides, out=folder / "capacity", **how)
+
+
+@pytest.mark.parametrize(
+    ("accelerators", "target", "expected"),
+    [(3.2, 0.9, 3), (2.3, 0.5, 4), (1.0, 0.9, 1), (5.2, 0.95, 5)],
+)
+def test_a_planted_bandwidth_feeds_what_arithmetic_says(
+    tmp_path: Path, accelerators: float, target: float, expected: int
+) -> None:
+    """N ranks that need b each get min(1, B / (N b)) of it: the largest N is floor(B / (b target))."""
+    assert int(accelerators / target) == expected
+    found = found_in(tmp_path, planted(accelerators * DEMAND), target_au=target)
+    assert found.accelerators == expected
+    assert not found.is_at_least
+    above = next(point for point in found.points if point.setting == expected + 1)
+    assert above.au == pytest.approx(accelerators / (expected + 1), abs=0.02)
+    assert above.bytes_per_second == pytest.approx(accelerators * DEMAND, rel=0.02)
+    assert above.needed_bytes_per_second == pytest.approx((expected + 1) * DEMAND)
+    best = found.changes[0]
+    assert best.change == "twice the bandwidth of the storage"
+    assert best.accelerators == int(2 * accelerators / target)
+
+
+@pytest.mark.parametrize("target", [0.9, 0.55])
+def test_trying_every_number_finds_the_same(tmp_path: Path, target: float) -> None:
+    overrides = planted(2.7 * DEMAND, **{"train.compute": {"kind": "normal", "mean": 0.05, "stdev": 0.01}})
+    question = Question.of("unet3d-small", overrides, "cluster.ranks_per_node", "virtual")
+    each = [in_memory(question.scenario(number)).au or 0.0 for number in range(1, 7)]
+    found = found_in(tmp_path, overrides, target_au=target, most=6)
+    assert found.accelerators == sum(au >= target for au in each)
+    assert all(point.au == pytest.approx(each[point.setting - 1]) for point in found.points if point.runs == 1)
+
+
+def test_every_point_gives_an_accelerator_the_same_work(tmp_path: Path) -> None:
+    whole = {"train.steps": None}
+    question = Question.of("unet3d-small", planted(DEMAND, **whole), "cluster.ranks_per_node", "virtual")
+    assert question.steps == 100
+    for number in (1, 3, 8):
+        assert question.scenario(number).dataset.num_files == number * BATCH * 100
+    deep = planted(DEMAND, **whole, **{"loader.num_workers": 8})
+    assert Question.of("unet3d-small", deep, "cluster.nodes", "virtual").steps == 400
+    nodes = Question.of("unet3d-small", planted(DEMAND), "cluster.nodes", "virtual")
+    assert nodes.accelerators(3) == 6
+    capped = Question.of("unet3d-small", planted(DEMAND, **{"train.steps": 7}), "cluster.nodes", "virtual")
+    assert capped.steps == 7
+
+
+def test_what_cannot_be_searched_is_one_line(tmp_path: Path) -> None:
+    def refused(match: str, overrides: dict[str, Any] | None = None, **how: Any) -> None:
+        with pytest.raises(ScenarioError, match=match) as error:
+            found_in(tmp_path, planted(DEMAND) | (overrides or {}), **how)
+        assert "\n" not in str(error.value)
+
+    refused("--over loader.shuffle: is global; capacity searches along whole numbers", over="loader.shuffle")
+    refused("--over loader.many: no such key", over="loader.many")
+    refused("cluster.ranks_per_node is searched, and given as 3", {"cluster.ranks_per_node": 3})
+    refused("loader.num_workers has several values", {"loader.num_workers": [1, 2]})
+    refused("--target-au 90: must be above 0 and at most 1", target_au=90)
+    refused("--rules spec: there are only those of mlperf", rules="spec")
+    refused("--max 0: must be at least 1", most=0)
+    refused("train.epochs=1: --rules mlperf asks for 5", rules="mlperf")
+    assert not (tmp_path / "capacity").exists()
+
+
+def test_the_ends_of_the_search_are_said(tmp_path: Path) -> None:
+    none = found_in(tmp_path / "none", planted(0.5 * DEMAND))
+    assert (none.setting, none.accelerators, none.is_at_least) == (None, None, False)
+    assert "does not feed one accelerator at 90 %: AU is 49." in text(none, 200)
+    most = found_in(tmp_path / "most", planted(9 * DEMAND), most=4)
+    assert (most.accelerators, most.is_at_least, most.binds) == (4, True, None)
+    assert "feeds at least 4 accelerators at 90 %" in text(most, 100)
+
+
+def test_the_same_search_goes_on_with_the_runs_that_are_there(tmp_path: Path) -> None:
+    first = found_in(tmp_path, planted(2.5 * DEMAND))
+    lines = (tmp_path / "capacity" / "points.jsonl").read_text().splitlines()
+    again = found_in(tmp_path, planted(2.5 * DEMAND))
+    assert (tmp_path / "capacity" / "points.jsonl").read_text().splitlines() == lines
+    assert again == first
+    lower = found_in(tmp_path, planted(2.5 * DEMAND), target_au=0.45)
+    assert lower.accelerators == 5
+    with pytest.raises(StorageError, match=r"holds a sweep with loader.num_workers=1, now it is 3"):
+        found_in(tmp_path, planted(2.5 * DEMAND, **{"loader.num_workers": 3}))
+    page = (tmp_path / "capacity" / "sweep.html").read_text(encoding="utf-8")
+    assert "cluster.ranks_per_node" in page
+    assert (tmp_path / "capacity" / "sweep.csv").read_text().count("\n") >= len(lines)
+
+
+class _Impatient(Reporter):
+    """Presses Ctrl-C when the fourth accelerator is tried."""
+
+    def live(self, text: str, share: float | None = None) -> None:
+        if text.startswith("ranks_per_node=4"):
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_search_leaves_the_points_that_it_found(tmp_path: Path) -> None:
+    found = found_in(tmp_path, planted(3.2 * DEMAND), reporter=_Impatient())
+    assert (found.is_finished, found.accelerators) == (False, 2)
+    assert [point.setting for point in found.points] == [1, 2]
+    assert "feeds at least 2 accelerators" in text(found, 100)
+    assert found_in(tmp_path, planted(3.2 * DEMAND)).accelerators == 3
+
+
+def test_a_target_within_the_noise_is_repeated_with_other_seeds_and_called_undecided(tmp_path: Path) -> None:
+    """The target is the AU itself, so that no number of runs can tell the two apart."""
+    overrides = planted(1.5 * DEMAND, **{"train.compute": {"kind": "exponential", "mean": 0.05}})
+    question = Question.of("unet3d-small", overrides, "cluster.ranks_per_node", "virtual")
+    scenario = question.scenario(2)
+    each = [in_memory(scenario.model_copy(update={"seed": scenario.seed + n})).au or 0.0 for n in range(4)]
+    found = found_in(tmp_path, overrides, target_au=float(np.mean(each)), most=2)
+    point = found.points[-1]
+    assert (point.setting, point.status, point.runs, found.accelerators) == (2, UNDECIDED, 4, 1)
+    assert point.au == pytest.approx(np.mean(each))
+    assert "2: undecided" in text(found, 100)
+    assert any(note.startswith("undecided: cluster.ranks_per_node=2: after 4 runs") for note in found.notes)
+
+
+def test_the_rules_of_mlperf(tmp_path: Path) -> None:
+    """DLIO's AU leaves out the first step of an epoch, which is all that is lost here."""
+    slow = {"loader.prefetch_factor": 1, "train.epochs": 5, "train.steps": None}
+    overrides = planted(1.2 * DEMAND, **slow)
+    question = Question.of("unet3d-small", overrides, "cluster.ranks_per_node", "virtual", "mlperf")
+    assert (question.steps, question.base.train.epochs) == (500, 5)
+    assert question.scenario(2).dataset.num_files == 2 * BATCH * 500
+    memory = Question.of("unet3d-small", overrides, "cluster.ranks_per_node", "virtual", "mlperf", 4 << 30)
+    assert memory.scenario(2).dataset.num_files == 5 * (4 << 30) // SIZE
+    found = found_in(tmp_path, overrides, rules="mlperf", most=1)
+    assert (found.accelerators, found.formula, found.target_au) == (1, "au_dlio", 0.9)
+    assert found.points[0].au == pytest.approx(1.0, abs=0.01)
+    assert "AU as DLIO counts it" not in text(found, 100)
+    assert any("--host-memory says it" in note for note in found.notes)
+
+
+def test_the_interval_covers_the_mean_in_nineteen_of_twenty() -> None:
+    """Batch means of independent normal stretches: Student's interval has its coverage."""
+    random = np.random.default_rng(11)
+    draws = random.normal(0.8, 0.05, (2000, 10))
+    covered = [(found := interval(row.tolist())) is not None and found.low <= 0.8 <= found.high for row in draws]
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
+    assert interval([0.5, 0.6]) is None
+
+
+def test_stretches_cover_the_steps_that_count() -> None:
+    from rayio.analyze.arrays import RunArrays
+    from rayio.analyze.metrics import RunShape
+    from rayio.session.conclude import with_spans
+
+    question = Question.of("unet3d-small", planted(1.5 * DEMAND), "cluster.ranks_per_node", "virtual")
+    scenario = question.scenario(2)
+    result, spans = with_spans(scenario)
+    cut = stretches(RunArrays.of_spans(spans), RunShape.of(scenario))
+    assert len(cut) == 10
+    assert np.mean(cut) == pytest.approx(result.au, abs=0.01)
+    epochs = scenario.model_copy(update={"train": scenario.train.model_copy(update={"epochs": 5, "steps": 20})})
+    _, spans = with_spans(epochs)
+    assert len(stretches(RunArrays.of_spans(spans), RunShape.of(epochs))) == 5
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 30])
+def test_the_search_finds_the_answer_whatever_is_guessed(most: int) -> None:
+    for answer in range(40):
+        check_search(answer, most)
+
+
+def check_search(answer: int, most: int) -> None:
+    expected = min(answer, most)
+    for guess in (lambda known, failed: None, lambda known, failed: 10**9, lambda known, failed: 1):
+        asked: list[int] = []
+
+        def holds(number: int, asked: list[int] = asked) -> bool:
+            asked.append(number)
+            return number <= answer
+
+        found = largest(holds, most, guess=guess)
+        assert found == Bracket(expected, answer + 1 if answer < most else None)
+        assert len(asked) == len(set(asked)) <= 16
+    wanted = smallest(lambda n: n >= answer, most)
+    assert wanted == (answer if answer < most else None)
+
+
+def test_what_should_fall_and_rises_is_told() -> None:
+    assert falls([(4, 0.5, 0.01), (1, 0.9, 0.01), (2, 0.8, 0.02)]) == []
+    assert falls([(1, 0.5, 0.01), (2, 0.6, 0.01), (3, 0.61, 0.02)]) == [(1, 2)]
+
+
+def test_processors_that_are_busy(tmp_path: Path) -> None:
+    stat = tmp_path / "stat"
+    stat.write_text("cpu  100 5 20 700 50 3 2 1 0 0\ncpu0 1 2 3\n")
+    assert processor_times(stat) == (131, 881)
+    stat.write_text("nothing of it\n")
+    assert processor_times(stat) is None
+    assert processor_times(tmp_path / "none") is None
+
+
+def test_the_command_prints_the_answer_and_its_schema_holds(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+
+    def command(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(["capacity", "unet3d-small", *arguments])
+        said = capsys.readouterr()
+        return left.value.code, said.out, said.err
+
+    given = [f"{key}={json.dumps(value)}" for key, value in planted(2.5 * DEMAND).items()]
+    code, out, _ = command(*given, "--out", "found")
+    assert code == 0
+    assert "parameters (a model, simulated) feeds 2 accelerators at 90 %" in out
+    assert "What would move it: with twice the bandwidth of the storage it feeds 5 accelerators." in " ".join(
+        out.split()
+    )
+    assert max(len(line) for line in out.splitlines() if "sweep.html" not in line) <= 100
+    code, out, _ = command(*given, "--out", "found", "--json")
+    content = json.loads(out)
+    jsonschema.validate(content, answer_schema("capacity"))
+    assert (code, content["accelerators"], content["points"][0]["status"]) == (0, 2, HOLDS)
+    code, _, err = command(*given, "--over", "name")
+    assert (code, err.count("\n")) == (2, 1)
+    code, out, _ = command(*given[:3], "storage.model=s3", "train.epochs=1", "--max", "1", "--out", "none")
+    assert code == 3
+    code, _, err = command(*given, "--host-memory", "1 GB")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_files_that_are_there_are_read_and_the_page_cache_is_told(tmp_path: Path) -> None:
+    """On the local engine: few small files, so that the page cache gives all; the storage is not named in that."""
+    overrides = {
+        "dataset.path": "data", "dataset.num_files": 48, "dataset.sample_bytes": 4096, "loader.batch_size": 2,
+        "loader.num_workers": 1, "train.compute": 0.01, "train.epochs": 1, "checkpoint": None,
+    }  # fmt: skip
+    found = capacity(
+        "unet3d-small", overrides, target_au=0.001, engine="local", most=2, root=tmp_path, out=tmp_path / "found"
+    )
+    assert (found.accelerators, found.is_at_least, found.storage) == (2, True, "data")
+    assert [point.status for point in found.points] == [HOLDS, HOLDS]
+    assert found.points[-1].steps is not None
+    assert (tmp_path / "found" / "runs" / "00002-0" / "result.json").is_file()
+    if (share := found.points[-1].page_cache_share) is not None and share > 0.05:
+        assert any("came from the page cache" in note for note in found.notes)
+    small = Question.of("unet3d-small", overrides, "cluster.ranks_per_node", "local")
+    assert small.scenario(2).train.epochs == 2  # 12 steps an epoch: two epochs for an interval
+    assert "has 2 steps on 12 accelerators; it takes 3: dataset.num_files=72" in str(small.refusal(12))
+    limited = capacity(
+        "unet3d-small", overrides, target_au=0.001, engine="local", root=tmp_path, out=tmp_path / "more", most=9
+    )
+    assert limited.accelerators == 8
+    assert any("cluster.ranks_per_node=9 cannot be: " in note for note in limited.notes)
