@@ -51,9 +51,9 @@ def capacity(
 ) -> CapacityFound:
     """Find the largest number of accelerators that a scenario's storage keeps at a target AU.
 
-    >>> found = rayio.capacity("unet3d-h100", ["train.epochs=1"], out="capacity/h100")
-    >>> found.accelerators, [point.setting for point in found.points]
-    (1, [1, 2])
+    >>> found = rayio.capacity("unet3d-small", ["train.epochs=1", "train.steps=30"], most=2, out="capacity/small")
+    >>> found.accelerators, found.is_at_least, [point.status for point in found.points]
+    (2, True, ['holds', 'holds'])
 
     Args:
         source: path or packaged name of a scenario.
