@@ -455,7 +455,10 @@ def test_a_run_goes_well_with_nobody_listening(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 def test_a_run_on_ray_sends_the_spans_of_all_its_actors_for_the_steps_that_are_selected(tmp_path: Path) -> None:
-    wanted = scenario(dataset__path="data", dataset__num_files=32, train__epochs=2, loader__num_workers=1)
+    wanted = scenario(
+        dataset__path="data", dataset__num_files=16, cluster__ranks_per_node=1, train__epochs=2, train__sync="none",
+        loader__num_workers=1,
+    )  # fmt: skip
     with http() as collector:
         way = connect(collector.url, grpc=False)
         done = session.run(

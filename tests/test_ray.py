@@ -214,7 +214,8 @@ def killed_run(tmp_path: Path, kind: str, **overrides: Any) -> tuple[Run, Killer
     ],
 )
 def test_a_killed_process_is_started_again_and_the_books_are_even(tmp_path: Path, kind: str, ranks: int) -> None:
-    done, killer = killed_run(tmp_path, kind, cluster__ranks_per_node=ranks, dataset__num_files=24 * ranks)
+    workers = {"loader__num_workers": 0} if kind == "barrier" else {}  # ranks that read for themselves are fewer actors
+    done, killer = killed_run(tmp_path, kind, cluster__ranks_per_node=ranks, dataset__num_files=24 * ranks, **workers)
     assert killer.killed == kind
     assert done.result["ledger"]["even"]
     for rank in range(ranks):

@@ -74,9 +74,38 @@ def rows(done: Run) -> dict[str, dict[str, Any]]:
     return {row["name"]: row | json.loads(row["attributes"]) for row in found.to_dict("records")}
 
 
+def whose() -> set[str]:
+    """Say whose functions submit tasks and actors in this process; Ray wraps them too, for its own tracing."""
+    from ray.actor import ActorClass
+    from ray.remote_function import RemoteFunction
+
+    submitting = RemoteFunction._remote, ActorClass._remote
+    return {Path(function.__code__.co_filename).parts[-3] for function in submitting}
+
+
+def told() -> dict[str, str | None]:
+    """Say what a process is told of a run."""
+    import os
+
+    return {name: os.environ.get(name) for name in ("OTEL_PYTHON_TRACER_PROVIDER", "RAYIO_RUN")}
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_run_that_does_not_ask_for_tasks_tells_them_nothing_and_wraps_nothing(tmp_path: Path) -> None:
+    def look(_: Any) -> tuple[dict[str, str | None], set[str]]:
+        import ray
+
+        return ray.get(ray.remote(num_cpus=0)(told).remote()), whose()
+
+    looking = library(look)
+    run(real(**SINGLE, trace__tasks=False), root=tmp_path, reporter=looking)
+    assert looking.told == ({PROVIDER: None, RUN: None}, {"ray"})
+    assert not real(trace__level="step").trace.captures_tasks, "a coarse run asks for none"
+
+
 @pytest.mark.usefixtures("local_ray")
 def test_tasks_and_actors_that_an_actor_submits_are_recorded(tmp_path: Path) -> None:
-    def everything(_: Any) -> dict[str, int]:
+    def everything(_: Any) -> tuple[dict[str, int], dict[str, str | None], set[str]]:
         """Submit a task that has parts, forks, and submits another; a task with an environment of its own; an actor."""
         import os
         import threading
@@ -112,8 +141,10 @@ def test_tasks_and_actors_that_an_actor_submits_are_recorded(tmp_path: Path) -> 
         remote: Any = ray.remote(num_cpus=0)
         with_own: Any = ray.remote(num_cpus=0, runtime_env={"env_vars": {"OWN": "kept"}})
         pids: dict[str, int] = {}
+        heard: dict[str, str | None] = {}
 
         def submit() -> None:
+            heard.update(ray.get(remote(told).remote()))
             pids["outer"], pids["fork"], pids["inner"] = ray.get(remote(outer).remote())
             pids["own"] = ray.get(with_own(own).remote())
             pids["pool"] = ray.get(remote(Pool).remote().go.remote())
@@ -121,7 +152,7 @@ def test_tasks_and_actors_that_an_actor_submits_are_recorded(tmp_path: Path) -> 
         thread = threading.Thread(target=submit)
         thread.start()
         thread.join()
-        return pids
+        return pids, heard, whose()
 
     submitting = library(everything)
     began = time.time_ns()
@@ -129,7 +160,10 @@ def test_tasks_and_actors_that_an_actor_submits_are_recorded(tmp_path: Path) -> 
     ended = time.time_ns()
     found = rows(done)
     assert {*found} == {"outer", "part", "fork", "inner", "own", "pool"}
-    pids = submitting.told | {"part": submitting.told["outer"]}
+    pids, heard, wrapped = submitting.told
+    assert heard == {PROVIDER: "rayio", RUN: name_of(done.directory.info["run_id"])}
+    assert wrapped == {"rayio"}
+    pids["part"] = pids["outer"]
     assert {name: row["pid"] for name, row in found.items()} == pids
     assert {name: row["index"] for name, row in found.items()} == {name: str(pid) for name, pid in pids.items()}
     assert not {actor["pid"] for actor in done.directory.info["actors"]} & {*pids.values()}
@@ -192,33 +226,6 @@ def test_killed_tasks_keep_what_had_ended_and_another_actor_goes_on_when_the_one
     assert done.result["ledger"]["even"]
     assert done.result["trace"]["recorded"] == done.result["trace"]["stored"] == len(done.spans())
     assert not folder_of(done).exists()
-
-
-@pytest.mark.usefixtures("local_ray")
-def test_only_a_run_that_asks_for_tasks_tells_them_of_itself_and_wraps_what_submits_them(tmp_path: Path) -> None:
-    def look(_: Any) -> dict[str, Any]:
-        import os
-
-        import ray
-        from ray.actor import ActorClass
-        from ray.remote_function import RemoteFunction
-
-        def told() -> dict[str, str | None]:
-            return {name: os.environ.get(name) for name in ("OTEL_PYTHON_TRACER_PROVIDER", "RAYIO_RUN")}
-
-        seen: dict[str, Any] = ray.get(ray.remote(num_cpus=0)(told).remote())
-        submitting = RemoteFunction._remote, ActorClass._remote
-        return seen | {"whose": {Path(function.__code__.co_filename).parts[-3] for function in submitting}}
-
-    def seen(out: str, **overrides: Any) -> tuple[Run, dict[str, Any]]:
-        looking = library(look)
-        return run(real(**SINGLE, **overrides), root=tmp_path, out=out, reporter=looking), looking.told
-
-    nothing = {PROVIDER: None, RUN: None, "whose": {"ray"}}  # Ray wraps them too, for its own tracing
-    assert seen("unasked", trace__tasks=False)[1] == nothing
-    assert not real(trace__level="step").trace.captures_tasks, "a coarse run asks for none"
-    done, fine = seen("fine")
-    assert fine == {PROVIDER: "rayio", RUN: name_of(done.directory.info["run_id"]), "whose": {"rayio"}}
 
 
 @pytest.mark.usefixtures("local_ray")
