@@ -21,7 +21,7 @@ from typing import Any
 import pyarrow as pa
 
 from rayio.collectors.transport import connect
-from rayio.export import run as exporting
+from rayio.export import exporting as exporting
 from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import plan_of

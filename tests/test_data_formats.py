@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rayio.data.formats import FORMATS, Format, npz, request_table, runs
+from rayio.data.formats import FORMATS, Format, npz, reads, request_table
 from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.formats.npz import NPY, ROWS, _npy_header
 from rayio.data.formats.parquet_options import ParquetOptions
-from rayio.data.formats.runs import by_file
+from rayio.data.formats.reads import by_file
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
@@ -25,7 +25,7 @@ from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.distribution import Constant, Distribution, Uniform
 from rayio.scenario.fields import Section
 from rayio.storage.base import Opener
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.posix import PosixStore
 from rayio.storage.real import counted_opener
 
@@ -104,7 +104,7 @@ def test_what_is_written_is_read_in_any_order_with_the_planned_requests(  # type
     samples = data.draw(st.lists(st.integers(0, layout.num_samples - 1), unique=True, max_size=12))
     if data.draw(st.booleans()):
         samples.sort()
-    batch, asked = batch_of(layout, samples), Asked()
+    batch, asked = batch_of(layout, samples), Traffic()
     ids, out = read(form, counted_opener(PosixStore(root), asked), layout, batch)
     assert ids == samples
     assert out.tobytes() == expected_bytes(layout, batch)
@@ -266,7 +266,7 @@ def test_files_that_changed_places_are_told(form: Format, tmp_path: Path) -> Non
     content = first.read_bytes()
     first.write_bytes(second.read_bytes())
     second.write_bytes(content)
-    opener = counted_opener(PosixStore(tmp_path), Asked())
+    opener = counted_opener(PosixStore(tmp_path), Traffic())
     with pytest.raises(DataError, match=r"sample 4 .*expected id 4, found the sample with id 1: files were swapped"):
         read(form, opener, layout, batch_of(layout, [8, 4]))
 
@@ -276,7 +276,7 @@ def test_a_file_of_another_dataset_is_refused(form: Format, tmp_path: Path) -> N
     layout = dataset(tmp_path, form, size=Constant(value=40))
     dataset(tmp_path, form, size=Constant(value=40), seed=6)
     with pytest.raises(DataError, match=r"sample 4 \(row 1\): .*checksum.*of another dataset"):
-        read(form, counted_opener(PosixStore(tmp_path), Asked()), layout, batch_of(layout, [4]))
+        read(form, counted_opener(PosixStore(tmp_path), Traffic()), layout, batch_of(layout, [4]))
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_a_file_of_another_sample_size_is_refused(form: Format, shape: str, tmp_
     dataset(tmp_path, form, size=Constant(value=40))
     layout = Layout(4, 3, Constant(value=48), 5, form.extension)
     with pytest.raises(DataError, match=rf"sample 4 .*expected {shape}"):
-        read(form, counted_opener(PosixStore(tmp_path), Asked()), layout, batch_of(layout, [4]))
+        read(form, counted_opener(PosixStore(tmp_path), Traffic()), layout, batch_of(layout, [4]))
 
 
 @every_format
@@ -309,7 +309,7 @@ def test_a_foreign_file_is_refused(form: Format, content: bytes) -> None:
 def test_a_missing_file_is_named_with_the_sample_that_is_missed(form: Format, tmp_path: Path) -> None:
     layout = dataset(tmp_path, form)
     (tmp_path / layout.path(2)).unlink()
-    for opener in (counted_opener(PosixStore(tmp_path), Asked()), lambda path: (tmp_path / path).open("rb")):
+    for opener in (counted_opener(PosixStore(tmp_path), Traffic()), lambda path: (tmp_path / path).open("rb")):
         with pytest.raises(DataError, match=r"000000002\.\w+: sample 7 .*missing"):
             read(form, opener, layout, batch_of(layout, [0, 7]))
 
@@ -322,7 +322,7 @@ def test_a_folder_in_a_files_place_is_told(form: Format, tmp_path: Path) -> None
     with pytest.raises(
         DataError, match=r"sample 7 \(row 1\): it is a folder, not a file; put a regular file in its place"
     ):
-        read(form, counted_opener(PosixStore(tmp_path), Asked()), layout, batch_of(layout, [7]))
+        read(form, counted_opener(PosixStore(tmp_path), Traffic()), layout, batch_of(layout, [7]))
 
 
 @every_format
@@ -330,7 +330,7 @@ def test_samples_of_one_file_open_it_once_and_neighbours_are_one_read(form: Form
     # Of parquet, whole row groups are read: here they are samples, and neighbours are still apart.
     groups = ParquetOptions(row_group=1) if form is FORMATS["parquet"] else NO_OPTIONS
     layout = dataset(tmp_path, form, 2, 8, Constant(value=10_000), options=groups)
-    asked = Asked()
+    asked = Traffic()
     read(form, counted_opener(PosixStore(tmp_path), asked), layout, batch_of(layout, [0, 1, 2, 9, 7, 5]))
     assert asked.opens == 2
     # What each file needs first; then 0-2, 7, 5 of one and 9 of the other.
@@ -402,7 +402,7 @@ def test_a_buffer_of_the_wrong_length_is_our_own_fault(tmp_path: Path) -> None:
     layout = dataset(tmp_path, FORMATS["npz"])
     batch = batch_of(layout, [1])
     with pytest.raises(ValueError, match="out has 3 bytes"):
-        FORMATS["npz"].read(counted_opener(PosixStore(tmp_path), Asked()), layout, batch, np.zeros(3, np.uint8))
+        FORMATS["npz"].read(counted_opener(PosixStore(tmp_path), Traffic()), layout, batch, np.zeros(3, np.uint8))
 
 
 @pytest.mark.parametrize(("size", "requests"), [(5000, [4096, 4096, 5000] * 4), (100, [598, 100] * 4)])
@@ -420,7 +420,7 @@ def test_few_samples_are_cut_into_the_same_reads_as_many(data: st.DataObject, pe
     batch = batch_of(layout, data.draw(st.lists(st.integers(0, layout.num_samples - 1), unique=True, max_size=20)))
     few = list(by_file(batch))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runs, "FEW", 0)
+        patch.setattr(reads, "FEW", 0)
         assert list(by_file(batch)) == few
 
 

@@ -22,7 +22,7 @@ from rayio.data.formats.hdf5 import METADATA_BYTES
 from rayio.data.layout import Layout
 from rayio.errors import DataError, StorageError
 from rayio.scenario.distribution import Constant
-from rayio.storage.counted import WINDOW_BYTES, Asked
+from rayio.storage.counted import WINDOW_BYTES, Traffic
 from rayio.storage.posix import PosixFile, PosixStore
 from rayio.storage.real import counted_opener
 
@@ -76,7 +76,7 @@ def test_one_sample_of_a_chunk_costs_the_chunk_and_its_neighbours_then_nothing(t
         ids = np.array(samples)
         batch = layout.whole_file(0)
         batch = type(batch)(0, 0, 0, ids, np.zeros_like(ids), ids, batch.nbytes[: len(ids)])
-        asked = Asked()
+        asked = Traffic()
         opener = lambda path: cast(BinaryIO, PosixFile(tmp_path / "f", asked))  # noqa: E731
         FORM.read(opener, layout, batch, np.zeros(batch.total_bytes, np.uint8))
         planned: list[int] = FORM.requests(layout, batch).nbytes.tolist()
@@ -245,14 +245,16 @@ def test_an_hdf5_file_of_something_else_is_refused(options: dict[str, Any], says
     with h5py.File(path, "w") as file:
         file.create_dataset(**{"name": "x", "data": np.zeros((3, 40), np.uint8)} | options)
     with pytest.raises(DataError, match=rf"000000000.hdf5: sample 0 \(row 0\): {says}"):
-        FORM.read(counted_opener(PosixStore(tmp_path), Asked()), layout, layout.whole_file(0), np.zeros(120, np.uint8))
+        FORM.read(
+            counted_opener(PosixStore(tmp_path), Traffic()), layout, layout.whole_file(0), np.zeros(120, np.uint8)
+        )
 
 
 def test_samples_that_lie_in_another_file_are_refused(tmp_path: Path) -> None:
     layout = layout_of(40, 3, None)
     path = tmp_path / layout.path(0)
     path.parent.mkdir()
-    opener, batch = counted_opener(PosixStore(tmp_path), Asked()), layout.whole_file(0)
+    opener, batch = counted_opener(PosixStore(tmp_path), Traffic()), layout.whole_file(0)
     with h5py.File(tmp_path / "other", "w") as other:
         other["x"] = np.zeros((3, 40), np.uint8)
     virtual = h5py.VirtualLayout((3, 40), np.uint8)
@@ -283,7 +285,9 @@ def test_a_chunk_larger_than_its_file_is_refused_before_memory_is_asked_for_it(t
     with pytest.raises(
         DataError, match=r"sample 0 .*expected chunks that fit the file, found some of \(3145728, 1000\)"
     ):
-        FORM.read(counted_opener(PosixStore(tmp_path), Asked()), layout, layout.whole_file(0), np.zeros(120, np.uint8))
+        FORM.read(
+            counted_opener(PosixStore(tmp_path), Traffic()), layout, layout.whole_file(0), np.zeros(120, np.uint8)
+        )
 
 
 @pytest.mark.parametrize("options", [{}, {"chunks": (2, 30)}, {"chunks": (3, 40)}])
@@ -297,7 +301,7 @@ def test_a_file_that_h5py_wrote_in_its_own_way_is_read(options: dict[str, Any], 
     with h5py.File(path, "w") as file:
         file.create_dataset("x", data=rows.reshape(3, 40), **options)
     out = np.zeros_like(rows)
-    assert FORM.read(counted_opener(PosixStore(tmp_path), Asked()), layout, batch, out).tolist() == [0, 1, 2]
+    assert FORM.read(counted_opener(PosixStore(tmp_path), Traffic()), layout, batch, out).tolist() == [0, 1, 2]
     assert out.tobytes() == rows.tobytes()
 
 

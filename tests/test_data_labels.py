@@ -16,7 +16,7 @@ from rayio.data.generate import prepare, verify
 from rayio.data.layout import Layout
 from rayio.errors import DataError
 from rayio.scenario.distribution import Constant
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.posix import PosixStore
 from rayio.storage.real import counted_opener
 
@@ -63,14 +63,14 @@ def test_a_damaged_label_is_found_by_file_sample_and_byte(case: str, tmp_path: P
 def test_a_reader_checks_the_labels_that_it_holds_anyway_and_asks_for_nothing_more(rows: int, tmp_path: Path) -> None:
     name, layout = LAYOUTS[f"npz-{rows}"]
     prepare(layout, name, tmp_path, threads=1)
-    batch, asked = layout.whole_file(1), Asked()
+    batch, asked = layout.whole_file(1), Traffic()
     out = np.empty(batch.total_bytes, np.uint8)
     FORMATS[name].read(counted_opener(PosixStore(tmp_path), asked), layout, batch, out)
     assert asked.requests == len(FORMATS[name].requests(layout, batch).nbytes)
     at = labels_at(tmp_path / layout.path(1), rows, rows)
     flip(tmp_path / layout.path(1), at)
     with pytest.raises(DataError, match=rf"sample {rows} \(row 0\): expected label {rows} at byte {at}, found"):
-        FORMATS[name].read(counted_opener(PosixStore(tmp_path), Asked()), layout, batch, out)
+        FORMATS[name].read(counted_opener(PosixStore(tmp_path), Traffic()), layout, batch, out)
 
 
 def test_a_damaged_label_of_a_record_is_found_when_its_sample_is_read(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_labels_of_another_type_or_elsewhere_are_none(tmp_path: Path) -> None:
     name, layout = LAYOUTS["hdf5-7"]
     prepare(layout, name, tmp_path, threads=1)
     path = tmp_path / layout.path(1)
-    form, opener = FORMATS[name], counted_opener(PosixStore(tmp_path), Asked())
+    form, opener = FORMATS[name], counted_opener(PosixStore(tmp_path), Traffic())
     with h5py.File(path, "r+") as file:
         del file["y"]
         file["y"] = np.arange(7, 14, dtype="<i4")

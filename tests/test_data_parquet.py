@@ -32,7 +32,7 @@ from rayio.errors import DataError, ScenarioError
 from rayio.scenario import derive
 from rayio.scenario.distribution import Constant, Distribution, Uniform
 from rayio.storage.base import READ
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.posix import PosixStore
 from rayio.storage.real import counted_opener
 from scenarios import scenario
@@ -146,7 +146,7 @@ def test_what_is_read_was_asked_for_as_planned_and_is_the_first_columns_of_each_
     (root / "000000").mkdir()
     for number in range(3):
         (root / of.path(number)).write_bytes(written(of, number))
-    batch, asked = batch_of(of, samples), Asked(0)
+    batch, asked = batch_of(of, samples), Traffic(0)
     out = np.zeros(batch.total_bytes, np.uint8)
     assert PARQUET.read(counted_opener(PosixStore(root), asked), of, batch, out).tolist() == samples
     planned = PARQUET.requests(of, batch)

@@ -17,7 +17,7 @@ from rayio.data.formats.tfrecord import READ_BYTES, _around, _starts, decode, ma
 from rayio.data.layout import Layout
 from rayio.errors import DataError
 from rayio.scenario.distribution import Constant
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.posix import PosixFile
 
 FORM = FORMATS["tfrecord"]
@@ -147,7 +147,7 @@ def test_records_start_where_their_encoding_says(row_bytes: int, file: int, per_
 def test_a_long_run_is_read_in_pieces_of_whole_records(tmp_path: Any) -> None:
     layout = Layout(1, 5, Constant(value=READ_BYTES // 2 - 1000), 5, ".tfrecord")
     (tmp_path / "f").write_bytes(written(layout, 0))
-    batch, asked = layout.whole_file(0), Asked()
+    batch, asked = layout.whole_file(0), Traffic()
     out = np.zeros(batch.total_bytes, np.uint8)
     assert FORM.read(lambda path: PosixFile(tmp_path / "f", asked), layout, batch, out).tolist() == [*range(5)]  # type: ignore[arg-type,return-value]
     planned = FORM.requests(layout, batch)

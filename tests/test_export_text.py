@@ -19,7 +19,7 @@ from pyarrow import csv
 
 from rayio.errors import ExportError
 from rayio.export import otlp
-from rayio.export.run import Chosen, write_csv
+from rayio.export.exporting import Chosen, write_csv
 from rayio.export.spans import Origin, Spans
 from rayio.export.traces import spans_of
 

@@ -19,7 +19,7 @@ from rayio.errors import RayioError
 from rayio.report import report
 from rayio.scenario.distribution import Constant
 from rayio.scenario.load import load
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.posix import PosixStore
 from rayio.sweeps import points
 from rayio.sweeps.store import SweepDirectory
@@ -127,7 +127,10 @@ def test_a_sample_whose_file_is_none_is_told_at_once(tmp_path: Path, format: str
     batch = layout.whole_file(1)
     with in_place_of(path, kind), pytest.raises(RayioError, match=rf"sample 3 \(row 0\): it is a {kind}, not a file"):
         FORMATS[format].read(
-            lambda name: PosixStore(tmp_path).open(name, Asked()), layout, batch, np.empty(batch.total_bytes, np.uint8)
+            lambda name: PosixStore(tmp_path).open(name, Traffic()),
+            layout,
+            batch,
+            np.empty(batch.total_bytes, np.uint8),
         )
 
 

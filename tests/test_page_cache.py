@@ -18,7 +18,7 @@ from rayio.errors import StorageError
 from rayio.machine import pages
 from rayio.machine.mounts import mount_of, mounts_here
 from rayio.storage.base import Moved, Opener, Requests, Served
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.posix import PosixStore
 from rayio.storage.real import RealStorage
 from rayio.storage.stores import PageCache, Settings
@@ -203,8 +203,8 @@ def test_direct_is_refused_in_one_line_where_the_system_has_it_not(
     store = PosixStore(tmp_path, settings=Settings(page_cache="direct"))
     monkeypatch.setattr(os, "open", refuse)
     for call in (
-        lambda: store.open("file", Asked()),
-        lambda: store.write("new", lambda file: file.write(b"x"), asked=Asked()),
+        lambda: store.open("file", Traffic()),
+        lambda: store.write("new", lambda file: file.write(b"x"), traffic=Traffic()),
     ):
         with pytest.raises(StorageError, match=r"storage.page_cache=direct: this file system \(.*\) has no direct I/O"):
             call()

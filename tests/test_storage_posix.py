@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rayio.errors import DataError, StorageError
 from rayio.storage.base import Opener, Requests, Served
-from rayio.storage.counted import WINDOW_BYTES, Asked
+from rayio.storage.counted import WINDOW_BYTES, Traffic
 from rayio.storage.posix import PosixFile, PosixStore, refusal
 from rayio.storage.real import RealStorage
 
@@ -48,7 +48,7 @@ def files_in(root: Path) -> list[str]:
 def test_a_counted_file_reads_like_any_other(content, moves, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
     path = tmp_path_factory.mktemp("files") / "f"
     path.write_bytes(content)
-    asked = Asked()
+    asked = Traffic()
     with PosixFile(path, asked) as ours, io.BytesIO(content) as like:
         for move, number in moves:
             if move == "seek":

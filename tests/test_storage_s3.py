@@ -32,7 +32,7 @@ from rayio import storage
 from rayio.errors import DataError, RayioError, StorageError
 from rayio.scenario.s3 import S3Options
 from rayio.storage.base import Opener, Requests, Served
-from rayio.storage.counted import WINDOW_BYTES, Asked
+from rayio.storage.counted import WINDOW_BYTES, Traffic
 from rayio.storage.real import RealStorage
 from rayio.storage.s3.putting import PART_BYTES
 from rayio.storage.stores import Settings, Store
@@ -112,7 +112,7 @@ def test_an_object_reads_like_any_other_file(place: str, length: int) -> None:
         ("read", 9),
     ]
     for order in (moves, moves[2:], moves[4:], moves[::-1]):
-        with store.open("f", Asked()) as ours, io.BytesIO(content) as like:
+        with store.open("f", Traffic()) as ours, io.BytesIO(content) as like:
             for move, number in order:
                 if move == "end":
                     back = -min(number, length)
@@ -173,11 +173,11 @@ def test_a_put_in_parts_is_the_same_object_and_counts_as_the_server_counts(objec
 def test_an_upload_holds_some_parts_and_not_the_object(objects: Objects, place: str) -> None:
     # In a process of its own: the server keeps what it gets in the memory of this one.
     program = (
-        "import resource, sys; from rayio import storage; from rayio.storage.counted import Asked\n"
+        "import resource, sys; from rayio import storage; from rayio.storage.counted import Traffic\n"
         "store, piece = storage.open(sys.argv[1]), bytes(1 << 20)\n"
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "store.write('small', lambda file: file.write(piece), asked=Asked()); before = most()\n"
-        "store.write('big', lambda file: [file.write(piece) for _ in range(250)], asked=Asked())\n"
+        "store.write('small', lambda file: file.write(piece), traffic=Traffic()); before = most()\n"
+        "store.write('big', lambda file: [file.write(piece) for _ in range(250)], traffic=Traffic())\n"
         "print(most() - before)"
     )
     done = subprocess.run([sys.executable, "-c", program, place], capture_output=True, text=True, check=True)
@@ -246,7 +246,7 @@ def test_redirects_are_followed_for_everything(objects: Objects, place: str) -> 
         asyncio.run(RealStorage(store, inline).write("shard", 3 * PART_BYTES, 1 << 20, fsync=False))
         assert store.read("a") == b"first"
         assert store.sizes() == {"a": 5, "shard": 3 * PART_BYTES}
-        with store.open("shard", Asked()) as file:
+        with store.open("shard", Traffic()) as file:
             assert file.seek(0, io.SEEK_END) == 3 * PART_BYTES
         store.remove("a")
         assert store.size("a") is None

@@ -64,7 +64,7 @@ def export(
 
     Example:  rayio export runs/four --otlp http://localhost:4318
     """
-    from rayio.export import run as exporting
+    from rayio.export import exporting
     from rayio.trace.store import RunDirectory
 
     files = [
@@ -126,7 +126,7 @@ def _send(
 ) -> ExportedTo:
     from rayio.collectors.transport import connect
     from rayio.errors import ExportError
-    from rayio.export import run as exporting
+    from rayio.export import exporting
     from rayio.export.select import DEFAULT
 
     sender = connect(url, grpc=by_grpc)
@@ -178,8 +178,7 @@ def view(
     import tempfile
     import webbrowser
 
-    from rayio.export import run as exporting
-    from rayio.export import viewer
+    from rayio.export import exporting, viewer
     from rayio.trace.store import RunDirectory
 
     viewer.pages()
@@ -207,7 +206,7 @@ def _warn(texts: Iterable[str]) -> None:
 
 def _not_drawn(number: int) -> str:
     """Say how many spans a Perfetto trace leaves out, and which."""
-    from rayio.export.run import NOT_DRAWN
+    from rayio.export.exporting import NOT_DRAWN
 
     return f", {number} spans not drawn ({NOT_DRAWN})" if number else ""
 

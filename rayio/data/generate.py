@@ -20,7 +20,7 @@ from rayio.data import manifest
 from rayio.data.formats import FORMATS, Format, check_labels
 from rayio.data.layout import FILES_PER_FOLDER, Layout
 from rayio.errors import DataError, StorageError
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.real import counted_opener
 from rayio.storage.stores import DEFAULTS, Settings, Store
 from rayio.units import format_bytes
@@ -200,8 +200,8 @@ def _verify_file(layout: Layout, form: Format, store: Store, number: int) -> Non
     many = max(1, SHARD_BYTES // row_bytes)
     for first in range(0, layout.samples_per_file, many):
         batch = layout.whole_file(number, first, min(first + many, layout.samples_per_file))
-        form.read(counted_opener(store, Asked()), layout, batch, np.empty(batch.total_bytes, np.uint8))
-    check_labels(form, counted_opener(store, Asked()), layout, number)
+        form.read(counted_opener(store, Traffic()), layout, batch, np.empty(batch.total_bytes, np.uint8))
+    check_labels(form, counted_opener(store, Traffic()), layout, number)
 
 
 def _side_by_side(

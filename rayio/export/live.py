@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from rayio.collectors.pauses import Patience
 from rayio.collectors.sending import Sender, Sent, send_all
 from rayio.export import otlp
+from rayio.export.exporting import export_again, many_spans
 from rayio.export.follow import Following
 from rayio.export.kinds import batches_made, trace_keys
-from rayio.export.run import export_again, many_spans
 from rayio.export.select import parse_live
 from rayio.export.spans import MANY_SPANS, Origin
 from rayio.export.traces import spans_of

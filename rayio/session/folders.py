@@ -13,7 +13,7 @@ from rayio.reporter import Reporter
 from rayio.scenario import apart, derive
 from rayio.scenario.model import Scenario
 from rayio.storage.address import join
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.real import random_bytes
 from rayio.storage.stores import Store
 from rayio.units import format_bytes
@@ -111,7 +111,7 @@ class Checkpoints:
     def _is_ours(self, name: str, size: int) -> bool:
         """Say whether rayio wrote a file: then it begins as all that it writes."""
         length = min(size, LOOKED_AT)
-        with self.store.open(name, Asked()) as file:
+        with self.store.open(name, Traffic()) as file:
             return bytes(file.read(length)) == bytes(random_bytes(length))
 
     def _refusal(self, name: str) -> StorageError:

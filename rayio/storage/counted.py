@@ -25,8 +25,8 @@ WINDOW_BYTES = 4096
 _pack = Struct("<qqqqiihh").pack
 
 
-class Asked:
-    """What one call to storage asked of the system so far; with an anchor, request by request.
+class Traffic:
+    """The traffic of one call to storage: what it asked of the system so far; with an anchor, request by request.
 
     ``anchor`` is what to add to ``perf_counter_ns`` to get the engine's time; attempts that failed are noted in any
     case, every request unless ``is_itemised`` is False.
@@ -101,21 +101,21 @@ class Asked:
 class Timed:
     """Calls on behalf of one file, each noted where there is a clock."""
 
-    def __init__(self, asked: Asked, name: str) -> None:
-        self.asked = asked
-        self.number = asked.file(name)
+    def __init__(self, traffic: Traffic, name: str) -> None:
+        self.traffic = traffic
+        self.number = traffic.file(name)
         self.thread = threading.get_native_id()
 
     def call(self, kind: int, function: Callable[[], T], offset: int = -1) -> T:
         """Make the call; a write's result is its bytes."""
         start = perf_counter_ns()
         result = function()
-        if self.asked.is_itemised:
+        if self.traffic.is_itemised:
             nbytes = result if kind == WRITE and isinstance(result, int) else 0
-            self.asked.add(kind, start, self.number, self.thread, offset, nbytes)
+            self.traffic.add(kind, start, self.number, self.thread, offset, nbytes)
         if kind == FSYNC:
-            self.asked.syncs += 1
-            self.asked.sync_ns += perf_counter_ns() - start
+            self.traffic.syncs += 1
+            self.traffic.sync_ns += perf_counter_ns() - start
         return result
 
 
@@ -139,13 +139,13 @@ class CountedFile(io.RawIOBase):
     caller's memory. A storage says how it fetches (:meth:`_fetch`) and how long the file is (:attr:`size`).
     """
 
-    def __init__(self, shown: str, asked: Asked, name: str) -> None:
+    def __init__(self, shown: str, traffic: Traffic, name: str) -> None:
         #: The file's address, for messages.
         self.shown = shown
-        self.asked = asked
+        self.traffic = traffic
         self._number = self._thread = 0
-        if asked.is_itemised:
-            self._number, self._thread = asked.file(name), threading.get_native_id()
+        if traffic.is_itemised:
+            self._number, self._thread = traffic.file(name), threading.get_native_id()
         self._position = 0
         self._size = -1
         #: Start and bytes of what small reads fetched; a file has few headers, so this stays short.
@@ -167,9 +167,9 @@ class CountedFile(io.RawIOBase):
 
     def _opened(self, start: int) -> None:
         """Count the opening, which began at ``start`` and ends now."""
-        self.asked.opens += 1
-        if self.asked.is_itemised:
-            self.asked.add(OPEN, start, self._number, self._thread)
+        self.traffic.opens += 1
+        if self.traffic.is_itemised:
+            self.traffic.add(OPEN, start, self._number, self._thread)
 
     def readable(self) -> bool:
         """Say yes."""
@@ -196,13 +196,13 @@ class CountedFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read straight into ``buffer``, in one request; the file's end makes it shorter."""
-        asked = self.asked
+        traffic = self.traffic
         start = perf_counter_ns()
         length = self._fetch(self._position, buffer)
-        if asked.is_itemised:
-            asked.add(READ, start, self._number, self._thread, self._position, length)
-        asked.requests += 1
-        asked.nbytes += length
+        if traffic.is_itemised:
+            traffic.add(READ, start, self._number, self._thread, self._position, length)
+        traffic.requests += 1
+        traffic.nbytes += length
         self._position += length
         return length
 

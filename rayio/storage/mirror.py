@@ -9,7 +9,7 @@ import weakref
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.stores import Fill, Store
 
 #: Bytes that are fetched at a time.
@@ -48,7 +48,7 @@ class Mirror:
         if not place.exists():
             place.parent.mkdir(parents=True, exist_ok=True)
             unfinished = place.with_name(f"{place.name}.{threading.get_ident()}")
-            with self.store.open(name, Asked()) as source, unfinished.open("wb") as target:
+            with self.store.open(name, Traffic()) as source, unfinished.open("wb") as target:
                 _copy(source, target)
             unfinished.replace(place)
         return place

@@ -14,7 +14,7 @@ from rayio import regular
 from rayio.errors import StorageError
 from rayio.machine.mounts import Mounted, existing, mount_of, mounts_here
 from rayio.machine.pages import ALIGNMENT, PAGE, aligned, resident
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 
 #: Bytes that one direct read or write asks for at most; more are several, as the kernel would cut them.
 CHUNK_BYTES = 16 << 20
@@ -120,8 +120,8 @@ class DirectWriter:
         self._held = left
 
 
-def watched(asked: Asked, descriptor: int, position: int, nbytes: int, read: Callable[[], int]) -> int:
-    """Make a read and note in ``asked`` what it has added to the page cache: for file systems that count nothing.
+def watched(traffic: Traffic, descriptor: int, position: int, nbytes: int, read: Callable[[], int]) -> int:
+    """Make a read and note in ``traffic`` what it has added to the page cache: for file systems that count nothing.
 
     What is read ahead counts for the read that caused it. Of a file system that keeps nothing in the page cache all
     that was read counts.
@@ -131,11 +131,11 @@ def watched(asked: Asked, descriptor: int, position: int, nbytes: int, read: Cal
     there, around = resident(descriptor, begin, span), resident(descriptor, begin, span + AHEAD_BYTES)
     length = read()
     after = resident(descriptor, begin, span + AHEAD_BYTES)
-    if asked.added is None or there is None or around is None or after is None:
-        asked.added = None
+    if traffic.added is None or there is None or around is None or after is None:
+        traffic.added = None
     elif length:
         pages = -(-(position + length) // PAGE) * PAGE - begin
-        asked.added += max(pages - there, after - around, 0)
+        traffic.added += max(pages - there, after - around, 0)
     return length
 
 

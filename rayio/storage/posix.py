@@ -22,7 +22,7 @@ from rayio.machine.pages import evict
 from rayio.replacing import replacing
 from rayio.storage.address import path_of
 from rayio.storage.base import FSYNC, OPEN, WRITE
-from rayio.storage.counted import Asked, CountedFile, Timed
+from rayio.storage.counted import CountedFile, Timed, Traffic
 from rayio.storage.paged import DirectWriter, mounted_at, open_file, read_direct, watched
 from rayio.storage.stores import DEFAULTS, Fill, PageCache, Settings
 from rayio.units import format_bytes
@@ -78,8 +78,8 @@ class PosixFile(CountedFile):
         StorageError: the operating system refuses to open or to read it.
     """
 
-    def __init__(self, path: Path, asked: Asked, name: str = "", page_cache: PageCache = "use") -> None:
-        super().__init__(str(path), asked, name)
+    def __init__(self, path: Path, traffic: Traffic, name: str = "", page_cache: PageCache = "use") -> None:
+        super().__init__(str(path), traffic, name)
         self.path = path
         self.page_cache = page_cache
         start = perf_counter_ns()
@@ -95,9 +95,9 @@ class PosixFile(CountedFile):
         try:
             if self.page_cache == "direct":
                 return read_direct(self._raw.fileno(), position, buffer, self._size)
-            if self.asked.is_watched:
+            if self.traffic.is_watched:
                 nbytes = memoryview(buffer).nbytes
-                return watched(self.asked, self._raw.fileno(), position, nbytes, lambda: self._read(position, buffer))
+                return watched(self.traffic, self._raw.fileno(), position, nbytes, lambda: self._read(position, buffer))
             return self._read(position, buffer)
         except OSError as error:
             raise refusal(error, self.path, "reading") from error
@@ -108,7 +108,7 @@ class PosixFile(CountedFile):
 
     def _evict(self) -> None:
         if self.page_cache == "drop":
-            self.asked.stayed(evict(self._raw.fileno()))
+            self.traffic.stayed(evict(self._raw.fileno()))
 
     def close(self) -> None:
         """Close the file."""
@@ -134,8 +134,8 @@ class _Writing(io.RawIOBase):
         """Write what the operating system takes of it; give how much that was."""
         length = self._timed.call(WRITE, partial(self._raw.write, buffer), self._written) or 0
         self._written += length
-        self._timed.asked.requests += 1
-        self._timed.asked.nbytes += length
+        self._timed.traffic.requests += 1
+        self._timed.traffic.nbytes += length
         return length
 
 
@@ -181,9 +181,9 @@ class PosixStore:
         """A file's path."""
         return self.root / name
 
-    def open(self, name: str, asked: Asked) -> BinaryIO:
+    def open(self, name: str, traffic: Traffic) -> BinaryIO:
         """Open a file for reading."""
-        return cast(BinaryIO, PosixFile(self.root / name, asked, name, self.page_cache))
+        return cast(BinaryIO, PosixFile(self.root / name, traffic, name, self.page_cache))
 
     def read(self, name: str) -> bytes | None:
         """Read a whole file."""
@@ -196,25 +196,25 @@ class PosixStore:
             raise refusal(error, path, "reading") from error
 
     def write(
-        self, name: str, fill: Fill, *, asked: Asked | None = None, fsync: bool = False, doing: str = "writing"
+        self, name: str, fill: Fill, *, traffic: Traffic | None = None, fsync: bool = False, doing: str = "writing"
     ) -> None:
         """Write under another name, then rename; ``fsync`` covers the file and then its folder.
 
-        With ``asked`` the page cache is used as the store's settings say: dropping a file's pages takes forcing them to
-        the device first, whatever ``fsync`` says. Other files are evicted when they are forced to the device.
+        With ``traffic`` the page cache is used as the store's settings say: dropping a file's pages takes forcing them
+        to the device first, whatever ``fsync`` says. Other files are evicted when they are forced to the device.
         Folders below the store's own are made; its own is made by :meth:`prepare`, so that one that vanished is told.
         """
         path = self.root / name
         unfinished = path.with_name(
             f"{path.name}+{threading.get_ident()}+{socket.gethostname()}+{os.getpid()}+{TOKEN}{PARTIAL}"
         )
-        timed = Timed(asked or Asked(), name)
-        is_dropped = asked is not None and self.page_cache == "drop"
+        timed = Timed(traffic or Traffic(), name)
+        is_dropped = traffic is not None and self.page_cache == "drop"
         try:
             if not path.parent.is_dir() and (self.root.is_dir() or Path(name).is_absolute()):
                 path.parent.mkdir(parents=True, exist_ok=True)
             with replacing(path, unfinished), ExitStack() as stack:
-                if asked is None:
+                if traffic is None:
                     file: BinaryIO = stack.enter_context(unfinished.open("xb", buffering=1 << 20))
                     fill(file)
                     file.flush()
@@ -223,7 +223,7 @@ class PosixStore:
                 if fsync or is_dropped:
                     timed.call(FSYNC, lambda: os.fsync(file.fileno()))
                 if is_dropped or (fsync and self.page_cache != "use"):
-                    timed.asked.stayed(evict(file.fileno()))
+                    timed.traffic.stayed(evict(file.fileno()))
             if fsync or is_dropped:
                 timed.call(FSYNC, lambda: sync_folder(path.parent))
         except OSError as error:
@@ -234,7 +234,7 @@ class PosixStore:
         is_direct = self.is_direct
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         file = timed.call(OPEN, lambda: os.fdopen(open_file(path, flags, direct=is_direct), "wb", buffering=0))
-        timed.asked.opens += 1
+        timed.traffic.opens += 1
         try:
             raw = DirectWriter(file.fileno()) if is_direct else file
             fill(cast(BinaryIO, _Writing(raw, timed)))

@@ -12,7 +12,7 @@ import numpy as np
 from rayio.errors import DataError, RayioError
 from rayio.machine.counters import fetched_by_this_thread
 from rayio.storage.base import Moved, Opener, Requests, Served
-from rayio.storage.counted import Asked
+from rayio.storage.counted import Traffic
 from rayio.storage.stores import Store
 
 T = TypeVar("T")
@@ -25,9 +25,9 @@ class Threaded(Protocol):
         """The call's result when awaited."""
 
 
-def counted_opener(store: Store, asked: Asked) -> Opener:
-    """Make an opener for files of a store that adds to ``asked``."""
-    return lambda name: store.open(name, asked)
+def counted_opener(store: Store, traffic: Traffic) -> Opener:
+    """Make an opener for files of a store that adds to ``traffic``."""
+    return lambda name: store.open(name, traffic)
 
 
 @lru_cache(maxsize=2)
@@ -63,36 +63,38 @@ class RealStorage:
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Call ``load`` and count what it asks for; ``requests`` is what a model would have served."""
-        asked = Asked(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
+        traffic = Traffic(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
         try:
-            value, fetched = await self.run(lambda: self._load(load, asked))
+            value, fetched = await self.run(lambda: self._load(load, traffic))
         except DataError as error:
             is_full = str(error).startswith(self.store.address)
-            told = error if is_full else DataError(self.store.full(str(error)))  # formats name files as datasets do
-            told.retried = asked.retried
-            raise told from None
+            worded = error if is_full else DataError(self.store.full(str(error)))  # formats name files as datasets do
+            worded.retried = traffic.retried
+            raise worded from None
         except RayioError as error:
-            error.retried = asked.retried
+            error.retried = traffic.retried
             raise
-        moved = Moved(asked.nbytes, fetched, asked.unevicted)
-        return Served(value, asked.opens, asked.requests, asked.nbytes, 0, asked.issued, 0, asked.retried, moved)
+        moved = Moved(traffic.nbytes, fetched, traffic.unevicted)
+        return Served(
+            value, traffic.opens, traffic.requests, traffic.nbytes, 0, traffic.issued, 0, traffic.retried, moved
+        )
 
-    def _load(self, load: Callable[[Opener], T], asked: Asked) -> tuple[T, int | None]:
+    def _load(self, load: Callable[[Opener], T], traffic: Traffic) -> tuple[T, int | None]:
         """Call ``load`` in this thread; say how much was fetched for it, where that can be known by the thread."""
         source = self.store.source
-        asked.is_watched = source == "other"
+        traffic.is_watched = source == "other"
         before = fetched_by_this_thread() if source == "device" else None
-        value = load(counted_opener(self.store, asked))
+        value = load(counted_opener(self.store, traffic))
         match source:
             case "device":
                 after = fetched_by_this_thread()
                 return value, None if before is None or after is None else after - before
             case "network":
-                return value, asked.nbytes
+                return value, traffic.nbytes
             case "memory":
                 return value, 0
             case "other":
-                return value, asked.nbytes if self.store.is_direct else asked.added
+                return value, traffic.nbytes if self.store.is_direct else traffic.added
         return value, None  # of servers only hosts know
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
@@ -105,7 +107,7 @@ class RealStorage:
         """
         if request_bytes < 1 or num_bytes < 0:
             raise ValueError(f"cannot write {num_bytes} bytes in requests of {request_bytes}")
-        asked = Asked(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
+        traffic = Traffic(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
 
         def fill(file: BinaryIO) -> None:
             buffer = random_bytes(min(request_bytes, max(num_bytes, 1)))
@@ -119,13 +121,20 @@ class RealStorage:
             if self.store.is_local and not self._is_prepared:
                 self.store.prepare(doing)
                 self._is_prepared = True
-            self.store.write(path, fill, asked=asked, fsync=fsync, doing=doing)
+            self.store.write(path, fill, traffic=traffic, fsync=fsync, doing=doing)
 
         try:
             await self.run(write)
         except RayioError as error:
-            error.retried = asked.retried
+            error.retried = traffic.retried
             raise
         return Served(
-            None, asked.opens, asked.requests, num_bytes, asked.syncs, asked.issued, asked.sync_ns, asked.retried
+            None,
+            traffic.opens,
+            traffic.requests,
+            num_bytes,
+            traffic.syncs,
+            traffic.issued,
+            traffic.sync_ns,
+            traffic.retried,
         )

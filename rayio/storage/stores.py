@@ -14,7 +14,7 @@ from rayio.storage.address import scheme_of
 
 if TYPE_CHECKING:
     from rayio.machine.mounts import Source
-    from rayio.storage.counted import Asked
+    from rayio.storage.counted import Traffic
 
 #: The values of ``storage.page_cache``.
 PageCache = Literal["use", "drop", "direct"]
@@ -80,8 +80,8 @@ class Store(Protocol):
     def full(self, name: str) -> str:
         """A file's own address, for messages."""
 
-    def open(self, name: str, asked: Asked) -> BinaryIO:
-        """Open a file for reading, with random access; what is asked of the system is counted in ``asked``.
+    def open(self, name: str, traffic: Traffic) -> BinaryIO:
+        """Open a file for reading, with random access; what is asked of the system is counted in ``traffic``.
 
         Raises:
             DataError: there is no such file.
@@ -96,11 +96,11 @@ class Store(Protocol):
         """
 
     def write(
-        self, name: str, fill: Fill, *, asked: Asked | None = None, fsync: bool = False, doing: str = "writing"
+        self, name: str, fill: Fill, *, traffic: Traffic | None = None, fsync: bool = False, doing: str = "writing"
     ) -> None:
         """Store what ``fill`` writes as one file, replacing what had the name; all of it appears, or nothing.
 
-        With ``asked`` it is streamed: ``fill`` only appends, each of its calls is a request of that size where the
+        With ``traffic`` it is streamed: ``fill`` only appends, each of its calls is a request of that size where the
         system takes requests of any size, and all are counted. Without, ``fill`` may seek. ``fsync`` makes it durable
         where it would not be. ``doing`` is what messages call it.
 

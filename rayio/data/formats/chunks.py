@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from rayio.data.formats.runs import Runs
+from rayio.data.formats.reads import Runs
 from rayio.data.layout import Batch, Layout
 from rayio.scenario.fields import RefusedError, Section, quantity, refusal
 from rayio.units import BYTES

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.data.formats.chunks import Hdf5Options, Reads, chunk_of, chunk_shape
-from rayio.data.formats.runs import by_file, check_length, opened, place_of, read_into
+from rayio.data.formats.reads import by_file, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError

@@ -17,7 +17,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.runs import Runs, by_file, check_length, opened, place_of, read_into
+from rayio.data.formats.reads import Runs, by_file, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import LABEL, Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError

@@ -34,7 +34,7 @@ from rayio.data.formats.parquet_file import (
 )
 from rayio.data.formats.parquet_options import ParquetOptions, chosen
 from rayio.data.formats.parquet_stream import AGAIN, TAIL_BYTES, Chunk, Stream, parquet_in
-from rayio.data.formats.runs import check_length, opened, place_of
+from rayio.data.formats.reads import check_length, opened, place_of
 from rayio.data.formats.sample import HEADER, Place
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError

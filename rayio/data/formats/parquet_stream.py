@@ -18,7 +18,7 @@ from rayio.data.formats.parquet_file import (
     is_header_of,
     stored_bytes,
 )
-from rayio.data.formats.runs import read_into
+from rayio.data.formats.reads import read_into
 from rayio.data.formats.sample import Place
 from rayio.errors import RayioError
 

@@ -23,7 +23,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.runs import Runs, check_length, opened, place_of, read_into
+from rayio.data.formats.reads import Runs, check_length, opened, place_of, read_into
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.storage.base import Opener, Requests

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar, cast
 from rayio.errors import RayioError, StorageError
 from rayio.machine.mounts import Source
 from rayio.storage.base import WRITE
-from rayio.storage.counted import WINDOW_BYTES, Asked, CountedFile
+from rayio.storage.counted import WINDOW_BYTES, CountedFile, Traffic
 from rayio.storage.retrying import Budget
 from rayio.storage.s3 import answers
 from rayio.storage.s3.place import Options, Place
@@ -37,8 +37,8 @@ _process: int | None = None
 class S3File(CountedFile):
     """An object, read by ranged gets. Nothing is asked when it is opened; its size comes with the first answer."""
 
-    def __init__(self, store: S3Store, name: str, asked: Asked) -> None:
-        super().__init__(store.full(name), asked, name)
+    def __init__(self, store: S3Store, name: str, traffic: Traffic) -> None:
+        super().__init__(store.full(name), traffic, name)
         self._store = store
         self._name = name
         self._opened(perf_counter_ns())
@@ -61,7 +61,7 @@ class S3File(CountedFile):
 
     def _fetch(self, position: int, buffer: Any) -> int:
         view = memoryview(buffer).cast("B")
-        self._size, length = self._store.get(self._name, position, view, self.asked)
+        self._size, length = self._store.get(self._name, position, view, self.traffic)
         return length
 
 
@@ -108,7 +108,7 @@ class S3Store:
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
-    def call(self, request: Callable[[], T], name: str, doing: str, asked: Asked | None = None) -> T:
+    def call(self, request: Callable[[], T], name: str, doing: str, traffic: Traffic | None = None) -> T:
         """Make one request, again and again as long as that may help and the budget lasts; note what failed.
 
         Raises:
@@ -130,17 +130,17 @@ class S3Store:
                     took = (perf_counter_ns() - began) / 1e9
                     tries = f", {attempt} times in {took:.1f} s" if attempt > 1 else ""
                     raise answers.error_of(problem, self.place, self.full(name).rstrip("/"), doing, tries) from None
-                ending = asked.ending if asked is not None else threading.Event()
+                ending = traffic.ending if traffic is not None else threading.Event()
                 if ending.wait(self.budget.seconds(attempt, name)):
                     raise StorageError(f"{self.full(name)}: {doing} was given up, the run is ending") from None
-                if asked is not None:
-                    asked.add_retry(start, name)
+                if traffic is not None:
+                    traffic.add_retry(start, name)
             else:
                 self._has_answered = True
                 return answer
         raise AssertionError
 
-    def get(self, name: str, position: int, view: memoryview, asked: Asked) -> tuple[int, int]:
+    def get(self, name: str, position: int, view: memoryview, traffic: Traffic) -> tuple[int, int]:
         """Read a range of an object into ``view``; give the object's size and how much was read."""
         import obstore
 
@@ -159,13 +159,13 @@ class S3Store:
                 length += len(piece)
             return int(answer.meta["size"]), length
 
-        return self.call(request, name, "reading", asked)
+        return self.call(request, name, "reading", traffic)
 
     # --- files ------------------------------------------------------------------------------------------------------
 
-    def open(self, name: str, asked: Asked) -> BinaryIO:
+    def open(self, name: str, traffic: Traffic) -> BinaryIO:
         """Open an object for reading."""
-        return cast(BinaryIO, S3File(self, name, asked))
+        return cast(BinaryIO, S3File(self, name, traffic))
 
     def read(self, name: str) -> bytes | None:
         """Read a whole object."""
@@ -184,28 +184,28 @@ class S3Store:
         return self.call(request, name, "reading")
 
     def write(
-        self, name: str, fill: Fill, *, asked: Asked | None = None, fsync: bool = False, doing: str = "writing"
+        self, name: str, fill: Fill, *, traffic: Traffic | None = None, fsync: bool = False, doing: str = "writing"
     ) -> None:
         """Put an object, in parts when it is larger than one; ``fsync`` has nothing to add to a put that succeeded.
 
-        An attempt that fails is made again from the beginning. With ``asked``, an object in parts counts as its parts
+        An attempt that fails is made again from the beginning. With ``traffic``, an object in parts counts as its parts
         and the two requests around them, and is one row: the client does not say when each of them was under way.
         """
         del fsync
-        if asked is None:
+        if traffic is None:
             with SpooledTemporaryFile(max_size=PART_BYTES) as content:
                 fill(cast(BinaryIO, content))
                 self._put(name, cast(BinaryIO, content), doing)
             return
         start = perf_counter_ns()
-        nbytes = self._append(name, fill, doing, asked)
-        asked.opens += 1
-        asked.nbytes += nbytes
-        asked.requests += 1 if nbytes <= PART_BYTES else 2 - (-nbytes // PART_BYTES)
-        if asked.is_itemised:
-            asked.add(WRITE, start, asked.file(name), threading.get_native_id(), 0, nbytes)
+        nbytes = self._append(name, fill, doing, traffic)
+        traffic.opens += 1
+        traffic.nbytes += nbytes
+        traffic.requests += 1 if nbytes <= PART_BYTES else 2 - (-nbytes // PART_BYTES)
+        if traffic.is_itemised:
+            traffic.add(WRITE, start, traffic.file(name), threading.get_native_id(), 0, nbytes)
 
-    def _put(self, name: str, content: BinaryIO, doing: str, asked: Asked | None = None) -> int:
+    def _put(self, name: str, content: BinaryIO, doing: str, traffic: Traffic | None = None) -> int:
         """Put what a file holds; give its bytes."""
         import obstore
 
@@ -230,10 +230,10 @@ class S3Store:
                 self._is_redirected = True
                 request()
 
-        self.call(followed, name, doing, asked)
+        self.call(followed, name, doing, traffic)
         return nbytes
 
-    def _append(self, name: str, fill: Fill, doing: str, asked: Asked) -> int:
+    def _append(self, name: str, fill: Fill, doing: str, traffic: Traffic) -> int:
         """Put what is written from the beginning to the end, holding some parts of it; give its bytes."""
         client, key = self.client, self.place.key(name)
 
@@ -245,7 +245,7 @@ class S3Store:
         def spooled() -> int:
             with SpooledTemporaryFile(max_size=PART_BYTES) as content:
                 fill(cast(BinaryIO, content))
-                return self._put(name, cast(BinaryIO, content), doing, asked)
+                return self._put(name, cast(BinaryIO, content), doing, traffic)
 
         def followed() -> int:
             if not self._is_redirected:
@@ -257,7 +257,7 @@ class S3Store:
                 self._is_redirected = True
             return spooled()
 
-        return self.call(followed, name, doing, asked)
+        return self.call(followed, name, doing, traffic)
 
     def _signed(self, key: str) -> str:
         """An address that a put of this object may be sent to; it is as good as a credential, and never shown."""
