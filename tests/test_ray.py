@@ -195,8 +195,8 @@ def test_readers_use_memory_again_and_what_waits_in_the_queue_keeps_the_planned_
         assert sample_digest(epoch, 0, step, np.array(ids)) == digest
 
 
-#: Of a run in which somebody is killed: 120 steps of 60 ms. On a busy machine half of them may be over before it is known
-#: that the first are.
+#: Of a run in which somebody is killed: 120 steps of 60 ms. On a busy machine half are over before it is known that the
+#: first are.
 EPOCHS = 10
 
 
