@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from machine import print_machine
 
 from rayio.analyze.access import access
-from rayio.analyze.metrics import RunShape
+from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
 from rayio.analyze.timeline import timeline

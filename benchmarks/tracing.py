@@ -32,7 +32,7 @@ from opentelemetry.sdk.trace import TracerProvider as SdkProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
 import rayio
-from rayio.analyze.compare import t_quantile
+from rayio.analyze.student import t_quantile
 from rayio.otel.provider import Target, TracerProvider
 from rayio.pipeline import simulation
 from rayio.pipeline.env import Env

@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from rayio import session
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.cli import main
 from rayio.errors import RayioError, RunError, StorageError
 from rayio.predict import storage

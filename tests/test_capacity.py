@@ -184,7 +184,7 @@ def test_the_interval_covers_the_mean_in_nineteen_of_twenty() -> None:
 
 def test_stretches_cover_the_steps_that_count() -> None:
     from rayio.analyze.arrays import RunArrays
-    from rayio.analyze.metrics import RunShape
+    from rayio.analyze.shape import RunShape
     from rayio.session.conclude import with_spans
 
     question = Question.of("unet3d-small", planted(1.5 * DEMAND), "cluster.ranks_per_node", "virtual")

@@ -12,6 +12,10 @@ from handmade import Trace
 
 from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
+from rayio.predict.explain import explain
+from rayio.results.explained import Explained
+from rayio.scenario.model import Scenario
+from rayio.session import simulate
 from rayio.trace.span import schema
 from scenarios import Outcome, run_locally, scenario, simulated
 
@@ -130,3 +134,86 @@ def test_a_window_that_was_closed_is_no_cause() -> None:
     assert shares["read"] + shares["decode"] == pytest.approx(1, abs=0.001)
     waited = attribute(run.spans).steps.parts["data_wait"][1:]
     assert np.count_nonzero(waited) < len(waited)
+
+
+# --- what is named, and what is advised -----------------------------------------------------------------------------
+
+
+def explained(wanted: Scenario, root: Path) -> Explained:
+    return explain(simulate(wanted, root=root).path)
+
+
+def rate_of(wanted: Scenario, root: Path) -> float:
+    """Samples per second of a scenario, made."""
+    return simulate(wanted, root=root).result.samples_per_second or 0.0
+
+
+def change(found: Explained, name: str) -> Any:
+    return next(row for row in found.simulated.changes if row.change == name) if found.simulated else None
+
+
+def test_what_is_named_is_what_saves_most_and_ties_are_said(tmp_path: Path) -> None:
+    # 2 workers, 50 ms compute: without the read a batch in 50 ms, without the decode in 90, of 140.
+    mix = MIXES["read before decode"]
+    found = explained(planted(mix, 2, 50), tmp_path / "2")
+    assert (found.verdict.bound, found.verdict.cause, found.verdict.ties) == ("input", "read", ())
+    assert change(found, "read = 0").time_saved == pytest.approx(1 - 50 / 140, abs=POINTS)
+    assert change(found, "decode = 0").time_saved == pytest.approx(1 - 90 / 140, abs=POINTS)
+    # 4 workers: a batch in 70 ms; without either 50. Neither is the cause alone.
+    found = explained(planted(mix, 4, 50), tmp_path / "4")
+    assert {found.verdict.cause, *found.verdict.ties} == {"read", "decode"}
+    assert "they tie" in found.sentence
+    # Each change made is as it was predicted.
+    made = rate_of(planted(mix | {"decode": 0}, 4, 50), tmp_path / "made")
+    assert made == pytest.approx(change(found, "decode = 0").samples_per_second, rel=0.01)
+
+
+def test_what_hides_behind_another_cause_is_named_by_the_time_that_it_costs(tmp_path: Path) -> None:
+    # Decode of 80 ms beside a straggler of 75 ms: without the straggler nothing gets faster, and AU falls.
+    keys: dict[str, Any] = {
+        "cluster__ranks_per_node": 2, "dataset__num_files": 120,
+        "train__stragglers": {"ranks": [1], "factor": 1.5},
+    }  # fmt: skip
+    hidden = planted({"read": 0, "decode": 80}, 1, 50, **keys)
+    found = explained(hidden, tmp_path / "1")
+    assert (found.verdict.bound, found.verdict.cause) == ("input", "decode")
+    assert change(found, "no stragglers").time_saved == pytest.approx(0, abs=0.005)
+    assert (change(found, "no stragglers").gain or 0) < -0.05
+    assert "but without that alone less time would be saved" in found.sentence
+    # Twice the workers is advised, and comes true.
+    assert found.prediction is not None
+    assert found.prediction.workers == 2
+    more = planted({"read": 0, "decode": 80}, 2, 50, **keys)
+    saved = 1 - rate_of(hidden, tmp_path / "a") / rate_of(more, tmp_path / "b")
+    assert saved == pytest.approx(found.prediction.time_saved, abs=0.002)
+    assert saved == pytest.approx(5 / 80, abs=0.005)
+
+
+@pytest.mark.parametrize(("slow", "factor", "ranks"), [([3], 1.08, 4), ([1, 2, 3], 1.3, 4)], ids=["by 8 %", "3 of 4"])
+def test_ranks_that_are_always_last_are_named(slow: list[int], factor: float, ranks: int, tmp_path: Path) -> None:
+    wanted = planted(
+        {"read": 0, "decode": 0}, 2, 50, cluster__ranks_per_node=ranks, dataset__num_files=160,
+        train__stragglers={"ranks": slow, "factor": factor},
+    )  # fmt: skip
+    found = explained(wanted, tmp_path)
+    assert {row.rank for row in found.ranks if row.is_slow} == {*slow}
+    if found.verdict.bound == "straggler":
+        assert "now one and now another" not in found.sentence
+        assert all(f"rank {rank} ({factor:.2f} ×" in found.sentence for rank in slow)
+    assert change(found, "no stragglers").time_saved == pytest.approx(1 - 1 / factor, abs=0.005)
+
+
+def test_fewer_workers_are_tried_and_advised_where_they_help(tmp_path: Path) -> None:
+    # Storage that 2 ranks saturate, short epochs: the more readers, the later the first batch of each.
+    shared = {**QUICK, "bandwidth": "100 MB/s"}
+    keys: dict[str, Any] = {
+        "cluster__ranks_per_node": 2, "dataset__num_files": 16, "dataset__sample_bytes": "1.6 MB",
+        "train__epochs": 12, "storage__model": shared, "loader__decode": 0,
+    }  # fmt: skip
+    found = explained(planted({"read": 0, "decode": 0}, 4, 45, **keys), tmp_path / "4")
+    fewer = rate_of(planted({"read": 0, "decode": 0}, 2, 45, **keys), tmp_path / "2")
+    row = change(found, "workers ÷ 2")
+    assert row.samples_per_second == pytest.approx(fewer, rel=0.01)
+    assert row.time_saved > 0.02
+    assert found.prediction is not None
+    assert found.prediction.change == "With loader.num_workers=2"

@@ -12,7 +12,8 @@ import handmade
 import pytest
 
 from rayio import session
-from rayio.analyze.compare import Compared, compare, noise, repeats, repeats_text, spread, t_quantile, text
+from rayio.analyze.compare import Compared, compare, noise, repeats, repeats_text, spread, text
+from rayio.analyze.student import t_quantile
 from rayio.cli import main
 from rayio.results.comparison import Repeated
 from rayio.results.run_result import Evaluation, Percentiles, Statistics

@@ -10,7 +10,8 @@ import pyarrow as pa
 import pytest
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import integers, texts
 from rayio.scenario.model import Scenario
 from rayio.session import run

@@ -12,7 +12,8 @@ from datasets import on_disk
 from handmade import Trace
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.errors import DataError, ScenarioError
 from rayio.pipeline.planning import plan_of
 from rayio.place import batch_id

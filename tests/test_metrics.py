@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, timeline
 from rayio.results.hosts import Fetched
 from rayio.results.metrics import HEADLINE, METRICS, SPLIT, lookup
@@ -53,17 +54,17 @@ SHAPE = RunShape(world_size=2, batch_size=4, warmup_steps=1, epochs=1, steps_per
 
 
 @pytest.mark.parametrize("origin", [0, UNIX])
-def test_the_window_runs_from_the_last_rank_warm_to_the_first_rank_done(origin: int) -> None:
+def test_the_window_runs_from_the_last_rank_warm_to_the_end_of_the_last_pause(origin: int) -> None:
     result = measure(RunArrays.of_spans(two_ranks(origin)), SHAPE)
-    assert result["window_seconds"] == (335 - 200) / 1e9
-    assert result["window_steps"] == 1  # rank 0 ends its last step after the window; rank 1 has two
-    assert "only 1 whole steps per rank in the window: the numbers are rough" in result["notes"]
+    assert result["window_seconds"] == (410 - 200) / 1e9
+    assert (result["window_steps"], result["window_epochs"]) == (2, 1)
+    assert any("only 2 whole steps per rank in the window" in note for note in result["notes"])
 
 
 @pytest.mark.parametrize("origin", [0, UNIX])
 def test_au_is_requested_compute_over_step_time_of_whole_steps_in_the_window(origin: int) -> None:
     result = measure(RunArrays.of_spans(two_ranks(origin)), SHAPE)
-    by_rank = [50 / 70, 110 / 135]
+    by_rank = [100 / 210, 110 / 210]  # rank 1 waits for rank 0's checkpoint
     assert [rank["au"] for rank in result["ranks"]] == by_rank
     assert (result["au"], result["au_min"], result["au_max"]) == (sum(by_rank) / 2, *by_rank)
 
@@ -71,8 +72,8 @@ def test_au_is_requested_compute_over_step_time_of_whole_steps_in_the_window(ori
 @pytest.mark.parametrize("origin", [0, UNIX])
 def test_rates_count_what_arrived_in_the_window_and_what_was_read_for_it_whenever_that_was(origin: int) -> None:
     result = measure(RunArrays.of_spans(two_ranks(origin)), SHAPE)
-    assert result["samples_per_second"] == 4 * 4 / (135 / 1e9)
-    assert result["mib_per_second"] == 3 / (135 / 1e9)
+    assert result["samples_per_second"] == 4 * 4 / (210 / 1e9)
+    assert result["mib_per_second"] == 3 / (210 / 1e9)
 
 
 @pytest.mark.parametrize("origin", [0, UNIX])
@@ -99,8 +100,8 @@ def test_each_ranks_life_is_split_to_the_nanosecond(origin: int) -> None:
 def test_what_is_lost_in_the_window_is_split_rank_by_rank_so_that_it_sums_to_one_with_au() -> None:
     result = measure(RunArrays.of_spans(two_ranks()), SHAPE)
     shares = [result[f"{name}_share"] for name in ("data_wait", "sync", "checkpoint", "evaluate", "other")]
-    data_wait, sync, other = (10 / 70 + 15 / 135) / 2, 5 / 70 / 2, (5 / 70 + 10 / 135) / 2
-    assert shares == pytest.approx([data_wait, sync, 0, 0, other], rel=1e-12)
+    data_wait, sync, checkpoint, other = (10 + 15) / 420, (15 + 75) / 420, 70 / 420, (15 + 10) / 420
+    assert shares == pytest.approx([data_wait, sync, checkpoint, 0, other], rel=1e-12)
     assert sum(shares) + result["au"] == pytest.approx(1, abs=1e-12)
 
 
@@ -130,16 +131,16 @@ def test_percentiles_are_times_that_occurred() -> None:
 
 def test_percentiles_of_reads_are_of_the_window_and_those_of_checkpoints_of_the_run() -> None:
     table = measure(RunArrays.of_spans(two_ranks()), SHAPE)["percentiles"]
-    assert (table["read"]["count"], table["read"]["max"]) == (2, 7 / 1e9)
+    assert (table["read"]["count"], table["read"]["max"]) == (3, 7 / 1e9)
     assert (table["checkpoint"]["count"], table["checkpoint"]["max"]) == (1, 70 / 1e9)
     assert (table["write"]["count"], table["write"]["p50"]) == (1, 68 / 1e9)
-    assert table["step_time"]["count"] == 3
+    assert table["step_time"]["count"] == 4
     assert table["decode"] is None
 
 
 def test_without_warm_up_the_window_begins_when_the_last_rank_asks() -> None:
     result = measure(RunArrays.of_spans(two_ranks()), RunShape(2, 4, 0, 1, 3))
-    assert result["window_seconds"] == (335 - 120) / 1e9
+    assert result["window_seconds"] == (410 - 120) / 1e9
 
 
 def test_a_rank_that_reads_by_itself_does_so_inside_its_wait() -> None:
@@ -301,8 +302,8 @@ def test_a_smaller_last_batch_counts_as_the_samples_that_it_holds() -> None:
     trace.rank(1, story * 8, per_epoch=4)
     shape = RunShape(2, 4, 0, 2, 4, steps_of=(3, 4), samples_of=(11, 13))
     result = measure(RunArrays.of_spans(trace.spans), shape)
-    # six seconds: two epochs of rank 0 are 22 samples; rank 1 has one of 13 and two batches of 4
-    assert result["samples_per_second"] == pytest.approx((22 + 13 + 8) / 6)
+    # eight seconds: two epochs of rank 0 are 22 samples, those of rank 1 26
+    assert result["samples_per_second"] == pytest.approx((22 + 26) / 8)
     assert not any("broke off" in note for note in result["notes"])
     # DLIO counts batches: per rank and epoch (n - 2) / (n - 1) seconds of 4 samples
     assert result["samples_per_second_dlio"] == pytest.approx(4 * (1 / 2 + 2 / 3))
@@ -365,22 +366,29 @@ def test_au_and_window_are_those_of_a_plain_loop(
         story = [("startup", startup), *(p for s in steps for p in zip((*PHASES[1:], "gap"), s, strict=True))]
         trace.rank(number, story, begin=begin)
         now, rows = begin + startup, []
-        for step in steps:
-            rows.append((now, now + sum(step), step[1]))
+        for index, step in enumerate(steps):
+            rows.append((now, now + sum(step), step[1], now + step[0] + step[1], index))
             now += sum(step)
         plain.append(rows)
-    result = measure(
-        RunArrays.of_spans(trace.spans), RunShape(len(ranks), 1, warmup, 1, max(len(s) for _, _, s in ranks))
-    )
+    most = max(len(s) for _, _, s in ranks)
+    result = measure(RunArrays.of_spans(trace.spans), RunShape(len(ranks), 1, warmup, 1, most))
     if any(len(rows) <= warmup for rows in plain):
         assert result["window_seconds"] is None
         return
-    begin = max(rows[warmup - 1][1] if warmup else rows[0][0] for rows in plain)
-    end = min(rows[-1][1] for rows in plain)
-    if begin >= end:
+    is_whole = all(len(rows) == most for rows in plain)
+    shared = min(len(rows) for rows in plain) - 1
+    warm = max(rows[warmup - 1][3] if warmup else rows[0][0] for rows in plain)
+    if warm >= min(rows[-1][1] for rows in plain):
         assert result["window_seconds"] is None
         return
+    counted = [row for rows in plain for row in rows[warmup : shared + 1] if row[0] >= warm]
+    if not counted:
+        assert result["window_seconds"] is None
+        return
+    begin, end = min(row[0] for row in counted), max(row[1] for row in counted)
     assert result["window_seconds"] == (end - begin) / 1e9
+    if is_whole:  # a rank that is done waits for the others
+        plain = [[*rows[:-1], (rows[-1][0], end, *rows[-1][2:])] for rows in plain]
     inside = [[row for row in rows if row[0] >= begin and row[1] <= end] for rows in plain]
     assert result["window_steps"] == min(len(rows) for rows in inside)
     au = [sum(r[2] for r in rows) / sum(r[1] - r[0] for r in rows) for rows in inside if any(r[1] > r[0] for r in rows)]

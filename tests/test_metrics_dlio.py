@@ -4,7 +4,8 @@ import pytest
 from handmade import Trace
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 
 
 def step(load: int, compute: int, *more: tuple[str, int]) -> list[tuple[str, int]]:

@@ -12,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import RunShape, find_window, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Lives, Steps, timeline
+from rayio.analyze.window import find_window
 from rayio.place import batch_id
 from rayio.report import axes, figures, tracks
 from rayio.report.bins import Bins

@@ -16,7 +16,8 @@ from handmade import Trace, result
 
 import rayio
 from rayio.analyze.arrays import Reads, RunArrays, Timed
-from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Lives, Steps
 from rayio.cli import main
 from rayio.errors import StorageError
@@ -49,6 +50,7 @@ UNITS = {
     "evaluations",
     "ratio",
     "batches/s",
+    "epochs",
     "bytes/s",
     "requests",
     "workers",
@@ -110,7 +112,7 @@ def test_what_the_schema_does_not_know_is_found() -> None:
 
 
 def test_the_schema_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    titles = [(["schema", name], f"rayio {name}, version 1") for name in PUBLISHED]
+    titles = [(["schema", name], f"rayio {name}, version {PUBLISHED[name].version}") for name in PUBLISHED]
     for arguments, title in (*titles, (["schema", "scenario"], None)):
         with pytest.raises(SystemExit) as left:
             main(arguments)
@@ -177,18 +179,28 @@ def test_a_run_of_version_0_1_is_read_to_the_last_key() -> None:
     assert "AU" in run.summary()
 
 
+#: What is not of the window, which then ended when the first rank was done.
+_OF_THE_RUN = (
+    "goodput", "wall_seconds", "world_size", "steps", "startup_skew_seconds", "au_dlio", "au_dlio_stdev",
+    "samples_per_second_dlio", "samples_per_second_dlio_stdev", "time", "share", "evaluation",
+)  # fmt: skip
+
+
 def test_what_was_measured_of_it_then_is_measured_of_it_now() -> None:
     content = json.loads((OLD / "result.json").read_text())
     spans = rayio.Run.open(OLD).directory.spans()
     again = measure(RunArrays.of_spans(spans), RunShape(2, 2, 1, 2, 12)).as_json()
     assert again["steps"] == 48
-    measured = [key for key in again if key not in ("engine", "scenario", "notes", "exit_code", "error")]
-    assert again["percentiles"].pop("fsync") is None
-    assert {key: again[key] for key in measured} == {key: content[key] for key in measured}
+    assert {key: again[key] for key in _OF_THE_RUN} == {key: content[key] for key in _OF_THE_RUN}
+    assert again["window_steps"] >= content["window_steps"]
+    assert again["au"] < content["au"], "its last pause counts too"
 
 
-def test_it_is_explained(tmp_path: Path) -> None:
-    assert explain(OLD, simulate=False)["verdict"]["au"] == pytest.approx(rayio.Run.open(OLD).au)
+def test_it_is_explained_with_the_window_of_now_and_the_difference_is_said(tmp_path: Path) -> None:
+    found = explain(OLD, simulate=False)
+    spans = rayio.Run.open(OLD).directory.spans()
+    assert found["verdict"]["au"] == pytest.approx(measure(RunArrays.of_spans(spans), RunShape(2, 2, 1, 2, 12)).au)
+    assert any("result.json is of version 1" in note for note in found["notes"])
 
 
 # --- types ----------------------------------------------------------------------------------------------------------
@@ -203,7 +215,7 @@ def test_it_is_explained(tmp_path: Path) -> None:
         ({"steps": True}, "steps is true, expected a number or null"),
         ({"ledger": 3}, "ledger is 3, expected an object"),
         ({"window_steps": 1.5}, "window_steps is 1.5, expected a number or null"),
-        ({"version": 2}, "has version 2; it takes the rayio that wrote it"),
+        ({"version": 3}, "has version 3; it takes the rayio that wrote it"),
     ],
 )
 def test_damage_is_named_by_its_place(change: dict[str, Any], said: str) -> None:

@@ -12,18 +12,12 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+from rayio.analyze.student import t_quantile
 from rayio.results.comparison import Comparison, Difference, DifferingKey, Group, MetricRow, Repeated, Spread
 from rayio.results.metrics import METRICS, lookup
 from rayio.results.origin import kind_of
 from rayio.results.run_result import RunResult
 from rayio.units import format_seconds
-
-#: Two-sided 95 % quantiles of Student's t for 1, 2, ... degrees of freedom.
-_T = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-    2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
-)  # fmt: skip
-_Z = 1.959964
 
 #: Metrics that are fractions of a whole beside those that end in ``share``; they are printed in percent.
 _FRACTIONS = ("au", "au_min", "au_max", "goodput", "evaluation.au", "evaluation.au_min", "evaluation.au_max")
@@ -40,17 +34,6 @@ class Compared:
     result: RunResult
     scenario: Mapping[str, Any]
     info: Mapping[str, Any]
-
-
-def t_quantile(freedom: float) -> float:
-    """Student's t that 95 % of the mass lies within, two-sided; fractional degrees of freedom round down.
-
-    Above 30 by the expansion of Cornish and Fisher (Abramowitz and Stegun, 26.7.5).
-    """
-    if freedom < len(_T) + 1:
-        return _T[max(int(freedom), 1) - 1]
-    z = _Z
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:

@@ -84,26 +84,37 @@ def _capacities(capacity: Capacity) -> list[str]:
 def _changes(simulated: Simulated | None) -> list[str]:
     if simulated is None or simulated.au is None:
         return []
+    rate_before = "" if simulated.samples_per_second is None else _rate(simulated.samples_per_second)
     lines = [
-        "  what would change it (simulated with this run's own times), share of the loss that this removes",
-        f"  {'':<20}{'AU':>8}{'loss removed':>14}  next bottleneck",
-        f"  {'as it was':<20}{simulated['au']:>8.3f}",
+        "  what would change it (simulated with this run's own times)",
+        f"  {'':<20}{'AU':>8}{'samples/s':>12}{'time saved':>12}{'loss removed':>14}  next bottleneck",
+        f"  {'as it was':<20}{simulated['au']:>8.3f}{rate_before:>12}",
     ]
     for row in simulated.changes:
         if row.au is not None:
             part = "" if row.causal_share is None else _percent(row.causal_share)
-            lines.append(f"  {shown(row['change']):<20}{row['au']:>8.3f}{part:>14}  {shown(row['then'])}")
+            faster = "" if row.samples_per_second is None else _rate(row.samples_per_second)
+            saved = "" if row.time_saved is None else _percent(row.time_saved)
+            numbers = f"{row.au:>8.3f}{faster:>12}{saved:>12}{part:>14}"
+            lines.append(f"  {shown(row.change):<20}{numbers}  {shown(row.then)}")
     return lines
 
 
+def _rate(samples: float) -> str:
+    return f"{samples:,.1f}" if samples < 1e5 else f"{samples:,.0f}"
+
+
 def _ranks(ranks: Sequence[WaitedFor]) -> list[str]:
-    slow = [row for row in ranks if row.of_typical is not None and row.of_typical > 1.05]
+    slow = [row for row in ranks if row.of_typical is not None and (row.of_typical > 1.05 or row.is_slow)]
     if not slow:
         return []
-    lines = ["  ranks that compute longer than the median rank"]
+    lines = ["  ranks that compute longer than the others"]
     for row in slow[:SHOWN]:
-        compute = format_seconds(row.compute_seconds)
-        lines.append(f"  rank {row.rank:<9}{compute:>12} a step, {row.of_typical:.2f} × the median rank's")
+        compute, last = format_seconds(row.compute_seconds), "" if row.last_share is None else _percent(row.last_share)
+        often = f"; last in {last} of steps" if last else ""
+        lines.append(
+            f"  rank {row.rank:<9}{compute:>12} a step, {row.of_typical:.2f} × the median of the others{often}"
+        )
     return lines
 
 

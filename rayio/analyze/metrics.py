@@ -7,29 +7,19 @@ few steps) is None, and a note says why.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.arrays import Reads, RunArrays
 from rayio.analyze.evaluation import evaluation
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, nearest_rank
-from rayio.data.sampler import Sampler
+from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled
 from rayio.dlio.metrics import dlio
 from rayio.results.metrics import SPLIT
 from rayio.results.run_result import Number, Percentiles, Rank, RunResult, Seconds, Shares, Statistics
-from rayio.scenario import derive
-from rayio.scenario.model import Scenario
-
-#: Steps in the window below which a note says that they are few.
-FEW_STEPS = 10
-
-#: Share of step time above which waiting for the first batches of epochs gets a note.
-WORTH_A_WORD = 0.02
-
-#: Share of the exposed data loading time above which its being at the first steps of epochs is said.
-MOST = 0.5
 
 #: Ranks listed one by one in a result; of more, the first ones.
 LISTED_RANKS = 64
@@ -45,72 +35,11 @@ PAUSES = ("checkpoint", "evaluate")
 WHOLE_RUN = (*PAUSES, "write", "fsync")
 
 
-@dataclass(frozen=True, slots=True)
-class RunShape:
-    """What the numbers need to know of the plan; ``batch_size`` is samples per rank and step.
-
-    ``steps_of`` and ``samples_of`` are those of each rank in an epoch, where ranks have all of their samples in place
-    of whole batches (``drop_last: false``); empty, every rank has ``steps_per_epoch`` whole batches.
-    """
-
-    world_size: int
-    batch_size: int
-    warmup_steps: int
-    epochs: int
-    steps_per_epoch: int
-    steps_of: tuple[int, ...] = ()
-    samples_of: tuple[int, ...] = ()
-
-    @classmethod
-    def of(cls, scenario: Scenario) -> RunShape:
-        """The shape of a scenario's run."""
-        sampler, ranks = Sampler.from_scenario(scenario), range(derive.world_size(scenario))
-        differ = not scenario.loader.drop_last
-        return cls(
-            world_size=derive.world_size(scenario),
-            batch_size=scenario.loader.batch_size,
-            warmup_steps=scenario.train.warmup_steps,
-            epochs=scenario.train.epochs,
-            steps_per_epoch=derive.steps_per_epoch(scenario),
-            steps_of=tuple(sampler.steps(0, rank) for rank in ranks) if differ else (),
-            samples_of=tuple(sampler.samples(0, rank) for rank in ranks) if differ else (),
-        )
-
-    def steps(self, rank: Ints) -> Ints:
-        """The steps in an epoch of each of these ranks."""
-        return np.array(self.steps_of)[rank] if self.steps_of else np.full(len(rank), self.steps_per_epoch)
-
-    def samples(self, rank: Ints, step: Ints) -> Ints:
-        """The samples of each of these steps of an epoch: a rank's last batch may be smaller."""
-        whole = np.full(len(rank), self.batch_size)
-        return np.minimum(whole, np.array(self.samples_of)[rank] - step * whole) if self.samples_of else whole
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The measured part of a run: from when every rank is warm to when the first rank is done (ns)."""
-
-    begin: int
-    end: int
-
-    @property
-    def seconds(self) -> float:
-        """How long it is."""
-        return (self.end - self.begin) / 1e9
-
-    def holds(self, moment: Ints) -> NDArray[np.bool_]:
-        """Say which moments lie in it; its end does not."""
-        return (moment >= self.begin) & (moment < self.end)
-
-    def whole(self, steps: Steps) -> NDArray[np.bool_]:
-        """Say which steps lie in it from their start to their end."""
-        return (steps.start >= self.begin) & (steps.end <= self.end)
-
-
 def measure(run: RunArrays, shape: RunShape) -> RunResult:
     """Compute every number of a result from a run's arrays; seconds, fractions, MiB = 2**20 bytes.
 
-    ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it. ``time`` and ``share`` split the wall time of all
+    ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it; ``au_interval_low`` and ``…_high`` enclose the AU of
+    other steps of such a run in 95 of 100 cases. ``time`` and ``share`` split the wall time of all
     ranks together; ``au``, the ``…_share`` numbers (means over ranks too) and percentiles of steps are of the whole
     steps in the window, percentiles of ``read`` and ``decode`` of the work for training that ends in it,
     those of ``checkpoint``, ``evaluate`` and ``write`` of the whole run. ``window_steps`` is of the rank with the
@@ -118,13 +47,17 @@ def measure(run: RunArrays, shape: RunShape) -> RunResult:
     """
     lives, steps = run.lives, run.steps
     window, notes = find_window(lives, steps, shape)
+    dlio_numbers = _dlio(lives, steps, shape, notes)
+    recorded, (steps, _) = steps, settled(steps, window, shape)
+    run = replace(run, steps=steps)
     inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
     au, lowest, highest, fewest = _utilisation(steps, inside, lives, window, notes)
     samples_per_second, mib_per_second = _rates(run.reads, lives, steps, window, shape)
     wall = int(lives.end.max() - lives.begin.min()) if len(lives.rank) else 0
     asked = steps.start[np.unique(steps.life, return_index=True)[1]]
     part = _shares(steps, inside, len(lives.rank))
-    au_dlio, au_dlio_stdev, rate_dlio, rate_dlio_stdev = _dlio(lives, steps, shape, notes)
+    au_dlio, au_dlio_stdev, rate_dlio, rate_dlio_stdev = dlio_numbers
+    likely = interval(recorded, inside, au)
     ranks = _ranks(lives, steps, inside)
     notes += filling(steps, inside)
     if len(lives.rank) > LISTED_RANKS:
@@ -137,6 +70,9 @@ def measure(run: RunArrays, shape: RunShape) -> RunResult:
         au_max=highest,
         window_seconds=window.seconds if window else None,
         window_steps=fewest,
+        window_epochs=len(np.unique(steps.epoch[inside])) if window else None,
+        au_interval_low=likely.low if likely else None,
+        au_interval_high=likely.high if likely else None,
         samples_per_second=samples_per_second,
         mib_per_second=mib_per_second,
         data_wait_share=part["data_wait"],
@@ -163,28 +99,6 @@ def measure(run: RunArrays, shape: RunShape) -> RunResult:
     )
 
 
-def find_window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | None, list[str]]:
-    """Find the window; None with a note when a rank was never warm or nothing lies between the two ends."""
-    notes = []
-    number = np.bincount(steps.life, minlength=len(lives.rank))
-    if missing := shape.world_size - len(lives.rank):
-        notes.append(f"{missing} of {shape.world_size} ranks recorded nothing")
-    planned = shape.epochs * shape.steps(lives.rank)
-    if short := int((number < planned).sum()):
-        most = shape.epochs * shape.steps_per_epoch
-        notes.append(f"{short} of {shape.world_size} ranks did not finish their {most} steps: the run broke off")
-    if missing or not len(lives.rank) or (number <= shape.warmup_steps).any():
-        notes.append(f"no window: a rank has no step after its {shape.warmup_steps} warm-up steps")
-        return None, notes
-    first = np.cumsum(number) - number
-    warm = steps.end[first + shape.warmup_steps - 1] if shape.warmup_steps else steps.start[first]
-    window = Window(int(warm.max()), int(steps.end[first + number - 1].min()))
-    if window.begin >= window.end:
-        notes.append("no window: a rank was done before another was warm")
-        return None, notes
-    return window, notes
-
-
 def _utilisation(
     steps: Steps, inside: NDArray[np.bool_], lives: Lives, window: Window | None, notes: list[str]
 ) -> tuple[Number, Number, Number, int | None]:
@@ -198,8 +112,9 @@ def _utilisation(
     if window is not None:
         if len(known) < len(au):
             notes.append(f"{len(au) - len(known)} of {len(au)} ranks have no whole step in the window, so no AU")
-        if fewest < FEW_STEPS:
-            notes.append(f"only {fewest} whole steps per rank in the window: the numbers are rough")
+        if fewest < FEWEST_STEPS:
+            enough = f"a verdict takes {FEWEST_STEPS}"
+            notes.append(f"only {fewest} whole steps per rank in the window: the numbers are rough, {enough}")
     if len(known) < len(au) or not len(au):  # a mean over some of the ranks would pass for one over all
         return None, None, None, fewest if window else None
     return float(known.mean()), float(known.min()), float(known.max()), fewest if window else None
@@ -251,21 +166,6 @@ def _shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> dict[str, Nu
     share, spent = shares(steps, inside, ranks), {name: steps.parts[name][inside] for name in PHASES[1:]}
     other = steps.duration[inside] - sum(spent.values())
     return {name: share(ns) for name, ns in {**spent, "other": other}.items()}
-
-
-def filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:
-    """Say so when most of the waiting in the window is for the first batch of an epoch, and is worth a word."""
-    waits, share = int(steps.parts["data_wait"][inside].sum()), first_step_share(steps, inside)
-    if share is None or share <= MOST or waits < WORTH_A_WORD * int(steps.duration[inside].sum()):
-        return []
-    where = "at the first step of an epoch: prefetching starts anew there"
-    return [f"{100 * share:.0f} % of the exposed data loading is {where}"]
-
-
-def first_step_share(steps: Steps, inside: NDArray[np.bool_]) -> float | None:
-    """The part of the exposed data loading that is at the first steps of epochs, where prefetching starts anew."""
-    waits = steps.parts["data_wait"][inside]
-    return int(waits[steps.step[inside] == 0].sum()) / int(waits.sum()) if waits.any() else None
 
 
 def _dlio(lives: Lives, steps: Steps, shape: RunShape, notes: list[str]) -> tuple[Number, Number, Number, Number]:

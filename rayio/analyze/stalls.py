@@ -8,15 +8,17 @@ Everything is whole nanoseconds, and for each step the charges and its compute s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import split_exactly
+from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES, cut
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts, timeline
+from rayio.analyze.window import Window, settled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,6 +73,26 @@ def attribute(spans: pa.Table, *, payload: bool = False) -> Attribution:
     losses[:, _CAUSE["outage"]] += outage
     losses[:, _CAUSE["other"]] += other - outage
     return Attribution(lives, steps, waits, losses, by_sync)
+
+
+def to_the_end(charged: Attribution, window: Window | None, shape: RunShape) -> Attribution:
+    """Let every rank's last step last until the window ends, charged to what the others were doing after theirs."""
+    steps, longer = settled(charged.steps, window, shape)
+    late = np.flatnonzero(longer)
+    if not len(late):
+        return charged
+    last = np.flatnonzero(np.diff(charged.steps.life, append=-1))
+    slowest = last[charged.steps.end[last].argmax()]
+    more = np.zeros((len(late), len(CAUSES)), np.int64)
+    for name in _BLOCKING:
+        pause = charged.steps.parts[name]
+        more[:, _CAUSE[name]] = np.maximum(pause[slowest] - pause[late], 0)
+    more[:, _CAUSE["other"]] = np.maximum(longer[late] - more.sum(axis=1), 0)
+    charges = split_exactly(longer[late], more)
+    losses, by_sync = charged.losses.copy(), charged.by_sync.copy()
+    losses[late] += charges
+    by_sync[late] += charges
+    return replace(charged, steps=steps, losses=losses, by_sync=by_sync)
 
 
 def _other(steps: Steps) -> Ints:

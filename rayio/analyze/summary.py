@@ -128,6 +128,10 @@ def _headline(result: RunResult) -> list[str]:
         ),
         ("goodput", _percent(result.goodput), "of wall time was compute that counts"),
     ]
+    if result.au is not None and result.au_interval_low is not None and result.au_interval_high is not None:
+        off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)
+        epochs = f"{result.window_epochs} epoch{'s' * (result.window_epochs != 1)}"
+        rows.insert(1, ("within", f"± {_percent(off)}", f"in 95 of 100 cases, from these steps of {epochs}"))
     if result.loader_share is None:
         rows = [row for row in rows if row[0] != "of it loader"]
     if result.au is None:

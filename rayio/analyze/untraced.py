@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rayio.analyze.metrics import LISTED_RANKS, RunShape
+from rayio.analyze.metrics import LISTED_RANKS
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import integers
 from rayio.results.metrics import HEADLINE
 from rayio.results.run_result import Percentiles, Rank, RunResult, Seconds, Shares

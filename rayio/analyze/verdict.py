@@ -6,13 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup
-from rayio.analyze.metrics import MOST, RunShape, Window, by_rank, filling, find_window, first_step_share, shares
+from rayio.analyze.metrics import shares
+from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import KINDS, OF_LOADER, STAGES, Places, WorkDone, shown
-from rayio.analyze.stalls import CAUSES, Attribution
+from rayio.analyze.stalls import CAUSES, Attribution, to_the_end
+from rayio.analyze.stragglers import slowest
 from rayio.analyze.timeline import Ints, integers, texts
+from rayio.analyze.window import FEWEST_STEPS, MOST, Window, filling, find_window, first_step_share
 from rayio.results.origin import CHARGED
 from rayio.units import format_seconds
 
@@ -25,8 +27,6 @@ BINDS = 0.05
 #: What binds a run that waits for batches: reading and decoding them, or what the loader itself takes.
 OF_DATA = ("input", "loader")
 
-#: How much longer than the median rank a rank computes to be named as slow: less may be chance.
-SLOW = 1.1
 #: Share of step time that shows in percentages without decimals.
 SEEN = 0.005
 
@@ -51,8 +51,9 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
     Shares are means over ranks, as AU is, so that AU and the shares sum to 1. Without a window every completed step
     counts, and a note says so. All numbers are None when no step was completed.
     """
+    window, notes = find_window(charged.lives, charged.steps, shape)
+    charged = to_the_end(charged, window, shape)
     steps, lives = charged.steps, charged.lives
-    window, notes = find_window(lives, steps, shape)
     inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
     if not inside.any() and steps.number:
         notes.append(f"all {steps.number} completed steps are counted, warm-up too")
@@ -83,13 +84,20 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
     top = max(bounds, key=lambda name: bounds[name], default="compute")
     causes = [row for row in lost if bound_of(row["cause"]) == top]
     is_bound = bounds.get(top, 0.0) > BINDS
+    fewest = int(np.bincount(life, minlength=ranks).min(initial=steps.number))
     bound = (top if is_bound else "compute") if len(life) else None
     of_loader = [row for row in causes if row["cause"] in OF_LOADER]
     if bound == "input" and sum(row["share"] for row in of_loader) > MOST * bounds[top]:
         bound, causes = "loader", of_loader
     notes += filling(steps, inside) if bound not in OF_DATA else []  # there the sentence says it
+    cause = max(causes, key=lambda row: row["share"])["cause"] if is_bound else None
+    is_enough = window is not None and fewest >= FEWEST_STEPS
+    arrived = window.holds(steps.arrived) if window else inside
+    samples = int(shape.samples(lives.rank[steps.life[arrived]], steps.step[arrived]).sum())
     return {
+        "samples_per_second": samples / window.seconds if window else None,
         "steps": int(inside.sum()),
+        "steps_per_rank": fewest,
         "seconds": int(steps.duration[inside].sum()) / 1e9,
         "compute_seconds": int(parts["compute"][inside].sum()) / 1e9,
         "au": share(parts["compute"][inside]),
@@ -97,9 +105,10 @@ def judge(charged: Attribution, shape: RunShape) -> dict[str, Any]:
         "data_wait_share": waited,
         "first_step_share": first_step_share(steps, inside),
         "is_input_bound": None if waited is None else waited > BINDS,
-        "bound": bound,
-        "bound_share": bounds.get(top) if is_bound else None,
-        "cause": max(causes, key=lambda row: row["share"])["cause"] if is_bound else None,
+        "bound": bound if is_enough else None,
+        "bound_share": bounds.get(top) if is_bound and is_enough else None,
+        "cause": cause if is_enough else None,
+        "next": cause or "compute",
         "bounds": bounds,
         "table": table,
         "notes": notes,
@@ -190,7 +199,11 @@ def sentence(
 ) -> str:
     """Say in one paragraph what bound the run, by how much, and what would come of mending it."""
     if verdict["bound"] is None:
-        return "No verdict: no completed step is recorded."
+        if not verdict["steps"]:
+            return "No verdict: no completed step is recorded."
+        number = verdict["steps_per_rank"]
+        few = f"{number} step{'s' * (number != 1)} per rank"
+        return f"No verdict: {few} can be measured, and it takes {FEWEST_STEPS}. Run more epochs, or more samples."
     if verdict["bound"] == "compute":
         said = (
             f"Compute-bound: AU {verdict['au']:.2f}; all losses together are {_percent(verdict['loss'])} of step time."
@@ -198,19 +211,36 @@ def sentence(
     else:
         is_known = verdict["bound"] != "overhead" or _other(verdict) in (CAUSES["other"], CHARGED)
         said = f"{verdict['bound'].capitalize()}-bound: " if is_known else "Unexplained: "
-        said += f"{_what(verdict)}{_slowest(ranks) if verdict['bound'] == 'straggler' else ''}."
+        said += f"{_what(verdict)}{slowest(ranks) if verdict['bound'] == 'straggler' else ''}."
+        if verdict.get("ties"):
+            alike = " or ".join(f"`{shown(cause)}`" for cause in verdict["ties"])
+            said += f" Without {alike} as much time would be saved as without `{shown(verdict['cause'])}`: they tie."
+        if hidden := _larger(verdict):
+            said += f" {hidden}"
     if verdict["bound"] in OF_DATA and (verdict["first_step_share"] or 0) > MOST:
         first = _percent(verdict["first_step_share"])
         said += f" {first} of the wait is at the first step of an epoch, where prefetching starts anew."
     if verdict["bound"] in (*OF_DATA, "compute"):
         said += _supply(verdict, capacity)
-    if verdict["is_input_bound"] and verdict["bound"] not in OF_DATA:
+    if verdict["is_input_bound"] and verdict["bound"] not in (*OF_DATA, None):
         said += f" It is input-bound too: {_percent(verdict['data_wait_share'])} of step time is exposed data loading."
     if prediction is not None:
-        said += (
-            f" {prediction['change']}, predicted AU {prediction['au']:.2f}; the next bottleneck is {_next(prediction)}."
-        )
+        time = prediction.get("time_saved")
+        saved = "" if time is None else f" in {_percent(time)} less time"
+        said += f" {prediction['change']}, predicted AU {prediction['au']:.2f}{saved}"
+        said += f"; the next bottleneck is {_next(prediction)}."
     return said
+
+
+def _larger(verdict: Mapping[str, Any]) -> str:
+    """Say so where another loss is larger than the one named: removing it alone would save less."""
+    bounds = verdict["bounds"]
+    top = max(bounds, key=lambda name: bounds[name], default=verdict["bound"])
+    named = "input" if verdict["bound"] == "loader" else verdict["bound"]
+    if verdict.get("named_by") != "simulation" or top == named or bounds[top] <= bounds.get(named, 0.0):
+        return ""
+    what = {"straggler": "waiting for slower ranks", "input": "exposed data loading"}.get(top, top)
+    return f"More of step time is {what} ({_percent(bounds[top])}), but without that alone less time would be saved."
 
 
 def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
@@ -230,14 +260,6 @@ def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
         late = "" if (verdict["first_step_share"] or 0) > MOST else ": single batches come late"
         return f" {who} {ends[0]} fast enough on average ({can}, ranks need {need}){late}."
     return f" {who} {ends[1]} up: {can} at most, where ranks need {need}."
-
-
-def _slowest(ranks: Sequence[Mapping[str, Any]]) -> str:
-    """Name the ranks that are slower than the median rank in the mean; where there are none, it is jitter."""
-    slow = [row for row in ranks if (row["of_typical"] or 0) > SLOW]
-    named = ", ".join(f"rank {row['rank']} ({row['of_typical']:.2f} × the median rank's compute)" for row in slow[:3])
-    more = f" and {len(slow) - 3} more" if len(slow) > 3 else ""
-    return f": {named}{more}" if slow else ", now one and now another"
 
 
 def rate(number: float) -> str:
@@ -283,26 +305,3 @@ def _next(prediction: Mapping[str, Any]) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
-
-
-def worst_ranks(charged: Attribution) -> list[dict[str, Any]]:
-    """Sort ranks by how long others waited for them, with each one's own wait and how much slower it computes."""
-    steps, lives = charged.steps, charged.lives
-    if len(lives.rank) < 2 or not steps.number:
-        return []
-    mean = by_rank(steps.parts["compute"], steps.life, len(lives.rank)) / np.maximum(
-        np.bincount(steps.life, minlength=len(lives.rank)), 1
-    )
-    typical = float(np.sort(mean)[(len(mean) - 1) // 2])
-    waited: NDArray[np.float64] = np.zeros(len(lives.rank))
-    np.add.at(waited, steps.life, steps.parts["sync"])
-    order = np.lexsort((-mean, waited))
-    return [
-        {
-            "rank": int(lives.rank[life]),
-            "compute_seconds": mean[life] / 1e9,
-            "of_typical": mean[life] / typical if typical else None,
-            "sync_seconds": waited[life] / 1e9,
-        }
-        for life in order
-    ]

@@ -11,7 +11,7 @@ from uuid import uuid4
 import numpy as np
 
 from rayio.analyze.arrays import own
-from rayio.analyze.metrics import RunShape
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Steps, texts, timeline
 from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan

@@ -11,12 +11,13 @@ import yaml
 
 from rayio.analyze.access import access
 from rayio.analyze.arrays import own
-from rayio.analyze.metrics import RunShape
+from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import Attribution, attribute
-from rayio.analyze.verdict import capacities, judge, sentence, worst_ranks
+from rayio.analyze.stragglers import worst_ranks
+from rayio.analyze.verdict import capacities, judge, sentence
 from rayio.errors import RayioError, RunError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
-from rayio.predict.counterfactual import counterfactuals, prediction, ready
+from rayio.predict.counterfactual import counterfactuals, named, prediction, ready
 from rayio.reporter import SILENT, Reporter
 from rayio.results.explained import VERSION, Explained
 from rayio.results.origin import CHARGED, MEASURED, PREDICTED, Origin, kind_of
@@ -117,6 +118,7 @@ def explained(
     base = ready(scenario, info, charged, spans) if simulate and verdict["au"] is not None else None
     if base is not None:
         simulated = counterfactuals(base, reporter)
+        verdict |= named(verdict, simulated)
         predicted = prediction(base, verdict, simulated)
         del simulated["_replayed"]
         if base.modelled is None:
@@ -185,7 +187,11 @@ def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
     said = []
     if result is None:
         said.append("the run has no result: it broke off, or is still under way; explained is what was recorded")
-    elif result.error:
+    elif result.version == 1 and result.au is not None:
+        said.append(
+            f"result.json is of version 1, whose window ended when the first rank was done: it has AU {result.au:.3f}"
+        )
+    if result is not None and result.error:
         said.append(f"the run ended with exit code {result.exit_code}: {result.error}")
     told = directory.info.get("restarts")
     restarts = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []

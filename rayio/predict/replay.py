@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.analyze.intervals import Lookup, pick
-from rayio.analyze.metrics import RunShape, find_window
+from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import KINDS, Places, WorkDone
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
+from rayio.analyze.window import find_window
 from rayio.pipeline.planning import Times
 from rayio.predict import observe
 from rayio.predict.costs import costs as costs_of

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rayio.analyze.arrays import RunArrays, own
-from rayio.analyze.metrics import RunShape, Window, find_window, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
+from rayio.analyze.window import Window, find_window, settled
 from rayio.errors import RayioError, ScenarioError
 from rayio.predict.explain import explained, scenario_of
 from rayio.report import figures, tracks
@@ -114,7 +116,7 @@ class Content:
             begin=begin, end=end, window=window,
             over_time=figures.over_time(spans, lives, steps, shape, bins) if has_steps else None,
             queues=figures.queues(spans, lives, bins) if has_steps else None,
-            step_times=figures.histogram(figures.step_times(steps, window)),
+            step_times=figures.histogram(figures.step_times(settled(steps, window, shape)[0], window)),
             heat_map=figures.heat_map(lives, steps, bins) if has_steps else None,
             timeline=tracks.tracks(spans, lives, steps, stretch) if has_steps or stretch else None,
             is_simulated=asked,

@@ -17,8 +17,8 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "window": (
         "window",
-        "The measured part of a run: from the moment every rank has done its warm-up steps to the moment the first "
-        "rank has done its last step.",
+        "The measured part of a run: from the moment every rank has done its warm-up steps to the end of the last step "
+        "that all ranks share, with the checkpoint or evaluation after it, on whichever rank that takes longest.",
     ),
     "step": (
         "step time",

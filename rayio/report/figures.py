@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup, pick
-from rayio.analyze.metrics import RunShape, Window
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts
+from rayio.analyze.window import Window
 from rayio.report.bins import Bins
 
 if TYPE_CHECKING:

@@ -181,15 +181,20 @@ def capacities(capacity: Mapping[str, Any]) -> str:
 
 def changes(simulated: Mapping[str, Any]) -> str:
     """Write what the run would have been with one thing changed."""
-    rows = [[term("counterfactual", "as it was"), percent(simulated["au"]), "", ""]]
+
+    def rate_of(row: Mapping[str, Any]) -> str:
+        return "" if row["samples_per_second"] is None else number(row["samples_per_second"])
+
+    rows = [[term("counterfactual", "as it was"), percent(simulated["au"]), rate_of(simulated), "", "", ""]]
     rows += [
-        [escape(shown(row["change"])), percent(row["au"]),
+        [escape(shown(row["change"])), percent(row["au"]), rate_of(row),
+         "" if row["time_saved"] is None else percent(row["time_saved"]),
          "" if row["causal_share"] is None else percent(row["causal_share"]),
          f"<code>{escape(shown(row['then']))}</code>"]
         for row in simulated["changes"]
         if row["au"] is not None
     ]  # fmt: skip
-    return table(["change", "AU", "share of the loss that this removes", "next bottleneck"], rows, "worded")
+    return table(["change", "AU", "samples/s", "time saved", "loss removed", "next bottleneck"], rows, "worded")
 
 
 def ranks(result: RunResult) -> str:

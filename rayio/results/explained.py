@@ -30,6 +30,7 @@ class Verdict(Record):
     """What bound the run: every nanosecond of the steps that count, charged once."""
 
     steps: int = value("steps that count, all ranks together", "steps")
+    steps_per_rank: int = value("those of the rank with the fewest; below 10 there is no verdict", "steps", default=0)
     seconds: float = value("their length", "s")
     compute_seconds: float = value("the compute in them", "s")
     au: Number = value("compute, of step time, mean over ranks", "fraction")
@@ -37,9 +38,14 @@ class Verdict(Record):
     data_wait_share: Number = value("exposed data loading time, of step time", "fraction")
     first_step_share: Number = value("the part of it at the first step of an epoch", "fraction")
     is_input_bound: bool | None = value("whether exposed data loading is more than 5 % of step time")
-    bound: str | None = value("what binds the run: input, loader, compute, straggler …; null without a completed step")
+    bound: str | None = value("what binds the run: input, loader, compute, straggler …; null of too few steps")
     bound_share: Number = value("what that takes of step time; null where compute binds", "fraction")
-    cause: str | None = value("the largest cause of what binds; null where compute binds")
+    cause: str | None = value(
+        "the cause whose removal saves most time, where it was simulated; else the largest one of what binds; "
+        "null where compute binds"
+    )
+    named_by: str = value("simulation, or share where none was made", default="share")
+    ties: tuple[str, ...] = value("causes whose removal saves as much, within a tenth", default=())
     bounds: dict[str, float] = value("all that bind, by name, of step time", "fraction")
     table: tuple[LossRow, ...] = value("the losses by cause")
 
@@ -71,8 +77,10 @@ class WaitedFor(Record):
 
     rank: int = value("its number")
     compute_seconds: float = value("mean compute of a step", "s")
-    of_typical: Number = value("that, over the median rank's", "ratio")
+    of_typical: Number = value("that, over the median rank's of those that are not slow", "ratio")
     sync_seconds: float = value("its own waiting for others", "s")
+    last_share: Number = value("steps in which it computed longest", "fraction", default=None)
+    is_slow: bool = value("whether that is most of them, and no chance", default=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +91,8 @@ class Change(Record):
     au: Number = value("AU of that simulation", "fraction")
     gain: Number = value("that, less the AU of the run simulated as it was", "fraction")
     causal_share: Number = value("the gain, of the loss of the run simulated as it was", "fraction")
+    samples_per_second: Number = value("throughput of that simulation", "samples/s", default=None)
+    time_saved: Number = value("time that it takes less than the run simulated as it was", "fraction", default=None)
     then: str = value("the largest cause of loss that is left, or compute")
 
 
@@ -91,6 +101,7 @@ class Simulated(Record):
     """The run lived again on the virtual clock with its own times, as it was and with one thing changed."""
 
     au: Number = value("AU of the run simulated as it was", "fraction")
+    samples_per_second: Number = value("its throughput", "samples/s", default=None)
     steps: int = value("steps that count in it, all ranks together", "steps")
     is_whole_run: bool = value("whether it is the whole run; of a long one it is the first steps")
     changes: tuple[Change, ...] = value("the changes one by one")
@@ -103,6 +114,7 @@ class Prediction(Record):
     change: str = value("what to change, as a half sentence")
     workers: int | None = value("readers per rank, where that is the change", "workers", can_be_absent=True)
     au: Number = value("AU of that simulation", "fraction")
+    time_saved: Number = value("time that it takes less than the run simulated as it was", "fraction", default=None)
     then: str = value("the largest cause of loss that is left, or compute")
 
 

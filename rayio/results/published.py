@@ -15,10 +15,12 @@ class Published:
     record: type[Record]
     version: int
     where: str
+    #: Versions that are read, where there are more than that one.
+    readable: tuple[int, ...] = ()
 
 
 PUBLISHED: dict[str, Published] = {
-    "result": Published(run_result.RunResult, run_result.VERSION, "`result.json`"),
+    "result": Published(run_result.RunResult, run_result.VERSION, "`result.json`", run_result.READABLE),
     "explain": Published(explained.Explained, explained.VERSION, "`rayio explain --json`"),
     "compare": Published(comparison.Comparison, comparison.VERSION, "`rayio compare --json`"),
 }
@@ -29,5 +31,6 @@ def schema_of(name: str) -> Json:
     one = PUBLISHED[name]
     title = {"$id": f"urn:rayio:{name}:{one.version}", "title": f"rayio {name}, version {one.version}"}
     described = schema(one.record)
-    described["properties"]["version"] = {"description": "version of this schema", "const": one.version}
+    versions: Json = {"enum": [*one.readable]} if one.readable else {"const": one.version}
+    described["properties"]["version"] = {"description": "version of this schema", **versions}
     return {"$schema": described.pop("$schema"), **title, **described}

@@ -27,10 +27,11 @@ Keys work as well (`run.result["au"]`), and `run.result.as_json()` gives plain d
 - Times are seconds, shares are fractions from 0 to 1, sizes are bytes, MiB are 2**20 bytes; DLIO's own numbers are
   percent, as DLIO prints them.
 - `null` says "not known", and one of the `notes` says why. A key that is *left out when unknown* is then not there.
-- The window here is the measured part of a run, not the queue's: from when every rank is warm to when the first rank
-  is done.
-- `version` is 1, of each of them. Within a version keys are added, never changed or taken away: a reader passes over
-  those that it does not know. A file that is damaged is refused in one line that names the key.
+- The window here is the measured part of a run, not the queue's: from when every rank is warm to the end of the last
+  step that all ranks share, with the pause after it.
+- `version` is 2 of `result.json`, 1 of the others. Results of version 1, in which the window ended when the first rank
+  was done, are read and keep their numbers. Within a version keys are added, never changed or taken away: a reader
+  passes over those that it does not know. A file that is damaged is refused in one line that names the key.
 
 Every number of a result that is not a count of the books can be named in `expect:`, by its dotted place
 (`expect: {percentiles.data_wait.p99: "< 0.1"}`), is compared by `rayio compare`, and is a column of a

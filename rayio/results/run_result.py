@@ -16,7 +16,9 @@ from rayio.results.origin import Origin, of_old
 from rayio.results.record import DamagedRecordError, Record, value
 
 #: Version of ``result.json``.
-VERSION = 1
+VERSION = 2
+#: Versions that are read. In version 1 the window ended when the first rank was done: a result keeps its numbers.
+READABLE = (1, 2)
 
 Number = float | None
 
@@ -194,7 +196,7 @@ class Imported(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Record):
-    """What a run of rayio, or of another benchmark that was imported, came to: ``result.json``, version 1."""
+    """What a run of rayio, or of another benchmark that was imported, came to: ``result.json``, version 2."""
 
     version: int = value("version of this schema", default=VERSION)
     engine: str = value("ray, local, virtual, or dlio of imported results", default="unknown")
@@ -208,8 +210,19 @@ class RunResult(Record):
     au: Number = value("accelerator utilisation: Σ compute / Σ step time in the window, mean over ranks", "fraction")
     au_min: Number = value("that of the rank with the least", "fraction")
     au_max: Number = value("that of the rank with the most", "fraction")
-    window_seconds: Number = value("length of the window: from every rank warm to the first one done", "s")
+    au_interval_low: Number = value(
+        "lower end of a 95 % interval of AU, by batch means over the steps; of at least 10 steps",
+        "fraction",
+        can_be_absent=True,
+    )
+    au_interval_high: Number = value("its upper end", "fraction", can_be_absent=True)
+    window_seconds: Number = value(
+        "length of the window: from every rank warm to the end of the last step that all share, its pause included; "
+        "in version 1 to the first rank done",
+        "s",
+    )
     window_steps: int | None = value("whole steps in it of the rank with the fewest", "steps")
+    window_epochs: int | None = value("epochs that they are of", "epochs", can_be_absent=True)
     samples_per_second: Number = value("samples that arrived in the window, all ranks", "samples/s")
     mib_per_second: Number = value("bytes read for the batches that arrived in the window", "MiB/s")
     data_wait_share: Number = value("exposed data loading time, of step time in the window", "fraction")
@@ -257,7 +270,7 @@ def read_result(content: Mapping[str, Any], where: object) -> RunResult:
     Raises:
         StorageError: another version wrote it, or a key is missing or holds another type.
     """
-    if content.get("version") != VERSION:
+    if content.get("version") not in READABLE:
         raise StorageError(f"{where} has version {content.get('version')!r}; it takes the rayio that wrote it")
     try:
         result = RunResult.of_json(content)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
 from rayio.analyze.summary import check_expectations
 from rayio.analyze.untraced import measure_lives

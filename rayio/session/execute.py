@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from rayio import __version__, storage
 from rayio.analyze.access import retried
-from rayio.analyze.metrics import RunShape
 from rayio.analyze.progress_line import line
+from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, StorageError
 from rayio.interrupts import Interrupts, hold
 from rayio.pipeline.engine import Site, engine_named

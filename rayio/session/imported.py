@@ -10,7 +10,8 @@ import numpy as np
 
 from rayio import __version__
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import RunShape, measure
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
 from rayio.dlio.files import check_folder, number, rank_files
 from rayio.dlio.losses import batch_size, explained, has_barrier
 from rayio.dlio.published import as_published, lacking

@@ -11,8 +11,9 @@ import numpy as np
 
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.compare import spread
-from rayio.analyze.metrics import RunShape, find_window
+from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Ints
+from rayio.analyze.window import find_window, settled
 
 #: Stretches that a window is cut into, and the fewest that say anything of their spread.
 STRETCHES, FEWEST = 10, 3
@@ -44,6 +45,7 @@ def stretches(run: RunArrays, shape: RunShape) -> tuple[float, ...]:
     window, _ = find_window(run.lives, steps, shape)
     if window is None:
         return ()
+    steps, _ = settled(steps, window, shape)
     inside = window.whole(steps)
     epochs = np.unique(steps.epoch[inside])
     if len(epochs) >= ENOUGH_EPOCHS:

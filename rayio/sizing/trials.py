@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.metrics import RunShape
+from rayio.analyze.shape import RunShape
 from rayio.dlio.metrics import dlio
 from rayio.errors import RayioError
 from rayio.pipeline.engine import engine_named

@@ -1,0 +1,56 @@
+"""What the numbers of a run need to know of its plan: ranks, batches, epochs, and which steps every rank has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rayio.analyze.timeline import Ints
+from rayio.data.sampler import Sampler
+from rayio.scenario import derive
+from rayio.scenario.model import Scenario
+
+
+@dataclass(frozen=True, slots=True)
+class RunShape:
+    """What the numbers need to know of the plan; ``batch_size`` is samples per rank and step.
+
+    ``steps_of`` and ``samples_of`` are those of each rank in an epoch, where ranks have all of their samples in place
+    of whole batches (``drop_last: false``); empty, every rank has ``steps_per_epoch`` whole batches.
+    """
+
+    world_size: int
+    batch_size: int
+    warmup_steps: int
+    epochs: int
+    steps_per_epoch: int
+    steps_of: tuple[int, ...] = ()
+    samples_of: tuple[int, ...] = ()
+    #: Whether ranks wait for each other at every step.
+    meets: bool = True
+
+    @classmethod
+    def of(cls, scenario: Scenario) -> RunShape:
+        """The shape of a scenario's run."""
+        sampler, ranks = Sampler.from_scenario(scenario), range(derive.world_size(scenario))
+        differ = not scenario.loader.drop_last
+        return cls(
+            world_size=derive.world_size(scenario),
+            batch_size=scenario.loader.batch_size,
+            warmup_steps=scenario.train.warmup_steps,
+            epochs=scenario.train.epochs,
+            steps_per_epoch=derive.steps_per_epoch(scenario),
+            steps_of=tuple(sampler.steps(0, rank) for rank in ranks) if differ else (),
+            samples_of=tuple(sampler.samples(0, rank) for rank in ranks) if differ else (),
+            meets=scenario.train.sync.meets,
+        )
+
+    def steps(self, rank: Ints) -> Ints:
+        """The steps in an epoch of each of these ranks."""
+        return np.array(self.steps_of)[rank] if self.steps_of else np.full(len(rank), self.steps_per_epoch)
+
+    def samples(self, rank: Ints, step: Ints) -> Ints:
+        """The samples of each of these steps of an epoch: a rank's last batch may be smaller."""
+        whole = np.full(len(rank), self.batch_size)
+        return np.minimum(whole, np.array(self.samples_of)[rank] - step * whole) if self.samples_of else whole

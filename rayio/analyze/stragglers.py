@@ -1,0 +1,97 @@
+"""Which ranks the others wait for: who computes longest, counted step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.metrics import by_rank
+from rayio.analyze.stalls import Attribution
+from rayio.analyze.timeline import Ints, Steps
+
+#: Share of a step's longest compute within which another rank's is as long: they are last together.
+TOGETHER = 0.01
+
+#: Standard deviations beyond what chance gives from which a rank's being last is no chance.
+NO_CHANCE = 3.0
+
+#: Ranks that a sentence names.
+NAMED = 3
+
+
+def last_of_steps(steps: Steps, ranks: int) -> tuple[Ints, Ints]:
+    """Count for each rank the steps that it shared with others, and those in which it computed longest."""
+    number, shared = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    if not steps.number:
+        return number, shared
+    key = np.stack([steps.attempt, steps.epoch, steps.step])
+    _, place = np.unique(key, axis=1, return_inverse=True)
+    place = place.reshape(-1)
+    compute = steps.parts["compute"]
+    longest, shortest = np.zeros(place.max() + 1, np.int64), np.full(place.max() + 1, np.iinfo(np.int64).max)
+    np.maximum.at(longest, place, compute)
+    np.minimum.at(shortest, place, compute)
+    limit = longest * (1 - TOGETHER)
+    is_apart = (shortest < limit)[place]  # where all compute as long, nobody is last
+    np.add.at(shared, steps.life, 1)
+    np.add.at(number, steps.life[is_apart & (compute >= limit[place])], 1)
+    return shared, number
+
+
+def slow_ranks(steps: Steps, ranks: int) -> NDArray[np.bool_]:
+    """Say which ranks are last in most steps, and more often than chance would have it."""
+    shared, number = last_of_steps(steps, ranks)
+    by_chance = shared / max(ranks, 1)
+    deviation = np.sqrt(by_chance * (1 - 1 / max(ranks, 1)))
+    slow: NDArray[np.bool_] = (2 * number > shared) & (number > by_chance + NO_CHANCE * deviation)
+    return slow
+
+
+def worst_ranks(charged: Attribution) -> list[dict[str, Any]]:
+    """Sort ranks by how long others waited for them, with each one's own wait and how much slower it computes.
+
+    ``of_typical`` is its mean compute over that of the (lower) median rank, of those that are not slow where some are.
+    """
+    steps, lives = charged.steps, charged.lives
+    if len(lives.rank) < 2 or not steps.number:
+        return []
+    ranks = len(lives.rank)
+    mean = by_rank(steps.parts["compute"], steps.life, ranks) / np.maximum(np.bincount(steps.life, minlength=ranks), 1)
+    shared, number = last_of_steps(steps, ranks)
+    slow = slow_ranks(steps, ranks)
+    typical = typical_of(mean, slow)
+    waited: NDArray[np.float64] = np.zeros(ranks)
+    np.add.at(waited, steps.life, steps.parts["sync"])
+    order = np.lexsort((-mean, waited, ~slow))
+    return [
+        {
+            "rank": int(lives.rank[life]),
+            "compute_seconds": mean[life] / 1e9,
+            "of_typical": mean[life] / typical if typical else None,
+            "sync_seconds": waited[life] / 1e9,
+            "last_share": number[life] / shared[life] if shared[life] else None,
+            "is_slow": bool(slow[life]),
+        }
+        for life in order
+    ]
+
+
+def typical_of(mean: NDArray[np.float64], slow: NDArray[np.bool_]) -> float:
+    """The mean compute of the (lower) median rank, of those that are not slow where there are such."""
+    others = np.sort(mean[~slow] if (~slow).any() else mean)
+    return float(others[(len(others) - 1) // 2])
+
+
+def slowest(ranks: Sequence[Mapping[str, Any]]) -> str:
+    """Name the ranks that are last in most steps; where there are none, each is now and then."""
+    slow = [row for row in ranks if row["is_slow"]]
+    named = ", ".join(
+        f"rank {row['rank']} ({row['of_typical']:.2f} × the compute of the others, last in "
+        f"{100 * row['last_share']:.0f} % of steps)"
+        for row in slow[:NAMED]
+    )
+    more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
+    return f": {named}{more}" if slow else ", now one and now another"

@@ -1,0 +1,149 @@
+"""The measured part of a run: from when to when it is, which steps count, and how sure the AU of so many steps is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.shape import RunShape
+from rayio.analyze.student import t_quantile
+from rayio.analyze.timeline import Ints, Lives, Steps
+
+#: Steps of every rank in the window below which nothing is concluded: no verdict, no interval.
+FEWEST_STEPS = 10
+
+#: Batches of steps that an interval is made from (10 to 30 do: Schmeiser, Operations Research 30, 1982).
+BATCHES = 10
+
+#: Share of step time above which waiting for the first batches of epochs gets a note.
+WORTH_A_WORD = 0.02
+
+#: Share of the exposed data loading time above which its being at the first steps of epochs is said.
+MOST = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The measured part of a run, in ns.
+
+    It runs from when every rank is warm and begins a step to the end of the last step that all ranks share, with the
+    pause (checkpoint, evaluation) that follows it on whichever rank that takes longest.
+    """
+
+    begin: int
+    end: int
+    #: Whether every rank did all its steps.
+    is_whole: bool = True
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return (self.end - self.begin) / 1e9
+
+    def holds(self, moment: Ints) -> NDArray[np.bool_]:
+        """Say which moments lie in it; its end does not."""
+        return (moment >= self.begin) & (moment < self.end)
+
+    def whole(self, steps: Steps) -> NDArray[np.bool_]:
+        """Say which steps lie in it from their start to their end."""
+        return (steps.start >= self.begin) & (steps.end <= self.end)
+
+
+class Interval(NamedTuple):
+    """Where the AU would lie of other steps of such a run, in 95 of 100 cases: fractions."""
+
+    low: float
+    high: float
+
+
+def find_window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | None, list[str]]:
+    """Find the window; None with a note when a rank was never warm or nothing lies between the two ends."""
+    notes = []
+    number = np.bincount(steps.life, minlength=len(lives.rank))
+    if missing := shape.world_size - len(lives.rank):
+        notes.append(f"{missing} of {shape.world_size} ranks recorded nothing")
+    planned = shape.epochs * shape.steps(lives.rank)
+    if short := int((number < planned).sum()):
+        most = shape.epochs * shape.steps_per_epoch
+        notes.append(f"{short} of {shape.world_size} ranks did not finish their {most} steps: the run broke off")
+    if missing or not len(lives.rank) or (number <= shape.warmup_steps).any():
+        notes.append(f"no window: a rank has no step after its {shape.warmup_steps} warm-up steps")
+        return None, notes
+    first = np.cumsum(number) - number
+    # Whoever has met the slowest rank of the last warm-up step is warm, whatever pause follows that step on some rank.
+    warm = steps.computed[first + shape.warmup_steps - 1] if shape.warmup_steps else steps.start[first]
+    place = (steps.epoch << 32) | steps.step
+    last = place[first + number - 1]
+    shared = last.max() if not short else last.min()
+    inside = (steps.start >= warm.max()) & (place <= shared)
+    inside &= np.arange(steps.number) - first[steps.life] >= shape.warmup_steps
+    if warm.max() >= steps.end[first + number - 1].min():
+        notes.append("no window: a rank was done before another was warm")
+        return None, notes
+    if not inside.any():
+        notes.append("no window: no step that all ranks share begins after every rank is warm")
+        return None, notes
+    window = Window(int(steps.start[inside].min()), int(steps.end[inside].max()), not short)
+    return window, notes
+
+
+def settled(steps: Steps, window: Window | None, shape: RunShape) -> tuple[Steps, Ints]:
+    """Let every rank's last step last until the window ends: who is done waits for the others, as after every step.
+
+    Returns the steps, and by how many ns each is longer; that is part of their ``sync``. Nothing changes where ranks do
+    not wait for each other, and where a run broke off.
+    """
+    longer = np.zeros(steps.number, np.int64)
+    if window is None or not window.is_whole or not shape.meets:
+        return steps, longer
+    last = np.flatnonzero(np.diff(steps.life, append=-1))
+    longer[last] = np.maximum(window.end - steps.end[last], 0)
+    parts = {**steps.parts, "sync": steps.parts["sync"] + longer}
+    return replace(steps, end=steps.end + longer, parts=parts), longer
+
+
+def interval(steps: Steps, inside: NDArray[np.bool_], au: float | None) -> Interval | None:
+    """Work out a 95 % interval of AU by batch means; None of fewer than :data:`FEWEST_STEPS` steps of a rank.
+
+    By how much the compute of a step differs from what its length would give is noise, but for what steps at the same
+    place of every epoch have in common: the first batch, a checkpoint at the end. Steps that follow each other are
+    alike, so that single ones would promise too much; they are taken together in batches, and Student's t is taken of
+    these: the method of batch means, for a ratio (Law, Simulation Modeling and Analysis, section 9.5.3). ``steps`` are
+    as they were recorded, see :func:`settled`: the last one is to be like those at its place.
+    """
+    if au is None or not inside.any():
+        return None
+    place, number = np.unique((steps.epoch[inside] << 32) | steps.step[inside], return_inverse=True)
+    if len(place) < FEWEST_STEPS:
+        return None
+    busy = np.bincount(number, steps.parts["compute"][inside])
+    length = np.bincount(number, steps.duration[inside])
+    off = busy - busy.sum() / max(length.sum(), 1) * length
+    epochs = len(np.unique(place >> 32))
+    repeated = 1.0 if epochs == 1 else (epochs - 1) / epochs
+    if epochs > 1:
+        at = place & 0xFFFFFFFF
+        off -= (np.bincount(at, off) / np.maximum(np.bincount(at), 1))[at]
+    batches = np.bincount(np.arange(len(place)) * BATCHES // len(place), off)
+    spread = math.sqrt(BATCHES * batches.var(ddof=1) / repeated)
+    half = t_quantile((BATCHES - 1) * repeated) * spread / max(length.sum(), 1)
+    return Interval(max(au - half, 0.0), min(au + half, 1.0))
+
+
+def filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:
+    """Say so when most of the waiting in the window is for the first batch of an epoch, and is worth a word."""
+    waits, share = int(steps.parts["data_wait"][inside].sum()), first_step_share(steps, inside)
+    if share is None or share <= MOST or waits < WORTH_A_WORD * int(steps.duration[inside].sum()):
+        return []
+    where = "at the first step of an epoch: prefetching starts anew there"
+    return [f"{100 * share:.0f} % of the exposed data loading is {where}"]
+
+
+def first_step_share(steps: Steps, inside: NDArray[np.bool_]) -> float | None:
+    """The part of the exposed data loading that is at the first steps of epochs, where prefetching starts anew."""
+    waits = steps.parts["data_wait"][inside]
+    return int(waits[steps.step[inside] == 0].sum()) / int(waits.sum()) if waits.any() else None
