@@ -15,14 +15,20 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rayio import errors
     from rayio.session import Run, generate, run, simulate
+    from rayio.sizing.advise import advise
     from rayio.sizing.capacity import capacity
     from rayio.sweeps.run import sweep
     from rayio.sweeps.swept import Sweep
 
-__all__ = ["Run", "Sweep", "__version__", "capacity", "errors", "generate", "run", "simulate", "sweep"]
+__all__ = ["Run", "Sweep", "__version__", "advise", "capacity", "errors", "generate", "run", "simulate", "sweep"]
 
 #: Where the others are, that are not in ``rayio.session``.
-_ELSEWHERE = {"capacity": "rayio.sizing.capacity", "sweep": "rayio.sweeps.run", "Sweep": "rayio.sweeps.swept"}
+_ELSEWHERE = {
+    "advise": "rayio.sizing.advise",
+    "capacity": "rayio.sizing.capacity",
+    "sweep": "rayio.sweeps.run",
+    "Sweep": "rayio.sweeps.swept",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Commands that say how much is enough: capacity."""
+"""Commands that say how much is enough: capacity, advise."""
 
 from __future__ import annotations
 
@@ -96,6 +96,65 @@ def capacity(
         raise typer.Exit(3)
 
 
+def advise(
+    source: Source,
+    overrides: Overrides = None,
+    vary: Annotated[
+        str,
+        typer.Option(
+            help="Keys and their values: section.key=1..16 is ordered, section.key=a|b are alternatives; with commas.",
+            metavar="KEY=VALUES,...",
+        ),
+    ] = "loader.num_workers=1..16,loader.prefetch_factor=1..8",
+    reach: Annotated[str, typer.Option(help="au=0.9, or au_dlio=0.9 as DLIO counts it.", metavar="GOAL")] = "au=0.9",
+    price: Annotated[
+        str, typer.Option(help="What is dear, the dearest first: of readers, memory, nodes.")
+    ] = "readers,memory,nodes",
+    check: Annotated[
+        str | None,
+        typer.Option(
+            help="Run what was found once: ray or local, on the storage that is there.",
+            autocompletion=completion.among("ray", "local"),
+        ),
+    ] = None,
+    address: _Address = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            help="Directory of the simulations, relative to --root; one that is there goes on.",
+            show_default="advice/<name>",
+        ),
+    ] = None,
+    root: Root = None,
+    as_json: AsJson = False,
+) -> None:
+    """Find the cheapest setting of some keys that reaches a goal, with few simulations.
+
+    Example:  rayio advise unet3d-h100 --reach au=0.9 --vary loader.num_workers=1..16,loader.prefetch_factor=1..4
+    """
+    from rayio.sizing.advise import advise as advised_by
+    from rayio.sizing.words import advice
+
+    if address is not None and check != "ray":
+        raise typer.BadParameter(f"--address {address} goes with --check ray")
+    with alone(as_json):
+        found = advised_by(
+            source, overrides or (), vary=vary, reach=reach, price=price, check=check, address=address, out=out,
+            root=root, reporter=Terminal(),
+        )  # fmt: skip
+    if as_json:
+        print_json(found)
+    else:
+        print(advice(found, shutil.get_terminal_size((100, 40)).columns))
+        if found.tried:
+            print(f"\n  {found.directory}: sweep.html, sweep.csv, sweep.parquet")
+    if not found.is_finished:
+        raise typer.Exit(INTERRUPTED)
+    if found.advice is None or (found.check is not None and not found.check.reaches):
+        raise typer.Exit(3)
+
+
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command()(capacity)
+    app.command()(advise)

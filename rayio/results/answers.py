@@ -10,7 +10,7 @@ from rayio.results.comparison import Repeated
 from rayio.results.published import PUBLISHED, schema_of
 from rayio.results.record import Json, Record, schema, value
 from rayio.results.run_result import RunResult
-from rayio.results.sizing import CapacityFound
+from rayio.results.sizing import Advised, CapacityFound
 
 #: A value of a scenario's key: as it is, or written as YAML where it is a list or a mapping.
 Value = str | int | float | bool | None
@@ -189,6 +189,7 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
         },
     ),
     "capacity": _described(CapacityFound),
+    "advise": _described(Advised),
     "export": _described(Exported),
     "query": lambda: {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -64,3 +64,56 @@ class CapacityFound(Record):
     binds: str | None = value("what binds at the first value that does not hold")
     changes: tuple[CapacityChange, ...] = value("one thing changed there, the best first; of simulations alone")
     notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Price(Record):
+    """What a setting costs, as far as a scenario says."""
+
+    readers: int = value("readers of all ranks")
+    memory: float = value("expected bytes of all windows when they are full", "bytes")
+    nodes: int = value("nodes of the cluster")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting(Record):
+    """One setting that was simulated."""
+
+    values: tuple[str | int | float | bool | None, ...] = value(  # type: ignore[assignment]  # not the mapping's method
+        "values of the varied keys, in their order; lists and mappings as YAML"
+    )
+    status: str = value("holds, fails, undecided (its interval has the goal in it) or broken (it could not be run)")
+    au: Number = value("mean AU of its runs", "fraction")
+    au_low: Number = value("lower end of the 95 % interval of AU; null of too few steps", "fraction")
+    au_high: Number = value("upper end of it", "fraction")
+    runs: int = value("simulations that this rests on", "runs")
+    price: Price = value("what it costs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked(Record):
+    """The advised setting, run for real."""
+
+    engine: str = value("ray or local")
+    directory: str = value("its run directory")
+    au: Number = value("its AU", "fraction")
+    reaches: bool = value("whether that reaches the goal")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advised(Record):
+    """What ``advise`` prints."""
+
+    directory: str = value("folder with every simulation that was made, its page and its tables")
+    scenario: str = value("name of the scenario")
+    varied: tuple[str, ...] = value("the varied keys")
+    goal: str = value("au, or au_dlio: whose AU is meant")
+    target_au: float = value("AU that is to be reached", "fraction")
+    priced_by: tuple[str, ...] = value("what is dear first, then what decides between equals: readers, memory, nodes")
+    possible: int = value("settings that there are")
+    simulations: int = value("simulations that were made for it, repeats with another seed included")
+    is_finished: bool = value("whether the search came to its end")
+    advice: Setting | None = value("the cheapest that is sure to reach the goal; null where none is")
+    tried: tuple[Setting, ...] = value("what was simulated, by ascending price")
+    check: Checked | None = value("the advised setting, run for real; null where nobody asked", default=None)
+    notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")

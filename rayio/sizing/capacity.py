@@ -16,7 +16,7 @@ from rayio.scenario import derive
 from rayio.scenario.origin import origin_of
 from rayio.session.dataset import base_folder
 from rayio.sizing.knee import best_change, binding, changes_at
-from rayio.sizing.questions import MLPERF, Question, floor_of
+from rayio.sizing.questions import MLPERF, Question, enough, floor_of, short_of
 from rayio.sizing.search import Bracket, falls, largest
 from rayio.sizing.trials import AU, AU_DLIO, Trial, Trials
 from rayio.storage.address import is_path, join
@@ -273,6 +273,7 @@ class _Searching:
             notes.append(
                 f"every accelerator has {question.steps} steps an epoch, at every point: the dataset grows with them"
             )
+            notes += short_of(question.steps, enough(derive.window_steps(question.base)))
         if question.rules == MLPERF and question.host_memory is None:
             notes.append("--rules mlperf: the memory of the hosts is not known here; --host-memory says it")
         if self.why is not None and bracket.fails is None:

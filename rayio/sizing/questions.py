@@ -77,7 +77,7 @@ class Question:
         steps: int | None = None
         if grows:
             checks.check_simulated(base)
-            steps = max(derive.steps_per_epoch(base), RULED_STEPS if rules else _enough(base))
+            steps = max(derive.steps_per_epoch(base), RULED_STEPS if rules else enough(derive.window_steps(base)))
             steps = min(steps, base.train.steps or steps)
         return cls(source, fixed, over, base, engine, rules, steps, host_memory, load)
 
@@ -90,8 +90,12 @@ class Question:
         overrides = {**self.fixed, self.over: value}
         scenario = self._load(overrides)
         if self.steps is not None:
-            files = self._files(scenario, self.steps)
-            return scenario if files is None else self._load(overrides | {"dataset.num_files": files})
+            files = files_for(scenario, self.steps)
+            if self.rules and self.host_memory is not None:
+                memory = RULED_MEMORY * self.host_memory * scenario.cluster.nodes
+                sample = int(scenario.dataset.sample_bytes.expected)
+                files = max(files, -(-memory // (scenario.dataset.samples_per_file * sample)))
+            return self._load(overrides | {"dataset.num_files": files})
         there = derive.steps_per_epoch(scenario)
         least = RULED_STEPS if self.rules else EPOCH_STEPS
         if there < least:
@@ -114,17 +118,6 @@ class Question:
             return self._load(overrides | {"train.epochs": epochs})
         return scenario
 
-    def _files(self, scenario: Scenario, steps: int) -> int | None:
-        """Files that give every rank so many steps; None where the scenario's own do, or every rank reads all."""
-        dataset, loader = scenario.dataset, scenario.loader
-        has_own = derive.is_replicated(scenario) or loader.scaling == "weak"
-        ranks = 1 if has_own else derive.world_size(scenario)
-        files = -(-steps * loader.batch_size * ranks // dataset.samples_per_file)
-        if self.rules and self.host_memory is not None:
-            memory = RULED_MEMORY * self.host_memory * scenario.cluster.nodes
-            files = max(files, -(-memory // int(dataset.samples_per_file * dataset.sample_bytes.expected)))
-        return None if files == dataset.num_files else files
-
     def accelerators(self, value: int) -> int:
         """How many accelerators a value of the key is."""
         return derive.world_size(self._load({**self.fixed, self.over: value}))
@@ -144,8 +137,23 @@ class Question:
         return None
 
 
-def _enough(base: Scenario) -> int:
-    return max(SIMULATED_STEPS, min(WINDOWS * derive.window_steps(base), MOST_STEPS))
+def enough(window: int) -> int:
+    """Steps per rank and epoch from which on filling and draining a window of so many batches does not show."""
+    return max(SIMULATED_STEPS, min(WINDOWS * window, MOST_STEPS))
+
+
+def short_of(steps: int, wanted: int) -> list[str]:
+    """Say so where ``train.steps`` leaves fewer steps than a number of a steady state takes."""
+    if steps >= wanted:
+        return []
+    return [f"train.steps={steps} is short beside what is prefetched: filling and draining show; {wanted} would do"]
+
+
+def files_for(scenario: Scenario, steps: int) -> int:
+    """Files of the dataset that give every rank so many steps an epoch."""
+    has_own = derive.is_replicated(scenario) or scenario.loader.scaling == "weak"
+    ranks = 1 if has_own else derive.world_size(scenario)
+    return -(-steps * scenario.loader.batch_size * ranks // scenario.dataset.samples_per_file)
 
 
 def _check_key(base: Scenario, over: str) -> None:

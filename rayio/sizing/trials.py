@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -114,18 +114,22 @@ class Trials:
         mine = {row.identity: row for trial in self.tried.values() for row in trial.rows}
         return [*(self.before | mine).values()]
 
-    def try_out(self, value: int, scenario: Scenario, watch: Callable[[float], None]) -> Trial:
+    def try_out(
+        self, value: int, scenario: Scenario, watch: Callable[[float], None], values: tuple[Any, ...] | None = None
+    ) -> Trial:
         """Run a point until it is judged; ``watch`` is told the share of it that is done.
+
+        ``values`` are those of several keys, of which ``value`` is then the number.
 
         Raises:
             StorageError: a run cannot be kept.
         """
         trial = self.tried.setdefault(value, Trial(value, scenario))
-        most = MOST_RUNS[self.is_virtual]
+        most, held = MOST_RUNS[self.is_virtual], (value,) if values is None else values
         for repeat in range(len(trial.rows), most):
-            row = self.before.get(Row((value,), repeat, DONE).identity)
+            row = self.before.get(Row(held, repeat, DONE).identity)
             if row is None or row.status == FAILED:
-                row = self._run(value, repeat, scenario, lambda share: watch(share / most))
+                row = replace(self._run(value, repeat, scenario, lambda share: watch(share / most)), values=held)
                 self.made += 1
                 self.directory.add(row)
             trial.rows.append(row)

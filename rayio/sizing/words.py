@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from textwrap import wrap
 
-from rayio.results.sizing import HOLDS, UNDECIDED, CapacityFound, CapacityPoint
-from rayio.units import format_rate
+from rayio.results.sizing import HOLDS, UNDECIDED, Advised, CapacityFound, CapacityPoint, Price, Setting
+from rayio.scenario.fields import show
+from rayio.units import format_bytes, format_rate
 
 #: The key whose values are accelerators of one node.
 RANKS = "cluster.ranks_per_node"
@@ -118,3 +119,56 @@ def _conclusions(found: CapacityFound, width: int) -> list[str]:
 
 def _note(note: str, width: int) -> list[str]:
     return wrap(f"note: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+
+
+def advice(found: Advised, width: int) -> str:
+    """Write what is advised: the setting, what it was found by, every setting that was simulated, and the check."""
+    goal = f"{'AU' if found.goal == 'au' else 'AU as DLIO counts it'} {100 * found.target_au:g} %"
+    counted = f"of {found.possible} settings {len(found.tried)} were simulated, in {found.simulations} runs"
+    if found.advice is not None:
+        lead = f"the cheapest setting that reaches {goal}: {_values(found, found.advice)}"
+    elif found.is_finished:
+        best = max(found.tried, key=lambda one: one.au or 0.0, default=None)
+        nearest = "" if best is None or best.au is None else f"; {_values(found, best)} comes nearest, {_au(best)}"
+        lead = f"no setting reaches {goal}{nearest}"
+    else:
+        lead = "the search was interrupted before it knew the cheapest setting"
+    dear = ", then ".join(found.priced_by)
+    lines = [*wrap(lead, width, break_long_words=False), ""]
+    names = [name.rpartition(".")[2] for name in found.varied]
+    head = [*names, "AU", "", "readers", "memory", "nodes"]
+    rows = [[*map(_said, one.values), _au(one), _verdict(one.status), *_price(one.price)] for one in found.tried]
+    wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    lines += [
+        "  " + "  ".join(f"{cell:>{n}}" for cell, n in zip(row, wide, strict=True)).rstrip() for row in (head, *rows)
+    ]
+    lines += ["", *wrap(f"By price, {dear}: {counted}.", width)]
+    if (check := found.check) is not None:
+        au = "unknown" if check.au is None else f"{100 * check.au:.1f} %"
+        so = "reaches it" if check.reaches else "does not reach it"
+        lines += wrap(f"Run once with --engine {check.engine}: AU {au}, which {so} ({check.directory}).", width)
+    return "\n".join([*lines, *(line for note in found.notes for line in _note(note, width))])
+
+
+def _values(found: Advised, one: Setting) -> str:
+    return " ".join(f"{key}={_said(value)}" for key, value in zip(found.varied, one.values, strict=True))
+
+
+def _said(value: object) -> str:
+    return value if isinstance(value, str) else show(value)
+
+
+def _au(one: Setting) -> str:
+    if one.au is None:
+        return "unknown"
+    return (
+        f"{100 * one.au:.1f} %" if one.au_high is None else f"{100 * one.au:.1f} ± {100 * (one.au_high - one.au):.1f} %"
+    )
+
+
+def _verdict(status: str) -> str:
+    return {HOLDS: "reaches it", "fails": "misses it"}.get(status, status)
+
+
+def _price(price: Price) -> list[str]:
+    return [f"{price.readers:,}", format_bytes(price.memory), str(price.nodes)]

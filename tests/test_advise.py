@@ -1,0 +1,156 @@
+"""The cheapest setting that reaches a goal: against every setting of small grids, and with few simulations."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayio.cli import main
+from rayio.errors import ScenarioError
+from rayio.results.answers import answer_schema
+from rayio.results.sizing import HOLDS, Advised, Price
+from rayio.sizing.advise import advise
+from rayio.sizing.prices import Choice, cheapest, varied
+from rayio.sizing.words import advice
+
+#: Decoding takes three times as long as compute: three workers are enough, and hardly one batch ahead each.
+SLOW = {
+    "dataset.path": "model://slow", "dataset.sample_bytes": 4096, "dataset.num_files": 400, "storage.model": "memory",
+    "loader.batch_size": 4, "loader.decode": 0.0375, "train.compute": 0.05, "train.epochs": 1, "train.steps": 60,
+    "checkpoint": None, "cluster.ranks_per_node": 1,
+}  # fmt: skip
+
+
+def advised(folder: Path, vary: str, overrides: dict[str, Any] | None = None, **how: Any) -> Advised:
+    return advise("unet3d-small", SLOW | (overrides or {}), vary=vary, out=folder / "advice", **how)
+
+
+def test_the_fewest_readers_that_arithmetic_allows_are_advised(tmp_path: Path) -> None:
+    """A batch takes 150 ms of a worker and 50 ms of the rank: W workers give AU min(1, W / 3)."""
+    found = advised(tmp_path, "loader.num_workers=1..16", reach="au=0.95")
+    assert found.advice is not None
+    assert (found.advice.values, found.advice.status, found.advice.price.readers) == ((3,), HOLDS, 3)
+    assert found.possible == 16
+    assert len(found.tried) <= 7
+    half = advised(tmp_path, "loader.num_workers=1..16", reach="au=0.6")
+    assert half.advice is not None
+    assert half.advice.values == (2,)
+    assert (tmp_path / "advice" / "sweep.csv").is_file()
+
+
+def test_trying_every_setting_finds_the_same(tmp_path: Path) -> None:
+    vary = "loader.num_workers=1..4,loader.prefetch_factor=1..3"
+    jitter = {"loader.decode": {"kind": "exponential", "mean": 0.0375}}
+    found = advised(tmp_path / "few", vary, jitter, reach="au=0.8")
+    every = advised(tmp_path / "all", vary.replace("1..4", "1|2|3|4").replace("1..3", "1|2|3"), jitter, reach="au=0.8")
+    assert found.advice is not None
+    assert every.advice is not None
+    assert (found.advice.values, found.advice.au) == (every.advice.values, every.advice.au)
+    assert len(found.tried) < len(every.tried) <= 12
+    by_memory = advised(tmp_path / "few", vary, jitter, reach="au=0.8", price="memory")
+    assert by_memory.advice is not None
+    assert by_memory.advice.price.memory <= found.advice.price.memory
+    assert by_memory.priced_by == ("memory", "readers", "nodes")
+
+
+def _grid(sizes: list[int], weights: list[float]) -> list[Choice]:
+    """Settings whose price is a weighted sum of places, and memory their product."""
+    found = []
+    for places in itertools.product(*map(range, sizes)):
+        cost = sum(place * weight for place, weight in zip(places, weights, strict=True))
+        price = Price(readers=int(cost), memory=float(cost), nodes=1)
+        found.append(Choice(places, places, (float(int(cost)), cost), price))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_whatever_reaches_and_costs_the_cheapest_is_found_with_fewer_questions(seed: int) -> None:
+    """Goals that a random weighted sum of places must reach, on top of what each alternative gives."""
+    draw = random.Random(seed)
+    sizes = [draw.randint(2, 9), draw.randint(2, 9), draw.randint(1, 3)]
+    ordered = [True, True, False]
+    everything = _grid(sizes, [draw.uniform(0.5, 3) for _ in sizes])
+    gains = [draw.uniform(0.2, 2), draw.uniform(0.2, 2)]
+    extra = [draw.uniform(0, 3) for _ in range(sizes[2])]
+    goal = draw.uniform(0.0, 1.1) * (gains[0] * (sizes[0] - 1) + gains[1] * (sizes[1] - 1) + max(extra))
+    asked: list[tuple[int, ...]] = []
+
+    def holds(one: Choice) -> bool:
+        return one.places[0] * gains[0] + one.places[1] * gains[1] + extra[one.places[2]] >= goal
+
+    def reaches(one: Choice) -> bool:
+        asked.append(one.places)
+        return holds(one)
+
+    found = cheapest(everything, ordered, reaches)
+    affordable = [one.cost for one in everything if holds(one)]
+    assert (found.cost if found else None) == (min(affordable) if affordable else None)
+    assert found is None or holds(found)
+    assert len(asked) == len(set(asked)) <= len(everything) / (2 if len(everything) > 40 else 1)
+
+
+def test_what_cannot_be_advised_is_one_line(tmp_path: Path) -> None:
+    def refused(match: str, vary: str = "loader.num_workers=1..4", **how: Any) -> None:
+        with pytest.raises(ScenarioError, match=match) as error:
+            advised(tmp_path, vary, **how)
+        assert "\n" not in str(error.value)
+
+    refused(
+        "--reach samples_per_second=9: not yet: samples_per_second; there are au and au_dlio",
+        reach="samples_per_second=9",
+    )
+    refused("--reach au=90: must be above 0 and at most 1", reach="au=90")
+    refused("--price money: money: give each of readers, memory, nodes at most once", price="money")
+    refused("--check virtual: must be ray or local", check="virtual")
+    refused("--vary loader.num_workers=4..1: must go up", "loader.num_workers=4..1")
+    refused("--vary loader.num_workers=a..b: a range is of whole numbers", "loader.num_workers=a..b")
+    refused("no '='; write section.key=1..16", "loader.num_workers")
+    refused("loader.num_workers: a value is there twice", "loader.num_workers=2|2")
+    refused("a value is empty", "loader.num_workers=2|")
+    refused("train.compute is varied, and given as", "train.compute=1|2")
+    refused("6000 settings; at most 5000", "loader.num_workers=1..1000,loader.prefetch_factor=1..6")
+    refused("loader.shuffle=", "loader.shuffle=round|square")
+    assert not (tmp_path / "advice").exists()
+
+
+def test_values_are_read_as_a_scenario_has_them() -> None:
+    one, other = varied("dataset.format=npz,tfrecord,loader.decode={kind: exponential, mean: 5 ms}|1 ms")
+    assert (one.key, one.values, one.is_ordered) == ("dataset.format", ("npz", "tfrecord"), False)
+    assert other.key == "loader.decode"
+
+
+def test_a_goal_that_nothing_reaches_is_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+
+    def command(*arguments: str) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main(["advise", "unet3d-small", *(f"{key}={json.dumps(value)}" for key, value in SLOW.items()), *arguments])
+        said = capsys.readouterr()
+        return left.value.code, said.out, said.err
+
+    code, out, _ = command("--vary", "loader.num_workers=1..2", "--out", "none")
+    assert code == 3
+    assert "no setting reaches AU 90 %; loader.num_workers=2 comes nearest" in " ".join(out.split())
+    code, out, _ = command("--vary", "loader.num_workers=1..4", "--out", "found", "--json")
+    content = json.loads(out)
+    jsonschema.validate(content, answer_schema("advise"))
+    assert (code, content["advice"]["values"]) == (0, [3])
+    code, out, _ = command("--vary", "loader.num_workers=1..4", "--out", "found")
+    assert "the cheapest setting that reaches AU 90 %: loader.num_workers=3" in out
+    assert "By price, readers, then memory, then nodes: of 4 settings" in out
+
+
+def test_what_is_advised_is_run_where_that_is_asked_for(tmp_path: Path) -> None:
+    """On the local engine, with a goal that any machine reaches: the setting is run as it is."""
+    real = {"dataset.path": "data", "dataset.num_files": 24, "loader.decode": 0, "train.steps": 4}
+    found = advised(tmp_path, "loader.num_workers=1..2", real, reach="au=0.001", check="local", root=tmp_path)
+    assert found.check is not None
+    assert (found.check.engine, found.check.reaches) == ("local", True)
+    result = json.loads((Path(found.check.directory) / "result.json").read_text())
+    assert (result["engine"], result["au"]) == ("local", found.check.au)
+    assert "Run once with --engine local: AU" in advice(found, 200)
