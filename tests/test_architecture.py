@@ -6,6 +6,7 @@ import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,19 @@ def room(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
+#: Reading a file as Python takes longer than all that is looked for in it.
+parsed = cache(ast.parse)
+
+
+@cache
+def nodes(source: str) -> list[ast.AST]:
+    """Every node of a source."""
+    return [*ast.walk(parsed(source))]
+
+
 def rooms_in(source: str) -> Iterator[str]:
     """Give each room of rayio that a module imports from, whether on top, inside a function or for types only."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module == "rayio":
@@ -79,7 +90,7 @@ def module(path: Path) -> str:
 
 def modules_in(source: str, known: frozenset[str]) -> Iterator[str]:
     """Each known module that a source imports; a folder only where something of its own front door is taken."""
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in known)
         elif isinstance(node, ast.ImportFrom) and node.module in known:
@@ -129,7 +140,7 @@ def test_roles_and_engines_know_the_plan_and_one_file_makes_it_of_a_scenario() -
 
 def imported_with(source: str, known: frozenset[str]) -> set[str]:
     """The known modules that are loaded when a module is: not those for types only, not those inside functions."""
-    first = [one for one in ast.parse(source).body if isinstance(one, ast.Import | ast.ImportFrom)]
+    first = [one for one in parsed(source).body if isinstance(one, ast.Import | ast.ImportFrom)]
     return {*modules_in("\n".join(map(ast.unparse, first)), known)}
 
 
@@ -186,7 +197,7 @@ def test_only_one_room_mentions_a_library_that_is_heavy(library: str, its_room: 
     for path in FILES:
         names = {
             (node.module or "").split(".")[0] if isinstance(node, ast.ImportFrom) else alias.name.split(".")[0]
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+            for node in nodes(path.read_text(encoding="utf-8"))
             if isinstance(node, ast.Import | ast.ImportFrom)
             for alias in node.names
         }

@@ -155,7 +155,7 @@ def agree_on_modelled_storage(wanted: Scenario) -> None:
     roles_do_one_thing_at_a_time(there)
 
 
-@wall_clock(10)
+@wall_clock(6)
 @given(scenarios())
 def test_the_virtual_and_the_wall_clock_deliver_the_same_and_ask_the_same_of_modelled_storage(wanted: Scenario) -> None:
     agree_on_modelled_storage(wanted)
@@ -175,7 +175,7 @@ def agree_on_real_files(root: Path, wanted: Scenario) -> None:
     roles_do_one_thing_at_a_time(there)
 
 
-@wall_clock(10)
+@wall_clock(6)
 @given(scenarios())
 def test_real_files_deliver_what_the_model_says(tmp_path_factory: pytest.TempPathFactory, wanted: Scenario) -> None:
     agree_on_real_files(tmp_path_factory.mktemp("run"), wanted)
