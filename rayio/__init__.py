@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rayio.session import Run, generate, run, simulate
     from rayio.sizing.advise import advise
     from rayio.sizing.capacity import capacity
-    from rayio.sweeps.run import sweep
+    from rayio.sweeps.sweeping import sweep
     from rayio.sweeps.swept import Sweep
 
 __all__ = ["Run", "Sweep", "__version__", "advise", "capacity", "errors", "generate", "run", "simulate", "sweep"]
@@ -26,7 +26,7 @@ __all__ = ["Run", "Sweep", "__version__", "advise", "capacity", "errors", "gener
 _ELSEWHERE = {
     "advise": "rayio.sizing.advise",
     "capacity": "rayio.sizing.capacity",
-    "sweep": "rayio.sweeps.run",
+    "sweep": "rayio.sweeps.sweeping",
     "Sweep": "rayio.sweeps.swept",
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.arrays import Reads, RunArrays
-from rayio.analyze.evaluation import evaluation
+from rayio.analyze.evaluation_times import evaluation
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, nearest_rank
 from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from rayio import __version__
-from rayio.cli import completion, explain, export, predictions, results, runs, scenarios, sizing, sweeps
+from rayio.cli import completion, export, predictions, results, runs, scenarios, sizing, sweeps, why
 from rayio.deadline import is_anything_left
 from rayio.errors import RayioError
 from rayio.interrupts import INTERRUPTED, interruptible
@@ -62,7 +62,7 @@ def application() -> typer.Typer:
     predictions.add_to(app)
     sweeps.add_to(app)
     sizing.add_to(app)
-    explain.add_to(app)
+    why.add_to(app)
     export.add_to(app)
     scenarios.add_to(app)
     completion.add_to(app)

@@ -61,7 +61,7 @@ def sweep(
     Example:  rayio sweep unet3d-h100 loader.num_workers=1,2,4,8 loader.prefetch_factor=2,4
     """
     from rayio.sweeps.answer import answer
-    from rayio.sweeps.run import sweep as swept
+    from rayio.sweeps.sweeping import sweep as swept
     from rayio.sweeps.tables import text
 
     if address is not None and engine != "ray":
