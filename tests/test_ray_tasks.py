@@ -74,24 +74,31 @@ def rows(done: Run) -> dict[str, dict[str, Any]]:
     return {row["name"]: row | json.loads(row["attributes"]) for row in found.to_dict("records")}
 
 
-def whose() -> set[str]:
-    """Say whose functions submit tasks and actors in this process; Ray wraps them too, for its own tracing."""
-    from ray.actor import ActorClass
-    from ray.remote_function import RemoteFunction
+def watching() -> tuple[Callable[[], set[str]], Callable[[], dict[str, str | None]]]:
+    """Make two functions that Ray's workers run, which cannot import this module: whose functions submit tasks and
+    actors in a process (Ray wraps them too, for its own tracing), and what a process is told of a run."""
 
-    submitting = RemoteFunction._remote, ActorClass._remote
-    return {Path(function.__code__.co_filename).parts[-3] for function in submitting}
+    def whose() -> set[str]:
+        from pathlib import Path
 
+        from ray.actor import ActorClass
+        from ray.remote_function import RemoteFunction
 
-def told() -> dict[str, str | None]:
-    """Say what a process is told of a run."""
-    import os
+        submitting = RemoteFunction._remote, ActorClass._remote
+        return {Path(function.__code__.co_filename).parts[-3] for function in submitting}
 
-    return {name: os.environ.get(name) for name in ("OTEL_PYTHON_TRACER_PROVIDER", "RAYIO_RUN")}
+    def told() -> dict[str, str | None]:
+        import os
+
+        return {name: os.environ.get(name) for name in ("OTEL_PYTHON_TRACER_PROVIDER", "RAYIO_RUN")}
+
+    return whose, told
 
 
 @pytest.mark.usefixtures("local_ray")
 def test_a_run_that_does_not_ask_for_tasks_tells_them_nothing_and_wraps_nothing(tmp_path: Path) -> None:
+    whose, told = watching()
+
     def look(_: Any) -> tuple[dict[str, str | None], set[str]]:
         import ray
 
@@ -105,6 +112,8 @@ def test_a_run_that_does_not_ask_for_tasks_tells_them_nothing_and_wraps_nothing(
 
 @pytest.mark.usefixtures("local_ray")
 def test_tasks_and_actors_that_an_actor_submits_are_recorded(tmp_path: Path) -> None:
+    whose, told = watching()
+
     def everything(_: Any) -> tuple[dict[str, int], dict[str, str | None], set[str]]:
         """Submit a task that has parts, forks, and submits another; a task with an environment of its own; an actor."""
         import os
