@@ -267,7 +267,7 @@ def test_files_that_are_there_are_read_and_the_page_cache_is_told(tmp_path: Path
     """On the local engine: few small files, so that the page cache gives all; the storage is not named in that."""
     overrides = {
         "dataset.path": "data", "dataset.num_files": 48, "dataset.sample_bytes": 4096, "loader.batch_size": 2,
-        "loader.num_workers": 1, "train.compute": 0.01, "train.epochs": 1, "checkpoint": None,
+        "loader.num_workers": 1, "train.compute": 0.04, "train.epochs": 1, "checkpoint": None,
     }  # fmt: skip
     found = capacity(
         "unet3d-small", overrides, target_au=0.001, engine="local", most=2, root=tmp_path, out=tmp_path / "found"
