@@ -143,6 +143,19 @@ def test_an_interrupted_search_leaves_the_points_that_it_found(tmp_path: Path) -
     assert found_in(tmp_path, planted(3.2 * DEMAND)).accelerators == 3
 
 
+class _MoreImpatient(Reporter):
+    """Presses Ctrl-C at once."""
+
+    def live(self, text: str, share: float | None = None) -> None:
+        raise KeyboardInterrupt
+
+
+def test_a_search_that_is_interrupted_at_once_claims_nothing(tmp_path: Path) -> None:
+    found = found_in(tmp_path, planted(2.5 * DEMAND), reporter=_MoreImpatient())
+    assert (found.is_finished, found.accelerators, found.points) == (False, None, ())
+    assert text(found, 100) == "interrupted before the first point was over: nothing is known yet"
+
+
 def test_a_target_within_the_noise_is_repeated_with_other_seeds_and_called_undecided(tmp_path: Path) -> None:
     """The target is the AU itself, so that no number of runs can tell the two apart."""
     overrides = planted(1.5 * DEMAND, **{"train.compute": {"kind": "exponential", "mean": 0.05}})

@@ -307,9 +307,10 @@ class _Searching:
                 f"{self.question.over}={most.setting}): this is memory, not the storage; give storage.page_cache=drop"
             )
         at = next((point for point in points if point.setting == (bracket.fails or bracket.holds)), None)
-        if at is not None and at.busy_share is not None and at.busy_share > MOST_BUSY:
+        busy = 0.0 if at is None or bracket.fails is None else at.busy_share or 0.0
+        if at is not None and busy > MOST_BUSY:
             notes.append(
-                f"the processors of this machine were {100 * at.busy_share:.0f} % busy at {self.question.over}="
+                f"the processors of this machine were {100 * busy:.0f} % busy at {self.question.over}="
                 f"{at.setting}: it may be the machine, not the storage, that binds"
             )
         return notes

@@ -36,6 +36,8 @@ def headline(found: CapacityFound) -> str:
 
 def text(found: CapacityFound, width: int) -> str:
     """Write what was found: the answer, the curve as a table, what binds there and what would move it."""
+    if not found.points:
+        return "interrupted before the first point was over: nothing is known yet"
     lines = [*wrap(headline(found), width, break_long_words=False), ""]
     key = found.over.rpartition(".")[2]
     head = [key, "accelerators", "AU", "", "", "needed", "reached", "runs"]
