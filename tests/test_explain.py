@@ -563,12 +563,12 @@ def test_a_run_without_a_scenario_or_with_a_strange_one_is_refused_by_name(tmp_p
 def test_a_decode_bound_run_on_ray_is_explained(tmp_path: Path) -> None:
     from rayio.session import run
 
-    # One worker decodes for a second what its rank has done in 50 ms: far more than what a busy machine adds.
+    # One worker decodes for half a second what its rank has done in 50 ms: far more than what a busy machine adds.
     wanted = build(
         {
             "name": "decode-bound",
-            "dataset": {"path": "data", "num_files": 12, "sample_bytes": "20 kB"},
-            "loader": {"batch_size": 2, "num_workers": 1, "decode": "500 ms"},
+            "dataset": {"path": "data", "num_files": 30, "sample_bytes": "20 kB"},
+            "loader": {"batch_size": 2, "num_workers": 1, "decode": "250 ms"},
             "train": {"epochs": 1, "compute": "50 ms", "sync": "none"},
         }
     )
