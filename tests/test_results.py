@@ -171,7 +171,8 @@ def test_a_run_of_version_0_1_is_read_to_the_last_key() -> None:
     check(content)
     run = rayio.Run.open(OLD)
     origin = {"kind": "predicted", "storage": "modelled", "leaves_out": []}
-    came_later = {"percentiles": content["percentiles"] | {"fsync": None}, "origin": origin}
+    window = dict.fromkeys(("au_interval_low", "au_interval_high", "window_epochs"))
+    came_later = {"percentiles": content["percentiles"] | {"fsync": None}, "origin": origin, **window}
     assert run.result.as_json() == content | came_later
     assert run.result["ledger"] == content["ledger"]
     assert run.result.ledger is not None

@@ -34,7 +34,7 @@ def test_an_explanation_and_a_report_have_the_fields_words_and_json_the_names_of
     assert {"queued", "transfer", "delivery", "decode"} <= lines
     for line in (
         "  what would change it",
-        "AU  loss removed  next bottleneck",
+        "time saved  loss removed  next bottleneck",
         "seconds    share    directly     waiting",
     ):
         assert line in said

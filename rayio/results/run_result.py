@@ -213,16 +213,16 @@ class RunResult(Record):
     au_interval_low: Number = value(
         "lower end of a 95 % interval of AU, by batch means over the steps; of at least 10 steps",
         "fraction",
-        can_be_absent=True,
+        default=None,
     )
-    au_interval_high: Number = value("its upper end", "fraction", can_be_absent=True)
+    au_interval_high: Number = value("its upper end", "fraction", default=None)
     window_seconds: Number = value(
         "length of the window: from every rank warm to the end of the last step that all share, its pause included; "
         "in version 1 to the first rank done",
         "s",
     )
     window_steps: int | None = value("whole steps in it of the rank with the fewest", "steps")
-    window_epochs: int | None = value("epochs that they are of", "epochs", can_be_absent=True)
+    window_epochs: int | None = value("epochs that they are of", "epochs", default=None)
     samples_per_second: Number = value("samples that arrived in the window, all ranks", "samples/s")
     mib_per_second: Number = value("bytes read for the batches that arrived in the window", "MiB/s")
     data_wait_share: Number = value("exposed data loading time, of step time in the window", "fraction")
