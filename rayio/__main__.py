@@ -2,6 +2,7 @@
 
 import sys
 
+from rayio.deadline import leave
 from rayio.interrupts import INTERRUPTED, deaf, interruptible
 
 
@@ -18,7 +19,7 @@ def main() -> None:
     except KeyboardInterrupt:
         deaf()
         sys.stderr.write("rayio: interrupted\n")
-        sys.exit(INTERRUPTED)
+        leave(INTERRUPTED)
 
 
 if __name__ == "__main__":

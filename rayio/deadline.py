@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import queue
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -18,6 +21,16 @@ left_behind: set[threading.Thread] = set()
 def is_anything_left() -> bool:
     """Say whether a call that was given up is still under way."""
     return any(thread.is_alive() for thread in left_behind)
+
+
+def leave(code: int) -> NoReturn:
+    """End this process with an exit code: in order, or at once where that would wait for a call that was given up."""
+    if is_anything_left():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def within(seconds: float, call: Callable[[], T], *, look: Callable[[], None] = lambda: None, every: float = 0.5) -> T:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -13,6 +15,8 @@ from typing import Any, NoReturn, Self
 INTERRUPTED = 130
 #: Signals that ask a process to end: Ctrl-C, a batch system's or a pod's end, a terminal that was closed.
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+#: Seconds after which one comes again that could not be raised.
+AGAIN_SECONDS = 0.02
 
 
 def interruptible() -> None:
@@ -24,6 +28,19 @@ def interruptible() -> None:
     signal.signal(signal.SIGTERM, interrupt)
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signal.signal(signal.SIGHUP, interrupt)
+    sys.unraisablehook = _unraisable
+
+
+def _unraisable(found: sys.UnraisableHookArgs) -> None:
+    """Have a signal come again that came where Python can raise nothing: in a finalizer, in an import's locks."""
+    if not issubclass(found.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(found)
+        return
+    if _current is not None:
+        _current.forget()
+    again = threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM))
+    again.daemon = True
+    again.start()
 
 
 def deaf() -> None:
@@ -31,8 +48,11 @@ def deaf() -> None:
 
     Python gives handlers back to the system as it ends; a second signal would then end the process by itself.
     """
-    for number in SIGNALS:
-        signal.signal(number, signal.SIG_IGN)
+    left = [*SIGNALS]
+    while left:
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.signal(left[-1], signal.SIG_IGN)
+            left.pop()
 
 
 class Interrupts:
@@ -49,7 +69,7 @@ class Interrupts:
         self._before: dict[int, Any] = {}
         #: The signal that was raised.
         self._raised: int | None = None
-        self._is_held = False
+        self._is_held = self._is_over = False
         #: Signals that came when they were held, and one that came where a block may not be interrupted.
         self._waiting: list[int] = []
         self._postponed: int | None = None
@@ -59,27 +79,36 @@ class Interrupts:
     def __enter__(self) -> Self:
         """Take the signals over, those that are not ignored."""
         global _current
-        if _current is None and threading.current_thread() is threading.main_thread():
+        if _current is not None or threading.current_thread() is not threading.main_thread():
+            return self
+        try:
             _current = self
             for number in SIGNALS:
                 if (before := signal.getsignal(number)) not in (signal.SIG_IGN, None):
                     self._before[number] = before
                     signal.signal(number, self._caught)
-        return self
+            return self
+        except BaseException:  # one came meanwhile
+            self._give_back()
+            raise
 
     def __exit__(self, kind: object, error: object, trace: TracebackType | None) -> None:
         """Give the signals back, and send again what waited."""
-        global _current
         if _current is not self:
             return
-        self.hold()
-        for number, before in self._before.items():
-            signal.signal(number, before)
-        _current = None
+        self._give_back()
         if self._raised is not None and self._before[self._raised] is signal.SIG_DFL:
             signal.raise_signal(self._raised)  # it would have ended the process, and now it may
         elif self._raised is None and kind is None and self._waiting:
             signal.raise_signal(self._waiting[0])
+
+    def _give_back(self) -> None:
+        """Have each signal handled as before."""
+        global _current
+        self.hold()
+        _current, self._is_over = None, True
+        for number, before in self._before.items():
+            signal.signal(number, before)  # one may come at once, and leave the others to :meth:`_caught`
 
     @property
     def has_waiting(self) -> bool:
@@ -93,8 +122,15 @@ class Interrupts:
             self._waiting.append(self._postponed)
             self._postponed = None
 
+    def forget(self) -> None:
+        """Take it that no signal was raised: the one that was got lost."""
+        self._raised = None
+
     def _caught(self, number: int, frame: FrameType | None) -> None:
-        if self._is_held:
+        if self._is_over:
+            signal.signal(number, self._before[number])
+            signal.raise_signal(number)
+        elif self._is_held or self._raised is not None:
             self._waiting.append(number)
             if len(self._waiting) == 1:
                 with contextlib.suppress(RuntimeError):  # in the middle of another line
@@ -106,11 +142,11 @@ class Interrupts:
 
     def _raise(self, number: int, frame: FrameType | None) -> None:
         """Raise what the signal's own handler does; where that does nothing, the run goes on."""
-        self._is_held, self._raised = True, number
+        self._raised = number
         try:
             if callable(before := self._before[number]):
                 before(number, frame)
-                self._is_held, self._raised = False, None
+                self._raised = None
                 return
             raise KeyboardInterrupt
         except KeyboardInterrupt:
@@ -141,7 +177,7 @@ def uninterrupted() -> Iterator[None]:
         yield
     finally:
         here._depth -= 1
-        if not here._depth and here._postponed is not None and not here._is_held:
+        if not here._depth and here._postponed is not None and not here._is_held and here._raised is None:
             number, here._postponed = here._postponed, None
             here._raise(number, None)
 

@@ -10,13 +10,13 @@ import sys
 import tempfile
 import tomllib
 import warnings
-from collections import Counter
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 import beside
 import pytest
+import stories
 from hypothesis import settings
 from left import Before
 from objects import objects, place, s3_server  # noqa: F401 (fixtures)
@@ -91,20 +91,11 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Print how many of the stories in tests/hostile ended as they should, by file."""
-    right: Counter[str] = Counter()
-    told: Counter[str] = Counter()
-    for outcome in ("passed", "failed"):
-        for report in terminalreporter.stats.get(outcome, []):
-            if report.when == "call" and "/hostile/" in report.nodeid:
-                name = Path(report.nodeid.split("::")[0]).stem.removeprefix("test_").replace("_", " ")
-                told[name] += 1
-                right[name] += outcome == "passed"
-    if told:
+    """Print what the stories in tests/hostile did and came to, if some were run."""
+    if told := stories.lines(terminalreporter.stats):
         terminalreporter.section("hostile")
-        for name, number in sorted(told.items()):
-            terminalreporter.line(f"{name}: {right[name]} of {number}")
-        terminalreporter.line(f"in all {right.total()} of {told.total()} stories ended as they should")
+        for line in told:
+            terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -150,13 +141,14 @@ def local_ray() -> Iterator[None]:
 
 
 @pytest.fixture
-def command(tmp_path: Path) -> Iterator[Any]:
+def command(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
     """A command to begin, with a HOME of its own; nothing of it is left when the story is over (tests/hostile)."""
     from commands import Command
 
     begun = Command(tmp_path)
     yield begun
     begun.end()
+    request.node.user_properties.extend(begun.did.items())
 
 
 @pytest.fixture

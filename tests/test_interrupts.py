@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -23,10 +24,11 @@ from scenarios import scenario
 @pytest.fixture(autouse=True)
 def _as_a_command() -> Iterator[None]:
     """Have signals end this process as they end a command, and give them back."""
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before, unraisable = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background has it ignored
     interruptible()
     yield
+    sys.unraisablehook = unraisable
     for number, handler in before.items():
         signal.signal(number, handler)
 
@@ -140,6 +142,95 @@ def test_a_signal_at_any_moment_of_a_simulation_leaves_its_result_or_nothing(hom
         ends.append("complete" if left.exit_code == 0 else "cut")
     assert {"cut", "complete"} <= set(ends) <= {"nothing", "cut", "complete"}, ends
     assert ends == sorted(ends, key=["nothing", "cut", "complete"].index)
+
+
+#: Where a run is begun and ended, and signals are taken over and given back.
+ENDS = ("rayio/interrupts.py", "rayio/session/execute.py", "rayio/trace/store.py")
+
+
+def lines(told: Callable[[int], None]) -> Callable[[FrameType, str, Any], Any]:
+    """Count the lines that are run in the files of :data:`ENDS`, and tell each number."""
+    number = 0
+
+    def count(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal number
+        if event == "call":
+            return count if frame.f_code.co_filename.endswith(ENDS) else None
+        if event == "line":
+            number += 1
+            told(number)
+        return count
+
+    return count
+
+
+def traced(told: Callable[[int], None], work: Callable[[], object]) -> None:
+    before = sys.gettrace()
+    sys.settrace(lines(told))
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+
+
+def test_a_signal_at_any_line_of_a_runs_ends_leaves_all_or_nothing_and_signals_heard(home: Path) -> None:
+    wanted = scenario(dataset__num_files=8, train__steps=2)
+    before = [signal.getsignal(number) for number in SIGNALS]
+    total = 0
+
+    def seen(number: int) -> None:
+        nonlocal total
+        total = number
+
+    rayio.simulate(wanted, out="first")  # what is loaded on the way takes lines of its own
+    traced(seen, lambda: rayio.simulate(wanted, out="whole"))
+    assert total > 200
+    for moment in range(1, total, 9):
+        struck: list[int] = []
+
+        def strike(number: int, moment: int = moment, struck: list[int] = struck) -> None:
+            if number == moment:
+                struck.append(number)
+                signal.raise_signal(signal.SIGTERM)
+
+        out = f"at-{moment}"
+        try:
+            traced(strike, partial(rayio.simulate, wanted, out=out))
+        except KeyboardInterrupt:
+            pass
+        else:  # how many lines there are varies a little
+            assert not struck, moment
+            continue
+        for number in SIGNALS:
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(number)
+        assert [signal.getsignal(number) for number in SIGNALS] == before, moment
+        if (home / out).exists():
+            left = rayio.Run.open(out)
+            assert left.exit_code in (0, 130), moment
+            assert left.result.trace is not None
+            assert left.result.trace.stored == left.result.trace.recorded
+
+
+class Finalized:
+    """Something at whose end a signal comes: what is raised there, Python prints and forgets."""
+
+    def __del__(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_comes_in_a_finalizer_is_not_lost(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Drops(Reporter):
+        def live(self, text: str, share: float | None = None) -> None:
+            Finalized()
+
+    with pytest.raises(KeyboardInterrupt):
+        rayio.run(scenario(train__compute="100 ms", train__epochs=50), engine="local", out="r", reporter=Drops())
+    assert rayio.Run.open("r").exit_code == 130
+    with pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        Finalized()
+        time.sleep(60)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_without_a_run_the_blocks_change_nothing() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import os
@@ -17,7 +16,7 @@ import typer
 
 from rayio import __version__
 from rayio.cli import completion, export, predictions, results, runs, scenarios, sizing, sweeps, why
-from rayio.deadline import is_anything_left
+from rayio.deadline import leave
 from rayio.errors import RayioError
 from rayio.interrupts import INTERRUPTED, interruptible
 
@@ -76,13 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     uneven, 130 interrupted.
     """
     interruptible()
-    code = _exit_code(arguments)
-    if is_anything_left():  # the end of Python would wait for it
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
-        os._exit(code)
-    sys.exit(code)
+    leave(_exit_code(arguments))
 
 
 def _exit_code(arguments: Sequence[str] | None) -> int:

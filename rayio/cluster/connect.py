@@ -147,17 +147,16 @@ def _logs() -> str:
 
 
 def _start(address: str | None, log: Path) -> None:
-    """Connect to a cluster, or start a local one; whoever handled SIGTERM before does so afterwards."""
+    """Connect to a cluster, or start a local one."""
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     said: list[str] = []
-    handler = signal.getsignal(signal.SIGTERM)
     try:
         if address is None:
-            with _usual_priority():
+            with _own_signals(), _usual_priority():
                 ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
         else:
             token.use()
-            with token.overheard(log) as said:
+            with _own_signals(), token.overheard(log) as said:
                 ray.init(address=address, **options)
     except Exception as error:  # Ray raises what it happens to have
         if address is not None:
@@ -167,8 +166,21 @@ def _start(address: str | None, log: Path) -> None:
             f"cannot start a local Ray: {_first_line(error)} - is the machine overloaded, or out of memory, disk or "
             f"processes? wait and try again, or use --engine local; Ray's logs are in {_logs()}"
         ) from None
-    if handler is not None and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, handler)
+
+
+@contextlib.contextmanager
+def _own_signals() -> Iterator[None]:
+    """Keep whoever handles SIGTERM: Ray's own handler ends the process in the middle of its start, without a word."""
+    utils, name, handler = ray._private.utils, "set_sigterm_handler", signal.getsignal(signal.SIGTERM)
+    before = getattr(utils, name, None)
+    setattr(utils, name, lambda handler: None)
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(utils, name, before)
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # of a Ray that has another way
 
 
 @contextlib.contextmanager

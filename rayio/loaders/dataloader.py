@@ -148,6 +148,8 @@ class DataLoaderQueue:
         self._epoch: int | None = None
         self._iterator: Any = None
         self._processes: list[Any] = []
+        #: When (``perf_counter_ns``) workers were asked to begin an epoch, while they have not all answered.
+        self._begun: int | None = None
         self._thread = Threads(1, f"rayio-loader-{name}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # more workers than processors are for the user to try
@@ -214,6 +216,12 @@ class DataLoaderQueue:
                 at, since = Where(addresses.rank, addresses.epoch, step), handed_out + self.reading.anchor
                 by = f"reader-{self.name}-{worker} ({states[worker]})"
                 yield Standing("queue", f"queue-{self.name}", "lease", at, since, since, by=by)
+        if (begun := self._begun) is not None and self.settings.num_workers:  # the first batch waits for every worker
+            at, since = Where(addresses.rank, addresses.epoch, 0), begun + self.reading.anchor
+            unusual = [number for number, state in enumerate(states) if "," in state]
+            worker = unusual[0] if unusual else 0
+            by = f"reader-{self.name}-{worker} ({states[worker] if states else 'starting'})"
+            yield Standing("queue", f"queue-{self.name}", "lease", at, since, since, by=by)
 
     def _writer(self, parcel: Parcel) -> int:
         """Number the role that read a batch: the rank, or a worker in its process."""
@@ -228,8 +236,10 @@ class DataLoaderQueue:
                 self._epoch = at.epoch
                 self._addresses.open(at.epoch, at.attempt)
                 self._left = len(self._addresses)
+                self._begun = perf_counter_ns()
                 with _without_main():
                     self._iterator = iter(self._loader)  # asks workers that stay, one of which may have died since
+                self._begun = None
                 self._processes = list(getattr(self._iterator, "_workers", ()))
             parcel: Parcel = next(self._iterator)
         except (RuntimeError, OSError, EOFError) as error:

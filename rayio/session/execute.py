@@ -145,7 +145,7 @@ class _Session:
             self.notes.append(
                 f"storage.page_cache={scenario.storage.page_cache}: has nothing to do, a model has no page cache"
             )
-        self.directory = RunDirectory.create(out, settings=scenario.stores)
+        self.directory = RunDirectory(out, scenario.stores)  # made when signals are taken care of
         self.live_export: LiveExport | None = None
         #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
         self.run_id = f"rayio-{self.directory.name}-{token_hex(4)}"
@@ -172,15 +172,19 @@ class _Session:
         Signals end the roles, and wait then: until the results are written.
         """
         with Interrupts(self.reporter.say) as interrupts:
+            has_begun, error = False, None
             try:
-                self.directory.write_scenario(to_yaml(self.scenario))
                 self._prepare()
-            except BaseException:
-                interrupts.hold()
-                self.engine.close()
-                self.directory.remove()  # nothing stays of a run that never began
-                raise
-            error = _first_error(self._live, self.engine.close, self._write_info)
+                has_begun = True
+                self._live()
+            except BaseException as ended:
+                error = ended
+            interrupts.hold()
+            if error is not None and not has_begun:
+                _first_error(self.engine.close, self.directory.unmake)  # nothing stays of a run that never began
+                raise error
+            after = _first_error(self.engine.close, self._write_info)
+            error = error or after
             self.reporter.done()
             self.notes += self.engine.outcome.notes
             done = self._finish(self.engine.outcome.tallies, error)
@@ -190,6 +194,8 @@ class _Session:
 
     def _prepare(self) -> None:
         """Have everything there that roles need."""
+        self.directory.make({})
+        self.directory.write_scenario(to_yaml(self.scenario))
         self.engine.prepare()
         self.plan = self.engine.plan
         if not self.plan.modelled:

@@ -57,7 +57,7 @@ def import_dlio_results(folder: str | Path, out: str | Path | None = None, *, re
     try:
         _write(directory, results, recorder, batch, scenario, [*results.notes, *notes, PLACED])
     except BaseException:
-        directory.remove()
+        directory.unmake()
         raise
     return Run(directory)
 
@@ -73,7 +73,7 @@ def _import_reduced(folder: Path, out: str | Path | None) -> Run:
     try:
         _write_reduced(directory, found, scenario, [*notes, *found.notes])
     except BaseException:
-        directory.remove()
+        directory.unmake()
         raise
     return Run(directory)
 

@@ -52,6 +52,8 @@ class RunDirectory:
         self._lost: tuple[str, ...] = ()
         #: Whether the run was there before: then spans that it should have are missed.
         self._is_reopened = False
+        #: Whether it was made here.
+        self._is_ours = False
 
     @classmethod
     def create(
@@ -63,23 +65,34 @@ class RunDirectory:
             StorageError: the address holds a run, or files that are not ours, or cannot be written.
         """
         run = cls(address, settings)
-        if run.store.is_file:
-            raise StorageError(f"{run.address} is a file; give --out a directory that does not exist yet")
-        there = run.store.entries()
-        if INFO in there:
-            raise StorageError(f"{run.address} already holds a run; choose another --out, or remove it")
-        if there:
-            raise StorageError(f"{run.address} is not empty and holds no run; choose another --out")
         try:
-            run.store.prepare("writing there", SPANS)
-        except StorageError as error:
-            raise told(error, "cannot make the run directory", "--out") from None
-        try:
-            run.write_info(info or {})
-        except StorageError:
-            run.remove()
+            run.make(info or {})
+        except BaseException:
+            run.unmake()
             raise
         return run
+
+    def make(self, info: Mapping[str, Any]) -> None:
+        """Make the directory, where there is none, for :meth:`unmake` to remove; see :meth:`create`."""
+        if self.store.is_file:
+            raise StorageError(f"{self.address} is a file; give --out a directory that does not exist yet")
+        there = self.store.entries()
+        if INFO in there:
+            raise StorageError(f"{self.address} already holds a run; choose another --out, or remove it")
+        if there:
+            raise StorageError(f"{self.address} is not empty and holds no run; choose another --out")
+        self._is_ours = True
+        try:
+            self.store.prepare("writing there", SPANS)
+        except StorageError as error:
+            self._is_ours = False
+            raise told(error, "cannot make the run directory", "--out") from None
+        self.write_info(info)
+
+    def unmake(self) -> None:
+        """Remove what :meth:`make` made, if it did; what was there before stays."""
+        if self._is_ours:
+            self.store.remove_all()
 
     @classmethod
     def open(cls, address: str | Path, settings: Settings = DEFAULTS) -> RunDirectory:
@@ -129,10 +142,6 @@ class RunDirectory:
     def holds(self, name: str) -> bool:
         """Say whether the run has a file of this name."""
         return self.store.size(name) is not None
-
-    def remove(self) -> None:
-        """Remove the run, as far as that can be done."""
-        self.store.remove_all()
 
     def close(self) -> None:
         """Release what reading took on this machine; the run can still be read."""

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
+from stories import KEPT, KILLS, SIGNALS, STOPS
 
 from rayio.cli import _exit_code
 from rayio.session import Run
@@ -45,6 +47,8 @@ class Command:
         self._process: subprocess.Popen[str] | None = None
         #: Every process that was ever seen of it.
         self._seen: set[psutil.Process] = set()
+        #: What was done to it, and whether its result was there (tests/stories.py).
+        self.did: Counter[str] = Counter()
 
     def begin(self, *arguments: str) -> None:
         """Begin it, as the leader of a process group."""
@@ -113,8 +117,21 @@ class Command:
     def send(self, number: signal.Signals, *, to_group: bool = False) -> None:
         """Send it a signal, or all of its process group: its Ray is in that, too."""
         self.look()
+        self.did[SIGNALS] += 1
         with contextlib.suppress(ProcessLookupError):
             (os.killpg if to_group else os.kill)(self.process.pid, number)
+
+    def kill(self, role: str) -> None:
+        """Kill the first process of a role."""
+        self.find(role).kill()
+        self.did[KILLS] += 1
+
+    def stop(self, role: str) -> psutil.Process:
+        """Stop the first process of a role, as SIGSTOP does."""
+        found = self.find(role)
+        found.suspend()
+        self.did[STOPS] += 1
+        return found
 
     def code(self) -> int:
         """Wait for its end; give its exit code."""
@@ -149,9 +166,11 @@ class Command:
         return last
 
     def nothing_lives(self) -> None:
-        """Make sure that all its processes have ended."""
-        _, alive = psutil.wait_procs([one for one in self._seen if one.is_running()], timeout=60)
-        assert not alive, [one.cmdline() for one in alive]
+        """Make sure that all its processes end."""
+        ends = time.monotonic() + PATIENCE
+        while (alive := [said for one in self._seen if (said := _living(one))]) and time.monotonic() < ends:
+            time.sleep(0.1)
+        assert not alive
 
     def run(self, folder: str = "r", *, is_whole: bool = False) -> Run:
         """Its run: readable by every command, and with the books even where all was done."""
@@ -167,7 +186,16 @@ class Command:
             assert result.exit_code == 0
             assert result["ledger"]["even"] is True
             assert result.trace.recorded == result.trace.stored
+        self.did[KEPT] += 1
         return run
+
+
+def _living(process: psutil.Process) -> str:
+    """The command line of a process; empty where it has ended, also where nobody has taken note of that."""
+    with contextlib.suppress(psutil.Error):
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+            return " ".join(process.cmdline()) or process.name()
+    return ""
 
 
 def _interruptible() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from stories import KEPT, KILLS
 
 from rayio.place import batch_id
 from rayio.reporter import Reporter
@@ -21,7 +23,7 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),
 ]
 
-EPOCHS, STEPS, KILLS = 60, 12, 10
+EPOCHS, STEPS, DEATHS = 60, 12, 10
 CHECKPOINT_BYTES = 8_000_000
 
 
@@ -36,7 +38,7 @@ class RandomKiller(Reporter):
         self.killed: list[str] = []
 
     def live(self, text: str, share: float | None = None) -> None:
-        if len(self.killed) < KILLS and (alive := sorted(_replaceable().items())):
+        if len(self.killed) < DEATHS and (alive := sorted(_replaceable().items())):
             name, pid = self.random.choice(alive)
             os.kill(pid, signal.SIGKILL)
             self.killed.append(name)
@@ -64,14 +66,16 @@ def _replaceable() -> dict[str, int]:
     ],
     ids=["static", "several steps a call", "out of order", "dynamic", "packed"],
 )
-def test_ten_random_kills_leave_the_ledger_even(tmp_path: Path, overrides: dict[str, object]) -> None:
+def test_ten_random_kills_leave_the_ledger_even(
+    tmp_path: Path, overrides: dict[str, object], record_property: Callable[[str, object], None]
+) -> None:
     killer = RandomKiller(seed=len(str(overrides)))
     wanted = scenario(
         dataset__path="data", dataset__sample_bytes="20 kB", train__epochs=EPOCHS, train__compute="40 ms",
         checkpoint={"every": {"steps": 40}, "path": "ck", "model": {"bytes": CHECKPOINT_BYTES}}, **overrides,
     )  # fmt: skip
     done = run(wanted, root=tmp_path, reporter=killer)
-    assert len(killer.killed) == KILLS
+    assert len(killer.killed) == DEATHS
     assert {name.split("-")[0] for name in killer.killed} >= {"reader"}
     assert done.exit_code == 0
     books = done.result["ledger"]
@@ -84,3 +88,5 @@ def test_ten_random_kills_leave_the_ledger_even(tmp_path: Path, overrides: dict[
         assert (got if wanted.loader.in_order else sorted(got)) == planned
     saved = [path.stat().st_size for path in (tmp_path / "ck").rglob("*.bin")]
     assert saved == [CHECKPOINT_BYTES] * (EPOCHS * STEPS // 40)
+    record_property(KILLS, len(killer.killed))
+    record_property(KEPT, 1)

@@ -22,7 +22,7 @@ IN_ONE = ("unet3d-small", "dataset.path=model://x", "dataset.num_files=1400", "c
 def test_a_signal_as_spans_are_written_leaves_the_simulations_result(
     command: Command, number: signal.Signals, late: int
 ) -> None:
-    command.begin("simulate", *IN_ONE, "train.epochs=60")
+    command.begin("simulate", *IN_ONE, "train.epochs=25")
     command.until_there("r/spans/*")
     time.sleep(0.03 * late)
     command.send(number)
@@ -44,6 +44,19 @@ def test_signals_at_random_moments_leave_the_local_engines_result(command: Comma
     assert command.code() in ENDED
     run = command.run()
     assert run.result["trace"]["stored"] == run.result["trace"]["recorded"]
+    command.nothing_lives()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_signal_as_ray_starts_leaves_nothing(command: Command, seed: int) -> None:
+    chance = random.Random(seed)
+    command.begin(*ON_RAY)
+    command.until("starting a local Ray")
+    time.sleep(chance.uniform(0, 3))
+    command.send(chance.choice([INT, TERM, HUP]))
+    assert command.code() == 130, command.errors()
+    assert command.last_line() == "rayio: interrupted"
+    assert "actors are running" in command.errors() or not (command.home / "r").exists()
     command.nothing_lives()
 
 
@@ -94,7 +107,7 @@ def test_signals_after_the_last_step_on_ray_lose_nothing(
 ) -> None:
     command.begin(*ON_RAY, "train.epochs=2")
     command.until("actors are running")
-    command.until_there("r/spans/*")  # so short a run writes them at its end
+    command.until_there("r/spans/spans-*")  # made at the end
     time.sleep(late)
     for number in numbers:
         command.send(number, to_group=to_group)

@@ -7,10 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from commands import ON_RAY, Command
+from stories import KEPT, PIPES, STOPS
 
 import rayio
 
@@ -25,7 +27,7 @@ def test_an_actor_that_is_stopped_ends_the_run_and_is_named(command: Command, ro
     command.begin(*ON_RAY, SOON, *(MODELLED if role == "storage" else ()))
     command.until("actors are running")
     time.sleep(2)
-    command.find(role).suspend()
+    command.stop(role)
     assert command.code() == 2, command.errors()
     last = command.last_line()
     assert "nothing was heard for" in last
@@ -40,8 +42,7 @@ def test_one_that_is_stopped_for_a_while_goes_on(command: Command) -> None:
     command.begin(*ON_RAY)
     command.until("actors are running")
     time.sleep(2)
-    reader = command.find("reader")
-    reader.suspend()
+    reader = command.stop("reader")
     time.sleep(8)
     reader.resume()
     assert command.code() == 0, command.errors()
@@ -53,8 +54,7 @@ def test_a_silence_is_told_before_it_ends_the_run(command: Command) -> None:
     command.begin(*ON_RAY)
     command.until("actors are running")
     time.sleep(2)
-    reader = command.find("reader")
-    reader.suspend()
+    reader = command.stop("reader")
     command.until("nothing was heard for 3")
     assert "reader-" in command.errors()
     reader.resume()
@@ -67,7 +67,7 @@ def test_a_stopped_control_process_does_not_keep_the_command(command: Command) -
     command.begin(*ON_RAY)
     command.until("actors are running")
     time.sleep(2)
-    command.find("gcs").suspend()
+    command.stop("gcs")
     command.send(signal.SIGTERM)
     assert command.code() == 130
     run = command.run()
@@ -80,20 +80,24 @@ def test_a_stopped_control_process_does_not_keep_the_command(command: Command) -
 def test_a_pipe_in_a_files_place_is_one_line(command: Command, form: str, more: list[str]) -> None:
     if "loader.kind=torch" in more:
         pytest.importorskip("torch")
-    command.begin(*ON_RAY, f"dataset.format={form}", "train.epochs=200", SOON, *more)
+    soon = SOON if "loader.kind=torch" not in more else "cluster.stall_deadline=60 s"  # its workers start slowly
+    command.begin(*ON_RAY, f"dataset.format={form}", "train.epochs=200", soon, *more)
     command.until("actors are running" if not more else "generated")
     command.until_there("data/**/000*")
     time.sleep(2)
     for file in (command.home / "data").rglob("0000000*.*"):
         file.unlink()
         os.mkfifo(file)
+        command.did[PIPES] += 1
     assert command.code() == 2, command.errors()
     assert "0000" in command.last_line()
     command.run()
     command.nothing_lives()
 
 
-def test_a_loader_whose_worker_is_stopped_ends_the_run_with_the_story(home: Path) -> None:
+def test_a_loader_whose_worker_is_stopped_ends_the_run_with_the_story(
+    home: Path, record_property: Callable[[str, object], None]
+) -> None:
     pytest.importorskip("torch")
     code = """
 import os, signal, threading, time
@@ -110,7 +114,7 @@ class Stops(Reporter):
 
 try:
     rayio.run("unet3d-small", {"dataset.num_files": 16, "dataset.sample_bytes": "10 kB", "train.epochs": 400,
-        "train.compute": "20 ms", "checkpoint": "none", "loader.kind": "torch", "cluster.stall_deadline": "20 s",
+        "train.compute": "20 ms", "checkpoint": "none", "loader.kind": "torch", "cluster.stall_deadline": "60 s",
         "loader.persistent_workers": True}, engine="local", out="r", reporter=Stops())
 except RunError as error:
     print(error)
@@ -118,10 +122,12 @@ except RunError as error:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     assert "nothing was heard for" in done.stdout
-    assert "(cluster.stall_deadline=20 s): rank-" in done.stdout
+    assert "(cluster.stall_deadline=60 s): rank-" in done.stdout
     assert " waits for epoch " in done.stdout
     assert ", stopped) has had since" in done.stdout
     assert " reads from 0" in done.stdout
     left = rayio.Run.open("r")
     assert left.exit_code == 2
     assert left.result["ledger"]["delivered_steps"] > 0
+    record_property(STOPS, 1)
+    record_property(KEPT, 1)
