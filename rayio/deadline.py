@@ -54,8 +54,8 @@ def within(seconds: float, call: Callable[[], T], *, look: Callable[[], None] = 
 
     thread = threading.Thread(target=make, name="rayio-deadline", daemon=True)
     ends = time.monotonic() + seconds
+    left_behind.add(thread)  # before it starts: a signal may come as it does
     thread.start()
-    left_behind.add(thread)
     while (left := ends - time.monotonic()) > 0:
         try:
             value, error = answers.get(timeout=min(every, left))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,9 @@ def _as_a_command() -> Iterator[None]:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background has it ignored
     interruptible()
     yield
+    with warnings.catch_warnings():  # a signal may come between a file's opening and whoever closes it
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
     sys.unraisablehook = unraisable
     for number, handler in before.items():
         signal.signal(number, handler)

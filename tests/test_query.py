@@ -98,9 +98,10 @@ def test_a_long_question_can_be_interrupted(run: RunDirectory) -> None:
         from rayio.cli import main
 
         def interrupt():
-            while not any(frame.f_code.co_name == "result" for frame, _ in traceback.walk_stack(
-                sys._current_frames()[threading.main_thread().ident]
-            )):  # until it waits for the answer
+            while True:  # until it waits for the answer
+                stack = traceback.walk_stack(sys._current_frames()[threading.main_thread().ident])
+                if {{"within", "_run", "query"}} <= {{frame.f_code.co_name for frame, _ in stack}}:
+                    break
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGINT)
 

@@ -79,8 +79,8 @@ checkpoint:
   request_bytes: 1 MiB
 expect: {au: ">= 0.90", data_wait_share: "< 5 %"}
 costs:
-  {lease: 1 ms, put: 3 ms, put_bandwidth: 4 GB/s, take: 2 ms, transfer_latency: 5 us, transfer_bandwidth: 2 GB/s,
-   barrier: 4 ms, step: 20 us, checkpoint: 6 ms, source: counted}
+  {lease: 1 ms, put: 3 ms, put_bandwidth: 4 GB/s, take: 2 ms, receive: 1 us, transfer_latency: 5 us,
+   transfer_bandwidth: 2 GB/s, barrier: 4 ms, step: 20 us, checkpoint: 6 ms, source: counted}
 """
 
 

@@ -170,17 +170,36 @@ def _start(address: str | None, log: Path) -> None:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keep whoever handles SIGTERM: Ray's own handler ends the process in the middle of its start, without a word."""
-    utils, name, handler = ray._private.utils, "set_sigterm_handler", signal.getsignal(signal.SIGTERM)
-    before = getattr(utils, name, None)
-    setattr(utils, name, lambda handler: None)
+    """Keep whoever handles SIGTERM.
+
+    Ray's handler in Python ends the process in the middle of its start, without a word. The one of its core takes
+    SIGTERM for a failure, and gives it back to the system as Ray ends: a signal between that and the writing of results
+    would lose them.
+    """
+    handler = signal.getsignal(signal.SIGTERM)
+    with (
+        _replaced(ray._private.utils, "set_sigterm_handler", lambda handler: None),
+        _replaced(ray._private.ray_constants, "RAY_DISABLE_FAILURE_SIGNAL_HANDLER", True),
+    ):
+        try:
+            yield
+        finally:
+            if handler is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)  # of a Ray that has another way
+
+
+@contextlib.contextmanager
+def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
+    """Have another value in Ray's place meanwhile; a Ray without that name goes on as it does."""
+    if not hasattr(module, name):
+        yield
+        return
+    before = getattr(module, name)
+    setattr(module, name, value)
     try:
         yield
     finally:
-        if before is not None:
-            setattr(utils, name, before)
-        if handler is not None and threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, handler)  # of a Ray that has another way
+        setattr(module, name, before)
 
 
 @contextlib.contextmanager

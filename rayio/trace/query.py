@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
+import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rayio.deadline import is_anything_left, within
 from rayio.errors import QueryError, StorageError
 from rayio.trace.files import DamagedError, SpanFile, among
 from rayio.trace.rows import NOTHING
@@ -19,10 +21,13 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-#: What the engine may not do: spill to disk, see our variables, load extensions, reach files or the network. The last
-#: one keeps a statement from undoing the others.
+#: Seconds between two looks whether an answer is there.
+LOOK_SECONDS = 0.05
+#: What the engine may not do: show a bar among our output, spill to disk, see our variables, load extensions, reach
+#: files or the network. The last one keeps a statement from undoing the others.
 _LOCKS = (
     "SET temp_directory = ''",
+    "SET enable_progress_bar = false",
     "SET python_enable_replacements = false",
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
@@ -127,15 +132,13 @@ def _run(engine: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sql: str)
         parts.append(f"select {columns} from files_{number}")
     engine.execute(f"create or replace temp view spans as {' union all '.join(parts)}")
     # The engine holds the main thread, which then hears no Ctrl-C; another thread it may hold.
-    with ThreadPoolExecutor(1) as beside:
-        answer = beside.submit(lambda: engine.sql(sql).to_arrow_table())
-        try:
-            return answer.result()
-        except KeyboardInterrupt:
-            while not answer.done():  # an interrupt that comes before the engine has begun is lost on it
-                engine.interrupt()
-                wait([answer], timeout=0.05)
-            raise
+    try:
+        return within(math.inf, lambda: engine.sql(sql).to_arrow_table(), every=LOOK_SECONDS)
+    except KeyboardInterrupt:
+        while is_anything_left():  # an interrupt that comes before the engine has begun is lost on it
+            engine.interrupt()
+            threading.Event().wait(LOOK_SECONDS)
+        raise
 
 
 def _is_whole(path: Path) -> bool:
