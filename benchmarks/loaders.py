@@ -68,7 +68,11 @@ def ours(wanted: dict[str, Any], root: str, kind: str, engine: str) -> list[floa
     keys = wanted["loader"] | {"kind": kind}
     if kind == "torch":
         keys["persistent_workers"] = True
-    done = rayio.run(build(wanted | {"loader": keys}), root=root, engine=engine)
+    return seconds_of_epochs(rayio.run(build(wanted | {"loader": keys}), root=root, engine=engine))
+
+
+def seconds_of_epochs(done: rayio.Run) -> list[float]:
+    """The seconds of each epoch but the first, from the end of the last compute to that of the next epoch's."""
     if done.exit_code:
         raise SystemExit(f"the run ended with {done.exit_code}: {done.result['error']}")
     spans = done.spans()

@@ -126,8 +126,11 @@ STORAGE_MODELS: Registry[Any] = Registry(
 #: ``costs``: what a loader takes beside reading and decoding (``rayio.scenario.costs.NamedCosts``).
 COSTS: Registry[Any] = Registry(
     "costs",
-    {"none": "rayio.scenario.named_costs:NONE", "ray": "rayio.scenario.named_costs:RAY"},
-    later=("torch",),
+    {
+        "none": "rayio.scenario.named_costs:NONE",
+        "ray": "rayio.scenario.named_costs:RAY",
+        "torch": "rayio.scenario.named_costs:TORCH",
+    },
     needs=("costs", "source"),
 )
 

@@ -111,7 +111,7 @@ def test_costs_of_another_package_are_chosen_by_name_and_charged(toy: Path) -> N
     assert set(run.spans().query("name == 'put'").duration_ns) == {30_000_000}
     assert "  costs                 abacus  of the loader, measured 2026-01-31, 1 abacus, 10 rods" in run.summary()
     assert "costs abacus: counted on an abacus" in run.summary()
-    with pytest.raises(ScenarioError, match="costs=abacu: must be none, ray or abacus"):
+    with pytest.raises(ScenarioError, match="costs=abacu: must be none, ray, torch or abacus"):
         load("toys.yaml", ["costs=abacu"])
 
 

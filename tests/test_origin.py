@@ -176,7 +176,7 @@ def test_costs_are_none_unless_a_scenario_names_some() -> None:
 
 
 def test_every_name_says_how_where_and_when_its_numbers_were_measured() -> None:
-    assert [*COSTS][:2] == ["none", "ray"]
+    assert [*COSTS][:3] == ["none", "ray", "torch"]
     for name in COSTS:
         found = COSTS[name]
         assert found.source
@@ -188,7 +188,9 @@ def test_every_name_says_how_where_and_when_its_numbers_were_measured() -> None:
             assert not any((found.costs.barrier, found.costs.step, found.costs.checkpoint)), "those are no loader's"
 
 
-@pytest.mark.parametrize("costs", ["none", "ray", {"lease": "1 ms"}, {"put_bandwidth": "2 GB/s", "source": "x"}])
+@pytest.mark.parametrize(
+    "costs", ["none", "ray", "torch", {"lease": "1 ms"}, {"put_bandwidth": "2 GB/s", "source": "x"}]
+)
 def test_costs_are_written_back_as_they_were_read(costs: Any) -> None:
     wanted = scenario(costs=costs)
     assert build(yaml.safe_load(to_yaml(wanted))) == wanted
@@ -198,10 +200,9 @@ def test_costs_are_written_back_as_they_were_read(costs: Any) -> None:
 @pytest.mark.parametrize(
     ("costs", "said"),
     [
-        ("rayy", "costs=rayy: must be none or ray"),
-        (3, "costs=3: must be none or ray"),
+        ("rayy", "costs=rayy: must be none, ray or torch"),
+        (3, "costs=3: must be none, ray or torch"),
         (False, "costs=false: write none"),
-        ("torch", "not yet: costs=torch"),
         ({"lesae": 1}, "costs.lesae=1: no such key; did you mean lease?"),
         ({"lease": "3 GB"}, "costs.lease=3 GB: unknown unit"),
     ],

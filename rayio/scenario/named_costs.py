@@ -10,9 +10,19 @@ from rayio.scenario.costs import Costs, NamedCosts
 
 NONE = NamedCosts(Costs(), "no loader takes any time beside reading and decoding: the best there can be")
 
+_SOURCE = "{} one rank, one worker, batches of 150 KB, 1 MB and 8 MB; medians of the runs of benchmarks/costs.py"
+_MACHINE, _DATE = "2 cores, 24 GiB, Ray 2.60, torch 2.13", "2026-11-22"
+
 RAY = NamedCosts(
-    Costs(lease=0.0047, put=0.0004, take=0.0066),
-    "readers as Ray actors, batches of 4 MiB, one worker, calibrated from the median of the runs of benchmarks/grid.py",
-    machine="2 cores, 24 GiB, Ray 2.60",
-    date="2026-11-21",
+    Costs(lease=0.0087, put=0.0006, take=0.0095, receive=0.0001),
+    _SOURCE.format("readers as Ray actors,"),
+    machine=_MACHINE,
+    date=_DATE,
+)
+
+TORCH = NamedCosts(
+    Costs(lease=0.0024, put=0.0011, take=0.0021, receive=0.0020),
+    _SOURCE.format("PyTorch's DataLoader, its batches in shared memory,"),
+    machine=_MACHINE,
+    date=_DATE,
 )
