@@ -33,6 +33,7 @@ Root = Annotated[
         metavar="DIR",
     ),
 ]
+Address = Annotated[str | None, typer.Option(help="Ray cluster: auto, or host:port.", show_default="start a local Ray")]
 AsJson = Annotated[
     bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output; rayio schema describes it.")
 ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rayio.cli import completion
-from rayio.cli.arguments import AsJson, Overrides, Root, RunPath, Source
+from rayio.cli.arguments import Address, AsJson, Overrides, Root, RunPath, Source
 from rayio.cli.export import Grpc, Otlp, collector
 from rayio.cli.fitting import columns, fit
 from rayio.cli.output import alone, print_json
@@ -46,9 +46,7 @@ def run(
             help="ray (actors) or local (this process, wall clock).", autocompletion=completion.among("ray", "local")
         ),
     ] = "ray",
-    address: Annotated[
-        str | None, typer.Option(help="Ray cluster: auto, or host:port.", show_default="start a local Ray")
-    ] = None,
+    address: Address = None,
     out: Out = None,
     root: Root = None,
     trace: TraceLevel = None,

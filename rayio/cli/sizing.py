@@ -8,14 +8,10 @@ from typing import Annotated
 import typer
 
 from rayio.cli import completion
-from rayio.cli.arguments import AsJson, Overrides, Root, Source
+from rayio.cli.arguments import Address, AsJson, Overrides, Root, Source
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
 from rayio.interrupts import INTERRUPTED
-
-_Address = Annotated[
-    str | None, typer.Option(help="Ray cluster: auto, or host:port.", show_default="start a local Ray")
-]
 
 
 def capacity(
@@ -48,7 +44,7 @@ def capacity(
         str | None,
         typer.Option(help="Memory of a host, for --rules mlperf.", show_default="this machine's, when run"),
     ] = None,
-    address: _Address = None,
+    address: Address = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -117,7 +113,7 @@ def advise(
             autocompletion=completion.among("ray", "local"),
         ),
     ] = None,
-    address: _Address = None,
+    address: Address = None,
     out: Annotated[
         str | None,
         typer.Option(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from rayio.cli import completion
-from rayio.cli.arguments import AsJson, Root, Source
+from rayio.cli.arguments import Address, AsJson, Root, Source
 from rayio.cli.files import local_file
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
@@ -42,9 +42,7 @@ def sweep(
     processes: Annotated[
         int | None, typer.Option(min=1, help="Simulations at a time.", show_default="one per CPU")
     ] = None,
-    address: Annotated[
-        str | None, typer.Option(help="Ray cluster: auto, or host:port.", show_default="start a local Ray")
-    ] = None,
+    address: Address = None,
     out: Annotated[
         str | None,
         typer.Option(
