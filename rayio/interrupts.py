@@ -58,9 +58,11 @@ def deaf() -> None:
 class Interrupts:
     """Signals to this process while a run is under way: the first is raised, those after it wait.
 
-    From :meth:`hold` on, when the last step is over, all of them wait: nothing is left to stop, and what is written
-    then is what the run was for. When the block ends, one that waited is sent again, unless the run was interrupted
-    before. In a thread that is not the main one nothing changes, for signals never come there.
+    None is raised before :meth:`listen`, the first thing that the block does: between the taking over of signals and
+    the block there is a moment in which what is raised leaves them taken. From :meth:`hold` on, when the last step is
+    over, all of them wait: nothing is left to stop, and what is written then is what the run was for. When the block
+    ends, one that waited is sent again, unless the run was interrupted before. In a thread that is not the main one
+    nothing changes, for signals never come there.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
@@ -73,7 +75,8 @@ class Interrupts:
         #: Signals that came when they were held, and one that came where a block may not be interrupted.
         self._waiting: list[int] = []
         self._postponed: int | None = None
-        self._depth = 0
+        #: How many blocks are entered that may not be interrupted; the one that is left by :meth:`listen` is the first.
+        self._depth = 1
         self._cancel: Callable[[], object] | None = None
 
     def __enter__(self) -> Self:
@@ -109,6 +112,21 @@ class Interrupts:
         _current, self._is_over = None, True
         for number, before in self._before.items():
             signal.signal(number, before)  # one may come at once, and leave the others to :meth:`_caught`
+
+    def listen(self) -> None:
+        """Have signals raised from now on, also one that came since they were taken over."""
+        self.leave()
+
+    def enter(self) -> None:
+        """Have none raised until :meth:`leave`."""
+        self._depth += 1
+
+    def leave(self) -> None:
+        """Have signals raised again, also one that came meanwhile, unless another block may not be interrupted."""
+        self._depth -= 1
+        if not self._depth and self._postponed is not None and not self._is_held and self._raised is None:
+            number, self._postponed = self._postponed, None
+            self._raise(number, None)
 
     @property
     def has_waiting(self) -> bool:
@@ -172,14 +190,22 @@ def uninterrupted() -> Iterator[None]:
     if here is None or threading.current_thread() is not threading.main_thread():
         yield
         return
-    here._depth += 1
+    here.enter()
     try:
         yield
     finally:
-        here._depth -= 1
-        if not here._depth and here._postponed is not None and not here._is_held and here._raised is None:
-            number, here._postponed = here._postponed, None
-            here._raise(number, None)
+        here.leave()
+
+
+@contextlib.contextmanager
+def held() -> Iterator[None]:
+    """Have signals wait until this block is left, as :func:`uninterrupted`, also where no run is under way."""
+    if _current is not None:
+        with uninterrupted():
+            yield
+        return
+    with Interrupts():  # it never listens
+        yield
 
 
 @contextlib.contextmanager

@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import rayio
-from rayio.interrupts import SIGNALS, interruptible, uninterrupted
+from rayio.interrupts import SIGNALS, held, interruptible, uninterrupted
 from rayio.reporter import Reporter
+from rayio.scenario.write import to_yaml
 from rayio.trace.recorder import Recorder
 from scenarios import scenario
 
@@ -215,6 +216,66 @@ def test_a_signal_at_any_line_of_a_runs_ends_leaves_all_or_nothing_and_signals_h
             assert left.exit_code in (0, 130), moment
             assert left.result.trace is not None
             assert left.result.trace.stored == left.result.trace.recorded
+
+
+def at_the_first(event: str, name: str) -> Callable[[FrameType, str, Any], None]:
+    """Strike once, as a function of that name is called or returns."""
+    struck: list[str] = []
+
+    def strike(frame: FrameType, happens: str, argument: Any) -> None:
+        if happens == event and frame.f_code.co_qualname == name and not struck:
+            struck.append(name)
+            signal.raise_signal(signal.SIGINT)
+
+    return strike
+
+
+def hold_nothing() -> None:
+    with held():
+        pass
+
+
+@pytest.mark.parametrize("block", [lambda: rayio.simulate(scenario(), out="r"), hold_nothing])
+def test_a_signal_between_taking_signals_over_and_the_block_leaves_none_taken(
+    home: Path, block: Callable[[], object]
+) -> None:
+    before = [signal.getsignal(number) for number in SIGNALS]
+    sys.setprofile(at_the_first("return", "Interrupts.__enter__"))
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            block()
+    finally:
+        sys.setprofile(None)
+    assert [signal.getsignal(number) for number in SIGNALS] == before
+    assert not [*home.iterdir()]
+
+
+POINTS = ["loader.num_workers=1,2,3", "train.compute=100 us", "train.steps=2"]
+
+
+def test_a_point_of_a_sweep_that_is_whole_as_a_signal_comes_keeps_its_row(home: Path) -> None:
+    (home / "s.yaml").write_text(to_yaml(scenario()))
+    sys.setprofile(at_the_first("call", "RunDirectory.write_result"))
+    try:
+        found = rayio.sweep("s.yaml", POINTS, engine="local", out="s")
+    finally:
+        sys.setprofile(None)
+    assert (len(found.rows), found.missing, found.exit_code) == (1, 2, 130)
+    again = rayio.sweep("s.yaml", POINTS, engine="local", out="s")
+    assert again.rows[0] == found.rows[0]
+    assert len(again.rows) == len([*(home / "s/runs").iterdir()]) == 3
+
+
+def test_a_run_of_a_search_that_is_whole_as_a_signal_comes_is_a_point_of_it(home: Path) -> None:
+    (home / "s.yaml").write_text(to_yaml(scenario(train__compute="100 us")))
+    sys.setprofile(at_the_first("call", "RunDirectory.write_result"))
+    try:
+        found = rayio.capacity("s.yaml", engine="local", most=1, out="s")
+    finally:
+        sys.setprofile(None)
+    assert not found.is_finished
+    assert [point.runs for point in found.points] == [1]
+    assert (home / "s/points.jsonl").read_bytes().count(b"\n") == 1
 
 
 class Finalized:

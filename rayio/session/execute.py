@@ -70,6 +70,7 @@ def run(
     reporter: Reporter = SILENT,
     collector: Sender | None = None,
     select: str = "all",
+    ended: Callable[[Run], None] = lambda run: None,
 ) -> Run:
     """Run a scenario in real time and return its numbers. A dataset that is not there is generated first.
 
@@ -87,6 +88,7 @@ def run(
         reporter: who is told how it goes.
         collector: where spans are sent while the run goes (``rayio.collectors.transport.connect``); closed at the end.
         select: the steps whose spans are sent there: ``all``, ``first``, ``every:N``.
+        ended: who is given the run when its results are written, before a signal that waited for them is raised.
 
     Raises:
         RayioError: bad input, a cluster that cannot run this, or a role that failed. Once the roles have started, the
@@ -105,7 +107,7 @@ def run(
     out = _out(scenario, base, out)
     if not (engine_named(engine).is_virtual or scenario.dataset.is_modelled):
         refuse_overlaps(scenario, base, out)
-    session = _Session(scenario, engine, address, base, out, reporter)
+    session = _Session(scenario, engine, address, base, out, reporter, ended)
     if collector is not None:
         session.live_export = LiveExport(
             session.directory, session.run_id, collector, selection=select, world_size=session.plan.world_size,
@@ -128,9 +130,16 @@ class _Session:
     """One call of :func:`run`."""
 
     def __init__(
-        self, scenario: Scenario, engine: str, address: str | None, base: str, out: str, reporter: Reporter
+        self,
+        scenario: Scenario,
+        engine: str,
+        address: str | None,
+        base: str,
+        out: str,
+        reporter: Reporter,
+        ended: Callable[[Run], None],
     ) -> None:
-        self.scenario = scenario
+        self.scenario, self.ended = scenario, ended
         self.engine_name = engine
         self.base = base
         self.reporter = reporter
@@ -174,6 +183,7 @@ class _Session:
         with Interrupts(self.reporter.say) as interrupts:
             has_begun, error = False, None
             try:
+                interrupts.listen()
                 self._prepare()
                 has_begun = True
                 self._live()
@@ -190,6 +200,7 @@ class _Session:
             done = self._finish(self.engine.outcome.tallies, error)
             if interrupts.has_waiting:
                 self.reporter.say(f"interrupted after the last step; the run is complete: {self.directory.address}")
+            self.ended(done)
             return done
 
     def _prepare(self) -> None:

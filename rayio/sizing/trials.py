@@ -14,6 +14,7 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.shape import RunShape
 from rayio.dlio.metrics import dlio
 from rayio.errors import RayioError
+from rayio.interrupts import held
 from rayio.pipeline.engine import engine_named
 from rayio.pipeline.ledger import Tally
 from rayio.reporter import Reporter
@@ -29,6 +30,8 @@ from rayio.sweeps.store import SweepDirectory
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rayio.session.result import Run
 
 #: Runs of one point until it is called undecided: on the virtual clock each has another seed.
 MOST_RUNS = {True: 4, False: 3}
@@ -125,41 +128,60 @@ class Trials:
             StorageError: a run cannot be kept.
         """
         trial = self.tried.setdefault(value, Trial(value, scenario))
-        most, held = MOST_RUNS[self.is_virtual], (value,) if values is None else values
+        most, point = MOST_RUNS[self.is_virtual], (value,) if values is None else values
         for repeat in range(len(trial.rows), most):
-            row = self.before.get(Row(held, repeat, DONE).identity)
+            row = self.before.get(Row(point, repeat, DONE).identity)
             if row is None or row.status == FAILED:
-                row = replace(self._run(value, repeat, scenario, lambda share: watch(share / most)), values=held)
-                self.made += 1
-                self.directory.add(row)
-            trial.rows.append(row)
-            trial.status = judge(trial, self.target, self.formula)
+                self._run(trial, point, repeat, lambda share: watch(share / most))
+            else:
+                self._add(trial, row)
             if trial.status != UNDECIDED:
                 break
         return trial
 
-    def _run(self, value: int, repeat: int, scenario: Scenario, watch: Callable[[float], None]) -> Row:
+    def _add(self, trial: Trial, row: Row) -> None:
+        trial.rows.append(row)
+        trial.status = judge(trial, self.target, self.formula)
+
+    def _keep(self, trial: Trial, row: Row) -> None:
+        """Keep a run that has ended, whatever signal comes."""
+        with held():
+            self.directory.add(row)
+            self.made += 1
+            self._add(trial, row)
+
+    def _run(self, trial: Trial, point: tuple[Any, ...], repeat: int, watch: Callable[[float], None]) -> None:
+        scenario = trial.scenario
         try:
             if self.is_virtual:
                 seeded = scenario.model_copy(update={"seed": scenario.seed + repeat})
                 result, spans = with_spans(seeded, watching(seeded, watch))
-                return self._row(value, repeat, seeded, result, spans, None)
-            place = _free(self.directory.path / "runs", f"{value:05d}-{repeat}")
-            with Busy() as busy:
-                made = run_one(
-                    scenario, engine=self.engine, address=self.address, out=place, root=self.root,
-                    reporter=Indented(self.reporter, self._told, watch),
-                )  # fmt: skip
-            return self._row(value, repeat, scenario, made.result, made.directory.spans(), busy.share)
+                self._keep(trial, self._row(point, repeat, seeded, result, spans, None))
+                return
+            place, busy = _free(self.directory.path / "runs", f"{trial.value:05d}-{repeat}"), Busy()
+
+            def ended(made: Run) -> None:
+                self._keep(trial, self._row(point, repeat, scenario, made.result, made.directory.spans(), busy.share))
+
+            run_one(
+                scenario, engine=self.engine, address=self.address, out=place, root=self.root,
+                reporter=Indented(self.reporter, self._told, watch), ended=ended,
+            )  # fmt: skip
         except RayioError as error:
-            return Row((value,), repeat, FAILED, str(error))
+            self._keep(trial, Row(point, repeat, FAILED, str(error)))
 
     def _row(
-        self, value: int, repeat: int, scenario: Scenario, result: RunResult, spans: pa.Table, busy: float | None
+        self,
+        point: tuple[Any, ...],
+        repeat: int,
+        scenario: Scenario,
+        result: RunResult,
+        spans: pa.Table,
+        busy: float | None,
     ) -> Row:
         run, shape = RunArrays.of_spans(spans), RunShape.of(scenario)
         cut = stretches(run, shape) if self.formula == AU else by_epoch(run, shape)
-        return replace(row_of((value,), repeat, scenario, result), stretches=cut, busy_share=busy)
+        return replace(row_of(point, repeat, scenario, result), stretches=cut, busy_share=busy)
 
     def run_of(self, value: int) -> Path | None:
         """The run directory of a point, the last that was made; None of simulations."""
@@ -217,19 +239,18 @@ class Indented(Reporter):
 
 
 class Busy:
-    """How busy the processors of this machine are meanwhile, all programs together."""
+    """How busy the processors of this machine are from now on, all programs together."""
 
-    #: Busy time over all time, of all processors; None where the kernel does not say it.
-    share: float | None = None
-
-    def __enter__(self) -> Busy:
+    def __init__(self) -> None:
         self._before = processor_times()
-        return self
 
-    def __exit__(self, *error: object) -> None:
+    @property
+    def share(self) -> float | None:
+        """Busy time over all time since then, of all processors; None where the kernel does not say it."""
         after = processor_times()
-        if self._before and after and (total := after[1] - self._before[1]) > 0:
-            self.share = (after[0] - self._before[0]) / total
+        if not self._before or not after or (total := after[1] - self._before[1]) <= 0:
+            return None
+        return (after[0] - self._before[0]) / total
 
 
 def processor_times(path: Path = Path("/proc/stat")) -> tuple[int, int] | None:

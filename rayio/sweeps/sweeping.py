@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayio.errors import ContradictionError, RayioError, ScenarioError
+from rayio.interrupts import held
 from rayio.pipeline.engine import engine_named
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks
@@ -102,6 +103,8 @@ class _Sweeping:
         #: Runs to make, and rows of those that cannot be.
         self.runs: dict[tuple[str, int], tuple[tuple[Any, ...], int, Scenario]] = {}
         self.rows: dict[tuple[str, int], Row] = {}
+        #: How many are to be made now, and have been.
+        self.todo = self.made = 0
         self._check_all()
         self.directory = SweepDirectory.open(Path(place), self._identity())
 
@@ -152,22 +155,24 @@ class _Sweeping:
         todo = [key for key in self.runs if key not in before or before[key].status in (FAILED, IMPOSSIBLE)]
         if len(todo) < len(self.runs):
             self.reporter.say(f"{len(self.runs) - len(todo)} of {len(self.runs)} runs are in {self.directory.path}")
-        done = 0
+        self.todo = len(todo)
         self.reporter.live(f"0/{len(todo)} runs", 0.0)
         try:
             with self.directory:
                 for key, row in self.rows.items():
                     if key not in before:
                         self.directory.add(row)
-                for row in self._rows(todo):
-                    self.rows[row.identity] = row
-                    self.directory.add(row)
-                    done += 1
-                    self.reporter.live(f"{done}/{len(todo)} runs", done / len(todo))
+                if self.is_virtual:
+                    for row in self._simulated(todo):
+                        self._keep(row)
+                else:
+                    for key in todo:
+                        self._run_one(key)
         except KeyboardInterrupt:
             self.reporter.done()
             self.reporter.say(
-                f"{done} of {len(todo)} runs are done and kept in {self.directory.path}; the same command goes on there"
+                f"{self.made} of {self.todo} runs are done and kept in {self.directory.path}; "
+                "the same command goes on there"
             )
         self.reporter.done()
         missing = sum(key not in self.rows for key in self.runs)
@@ -175,10 +180,15 @@ class _Sweeping:
             self.directory.path, self.base.name, self.engine, self.asked.keys, tuple(self.rows.values()), missing
         )
 
-    def _rows(self, todo: list[tuple[str, int]]) -> Iterator[Row]:
-        if not self.is_virtual:
-            yield from map(self._run_one, todo)
-            return
+    def _keep(self, row: Row) -> None:
+        """Keep a run that has ended, whatever signal comes."""
+        with held():
+            self.rows[row.identity] = row
+            self.directory.add(row)
+            self.made += 1
+        self.reporter.live(f"{self.made}/{self.todo} runs", self.made / self.todo)
+
+    def _simulated(self, todo: list[tuple[str, int]]) -> Iterator[Row]:
         scenarios = [self.runs[key][2] for key in todo]
         processes = min(self.processes, len(todo))
         if processes <= 1 or len(todo) < FEW_RUNS:
@@ -192,8 +202,8 @@ class _Sweeping:
             else:
                 yield row_of(values, number, scenario, answer)
 
-    def _run_one(self, key: tuple[str, int]) -> Row:
-        """Run a point on an engine of its own; its run directory stays."""
+    def _run_one(self, key: tuple[str, int]) -> None:
+        """Run a point on an engine of its own and keep its row; its run directory stays."""
         values, number, scenario = self.runs[key]
         place = self.directory.path / "runs" / f"{list(self.runs).index(key):05d}"
         attempt = 0
@@ -201,7 +211,9 @@ class _Sweeping:
             attempt += 1
             place = place.with_name(f"{place.name.partition('-')[0]}-{attempt}")
         try:
-            made = run_one(scenario, engine=self.engine, address=self.address, out=place, root=self.root)
+            run_one(
+                scenario, engine=self.engine, address=self.address, out=place, root=self.root,
+                ended=lambda made: self._keep(row_of(values, number, scenario, made.result)),
+            )  # fmt: skip
         except RayioError as error:
-            return Row(values, number, FAILED, str(error))
-        return row_of(values, number, scenario, made.result)
+            self._keep(Row(values, number, FAILED, str(error)))
