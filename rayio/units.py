@@ -205,3 +205,17 @@ def format_seconds(value: float) -> str:
 def format_rate(value: float) -> str:
     """Write a rate for a reader, rounded, in binary units: ``format_rate(3 << 30) == "3 GiB/s"``."""
     return RATE.human(value, ("PiB/s", "TiB/s", "GiB/s", "MiB/s", "KiB/s", "B/s"))
+
+
+def format_share(share: float | None, digits: int = 1) -> str:
+    """Write a fraction in percent; "unknown" of None.
+
+    >>> format_share(0.3453), format_share(None)
+    ('34.5 %', 'unknown')
+    """
+    return "unknown" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def format_number(value: float | None) -> str:
+    """Write a number with one decimal, a large one with none; "unknown" of None."""
+    return "unknown" if value is None else f"{value:,.1f}" if value < 1e5 else f"{value:,.0f}"

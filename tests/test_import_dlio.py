@@ -137,12 +137,12 @@ def test_the_report_of_an_import_charges_nothing_to_rayio(results: Path, tmp_pat
     assert "barrier_skew" in page.words
     assert {"slices", "heat-pace", "loss"} <= {*page.ids}
     assert "access" not in page.ids
-    before, _ = page.words.split("How each number is defined")
+    before, _ = page.words.split("What colours and numbers mean")
     assert "rayio's own" not in before
     assert "in no record of the results" in before
 
 
-def test_an_import_is_explained_without_blaming_rayio_and_not_calibrated(results: Path, tmp_path: Path) -> None:
+def test_an_import_is_explained_without_blaming_rayio(results: Path, tmp_path: Path) -> None:
     made = import_dlio_results(results, tmp_path / "run")
     found = explain(made.path)
     other = next(row for row in found["verdict"]["table"] if row["cause"] == "other")
@@ -157,6 +157,32 @@ def test_an_import_is_explained_without_blaming_rayio_and_not_calibrated(results
     assert found["imported"]["lost_points"] == made.result["imported"]["lost_points"]
     shown = explanation.text(found)
     assert all(f"\n  {name} " in shown for name in LOSSES)
+
+
+def test_an_import_leads_with_the_split_of_its_own_benchmark(results: Path, tmp_path: Path) -> None:
+    made = import_dlio_results(results, tmp_path / "run")
+    found, told = explain(made.path), made.result.imported
+    assert told is not None
+    assert told.lost_points is not None
+    points = {name: getattr(told.lost_points, name) for name in LOSSES}
+    most = max(points, key=lambda name: points[name])
+    assert found.sentence.startswith(f"AU {told.au:.2f} % by DLIO's formula; of the {100 - told.au:.2f} points")
+    assert f"{points[most]:.2f} are {most}, {LOSSES[most]}" in found.sentence
+    assert "-bound" not in found.sentence
+    shown = explanation.text(found)
+    assert shown.index("where DLIO's AU lost its points") < shown.index("of step time went")
+    assert shown.count("\n  unrecorded ") == 1, "one meaning on a screen"
+    waited = next(row for row in found.verdict.table if row.cause == "data_wait")
+    assert waited.share == pytest.approx(1 - (found.verdict.au or 0) - sum(
+        row.share or 0 for row in found.verdict.table if row.cause != "data_wait"))  # fmt: skip
+    html = report(made.path).read_text(encoding="utf-8")
+    assert html.index("as DLIO counts") < html.index("as rayio counts")
+    assert html.partition("as rayio counts")[2].count('data-cause="unrecorded"') == 0
+    assert f"<b>{points[most]:.2f} points</b>" in html
+
+
+def test_an_import_is_not_calibrated(results: Path, tmp_path: Path) -> None:
+    made = import_dlio_results(results, tmp_path / "run")
     with pytest.raises(RunError, match="was imported: its results say nothing of readers"):
         calibrate(made.path)
 

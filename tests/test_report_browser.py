@@ -67,7 +67,15 @@ const next = (widths) => {
       const boxes = [...axis.children].map((one) => one.getBoundingClientRect()).filter((box) => box.width);
       return boxes.slice(1).filter((box, n) => box.left < boxes[n].right).map(() => axis.textContent);
     });
+    // Tables that are wider than their place; a grid of two keys may be.
+    const wider = all(".scroll").filter((one) => one.offsetParent && one.scrollWidth > one.clientWidth + 1)
+      .map((one) => one.textContent.slice(0, 60));
+    const folded = all(".definitions").map((one) => one.closest("details").open);
+    inside.location.hash = "#d-au";
+    inside.dispatchEvent(new inside.Event("hashchange"));
+    const unfolded = all(".definitions").map((one) => one.closest("details").open);
     found[widths[0]] = {
+      wider, folded, unfolded,
       wide: page.documentElement.scrollWidth, tip, tipped, heats, windows, out, overlaps,
       closer: closer !== whole, dragged: dragged !== closer, first: !!first,
       loaded: inside.performance.getEntriesByType("resource").map((one) => one.name),
@@ -79,7 +87,7 @@ const next = (widths) => {
   };
   frame.src = "report.html";
 };
-window.onload = () => next([390, 1400]);
+window.onload = () => next([360, 1400]);
 </script>"""
 
 Seen = dict[str, Any]
@@ -113,12 +121,14 @@ def look(tmp_path: Path) -> Callable[[rayio.Run], Seen]:
 
 def holds(seen: Seen) -> None:
     """Hold what was seen to what every page promises."""
-    assert {*seen} == {"390", "1400"}
+    assert {*seen} == {"360", "1400"}
     for width, one in seen.items():
         assert one["wide"] <= int(width), "the page scrolls sideways"
         assert one["out"] == [], "something sticks out"
         assert one["overlaps"] == [], "labels of an axis lie on each other"
         assert one["loaded"] == [], "something was loaded"
+        assert one["wider"] == [], "a table scrolls sideways"
+        assert (one["folded"], one["unfolded"]) == ([False], [True]), "definitions are folded until a word leads there"
         assert all(height > 20 for height in one["tall"]), "an empty box"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rayio.analyze.stages import shown
-from rayio.analyze.summary import dlio_points, fetched_line
+from rayio.analyze.summary import fetched_line, own_split
 from rayio.analyze.verdict import rate
 from rayio.results.explained import Access, Capacity, Explained, Simulated, Verdict, WaitedFor
 from rayio.results.origin import head
@@ -21,8 +21,8 @@ def text(explained: Explained) -> str:
         [*_folded(f"{explained.scenario}, {head(explained.origin, explained.engine)}")],
         [*_folded(explained.sentence)],
         [f"  {fetched_line(explained.fetched)}"] if explained.fetched else [],
+        own_split(explained.imported),
         _losses(explained.verdict),
-        dlio_points(explained.imported),
         _capacities(explained.capacity),
         _changes(explained.simulated),
         _ranks(explained.ranks),

@@ -13,7 +13,7 @@ from rayio.results.metrics import SPLIT, STATISTICS, TIMES, lookup
 from rayio.results.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
 from rayio.results.run_result import Books, Imported, RunResult, Statistics
 from rayio.scenario.expect import Condition
-from rayio.units import format_bytes, format_seconds
+from rayio.units import format_bytes, format_number, format_seconds, format_share
 
 _WHAT = {
     "startup": "until the first batch was asked for",
@@ -108,7 +108,7 @@ def _sources(result: RunResult) -> list[str]:
 
 
 def _headline(result: RunResult) -> list[str]:
-    low, high = _percent(result.au_min), _percent(result.au_max)
+    low, high = format_share(result.au_min), format_share(result.au_max)
     window = result.window_seconds
     measured = (
         f"measured over {result.window_steps} steps per rank, {format_seconds(window)}"
@@ -116,22 +116,26 @@ def _headline(result: RunResult) -> list[str]:
         else "no steps to measure over"
     )
     rows = [
-        ("AU", _percent(result.au), f"min {low}, max {high} over ranks; {measured}"),
-        ("throughput", f"{_decimal(result.samples_per_second)} samples/s", ""),
-        ("read", f"{_decimal(result.mib_per_second)} MiB/s", ""),
-        ("data loading", _percent(result.data_wait_share), "of step time, exposed: prefetching did not hide it"),
-        ("of it loader", _percent(result.loader_share), "of step time, its messages and copies, as costs charge them"),
+        ("AU", format_share(result.au), f"min {low}, max {high} over ranks; {measured}"),
+        ("throughput", f"{format_number(result.samples_per_second)} samples/s", ""),
+        ("read", f"{format_number(result.mib_per_second)} MiB/s", ""),
+        ("data loading", format_share(result.data_wait_share), "of step time, exposed: prefetching did not hide it"),
+        (
+            "of it loader",
+            format_share(result.loader_share),
+            "of step time, its messages and copies, as costs charge it",
+        ),
         (
             "overhead",
-            _percent(result.other_share, 2),
+            format_share(result.other_share, 2),
             f"of step time ({whose_overhead(result)})",
         ),
-        ("goodput", _percent(result.goodput), "of wall time was compute that counts"),
+        ("goodput", format_share(result.goodput), "of wall time was compute that counts"),
     ]
     if result.au is not None and result.au_interval_low is not None and result.au_interval_high is not None:
         off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)
         epochs = f"{result.window_epochs} epoch{'s' * (result.window_epochs != 1)}"
-        rows.insert(1, ("within", f"± {_percent(off)}", f"in 95 of 100 cases, from these steps of {epochs}"))
+        rows.insert(1, ("within", f"± {format_share(off)}", f"in 95 of 100 cases, from these steps of {epochs}"))
     if result.loader_share is None:
         rows = [row for row in rows if row[0] != "of it loader"]
     if result.au is None:
@@ -139,12 +143,12 @@ def _headline(result: RunResult) -> list[str]:
     if result.fetched is not None:
         rows.insert(0, fetched_row(result.fetched))
     if result.au_dlio is not None:
-        rate = _decimal(result.samples_per_second_dlio)
+        rate = format_number(result.samples_per_second_dlio)
         rows.append(("as DLIO", f"{result.au_dlio:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
     if found := result.evaluation:
-        low, high, each = _percent(found.au_min), _percent(found.au_max), _seconds(found.mean_seconds)
+        low, high, each = format_share(found.au_min), format_share(found.au_max), _seconds(found.mean_seconds)
         remark = f"AU of evaluation, min {low}, max {high} over ranks; {found.rounds} of {each} each"
-        rows.append(("evaluation", _percent(found.au), remark))
+        rows.append(("evaluation", format_share(found.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
 
 
@@ -159,7 +163,7 @@ def fetched_row(found: Fetched) -> tuple[str, str, str]:
     nbytes = "about " * (found.source == "other") + format_bytes(found.fetched_bytes)
     if found.source == "network" or found.page_cache == "direct":
         return label, nbytes, f"{read}, past the page cache"
-    return label, nbytes, f"{read}; {_percent(found.page_cache_share)} from the page cache"
+    return label, nbytes, f"{read}; {format_share(found.page_cache_share)} from the page cache"
 
 
 def fetched_line(found: Fetched) -> str:
@@ -174,7 +178,7 @@ def _split(result: RunResult) -> list[str]:
     what = meaning_of(result)
     lines = ["  where the ranks' time went (all ranks together)"]
     return lines + [
-        f"  {name:<12}{_seconds(getattr(time, name)):>12}{_percent(getattr(share, name)):>10}  {what[name]}"
+        f"  {name:<12}{_seconds(getattr(time, name)):>12}{format_share(getattr(share, name)):>10}  {what[name]}"
         for name in names
     ]
 
@@ -225,6 +229,14 @@ def dlio_points(told: Imported | None) -> list[str]:
     return lines + [f"  {name:<16}{points[name]:>8.2f}  {what}" for name, what in rows.items()]
 
 
+def own_split(told: Imported | None) -> list[str]:
+    """Say how the time of imported results was split by their own benchmark: lost points, or the published epochs.
+
+    Nothing is said of a run that was not imported.
+    """
+    return published.epochs(told) if told and told.reduced else dlio_points(told)
+
+
 def _books(result: RunResult) -> list[str]:
     lines = []
     if books := result.ledger:
@@ -242,21 +254,25 @@ def _books(result: RunResult) -> list[str]:
     return lines
 
 
+def format_done(share: float) -> str:
+    """Say how much of a run that broke off was done; never all of it, and never nothing of what was begun.
+
+    >>> format_done(0.214), format_done(0.9999), format_done(0.0003)
+    ('21 % done', 'over 99 % done', 'under 1 % done')
+    """
+    if 0 < share < 0.01:
+        return "under 1 % done"
+    return "over 99 % done" if 0.99 < share < 1 else f"{100 * share:.0f} % done"
+
+
 def books_line(books: Books) -> str:
     """Say whether every planned sample was delivered once."""
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples, {format_bytes(books.delivered_bytes)}"
     if books.even is None:
-        return f"not known whether every planned sample was delivered, the run broke off: {counts}"
+        done = "" if books.share_done is None else f" ({format_done(books.share_done)})"
+        return f"not known whether every planned sample was delivered, the run broke off{done}: {counts}"
     every = "every planned sample was delivered once" if books.even else "NOT EVERY PLANNED SAMPLE WAS DELIVERED ONCE"
     return f"{every}: {counts}"
-
-
-def _percent(share: float | None, digits: int = 1) -> str:
-    return "unknown" if share is None else f"{100 * share:.{digits}f} %"
-
-
-def _decimal(value: float | None) -> str:
-    return "unknown" if value is None else f"{value:,.1f}" if value < 1e5 else f"{value:,.0f}"
 
 
 def _seconds(value: float | None) -> str:

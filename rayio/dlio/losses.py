@@ -112,3 +112,29 @@ def explained(results: Results) -> Imported:
             for place, row in enumerate(table, 1)
         ),
     )
+
+
+def largest(told: Imported) -> tuple[str, float, str] | None:
+    """The loss that took most of the points that AU lacks of 100: its name, its points, what it is; None unknown."""
+    if told.lost_points is None:
+        return None
+    name = max(LOSSES, key=lambda one: getattr(told.lost_points, one))
+    points: float = getattr(told.lost_points, name)
+    return (name, points, LOSSES[name]) if points > 0 else None
+
+
+def in_words(told: Imported) -> str:
+    """Say in a sentence or two how the time of imported results was split, by their own benchmark's formula."""
+    if told.reduced is not None or told.lost_points is None:
+        return (
+            f"AU {told.au:.2f} % by DLIO's formula, as published. Where the other {100 - told.au:.2f} points went is "
+            "not known: no file of a rank is there."
+        )
+    said = f"AU {told.au:.2f} % by DLIO's formula"
+    if (most := largest(told)) is None:
+        return f"{said}."
+    name, points, meaning = most
+    said += f"; of the {100 - told.au:.2f} points that it lacks, {points:.2f} are {name}, {meaning}."
+    if name != "data_wait":
+        said += f" Exposed data loading, data_wait, is {told.lost_points.data_wait:.2f} points."
+    return said

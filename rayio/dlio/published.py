@@ -94,11 +94,16 @@ def lines(result: RunResult, told: Imported) -> list[str]:
     written = [f"  {'as DLIO':<12}{f'{told.au:.2f} %':>16}  AU as published, mean of {len(told.epochs)} epochs{spread}"]
     if rate is not None:
         written.append(f"  {'throughput':<12}{f'{rate:,.1f} samples/s':>16}  as published")
+    return [*written, "", *epochs(told)]
+
+
+def epochs(told: Imported) -> list[str]:
+    """Write the epochs as they were published, a line each."""
     head, rows = table(told)
     shown = rows if len(rows) <= SHOWN else [*rows[: SHOWN - 1], rows[-1]]
     left = len(rows) - len(shown)
     title = f"  the epochs as published ({left} between them left out)" if left else "  the epochs as published"
-    return [*written, "", title, *(_row(row) for row in (head, *shown))]
+    return [title, *(_row(row) for row in (head, *shown))]
 
 
 def _row(cells: list[str]) -> str:

@@ -15,11 +15,12 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import capacities, judge, sentence
-from rayio.errors import RayioError, RunError, ScenarioError
+from rayio.dlio.losses import in_words
+from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
 from rayio.predict.counterfactual import counterfactuals, named, prediction, ready
 from rayio.reporter import SILENT, Reporter
-from rayio.results.explained import VERSION, Explained
+from rayio.results.explained import VERSION, Access, Capacity, Explained, Verdict
 from rayio.results.origin import CHARGED, MEASURED, PREDICTED, Origin, kind_of
 from rayio.results.run_result import RunResult
 from rayio.scenario import derive
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Ranks that are told one by one, those that others waited for most.
 WORST = 8
+#: What waiting for a batch is in imported results, which have no readers.
+_WAITED = {"cause": "data_wait", "meaning": "waiting for a batch; the results say nothing of readers"}
 #: Actors that died and are named.
 MOST_DEATHS = 8
 
@@ -48,14 +51,10 @@ def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SIL
     Raises:
         StorageError: no run is there, or it cannot be read.
         ScenarioError: the run has no scenario, or one that this version cannot read.
-        RunError: it is an import that knows of no step.
     """
     directory = RunDirectory.open(path)
     if (result := directory.result) and result.imported and result.imported.reduced:
-        raise RunError(
-            f"{directory.address} is a reduced import, of {', '.join(result.imported.reduced.files)}: no step "
-            "is in it, so nothing can be explained; rayio report shows what was published"
-        )
+        return _as_published(directory, result)
     scenario = scenario_of(directory)
     reporter.live("explain: reading spans", 0.0)
     spans = own(directory.spans())
@@ -92,6 +91,10 @@ def explained(
     if meaning := {"dlio": "in no record of the results", "virtual": CHARGED}.get(str(info.get("engine"))):
         others = {"meaning": meaning}  # what no span covers is not rayio's
         verdict["table"] = [row | (others if row["cause"] == "other" else {}) for row in verdict["table"]]
+    told = result.imported if (result := directory.result) else None
+    if told is not None:  # "unrecorded" is a word of the benchmark's own split, for something else
+        verdict["table"] = [row | (_WAITED if row["cause"] == "unrecorded" else {}) for row in verdict["table"]]
+        verdict["cause"] = "data_wait" if verdict["cause"] == "unrecorded" else verdict["cause"]
     capacity = capacities(spans, charged, shape, derive.num_readers(scenario))
     ranks = worst_ranks(charged)
     used = access(spans, charged.lives)
@@ -131,7 +134,7 @@ def explained(
         "run": directory.address,
         "scenario": scenario.name,
         "engine": info.get("engine"),
-        "sentence": sentence(verdict, capacity, ranks, predicted),
+        "sentence": in_words(told) if told is not None else sentence(verdict, capacity, ranks, predicted),
         "verdict": verdict,
         "capacity": capacity,
         "ranks": ranks[:WORST],
@@ -141,6 +144,34 @@ def explained(
         "notes": notes,
     }
     return Explained.of_json({"version": VERSION, **found})
+
+
+def _as_published(directory: RunDirectory, result: RunResult) -> Explained:
+    """Say of a reduced import what was published: no step is in it that could be explained."""
+    told = result.imported
+    assert told is not None
+    return Explained(
+        run=directory.address,
+        scenario=result.scenario,
+        engine=result.engine,
+        sentence=in_words(told),
+        verdict=Verdict(
+            steps=0, seconds=0.0, compute_seconds=0.0, au=None, loss=None, data_wait_share=None, first_step_share=None,
+            is_input_bound=None, bound=None, bound_share=None, cause=None, bounds={}, table=(),
+        ),
+        capacity=Capacity(demand=None, delivered=0.0, has_readers=False, stages=()),
+        ranks=(),
+        simulated=None,
+        prediction=None,
+        access=Access(
+            level="none", operations={}, read_amplification=None, time_share=None, exposed_share=None, ranks=(),
+            sizes={}, sequential_share=None, consecutive_share=None, num_files=None, opens_per_file=None,
+            most_opens_of_a_file=None, once_share=None, files=(),
+        ),
+        notes=result.notes,
+        imported=told,
+        origin=result.origin,
+    )  # fmt: skip
 
 
 def _origin(scenario: Scenario, info: Mapping[str, Any]) -> Origin | None:

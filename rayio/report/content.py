@@ -11,7 +11,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
 from rayio.analyze.window import Window, find_window, settled
 from rayio.errors import RayioError, ScenarioError
-from rayio.predict.explain import explained, scenario_of
+from rayio.predict.explain import explain, explained, scenario_of
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
 from rayio.reporter import SILENT, Reporter
@@ -33,6 +33,8 @@ class Content:
     info: dict[str, Any]
     #: None when the run has none, and none can be worked out of its spans.
     result: RunResult | None
+    #: Whether there is no result.json: the run broke off, or is still under way.
+    has_no_result: bool
     scenario: Scenario | None
     explanation: Explained | None
     #: What is wrong with the run or with what is left of it, a sentence each.
@@ -69,6 +71,7 @@ class Content:
         """
         info = directory.info
         result = directory.result
+        has_no_result = result is None
         trouble = _ending(result)
         scenario: Scenario | None = None
         try:
@@ -96,7 +99,9 @@ class Content:
             trouble.append(_no_steps(scenario))
         asked = steps.number <= SIMULATED_STEPS if simulate is None else simulate
         explanation: Explained | None = None
-        if scenario is not None and not (told and told.reduced):
+        if told and told.reduced:
+            explanation = explain(directory.address)
+        elif scenario is not None:
             try:
                 explanation = explained(directory, scenario, spans, charged, simulate=asked, reporter=reporter)
             except RayioError as error:  # what was measured stands, whatever a simulation of it may say
@@ -112,8 +117,8 @@ class Content:
         reporter.live("report: figures", 0.6)
         window = find_window(lives, steps, shape)[0]
         return cls(
-            directory=directory, info=info, result=result, scenario=scenario, explanation=explanation, trouble=trouble,
-            begin=begin, end=end, window=window,
+            directory=directory, info=info, result=result, has_no_result=has_no_result, scenario=scenario,
+            explanation=explanation, trouble=trouble, begin=begin, end=end, window=window,
             over_time=figures.over_time(spans, lives, steps, shape, bins) if has_steps else None,
             queues=figures.queues(spans, lives, bins) if has_steps else None,
             step_times=figures.histogram(figures.step_times(settled(steps, window, shape)[0], window)),

@@ -119,6 +119,7 @@ TERMS: dict[str, tuple[str, str]] = {
 }
 TERMS |= {f"span-{name}": (name, f"Span: {span.meaning}.") for name, span in SPANS.items()}
 TERMS |= {f"cause-{name}": (shown(name), f"Cause of loss: {meaning}.") for name, meaning in CAUSES.items()}
+TERMS["cause-data_wait"] = ("data_wait", "Cause of loss, of imported results: waiting for a batch, nobody says why.")
 TERMS["span-other"] = ("other", "What no span covers: rayio's own overhead.")
 TERMS["span-restart"] = ("restart", "Time lost to a failure: steps done again, and the time until they began.")
 
@@ -135,4 +136,4 @@ def definitions() -> str:
     rows = "".join(
         f'<dt id="d-{name}">{escape(title)}</dt><dd>{escape(text)}</dd>' for name, (title, text) in TERMS.items()
     )
-    return f'<dl class="definitions">{rows}</dl>'
+    return f'<details><summary>{len(TERMS)} definitions</summary><dl class="definitions">{rows}</dl></details>'

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from html import escape
 from importlib import resources
 
 from rayio import __version__
 from rayio.analyze.summary import books_line
-from rayio.report import sections, tables
+from rayio.report import colours, headline, sections, tables
 from rayio.report.content import Content
 from rayio.report.definitions import definitions, term
 from rayio.report.sections import section
@@ -41,14 +40,14 @@ def page(content: Content) -> str:
         section("access", "How storage was used", sections.access(content)),
         section("records", "Records", _records(content)),
         section("configuration", "Configuration and environment", sections.configuration(content)),
-        section("definitions", "How each number is defined", definitions()),
+        section("definitions", "What colours and numbers mean", colours.key() + definitions()),
     ]
     there = [part[len('<section id="') :].partition('"')[0] for part in parts if part]
     links = "".join(f'<a href="#{anchor}">{SHORT[anchor]}</a>' for anchor in there)
     return document(
         name,
         f'<header><p class="eyebrow">rayio report</p><h1>{escape(name)}</h1>{_facts(content)}{_trouble(content)}'
-        f"{_verdict(content)}{tables.tiles(result) if result else ''}</header>"
+        f"{headline.head(content)}</header>"
         f'<nav aria-label="sections">{links}</nav><main>{"".join(parts)}</main>'
         f"<footer>Written by rayio {__version__} from {escape(content.directory.shown)}</footer>",
     )
@@ -61,7 +60,7 @@ def document(name: str, body: str) -> str:
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_OUTSIDE}">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{escape(name)} · rayio</title><style>{_file('style.css')}</style></head><body>{body}"
+        f"<title>{escape(name)} · rayio</title><style>{colours.style()}{_file('style.css')}</style></head><body>{body}"
         f'<div id="tip" hidden></div><script>{_file("script.js")}</script></body></html>\n'
     )
 
@@ -83,20 +82,19 @@ def _facts(content: Content) -> str:
 
 def _trouble(content: Content) -> str:
     rows = "".join(f"<li>{escape(text)}</li>" for text in content.trouble)
-    return f'<ul class="trouble">{rows}</ul>' if rows else ""
-
-
-def _verdict(content: Content) -> str:
-    if content.explanation is None:
-        return ""
-    said = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(content.explanation["sentence"]))
-    return f'<p class="verdict">{said}</p>'
+    is_reduced = content.result is not None and content.result.imported is not None and content.result.imported.reduced
+    mild = " mild" if is_reduced and len(content.trouble) == 1 else ""  # nothing went wrong with what says little
+    return f'<ul class="trouble{mild}">{rows}</ul>' if rows else ""
 
 
 def _losses(content: Content) -> str:
     found = content.explanation
     waterfall = tables.waterfall(found["verdict"]) if found and found["verdict"]["au"] is not None else ""
-    return waterfall + (tables.lost_points(content.result) if content.result else "")
+    own_split = tables.lost_points(content.result) if content.result else ""  # an import leads with its own
+    if own_split and waterfall:
+        told = "the same records, over the step time in the window"
+        waterfall = f"<h3>{term('au', 'as rayio counts')} <small>{told}</small></h3>{waterfall}"
+    return own_split + waterfall
 
 
 def _ranks(content: Content) -> str:

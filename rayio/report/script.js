@@ -50,6 +50,14 @@
       }
     });
   }
+  // A word leads to its definition: what is folded opens for it.
+  function unfold() {
+    const there = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+    const folded = there && there.closest("details");
+    if (folded && !folded.open) { folded.open = true; there.scrollIntoView(); }
+  }
+  window.addEventListener("hashchange", unfold);
+  unfold();
   if ($("slices")) timeline(JSON.parse($("slices").textContent));
 
   function timeline(data) {

@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
 from rayio.analyze.stages import shown
-from rayio.analyze.summary import fetched_row, meaning_of, measured_times, whose_overhead
+from rayio.analyze.summary import meaning_of, measured_times
 from rayio.analyze.verdict import rate
 from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
 from rayio.results.hosts import Host
-from rayio.results.metrics import SPLIT, STATISTICS, lookup
+from rayio.results.metrics import SPLIT, STATISTICS
 from rayio.results.run_result import RunResult
-from rayio.units import format_bytes, format_seconds
+from rayio.units import format_bytes, format_seconds, format_share
 
-
-def percent(share: float | None, digits: int = 1) -> str:
-    """Write a fraction in percent."""
-    return "unknown" if share is None else f"{100 * share:.{digits}f} %"
+#: A tag of HTML.
+_TAG = re.compile(r"<[^>]*>")
 
 
 def seconds(value: float | None) -> str:
@@ -28,55 +27,27 @@ def seconds(value: float | None) -> str:
     return "unknown" if value is None else format_seconds(value)
 
 
-def decimal(value: float | None) -> str:
-    """Write a number with one decimal."""
-    return "unknown" if value is None else f"{value:,.1f}" if value < 1e5 else f"{value:,.0f}"
-
-
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") -> str:
-    """Write a table of HTML cells; the first column is of names. ``name`` is a class of its own."""
+    """Write a table of HTML cells; the first column is of names. ``name`` is a class of its own.
+
+    On a phone a row of more than three columns is a card: a line for each cell, with its heading before it.
+    """
     top = "".join(f"<th>{cell}</th>" for cell in head)
+    of = [escape(_TAG.sub("", cell), quote=True) for cell in head]
     body = "".join(
-        "<tr>" + "".join(f"<th>{c}</th>" if not n else f"<td>{c}</td>" for n, c in enumerate(row)) + "</tr>"
+        "<tr>"
+        + "".join(
+            f'<th data-of="{of[0]}">{c}</th>' if not n else f'<td data-of="{of[n]}">{c}</td>' for n, c in enumerate(row)
+        )
+        + "</tr>"
         for row in rows
     )
+    name = f"{name} cards".strip() if len(head) > 3 else name
     return f'<div class="scroll"><table class="{name}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def _steps(count: int) -> str:
     return f"{count:,} step{'s' * (count != 1)}"
-
-
-def tiles(result: RunResult) -> str:
-    """Write the headline numbers; ``data-key`` names the key of result.json that each shows."""
-    low, high = percent(result.au_min), percent(result.au_max)
-    of_all = f"{low} to {high} over ranks" if result.world_size > 1 and result.au is not None else ""
-    others = whose_overhead(result)
-    rows = [
-        ("au", "au", "AU", percent(result.au), of_all or "of step time"),
-        ("samples_per_second", "rate", "throughput", decimal(result.samples_per_second), "samples/s"),
-        ("mib_per_second", "read-rate", "read", decimal(result.mib_per_second), "MiB/s"),
-        ("data_wait_share", "exposed", "data loading", percent(result.data_wait_share), "of step time, exposed"),
-        ("sync_share", "share", "sync", percent(result.sync_share), "of step time"),
-        ("other_share", "overhead", "overhead", percent(result.other_share, 2), f"of step time, {others}"),
-        ("goodput", "goodput", "goodput", percent(result.goodput), "of wall time"),
-        ("wall_seconds", "wall", "wall time", seconds(result.wall_seconds), _steps(result.steps or 0)),
-    ]
-    if found := result.fetched:
-        name, value, rest = fetched_row(found)
-        rows.insert(0, ("fetched.fetched_bytes", "fetched", name, value, rest))
-    if result.au_dlio is not None:
-        rate_dlio = decimal(result.samples_per_second_dlio)
-        rows.append(("au_dlio", "au-dlio", "as DLIO", f"{result.au_dlio:.1f} %", f"{rate_dlio} samples/s"))
-    if rounds := result.evaluation:
-        rows.append(("evaluation.au", "eval-au", "evaluation", percent(rounds.au), f"{rounds.rounds} evaluations"))
-    if result.imported and result.imported.reduced:  # what no file says is in the notes, not in tiles
-        rows = [row for row in rows if lookup(result, row[0]) is not None]
-    return '<div class="tiles">' + "".join(
-        f'<div class="tile"><span class="name">{term(what, name)}</span><b data-key="{key}">{value}</b>'
-        f'<span class="unit">{escape(unit)}</span></div>'
-        for key, what, name, value, unit in rows
-    ) + "</div>"  # fmt: skip
 
 
 def hosts(found: Sequence[Host]) -> str:
@@ -129,14 +100,14 @@ def waterfall(verdict: Mapping[str, Any]) -> str:
     for colour, name, share, spent, meaning in rows:
         lines.append(
             f'<div class="fall" data-cause="{colour}"><span class="name">{name}</span>{bar(begin, share, colour)}'
-            f'<span class="n">{percent(share)}</span><span class="n">{format_seconds(spent)}</span>'
+            f'<span class="n">{format_share(share)}</span><span class="n">{format_seconds(spent)}</span>'
             f'<span class="what">{escape(meaning)}</span></div>'
         )
         begin += share
     total = f'<div class="fall sum"><span class="name">{term("loss", "sum")}</span>{bar(0, 0, "other")}'
     return (
         '<div class="waterfall">' + "".join(lines) + total
-        + f'<span class="n">{percent(begin)}</span><span class="n">{format_seconds(verdict["seconds"])}</span>'
+        + f'<span class="n">{format_share(begin)}</span><span class="n">{format_seconds(verdict["seconds"])}</span>'
         f'<span class="what">{_steps(verdict["steps"])} of all ranks</span></div></div>'
     )  # fmt: skip
 
@@ -145,7 +116,7 @@ def time_split(result: RunResult) -> str:
     """Write the ranks' wall time by phase."""
     time, share, what = result.time, result.share, meaning_of(result)
     rows = [
-        [term(f"span-{name}", name), bar(0, getattr(share, name) or 0.0, name), percent(getattr(share, name)),
+        [term(f"span-{name}", name), bar(0, getattr(share, name) or 0.0, name), format_share(getattr(share, name)),
          seconds(getattr(time, name)), escape(what[name])]
         for name in SPLIT
         if getattr(time, name) or name not in ("evaluate", "restart", "checkpoint")
@@ -171,7 +142,7 @@ def capacities(capacity: Mapping[str, Any]) -> str:
     rows = [
         [term("capacity", shown(row["stage"])), format_seconds(row["service_seconds"]), f"{row['parallelism']:,}",
          f"{rate(row['capacity'])} {'files' if row['stage'] == 'writer' else 'batches'}/s",
-         percent(row["utilisation"]), what.get(row["stage"], "")]
+         format_share(row["utilisation"]), what.get(row["stage"], "")]
         for row in capacity["stages"]
     ]  # fmt: skip
     demand = capacity["demand"]
@@ -185,11 +156,11 @@ def changes(simulated: Mapping[str, Any]) -> str:
     def rate_of(row: Mapping[str, Any]) -> str:
         return "" if row["samples_per_second"] is None else number(row["samples_per_second"])
 
-    rows = [[term("counterfactual", "as it was"), percent(simulated["au"]), rate_of(simulated), "", "", ""]]
+    rows = [[term("counterfactual", "as it was"), format_share(simulated["au"]), rate_of(simulated), "", "", ""]]
     rows += [
-        [escape(shown(row["change"])), percent(row["au"]), rate_of(row),
-         "" if row["time_saved"] is None else percent(row["time_saved"]),
-         "" if row["causal_share"] is None else percent(row["causal_share"]),
+        [escape(shown(row["change"])), format_share(row["au"]), rate_of(row),
+         "" if row["time_saved"] is None else format_share(row["time_saved"]),
+         "" if row["causal_share"] is None else format_share(row["causal_share"]),
          f"<code>{escape(shown(row['then']))}</code>"]
         for row in simulated["changes"]
         if row["au"] is not None
@@ -201,7 +172,7 @@ def ranks(result: RunResult) -> str:
     """Write the split of every rank that result.json lists."""
     names = [name for name in SPLIT if any(getattr(row, name) for row in result.ranks)]
     rows = [
-        [str(row.rank), percent(row.au), f"{row.steps:,}", seconds(row.wall)]
+        [str(row.rank), format_share(row.au), f"{row.steps:,}", seconds(row.wall)]
         + [seconds(getattr(row, name)) for name in names]
         for row in result.ranks
     ]
@@ -228,7 +199,7 @@ def access_figures(access: Mapping[str, Any]) -> str:
         ("consecutive_share", "consecutive", "consecutive"),
         ("once_share", "requests", "files opened once"),
     ]
-    rows = [[term(what, text), percent(access[key])] for key, what, text in shares if access.get(key) is not None]
+    rows = [[term(what, text), format_share(access[key])] for key, what, text in shares if access.get(key) is not None]
     numbers = [
         ("read_amplification", "amplification", "bytes read per byte used"),
         ("num_files", "requests", "files"),

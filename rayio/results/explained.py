@@ -17,7 +17,9 @@ VERSION = 1
 class LossRow(Record):
     """What one cause took of the step time that counts; with the AU, the shares of all causes sum to 1."""
 
-    cause: str = value("a stage of a batch, or straggler, allreduce, checkpoint, evaluate, startup, other")
+    cause: str = value(
+        "a stage of a batch, or straggler, allreduce, checkpoint, evaluate, startup, other; data_wait of imports"
+    )
     seconds: float = value("step time lost to it, of all ranks together", "s")
     share: Number = value("the same, of step time, mean over ranks", "fraction")
     waiting_seconds: float = value("lost directly", "s")

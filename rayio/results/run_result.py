@@ -138,6 +138,11 @@ class Books(Record):
     differences: tuple[str, ...] = value("one sentence per rank that is not even, at most 16", default=())
     even: bool | None = value("whether every planned sample was delivered once; null when the run broke off")
 
+    @property
+    def share_done(self) -> float | None:
+        """The part of the planned steps that was delivered; None where none was planned."""
+        return self.delivered_steps / self.planned_steps if self.planned_steps else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LostPoints(Record):

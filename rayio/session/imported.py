@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from rayio.dlio.scenario import name_of, scenario_of, scenario_of_reduced, title
 from rayio.dlio.spans import PLACED, record
 from rayio.results.metrics import HEADLINE
 from rayio.results.origin import IMPORTED, Origin
-from rayio.results.run_result import Percentiles, RunResult, Seconds, Shares
+from rayio.results.run_result import Imported, Percentiles, RunResult, Seconds, Shares
 from rayio.scenario import derive
 from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
@@ -78,25 +79,38 @@ def _import_reduced(folder: Path, out: str | Path | None) -> Run:
     return Run(directory)
 
 
-def _write_reduced(directory: RunDirectory, found: Reduced, scenario: Scenario | None, notes: list[str]) -> None:
-    told = as_published(found)
+def _describe(directory: RunDirectory, scenario: Scenario | None, summary: Mapping[str, Any], **imported: Any) -> None:
+    """Write what was imported, and its scenario where there is one; as it is for whole and for reduced imports."""
     directory.write_info(
         {
             "rayio": __version__,
             "engine": "dlio",
-            "imported": {
-                "from": "dlio-results",
-                "folder": str(found.folder.absolute()),
-                "host": show(found.summary.get("hostname")),
-                "num_hosts": count(found.summary.get("num_hosts")),
-                "files": [*found.files],
-            },
-            "started": show(found.summary.get("start")),
+            "imported": {"from": "dlio-results", "host": show(summary.get("hostname")), **imported},
+            "started": show(summary.get("start")),
             "anchor": {"boot_id": "", "ns": 0},
         }
     )
     if scenario is not None:
         directory.write_scenario(to_yaml(scenario))
+
+
+def _of_any(told: Imported, scenario: Scenario | None, name: str, unsaid: str) -> dict[str, Any]:
+    """The fields of a result that whole and reduced imports have alike; ``unsaid`` is what the files do not tell of."""
+    return {
+        "engine": "dlio",
+        "scenario": name,
+        "imported": told,
+        "dropped_samples_per_epoch": None if scenario is None else derive.dropped_samples(scenario),
+        "capped_samples_per_epoch": None if scenario is None else derive.capped_samples(scenario),
+        "origin": Origin(kind=IMPORTED, storage="unknown", leaves_out=(f"{unsaid}: the results say nothing of them",)),
+    }
+
+
+def _write_reduced(directory: RunDirectory, found: Reduced, scenario: Scenario | None, notes: list[str]) -> None:
+    told = as_published(found)
+    summary = found.summary
+    hosts = count(summary.get("num_hosts"))
+    _describe(directory, scenario, summary, folder=str(found.folder.absolute()), num_hosts=hosts, files=[*found.files])
     steps = None if found.steps is None else found.steps * found.world_size * len(found.epochs)
     known: dict[str, Any] = dict.fromkeys(HEADLINE) | {
         "wall_seconds": found.wall_seconds,
@@ -109,17 +123,12 @@ def _write_reduced(directory: RunDirectory, found: Reduced, scenario: Scenario |
     directory.write_result(
         RunResult(
             **known,
-            engine="dlio",
-            scenario=title(found.config, found.folder),
             world_size=found.world_size,
             time=Seconds(),
             share=Shares(),
             percentiles=Percentiles(),
-            dropped_samples_per_epoch=None if scenario is None else derive.dropped_samples(scenario),
-            capped_samples_per_epoch=None if scenario is None else derive.capped_samples(scenario),
-            imported=told,
-            origin=Origin(kind=IMPORTED, storage="unknown", leaves_out=("steps: the results say nothing of them",)),
             notes=(*lacking(told), *notes),
+            **_of_any(told, scenario, title(found.config, found.folder), "steps"),
         )
     )
 
@@ -134,24 +143,11 @@ def _write(
 ) -> None:
     steps = max(sum(block.steps for block in results.of(epoch)) for epoch in range(results.epochs))
     shape = RunShape(results.world_size, batch or 1, 1, results.epochs, steps)
-    directory.write_info(
-        {
-            "rayio": __version__,
-            "engine": "dlio",
-            "imported": {
-                "from": "dlio-results",
-                "folder": str(results.folder.absolute()),
-                "host": show(results.summary.get("hostname")),
-                "num_hosts": number(results.summary.get("num_hosts")),
-                "barrier_each_step": all(map(has_barrier, results.blocks)),
-                "spans": PLACED,
-            },
-            "started": str(results.summary["start"]),
-            "anchor": {"boot_id": "", "ns": 0},
-        }
-    )
-    if scenario is not None:
-        directory.write_scenario(to_yaml(scenario))
+    _describe(
+        directory, scenario, results.summary, folder=str(results.folder.absolute()),
+        num_hosts=number(results.summary.get("num_hosts")),
+        barrier_each_step=all(map(has_barrier, results.blocks)), spans=PLACED,
+    )  # fmt: skip
     if (table := recorder.drain()) is not None:
         directory.write_spans(table, "part-00000")
     measured = measure(RunArrays.of_spans(directory.spans()), shape)
@@ -161,18 +157,13 @@ def _write(
     # Throughput by DLIO is taken as it was published: its formula is not the same in all versions of DLIO.
     result = replace(
         measured,
-        engine="dlio",
-        scenario=title(results.config, results.folder),
         samples_per_second=None if batch is None else measured.samples_per_second,
         mib_per_second=None,  # the results say nothing of it; measured from spans it would be a zero
         au_dlio=told.au,
         au_dlio_stdev=float(np.std([epoch.au for epoch in told.epochs if epoch.au is not None])),
         samples_per_second_dlio=number(results.published.get("train_throughput_mean_samples_per_second")),
         samples_per_second_dlio_stdev=number(results.published.get("train_throughput_stdev_samples_per_second")),
-        dropped_samples_per_epoch=None if scenario is None else derive.dropped_samples(scenario),
-        capped_samples_per_epoch=None if scenario is None else derive.capped_samples(scenario),
-        imported=told,
-        origin=Origin(kind=IMPORTED, storage="unknown", leaves_out=("readers: the results say nothing of them",)),
         notes=(*notes, *measured.notes),
+        **_of_any(told, scenario, title(results.config, results.folder), "readers"),
     )
     directory.write_result(result)

@@ -21,6 +21,8 @@ PARTS = 60
 MOST_DOTS = 1500
 #: Rows and columns of a heat map.
 MOST_CELLS = 40
+#: Colours of metrics, as in a report; of others, that of an amount.
+_COLOURS = {"au": "au", "data_wait_share": "data_wait"}
 #: Lower edges of the classes of colour of a heat map, from the least to the greatest AU in it.
 CLASSES = 7
 
@@ -51,13 +53,13 @@ def curve(points: Sequence[Point], metric: str, times: float, unit: str, knee: P
     def dot(n: int, value: float) -> str:
         return f"{SIDE * x[n]:.1f} {SIDE * (1 - min(max(value, 0.0) / high, 1.0)):.1f}"
 
-    band = ""
+    band, colour = "", _COLOURS.get(metric, "rate")
     if any(half) and len(known) > 1:
         over = [dot(n, mean[n] + half[n]) for n in range(len(known))]
         under = [dot(n, mean[n] - half[n]) for n in reversed(range(len(known)))]
-        band = f'<path class="band" d="M{"L".join([*over, *under])}Z"/>'
-    line = f'<path class="line" d="M{"L".join(dot(n, mean[n]) for n in range(len(known)))}"/>'
-    dots = f'<path class="dot" d="{"".join(f"M{dot(n, mean[n])}h.01" for n in range(len(known)))}"/>'
+        band = f'<path class="band l-{colour}" d="M{"L".join([*over, *under])}Z"/>'
+    line = f'<path class="line l-{colour}" d="M{"L".join(dot(n, mean[n]) for n in range(len(known)))}"/>'
+    dots = f'<path class="dot l-{colour}" d="{"".join(f"M{dot(n, mean[n])}h.01" for n in range(len(known)))}"/>'
     told = []
     for (point, _), m, h in zip(known, mean, half, strict=True):
         more = f" ± {axes.number(h)}" if h else ""
@@ -141,7 +143,8 @@ def against(
     steps = f"M{dot(on[0])}" + "".join(f"H{dot(entry).split()[0]}V{dot(entry).split()[1]}" for entry in on[1:])
     drawn = (
         f'<path class="dot faint" d="{"".join(f"M{dot(entry)}h.01" for entry in others)}"/>'
-        f'<path class="line" d="{steps}"/><path class="dot" d="{"".join(f"M{dot(entry)}h.01" for entry in on)}"/>'
+        f'<path class="line l-au" d="{steps}"/>'
+        f'<path class="dot l-au" d="{"".join(f"M{dot(entry)}h.01" for entry in on)}"/>'
     )
     told = [
         f"{', '.join(map(said, points[place].values))}\nAU {100 * gain:.1f} % at {write(spent)}"

@@ -8,7 +8,7 @@ from importlib import resources
 import yaml
 
 from rayio import __version__, regular, strict_json
-from rayio.report import tables
+from rayio.report import colours, tables
 from rayio.report.page import NOTHING_OUTSIDE
 from rayio.report.sections import section
 from rayio.sweeps import choices, figures
@@ -63,7 +63,7 @@ def page(found: Sweep) -> str:
         f"swept: {', '.join(found.keys)}", f"{found.missing:,} runs are missing" if found.missing else "",
     ]  # fmt: skip
     told = "".join(f'<p class="verdict">{escape(line)}</p>' for line in conclusions(found))
-    style = _file("rayio.report", "style.css") + _file("rayio.sweeps", "style.css")
+    style = colours.style() + _file("rayio.report", "style.css") + _file("rayio.sweeps", "style.css")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'

@@ -1,0 +1,210 @@
+"""The head of a report: how it went, in the order in which a reader asks. Badges, the verdict, four numbers, the rest.
+
+The numbers are written as the summary writes them, from the same result: one number is equal wherever it appears.
+"""
+
+from __future__ import annotations
+
+import re
+from html import escape
+
+from rayio.analyze.stages import shown
+from rayio.analyze.summary import fetched_line, fetched_row, format_done, whose_overhead
+from rayio.dlio.losses import largest
+from rayio.report.content import Content
+from rayio.report.definitions import term
+from rayio.results.explained import Explained
+from rayio.results.metrics import lookup
+from rayio.results.origin import IMPORTED, storage_words
+from rayio.results.run_result import RunResult
+from rayio.scenario import derive
+from rayio.scenario.expect import Condition
+from rayio.units import format_number, format_seconds, format_share
+
+#: A number for a reader: key of result.json (empty where it is in none), term, name, value, unit or remark.
+Number = tuple[str, str, str, str, str]
+
+
+def head(content: Content) -> str:
+    """Write the badges, the verdict with its action, and the numbers."""
+    large, small = numbers(content)
+    return _badges(content) + _verdict(content.explanation) + _tiles(large, "tiles") + _tiles(small, "tiles small")
+
+
+def badge(result: RunResult | None, target: Condition | None) -> tuple[str, str]:
+    """Hold the AU of a run against its scenario's ``expect``: a class (met, missed, none) and words.
+
+    >>> badge(None, None)
+    ('none', 'no target AU is set')
+    """
+    if target is None:
+        return "none", "no target AU is set"
+    if result is None or result.au is None:
+        return "none", f"AU is unknown; the target is {_condition(target)}"
+    if target.holds(result.au):
+        return "met", f"✓ target met: AU {format_share(result.au)}, wanted {_condition(target)}"
+    return "missed", f"✗ target missed: AU {format_share(result.au)}, wanted {_condition(target)}"
+
+
+def _condition(target: Condition) -> str:
+    return f"{target.operator} {100 * target.value:g} %"
+
+
+def unfinished(content: Content) -> str:
+    """Say of a run that ended before its end, or has not ended, how much of it was done; empty of a whole one."""
+    result, share = content.result, None
+    if result is not None and result.ledger is not None:
+        if result.ledger.even is not None:
+            return ""
+        share = result.ledger.share_done
+    elif content.has_no_result and result is not None and content.scenario is not None:
+        share = (result.steps or 0) / max(derive.total_rank_steps(content.scenario), 1)
+    elif result is not None and not content.has_no_result:
+        return ""
+    how = "interrupted" if result and result.exit_code == 130 else "not complete"
+    return how if share is None else f"{how}: {format_done(share)}"
+
+
+def _badges(content: Content) -> str:
+    target = content.scenario.expect.get("au") if content.scenario else None
+    kind, words = badge(content.result, target)
+    broke_off = unfinished(content)
+    early = f'<span class="badge missed">{escape(broke_off)}</span>' if broke_off else ""
+    return f'<p class="badges">{early}<span class="badge {kind}">{escape(words)}</span></p>'
+
+
+def _verdict(found: Explained | None) -> str:
+    """Write the first sentence as the verdict, what to do as the action, what lies between small."""
+    if found is None:
+        return ""
+    said = re.split(r"(?<=\.) (?=[A-Z0-9])", found.sentence)
+    action = said.pop() if found.prediction is not None and len(said) > 1 else ""
+    more = f'<p class="more">{_marked(" ".join(said[1:]))}</p>' if said[1:] else ""
+    todo = f'<p class="action"><b>To do:</b> {_marked(action)}</p>' if action else ""
+    colour = f" c-{found.verdict.cause}" if found.verdict.cause else ""
+    return f'<div class="verdict{colour}"><p>{_marked(said[0])}</p>{todo}{more}</div>'
+
+
+def _marked(text: str) -> str:
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+
+
+def numbers(content: Content) -> tuple[list[Number], list[Number]]:
+    """The four numbers that are shown large, and the others."""
+    result = content.result
+    if result is None:
+        return [], []
+    if result.imported is not None:
+        large, small = _of_import(result)
+    else:
+        large, small = [_au(result), _throughput(result), _read(result)], []
+        large += [lost] if (lost := _lost_most(content.explanation)) else []
+    small += _others(result)
+    if result.imported and result.imported.reduced:  # what no file says is in the notes, not in tiles
+        small = [row for row in small if lookup(result, row[0]) is not None]
+    return large, small
+
+
+def _au(result: RunResult) -> Number:
+    remark = "of step time"
+    if result.au is not None and result.au_interval_low is not None and result.au_interval_high is not None:
+        off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)
+        remark = f"± {format_share(off)} in 95 of 100 cases"
+    if result.world_size > 1 and result.au is not None:
+        remark += f"; {format_share(result.au_min)} to {format_share(result.au_max)} over ranks"
+    return "au", "au", "AU", format_share(result.au), remark
+
+
+def _throughput(result: RunResult) -> Number:
+    value = result.samples_per_second
+    return "samples_per_second", "rate", "throughput", format_number(value), "samples/s" if value is not None else ""
+
+
+def _read(result: RunResult) -> Number:
+    """Bytes read a second, and where they came from: the device, memory, or a model."""
+    value = "unknown" if result.mib_per_second is None else f"{format_number(result.mib_per_second)} MiB/s"
+    origin = result.origin
+    if result.fetched is not None:
+        remark = fetched_line(result.fetched)
+    elif origin is not None and origin.storage == "modelled":
+        remark = f"from a model of storage, {storage_words(origin)[0]}"
+    elif origin is not None and origin.kind == IMPORTED:
+        remark = "not in the results"
+    else:
+        remark = "from storage or the page cache: not recorded"
+    return "mib_per_second", "read-rate", "read", value, remark
+
+
+def _lost_most(found: Explained | None) -> Number | None:
+    """The cause that took most of the step time; the first one below compute in the table of losses."""
+    lost = [row for row in found.verdict.table if row.share and row.seconds] if found else []
+    if not lost:
+        return None
+    most = max(lost, key=lambda row: row.share or 0.0)
+    remark = f"of step time, in all {format_seconds(most.seconds)}: {most.meaning}"
+    return "", f"cause-{most.cause}", f"lost most to {shown(most.cause)}", format_share(most.share), remark
+
+
+def _of_import(result: RunResult) -> tuple[list[Number], list[Number]]:
+    """An import is told by its own benchmark's numbers; rayio's, of the same records, are small."""
+    told = result.imported
+    assert told is not None
+    published = told.published_au
+    has_other = published is not None and not told.reduced and f"{published:.2f}" != f"{told.au:.2f}"
+    remark = f"by DLIO's formula; published {published:.2f} %" if has_other else "by DLIO's formula, as published"
+    large: list[Number] = [("au_dlio", "au-dlio", "AU", f"{told.au:.2f} %", remark)]
+    rate = result.samples_per_second_dlio
+    large.append(
+        ("samples_per_second_dlio", "au-dlio", "throughput", format_number(rate), "samples/s, as published")
+        if rate is not None
+        else _throughput(result)
+    )
+    if not told.reduced:
+        large.append(_read(result))
+    if (lost := largest(told)) is not None:
+        name, points, meaning = lost
+        large.append(("", "au-dlio", f"lost most to {name}", f"{points:.2f} points", meaning))
+    return large, [_au(result), _throughput(result)] if not told.reduced else []
+
+
+def _others(result: RunResult) -> list[Number]:
+    others = whose_overhead(result)
+    rows: list[Number] = [
+        ("data_wait_share", "exposed", "data loading", format_share(result.data_wait_share), "of step time, exposed"),
+        ("sync_share", "share", "sync", format_share(result.sync_share), "of step time"),
+        ("other_share", "overhead", "overhead", format_share(result.other_share, 2), f"of step time, {others}"),
+        ("goodput", "goodput", "goodput", format_share(result.goodput), "of wall time"),
+        ("wall_seconds", "wall", "wall time", _seconds(result.wall_seconds), _steps(result.steps or 0)),
+    ]
+    if found := result.fetched:
+        name, value, rest = fetched_row(found)
+        rows.insert(0, ("fetched.fetched_bytes", "fetched", name, value, rest))
+    if result.au_dlio is not None and result.imported is None:
+        rate = format_number(result.samples_per_second_dlio)
+        rows.append(("au_dlio", "au-dlio", "as DLIO", f"{result.au_dlio:.1f} %", f"{rate} samples/s"))
+    if rounds := result.evaluation:
+        remark = f"{rounds.rounds} evaluation{'s' * (rounds.rounds != 1)}"
+        rows.append(("evaluation.au", "eval-au", "evaluation", format_share(rounds.au), remark))
+    return rows
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'s' * (count != 1)}"
+
+
+def _seconds(value: float | None) -> str:
+    return "unknown" if value is None else format_seconds(value)
+
+
+def _tiles(rows: list[Number], name: str) -> str:
+    """Write numbers as tiles; ``data-key`` names the key of result.json that each shows."""
+    if not rows:
+        return ""
+    tiles = ""
+    for key, what, title, value, unit in rows:
+        named = f' data-key="{key}"' if key else ""
+        tiles += (
+            f'<div class="tile"><span class="name">{term(what, title)}</span><b{named}>{escape(value)}</b>'
+            f'<span class="unit">{escape(unit)}</span></div>'
+        )
+    return f'<div class="{name}">{tiles}</div>'

@@ -1,0 +1,134 @@
+"""The head of a report: badge, verdict, numbers; each number is the same on the page, in the summary and in explain."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade import result
+from pages import Page, check
+
+import rayio
+from rayio.analyze.explanation import text
+from rayio.analyze.stages import STAGES
+from rayio.analyze.stalls import CAUSES
+from rayio.analyze.summary import format_done
+from rayio.predict.explain import explain
+from rayio.report import report, tracks
+from rayio.report.colours import COLOURS, style
+from rayio.report.headline import badge
+from rayio.scenario.expect import Condition
+from scenarios import scenario
+
+
+def simulated(root: Path, **overrides: Any) -> rayio.Run:
+    return rayio.simulate(scenario(**overrides), out="r", root=root)
+
+
+def written(run: rayio.Run) -> tuple[Page, str]:
+    html = report(run.path, simulate=False).read_text(encoding="utf-8")
+    return check(html), html
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "input-bound": {"loader__decode": "20 ms"},
+    "reads itself": {"loader__num_workers": 0},
+    "pauses": {
+        "train__evaluate": {"every": {"epochs": 1}, "compute": "5 ms"},
+        "dataset__eval": {"num_files": 8},
+        "checkpoint": {"every": {"steps": 5}, "path": "ck", "model": {"bytes": "1 MB"}},
+    },
+    "stragglers": {
+        "cluster__ranks_per_node": 3,
+        "train__compute": {"kind": "normal", "mean": "10 ms", "stdev": "3 ms"},
+        "dataset__num_files": 90,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_number_is_equal_wherever_it_appears(kind: str, tmp_path: Path) -> None:
+    run = simulated(tmp_path, **KINDS[kind])
+    page, html = written(run)
+    summary, found = run.summary(), explain(run.path, simulate=False)
+    for key, name in {
+        "au": "AU", "samples_per_second": "throughput", "mib_per_second": "read", "data_wait_share": "data loading",
+        "goodput": "goodput",
+    }.items():  # fmt: skip
+        line = re.search(rf"^  {name} +(\S+)", summary, re.MULTILINE)
+        assert line, name
+        assert page.numbers[key].split()[0] == line[1], name
+    assert found.verdict.au == pytest.approx(run.result.au, abs=1e-12)
+    assert found.verdict.data_wait_share == pytest.approx(run.result.data_wait_share, abs=1e-12)
+    most = max(found.verdict.table, key=lambda row: row.share or 0.0)
+    assert re.search(r"lost most to [\w ]+</a></span><b>([^<]+)<", html)[1] == f"{100 * (most.share or 0):.1f} %"  # type: ignore[index]
+    row = re.findall(rf'data-cause="{most.cause}".*?<span class="n">([^<]+)</span>', html)
+    assert row[0] == f"{100 * (most.share or 0):.1f} %"
+    assert f"{100 * (most.share or 0):.1f} %" in text(found)
+    compute = re.findall(r'data-cause="compute".*?<span class="n">([^<]+)</span>', html)
+    assert compute[0] == page.numbers["au"]
+
+
+@pytest.mark.parametrize(
+    ("au", "target", "said"),
+    [
+        (0.934, Condition(">=", 0.9), ("met", "target met: AU 93.4 %, wanted >= 90 %")),
+        (0.5, Condition(">=", 0.9), ("missed", "target missed: AU 50.0 %, wanted >= 90 %")),
+        (None, Condition(">=", 0.9), ("none", "AU is unknown; the target is >= 90 %")),
+        (0.5, None, ("none", "no target AU is set")),
+    ],
+)
+def test_the_badge_holds_the_au_against_what_the_scenario_expects(
+    au: float | None, target: Condition | None, said: tuple[str, str]
+) -> None:
+    kind, words = badge(result(au=au), target)
+    assert (kind, words.lstrip("✓✗ ")) == said
+
+
+def test_the_page_wears_the_badge_of_its_scenario(tmp_path: Path) -> None:
+    page, html = written(simulated(tmp_path, expect={"au": ">= 0.99"}, loader__decode="20 ms"))
+    assert 'class="badge missed"' in html
+    assert "target missed: AU" in page.words
+
+
+def test_of_an_interrupted_run_it_is_said_how_much_was_done(tmp_path: Path) -> None:
+    run = simulated(tmp_path)
+    assert run.result.ledger is not None
+    books = replace(run.result.ledger, even=None, differences=(), planned_steps=100, delivered_steps=21)
+    run.directory.write_result(replace(run.result, exit_code=130, error="interrupted", ledger=books))
+    page, _ = written(run)
+    assert "interrupted: 21 % done" in page.words
+    assert "21 % done" in rayio.Run.open(run.path).summary()
+
+
+def test_of_a_run_without_a_result_it_is_said_how_much_was_done(tmp_path: Path) -> None:
+    run = simulated(tmp_path)
+    (run.path / "result.json").unlink()
+    assert "not complete: 100 % done" in written(run)[0].words
+
+
+def test_what_is_nearly_done_is_not_said_to_be_done() -> None:
+    assert [format_done(share) for share in (0.0, 1e-6, 0.214, 0.9999, 1.0)] == [
+        "0 % done", "under 1 % done", "21 % done", "over 99 % done", "100 % done",
+    ]  # fmt: skip
+
+
+def test_a_colour_means_one_thing(tmp_path: Path) -> None:
+    names = Counter(member for colour in COLOURS.values() for member in colour.members)
+    assert not [name for name, times in names.items() if times > 1]
+    for theme in ("light", "dark"):
+        assert len({getattr(colour, theme) for colour in COLOURS.values()}) == len(COLOURS)
+    assert {*CAUSES, *STAGES, *tracks.KINDS} <= {*names}, "no cause and no span is without a colour"
+    html = written(simulated(tmp_path, **KINDS["pauses"], trace__level="io"))[1]
+    sheet = html.partition("<style>")[2].partition("</style>")[0].removeprefix(style())
+    of_ranges = ("limit", *(f"heat{level}" for level in range(7)))
+    used = {name for name in re.findall(r'class="(?:verdict )?c-([\w-]+)"', html) if name not in of_ranges}
+    assert used
+    assert used <= {*names}
+    for colour in COLOURS.values():
+        assert colour.light not in sheet
+        assert colour.dark not in sheet
