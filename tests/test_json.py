@@ -88,7 +88,8 @@ def test_what_is_only_looked_at(capsys: pytest.CaptureFixture[str], home: Path) 
 def test_runs_and_reports(capsys: pytest.CaptureFixture[str], home: Path) -> None:
     made = asked(capsys, "run", "simulate", *QUICK, "--out", "one")
     assert made["result"] == json.loads((home / "one" / "result.json").read_text())
-    assert (Path(made["directory"]).resolve(), made["report"]) == (home / "one", None)
+    assert Path(made["directory"]).resolve() == home / "one"
+    assert Path(made["report"]).resolve() == home / "one" / "report.html"
     page = asked(capsys, "run", "report", "one")
     assert page["result"] == made["result"]
     assert Path(page["report"]).resolve() == home / "one" / "report.html"

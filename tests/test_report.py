@@ -327,6 +327,29 @@ def test_a_run_leaves_its_report(
     check((tmp_path / "r/report.html").read_text(encoding="utf-8"))
 
 
+def test_a_simulation_leaves_its_report_unless_it_is_not_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = tmp_path / "small.yaml"
+    source.write_text(to_yaml(scenario(train__compute="1 ms")))
+    assert command("simulate", source, "--out", "r") == 0
+    assert f"report: {tmp_path / 'r/report.html'}" in capsys.readouterr().err
+    check((tmp_path / "r/report.html").read_text(encoding="utf-8"))
+    assert command("simulate", source, "--out", "json", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["report"] == str(tmp_path / "json/report.html")
+    assert command("simulate", source, "--out", "none", "--no-report") == 0
+    assert command("run", source, "--engine", "local", "--out", "local", "--no-report") == 0
+    assert not list(tmp_path.glob("[nl]o*/report.html"))
+    monkeypatch.setattr("rayio.cli.runs.MOST_SPANS", 10)
+    capsys.readouterr()
+    assert command("simulate", source, "--out", "large") == 0
+    assert f"take a while to read; rayio report {tmp_path / 'large'} writes it" in capsys.readouterr().err
+    assert not (tmp_path / "large/report.html").exists()
+    assert command("simulate", source, "--out", "asked", "--report") == 0
+    assert (tmp_path / "asked/report.html").exists()
+
+
 def test_a_run_is_well_without_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

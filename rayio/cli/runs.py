@@ -18,6 +18,9 @@ from rayio.results.answers import Generated, Ran, Repeats
 if TYPE_CHECKING:
     from rayio.session import Run
 
+#: Spans up to which a run's report is written without being asked for: reading them takes seconds, and memory.
+MOST_SPANS = 2_000_000
+
 Out = Annotated[
     str | None,
     typer.Option(
@@ -34,6 +37,10 @@ TraceLevel = Annotated[
         show_default="the scenario's",
         autocompletion=completion.among("none", "step", "batch", "sample", "io"),
     ),
+]
+Page = Annotated[
+    bool | None,
+    typer.Option("--report/--no-report", help="Write report.html.", show_default="of up to 2,000,000 spans"),
 ]
 
 
@@ -61,6 +68,7 @@ def run(
             help="Steps to send with --otlp or --grpc while the run goes: all, or first, every:N.", show_default="all"
         ),
     ] = None,
+    report: Page = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a scenario: generate its dataset if need be, emulate the training, print the numbers, write the report.
@@ -69,7 +77,6 @@ def run(
     """
     from rayio import session
     from rayio.analyze.compare import repeats, repeats_text
-    from rayio.report.build import attempt
 
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
@@ -100,7 +107,7 @@ def run(
             )
             if not as_json:
                 print(fit(runs[-1].summary(), columns()), end="\n\n" if repeat > 1 else "\n", flush=True)
-            pages.append(attempt(runs[-1].directory, Terminal()))
+            pages.append(_page(runs[-1], report))
     spreads = repeats([done.result for done in runs]) if repeat > 1 else []
     if as_json:
         told = [_ran(done, page) for done, page in zip(runs, pages, strict=True)]
@@ -131,9 +138,10 @@ def simulate(
     out: Out = None,
     root: Root = None,
     trace: TraceLevel = None,
+    report: Page = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a scenario on a virtual clock: the same roles, modelled storage, hours in seconds.
+    """Run a scenario on a virtual clock: the same roles, modelled storage, hours in seconds. Writes the report too.
 
     Example:  rayio simulate unet3d-small cluster.nodes=16 cluster.ranks_per_node=8 dataset.num_files=2048
     """
@@ -141,10 +149,11 @@ def simulate(
 
     with alone(as_json):
         done = session.simulate(source, _traced(overrides, trace), out=out, root=root, reporter=Terminal())
+        if not as_json:
+            print(fit(done.summary(), columns()), flush=True)
+        page = _page(done, report)
     if as_json:
-        print_json(_ran(done))
-    else:
-        print(fit(done.summary(), columns()))
+        print_json(_ran(done, page))
     _judge(done)
 
 
@@ -223,6 +232,18 @@ def add_to(app: typer.Typer) -> None:
 def _traced(overrides: list[str] | None, trace: str | None) -> list[str]:
     """Add what ``--trace`` is short for."""
     return [*(overrides or ()), *([f"trace.level={trace}"] if trace is not None else ())]
+
+
+def _page(done: Run, wanted: bool | None) -> str | None:
+    """Write the report of a run that has just ended; return its address, None where none is wanted or it failed."""
+    from rayio.report.build import attempt
+
+    trace = done.result.trace
+    if wanted is None and trace is not None and trace.stored > MOST_SPANS:
+        told = f"no report: {trace.stored:,} spans take a while to read; rayio report {done.address} writes it"
+        Terminal().say(told)
+        return None
+    return None if wanted is False else attempt(done.directory, Terminal())
 
 
 def _ran(done: Run, page: str | None = None) -> Ran:
