@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import rayio
 from rayio.cli import main
 
 
@@ -29,3 +30,30 @@ def test_a_file_of_this_machine_is_no_address(
     assert "s3://b/x" in said
     assert "is not on this machine" in said
     assert not [*home.iterdir()]
+
+
+def test_what_is_no_run_directory_is_called_what_it_is(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(path: str) -> str:
+        with pytest.raises(SystemExit) as left:
+            main(["explain", path])
+        assert left.value.code == 2
+        return capsys.readouterr().err.removeprefix(f"rayio: {path} is not a run directory: ").strip()
+
+    rayio.simulate("unet3d-small", ["dataset.path=model://x", "train.steps=2"], out="runs/one")
+    rayio.sweep("unet3d-small", ["loader.num_workers=1,2", "train.steps=2"], out="swept")
+    (home / "theirs").mkdir()
+    (home / "theirs/summary.json").write_text("{}")
+    assert said("runs/ome") == "no such path; did you mean runs/one?"
+    assert said("runs") == "it has no run.json; name a run in it: runs/one"
+    assert said("swept") == "it holds a sweep: see its sweep.html"
+    (home / "runs").rename(home / "swept/runs")
+    assert said("swept") == "it holds a sweep: see its sweep.html, or name a run of it: swept/runs/one"
+    assert said("theirs") == "it holds results of DLIO: rayio import dlio-results makes a run of them"
+
+
+@pytest.mark.parametrize("option", [["--out", "x.html"], ["--window", "1s..2s"]])
+def test_a_report_that_is_not_wanted_has_no_place(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["report", "runs/one", "--no-html", *option])
+    assert left.value.code == 2
+    assert "--no-html writes none" in capsys.readouterr().err

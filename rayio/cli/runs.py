@@ -204,6 +204,9 @@ def report(
     from rayio import session
     from rayio.report import build
 
+    for option, value in (("--out", out), ("--window", window)):
+        if value is not None and not html:
+            raise typer.BadParameter(f"{option} {value} says what is in report.html; --no-html writes none")
     try:
         chosen = build.stretch(window) if window is not None else None
     except ValueError as error:

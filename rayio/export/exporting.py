@@ -19,6 +19,7 @@ from rayio.export.spans import MANY_SPANS, Origin, Spans
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
+from rayio.storage.posix import unwritten
 from rayio.trace.store import RunDirectory
 from rayio.units import format_bytes
 
@@ -201,7 +202,7 @@ def _write(path: Path, parts: Iterator[bytes], force: bool) -> None:
             for part in parts:
                 file.write(part)
     except OSError as error:
-        raise ExportError(f"cannot write {path}: {error.strerror or error}") from None
+        raise ExportError(str(unwritten(error, path, "path"))) from None
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from rayio.reporter import SILENT, Reporter
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
+from rayio.storage.posix import unwritten
 from rayio.trace.store import RunDirectory
 from rayio.units import format_seconds
 
@@ -61,7 +62,7 @@ class Calibration:
             with replacing(path, path.with_name(f".{path.name}.{uuid4().hex[:8]}.partial")) as partial:
                 partial.write_text(self.to_yaml(), encoding="utf-8")
         except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror or error}; choose another --out") from None
+            raise unwritten(error, path, "--out") from None
 
 
 def calibrate(path: str | Path, *, reporter: Reporter = SILENT) -> Calibration:

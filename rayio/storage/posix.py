@@ -24,7 +24,7 @@ from rayio.storage.address import path_of
 from rayio.storage.base import FSYNC, OPEN, WRITE
 from rayio.storage.counted import CountedFile, Timed, Traffic
 from rayio.storage.paged import DirectWriter, mounted_at, open_file, read_direct, watched
-from rayio.storage.stores import DEFAULTS, Fill, PageCache, Settings
+from rayio.storage.stores import DEFAULTS, Fill, PageCache, Settings, told
 from rayio.units import format_bytes
 
 #: End of the names of files that are being written.
@@ -46,7 +46,7 @@ def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
         case errno.EACCES | errno.EPERM:
             return StorageError(f"{path}: no permission for {doing}; change the permissions, or choose another path")
         case errno.EROFS:
-            return StorageError(f"{path}: the file system is read-only, no {doing}; choose another path")
+            return StorageError(f"{path}: no {doing}, the file system is read-only; choose another path")
         case errno.ENOTDIR | errno.EEXIST:
             return StorageError(f"{path}: a part of this path is a file, not a folder; choose another path")
         case errno.EISDIR:
@@ -58,6 +58,17 @@ def _write_refusal(error: OSError, path: Path, doing: str) -> RayioError:
     if error.errno == errno.ENOENT:
         return StorageError(f"{path}: its folder vanished while {doing}; choose another path")
     return refusal(error, path, doing)
+
+
+def unwritten(error: OSError, path: Path, option: str) -> StorageError:
+    """Say why a file of a command's could not be written, and which option chooses another place.
+
+    >>> str(unwritten(FileExistsError(17, "File exists"), Path("notes.txt/m.yaml"), "--out"))
+    'cannot write notes.txt/m.yaml: a part of this path is a file, not a folder; choose another --out'
+    """
+    if not error.errno:  # it was refused by us, in words
+        return StorageError(f"cannot write {path}: {error.strerror or error}")
+    return told(StorageError(str(_write_refusal(error, path, "writing"))), "cannot write", option)
 
 
 def _free_bytes(path: Path) -> int:
@@ -312,6 +323,8 @@ class PosixStore:
                 raise StorageError(f"{self.root}: no folder can be made there; choose another path") from error
             raise refusal(error, self.root, doing) from error
         if not os.access(self.root, os.W_OK):
+            if os.statvfs(self.root).f_flag & os.ST_RDONLY:
+                raise refusal(OSError(errno.EROFS, os.strerror(errno.EROFS)), self.root, doing)
             raise StorageError(f"{self.root}: no permission to write there; choose another path")
 
     def free_bytes(self) -> int | None:

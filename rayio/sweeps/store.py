@@ -6,15 +6,19 @@ A line is written the moment its run has ended, so that whatever stops a sweep, 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from rayio import __version__, regular, strict_json
 from rayio.errors import StorageError
 from rayio.replacing import replacing
 from rayio.scenario.fields import show
+from rayio.storage.posix import unwritten
 from rayio.sweeps.rows import Row
 
 VERSION = 1
@@ -25,7 +29,7 @@ class SweepDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lines: IO[str] | None = None
+        self._lines: FileIO | None = None
 
     @classmethod
     def open(cls, path: Path, asked: Mapping[str, Any]) -> Self:
@@ -51,7 +55,7 @@ class SweepDirectory:
         except regular.NotAFileError as error:
             raise StorageError(f"{file}: {error.strerror}, or choose another --out") from None
         except OSError as error:
-            raise StorageError(f"cannot write {path}: {error.strerror}; choose another --out") from None
+            raise unwritten(error, path, "--out") from None
         except ValueError as error:
             raise StorageError(f"{file} is not JSON, the file is damaged: {error}; choose another --out") from None
         if not isinstance(before, dict):
@@ -87,9 +91,9 @@ class SweepDirectory:
                 if (end := content.rfind(b"\n") + 1) < len(content):  # a line that was cut off
                     with file.open("r+b") as torn:
                         torn.truncate(end)
-            self._lines = file.open("a", encoding="utf-8")
+            self._lines = file.open("ab", buffering=0)
         except OSError as error:
-            raise StorageError(f"cannot write {file}: {error.strerror}; choose another --out") from None
+            raise unwritten(error, file, "--out") from None
         return self
 
     def __exit__(
@@ -99,17 +103,29 @@ class SweepDirectory:
             self._lines.close()
 
     def add(self, row: Row) -> None:
-        """Keep a run.
+        """Keep a run, with a line that is there whole or not at all.
 
         Raises:
             StorageError: no space.
         """
         assert self._lines is not None, "open it with `with`"
+        left, end = (json.dumps(row.as_json(), allow_nan=False) + "\n").encode(), self._lines.seek(0, os.SEEK_END)
         try:
-            self._lines.write(json.dumps(row.as_json(), allow_nan=False) + "\n")
-            self._lines.flush()
+            while left:
+                left = left[self._lines.write(left) :]
         except OSError as error:
-            raise StorageError(f"cannot write {self.path}/points.jsonl: {error.strerror}") from None
+            with suppress(OSError):
+                self._lines.truncate(end)
+            raise self._kept(unwritten(error, self.path / "points.jsonl", "--out")) from None
+
+    def _kept(self, error: StorageError) -> StorageError:
+        """Say what is not lost with what could not be written."""
+        is_there = (self.path / "points.jsonl").exists()
+        return (
+            StorageError(f"{error} (the runs that ended are kept, the same command goes on there)")
+            if is_there
+            else error
+        )
 
     def write(self, name: str, content: bytes) -> Path:
         """Put a file beside them, whole or not at all.
@@ -122,7 +138,7 @@ class SweepDirectory:
             with replacing(target, self.path / f"{name}.tmp") as partial:
                 partial.write_bytes(content)
         except OSError as error:
-            raise StorageError(f"cannot write {target}: {error.strerror}") from None
+            raise self._kept(unwritten(error, target, "--out")) from None
         return target
 
 

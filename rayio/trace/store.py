@@ -21,6 +21,7 @@ from rayio.storage import address as addresses
 from rayio.storage.mirror import Mirror
 from rayio.storage.stores import DEFAULTS, Fill, Settings, told
 from rayio.trace import files
+from rayio.trace.elsewhere import told_apart
 from rayio.trace.span import schema
 
 if TYPE_CHECKING:
@@ -104,8 +105,7 @@ class RunDirectory:
         run = cls(address, settings)
         run._is_reopened = True
         if not run.holds(INFO):
-            what = "a file" if run.store.is_file else f"it has no {INFO}" if run.store.exists else "no such path"
-            raise StorageError(f"{run.address} is not a run directory: {what}")
+            raise StorageError(f"{run.address} is not a run directory: {told_apart(run.store, INFO)}")
         version = run.info.get("version")
         if version != VERSION:
             raise StorageError(
