@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 from machine import print_machine
 
 from rayio.analyze.access import access
+from rayio.analyze.service import capacities
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
 from rayio.analyze.timeline import timeline
-from rayio.analyze.verdict import capacities, judge
+from rayio.analyze.verdict import judge
 from rayio.pipeline import simulation
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import plan_of

@@ -99,6 +99,7 @@ def test_show_prints_a_scenario_file_with_the_derived_numbers_as_comments(comman
     assert build(yaml.safe_load(out)) == load("unet3d-small", [*SIZES, "loader.batch_size=4", "cluster.nodes=4"])
     assert "# world_size: 8\n" in out
     assert "# batch_bytes: 4.09 MiB\n" in out
+    assert "# requests_per_sample: 3\n" in out
     Path("shown.yaml").write_text(out, encoding="utf-8")
     assert command("show", "shown.yaml")[1] == out
 

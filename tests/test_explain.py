@@ -21,9 +21,10 @@ from test_stalls import sums_are_exact
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.explanation import text
 from rayio.analyze.metrics import measure
+from rayio.analyze.service import can_do
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import CAUSES, attribute
-from rayio.analyze.verdict import judge, rate
+from rayio.analyze.verdict import judge
 from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.predict import counterfactual, replay
@@ -127,7 +128,7 @@ def test_compute_bound(tmp_path: Path) -> None:
     found = explained(planted(), tmp_path)
     assert (found["verdict"]["bound"], found["verdict"]["cause"]) == ("compute", None)
     assert found["verdict"]["au"] == pytest.approx(1, abs=POINTS)
-    assert found["sentence"].startswith("Compute-bound: AU 1.00; all losses together are 0.0 % of step time.")
+    assert found["sentence"] == "No bottleneck worth removing: AU 1.00; nothing is lost."
     assert found["prediction"] is None
 
 
@@ -314,7 +315,7 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     base: Any = SimpleNamespace(scenario=planted(), modelled=None)
     rows = [{"change": change, "time_saved": gain, "au": 0.5, "then": ""} for change, gain in gains.items()]
     table = {"changes": rows}
-    found = counterfactual.prediction(base, {"bound": "input", "cause": "decode"}, table)
+    found = counterfactual.prediction(base, {"bound": "input", "cause": "decode", "is_worth_removing": True}, table)
     assert (found and found["change"].partition(" (")[0]) == said
 
 
@@ -400,7 +401,7 @@ def test_the_text_and_the_json_say_the_same(tmp_path: Path, capsys: pytest.Captu
         if row["seconds"]:
             assert f"{100 * row['share']:.1f} %" in rows[row["cause"]]
     for row in found["capacity"]["stages"]:
-        assert rate(row["capacity"]) in shown
+        assert can_do(row["capacity"], found["capacity"]["demand"]) in shown
     for row in found["simulated"]["changes"]:
         assert f"{row['change']:<20}{row['au']:>8.3f}{row['samples_per_second']:>12,.1f}" in shown
     assert text(Explained.of_json(found)) == shown

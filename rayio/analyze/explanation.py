@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rayio.analyze.service import WORK_OF_STAGES, can_do, rate
 from rayio.analyze.stages import shown
 from rayio.analyze.summary import fetched_line, own_split
-from rayio.analyze.verdict import rate
 from rayio.results.explained import Access, Capacity, Explained, Simulated, Verdict, WaitedFor
 from rayio.results.origin import head
 from rayio.units import format_bytes, format_seconds
@@ -72,11 +72,11 @@ def _capacities(capacity: Capacity) -> list[str]:
         f"  {'':<14}{'service':>12}{'at a time':>12}{'can do':>14}{'busy':>9}",
     ]
     for row in capacity.stages:
-        unit = " files/s" if row.stage == "writer" else " /s"
-        what = {"worker": "all stages, one after the other", "writer": "checkpoint files"}.get(row.stage, "")
+        does = f"{rate(row.capacity)} files/s" if row.stage == "writer" else f"{can_do(row.capacity, demand)} /s"
+        what = WORK_OF_STAGES.get(row.stage, "")
         lines.append(
             f"  {shown(row['stage']):<14}{format_seconds(row.service_seconds):>12}{row.parallelism:>12}"
-            f"{rate(row.capacity) + unit:>14}{_percent(row.utilisation):>9}  {what}".rstrip()
+            f"{does:>14}{_percent(row.utilisation):>9}  {what}".rstrip()
         )
     return lines
 

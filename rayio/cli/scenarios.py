@@ -9,6 +9,7 @@ import typer
 
 from rayio.cli.arguments import AsJson, Overrides, Source
 from rayio.cli.output import print_json
+from rayio.errors import RayioError
 from rayio.results.answers import SCHEMAS, PackagedScenario, PackagedScenarios, Validated, answer_schema
 from rayio.units import format_bytes, format_rate, format_seconds
 
@@ -85,18 +86,17 @@ def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -
     import yaml
 
     from rayio.kinds import COSTS, STORAGE_MODELS
-    from rayio.scenario import checks
     from rayio.scenario.load import load
     from rayio.scenario.storage import UNKNOWN
     from rayio.scenario.write import to_yaml
 
     scenario = load(source, overrides or ())
     if as_json:
-        print_json({"scenario": yaml.safe_load(to_yaml(scenario)), "derived": dict(checks.table(scenario))})
+        print_json({"scenario": yaml.safe_load(to_yaml(scenario)), "derived": _derived(scenario)})
         return
     print(to_yaml(scenario), end="")
     print("\n# derived")
-    for name, value in checks.table(scenario).items():
+    for name, value in _derived(scenario).items():
         write = next((form for suffix, form in _FORMATS.items() if name.endswith(suffix)), str)
         print(f"# {name}: {write(value)}")
     if (model := scenario.storage.model) == UNKNOWN:
@@ -105,6 +105,19 @@ def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -
         print(f"# storage.model {model}: {STORAGE_MODELS[model]}")
     if isinstance(scenario.costs, str):
         print(f"# costs {scenario.costs}: {COSTS[scenario.costs]}")
+
+
+def _derived(scenario: Scenario) -> dict[str, float]:
+    """The derived numbers; requests of a sample where its format's library is there to say so."""
+    from rayio.data.asked import requests_per_sample
+    from rayio.scenario import checks
+
+    table = dict(checks.table(scenario))
+    try:
+        asked = round(requests_per_sample(scenario), 3)
+        return {**table, "requests_per_sample": int(asked) if asked.is_integer() else asked}
+    except RayioError:
+        return table
 
 
 def scenarios(as_json: AsJson = False) -> None:

@@ -11,14 +11,17 @@ import yaml
 
 from rayio.analyze.access import access
 from rayio.analyze.arrays import own
+from rayio.analyze.conclusion import sentence
+from rayio.analyze.service import capacities, without_queueing
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.stragglers import worst_ranks
-from rayio.analyze.verdict import capacities, judge, sentence
+from rayio.analyze.verdict import judge
 from rayio.dlio.losses import in_words
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
-from rayio.predict.counterfactual import counterfactuals, named, prediction, ready
+from rayio.predict.counterfactual import counterfactuals, is_worth, modelled, named, prediction, ready
+from rayio.predict.supply import batch_bytes, supply
 from rayio.reporter import SILENT, Reporter
 from rayio.results.explained import VERSION, Access, Capacity, Explained, Verdict
 from rayio.results.origin import CHARGED, MEASURED, PREDICTED, Origin, kind_of
@@ -43,10 +46,13 @@ _WAITED = {"cause": "data_wait", "meaning": "waiting for a batch; the results sa
 MOST_DEATHS = 8
 
 
-def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SILENT) -> Explained:
+def explain(
+    path: str | Path, *, simulate: bool = True, target_au: float | None = None, reporter: Reporter = SILENT
+) -> Explained:
     """Explain a run from its directory; times in seconds, shares as fractions of step time.
 
-    ``simulate`` lets the virtual engine live the run again, for the counterfactuals and the prediction.
+    ``simulate`` lets the virtual engine live the run again, for the counterfactuals and the prediction. ``target_au``
+    is the AU that is to be reached; None is what the scenario expects, if it does.
 
     Raises:
         StorageError: no run is there, or it cannot be read.
@@ -60,7 +66,7 @@ def explain(path: str | Path, *, simulate: bool = True, reporter: Reporter = SIL
     spans = own(directory.spans())
     reporter.live(f"explain: {len(spans):,} spans are charged", 0.3)
     charged = attribute(spans, payload=directory.info.get("payload") == "real")
-    found = explained(directory, scenario, spans, charged, simulate=simulate, reporter=reporter)
+    found = explained(directory, scenario, spans, charged, simulate=simulate, target_au=target_au, reporter=reporter)
     reporter.done()
     result = directory.result
     return replace(
@@ -79,6 +85,7 @@ def explained(
     charged: Attribution,
     *,
     simulate: bool = True,
+    target_au: float | None = None,
     reporter: Reporter = SILENT,
 ) -> Explained:
     """Explain a run whose spans are at hand, with their losses already charged; how it ended is not in the notes.
@@ -87,7 +94,7 @@ def explained(
     """
     info = directory.info
     shape = RunShape.of(scenario)
-    verdict = judge(charged, shape)
+    verdict = judge(charged, shape, _target(scenario) if target_au is None else target_au)
     if meaning := {"dlio": "in no record of the results", "virtual": CHARGED}.get(str(info.get("engine"))):
         others = {"meaning": meaning}  # what no span covers is not rayio's
         verdict["table"] = [row | (others if row["cause"] == "other" else {}) for row in verdict["table"]]
@@ -96,6 +103,9 @@ def explained(
         verdict["table"] = [row | (_WAITED if row["cause"] == "unrecorded" else {}) for row in verdict["table"]]
         verdict["cause"] = "data_wait" if verdict["cause"] == "unrecorded" else verdict["cause"]
     capacity = capacities(spans, charged, shape, derive.num_readers(scenario))
+    capacity["batch_bytes"] = batch_bytes(scenario, spans)
+    if charged.steps.number and (model := modelled(scenario, info)) is not None:
+        capacity = without_queueing(capacity, supply(scenario, model, capacity["demand"], spans))
     ranks = worst_ranks(charged)
     used = access(spans, charged.lives)
     notes = verdict.pop("notes")
@@ -122,6 +132,7 @@ def explained(
     if base is not None:
         simulated = counterfactuals(base, reporter)
         verdict |= named(verdict, simulated)
+        verdict["is_worth_removing"] = is_worth(verdict, simulated)
         predicted = prediction(base, verdict, simulated)
         del simulated["_replayed"]
         if base.modelled is None:
@@ -172,6 +183,12 @@ def _as_published(directory: RunDirectory, result: RunResult) -> Explained:
         imported=told,
         origin=result.origin,
     )  # fmt: skip
+
+
+def _target(scenario: Scenario) -> float | None:
+    """The AU that a scenario expects at least; None where it expects none."""
+    wanted = scenario.expect.get("au")
+    return wanted.value if wanted is not None and wanted.operator in (">=", ">") else None
 
 
 def _origin(scenario: Scenario, info: Mapping[str, Any]) -> Origin | None:

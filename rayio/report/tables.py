@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from rayio.analyze.service import WORK_OF_STAGES, can_do, rate
 from rayio.analyze.stages import shown
 from rayio.analyze.summary import meaning_of, measured_times
-from rayio.analyze.verdict import rate
 from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
@@ -138,16 +138,16 @@ def capacities(capacity: Mapping[str, Any]) -> str:
     """Write what each stage of the workers can do beside what the ranks need."""
     if not capacity["stages"]:
         return ""
-    what = {"worker": "all stages, one after the other", "writer": "checkpoint files"}
+    needed = capacity["demand"]
     rows = [
         [term("capacity", shown(row["stage"])), format_seconds(row["service_seconds"]), f"{row['parallelism']:,}",
-         f"{rate(row['capacity'])} {'files' if row['stage'] == 'writer' else 'batches'}/s",
-         format_share(row["utilisation"]), what.get(row["stage"], "")]
+         f"{rate(row['capacity'])} files/s" if row["stage"] == "writer" else
+         f"{can_do(row['capacity'], needed)} batches/s",
+         format_share(row["utilisation"]), WORK_OF_STAGES.get(row["stage"], "")]
         for row in capacity["stages"]
     ]  # fmt: skip
-    demand = capacity["demand"]
-    needed = "" if demand is None else f"Ranks need {rate(demand)} batches/s and got {rate(capacity['delivered'])}."
-    return f"<p>{needed}</p>" + table(["stage", "time of one", "at a time", "can do", "busy", ""], rows, "worded")
+    said = "" if needed is None else f"Ranks need {rate(needed)} batches/s and got {rate(capacity['delivered'])}."
+    return f"<p>{said}</p>" + table(["stage", "time of one", "at a time", "can do", "busy", ""], rows, "worded")
 
 
 def changes(simulated: Mapping[str, Any]) -> str:

@@ -49,6 +49,14 @@ class Verdict(Record):
     named_by: str = value("simulation, or share where none was made", default="share")
     ties: tuple[str, ...] = value("causes whose removal saves as much, within a tenth", default=())
     bounds: dict[str, float] = value("all that bind, by name, of step time", "fraction")
+    target_au: Number = value(
+        "AU that was asked for, by expect or by who explains; null of none", "fraction", default=None
+    )
+    is_worth_removing: bool | None = value(
+        "whether what binds is worth removing: false where AU is at its target, where all of it is at most 5 %, or "
+        "where no change that was simulated saves more than that; null without a verdict",
+        default=None,
+    )
     table: tuple[LossRow, ...] = value("the losses by cause")
 
 
@@ -56,11 +64,43 @@ class Verdict(Record):
 class Stage(Record):
     """What one stage of the workers can do, and did."""
 
-    stage: str = value("its name; worker is all stages one after the other, writer writes checkpoint files")
-    service_seconds: float = value("mean time for a batch, or a checkpoint file", "s")
+    stage: str = value(
+        "its name; storage is what all readers of modelled storage share, worker is all stages one after the other, "
+        "writer writes checkpoint files"
+    )
+    service_seconds: float = value(
+        "mean time for a batch, or a checkpoint file; of modelled storage without queueing there, else as it was", "s"
+    )
     parallelism: int = value("how many work at a time", "workers")
     capacity: float = value("what they could deliver if they did nothing else", "batches/s")
     utilisation: float = value("busy time in the window, of their time", "fraction")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageLimit(Record):
+    """Which resource of a modelled storage is the limit, what it gives and what the ranks need; queueing is not in it.
+
+    ``bandwidth``, ``requests`` and ``opens`` are shared by all readers; ``latency``, ``open latency`` and
+    ``connections`` are what each reader waits for by itself: more readers, or more requests in flight, get more.
+    """
+
+    resource: str = value("bandwidth, requests, opens, latency, open latency or connections")
+    gives: Number = value("what it lets through; null where nothing limits it", "batches/s")
+    needs: Number = value("what the ranks would take if they never waited", "batches/s")
+    is_short: bool | None = value("whether that is more than it gives; null where nobody knows what they need")
+    shared_resource: str = value("the one of bandwidth, requests and opens that lets least through")
+    shared_gives: Number = value("what that lets through, however many readers there are", "batches/s")
+    readers_give: Number = value("what the readers get if they only read and never queue", "batches/s")
+    systems: int = value("how many such systems there are: one for each node, or one for all")
+    readers: int = value("readers of all ranks", "workers")
+    depth: int = value("requests of one reader in flight", "requests")
+    alone_seconds: float = value("mean time to read a batch where nobody else reads", "s")
+    request_seconds: float = value("mean time to the first byte of a request", "s")
+    open_seconds: float = value("mean time to open a file", "s")
+    connection_bandwidth: float = value("rate of one request in flight", "bytes/s")
+    batch_bytes: float = value("mean bytes that a batch asks for", "bytes")
+    batch_requests: float = value("mean requests of a batch", "requests")
+    batch_opens: float = value("mean files opened for a batch", "opens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +111,12 @@ class Capacity(Record):
     delivered: float = value("what they got", "batches/s")
     has_readers: bool = value("whether readers are processes of their own; else ranks read for themselves")
     stages: tuple[Stage, ...] = value("the stages one by one")
+    batch_bytes: Number = value(
+        "mean bytes that were read for a batch; null where no span says so", "bytes", default=None
+    )
+    storage: StorageLimit | None = value(
+        "what limits the storage, where it is a model; null of real storage, whose limits nobody knows", default=None
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,18 +29,24 @@ Change = Callable[[Scenario], Scenario]
 ENOUGH_STEPS = 20_000
 #: Windows of prefetching that it keeps at least.
 WINDOWS = 12
+#: A point that misses its target, by whatever formula, misses this AU: however little costs most, it is named.
+MISSED = 1.0
 #: AU that a change must add to be worth a line.
 WORTH = 0.005
 
 
 def binding(scenario: Scenario, run: Path | None, reporter: Reporter) -> str | None:
-    """Say what binds a point: of its run directory, else of one that is simulated for it; None where nobody can."""
+    """Say what keeps a point from its target: of its run directory, else of one that is simulated for it.
+
+    None where nobody can.
+    """
     try:
         if run is not None:
-            return explain(run, reporter=reporter).sentence
+            return explain(run, target_au=MISSED, reporter=reporter).sentence
         with TemporaryDirectory(prefix="rayio-") as folder:
             simulate(shortened(scenario), out=Path(folder) / "run", root=folder)
-            return explain(Path(folder) / "run", simulate=False, reporter=reporter).sentence  # changes come after
+            # what would change it comes after
+            return explain(Path(folder) / "run", simulate=False, target_au=MISSED, reporter=reporter).sentence
     except RayioError:
         return None
 

@@ -20,6 +20,7 @@ from rayio import seeds
 from rayio.seeds import Draws
 from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, Served
 from rayio.storage.itemise import itemise, synced
+from rayio.storage.limits import seconds_alone
 
 T = TypeVar("T")
 
@@ -252,11 +253,7 @@ class ModelStorage:
 
     def _alone(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
         """The seconds that requests take on an idle system."""
-        depth = min(self.io_depth, len(sizes))
-        if depth <= 1:
-            return float(latencies.sum()) + int(sizes.sum()) / self.spec.connection_bandwidth
-        each = latencies + sizes / self.spec.connection_bandwidth
-        return max(float(each.sum()) / depth, float(each.max()))
+        return seconds_alone(latencies, sizes, self.spec.connection_bandwidth, self.io_depth)
 
 
 def _each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:

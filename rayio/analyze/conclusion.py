@@ -1,0 +1,199 @@
+"""What an explanation says in words: one conclusion, with both numbers, and what would come of mending it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rayio.analyze.service import PLENTY, rate
+from rayio.analyze.stages import OF_LOADER, STAGES, shown
+from rayio.analyze.stalls import CAUSES
+from rayio.analyze.stragglers import slowest
+from rayio.analyze.verdict import BINDS, OF_DATA
+from rayio.analyze.window import FEWEST_STEPS, MOST
+from rayio.results.origin import CHARGED
+from rayio.units import format_bytes, format_rate, format_seconds
+
+#: Share of step time that shows in percentages without decimals.
+SEEN = 0.005
+
+#: Causes that are storage's.
+OF_STORAGE = ("open", "read", "retry")
+
+
+def sentence(
+    verdict: Mapping[str, Any],
+    capacity: Mapping[str, Any],
+    ranks: Sequence[Mapping[str, Any]],
+    prediction: Mapping[str, Any] | None,
+) -> str:
+    """Say in one paragraph what bound the run, by how much, and what would come of mending it."""
+    if verdict["bound"] is None:
+        if not verdict["steps"]:
+            return "No verdict: no completed step is recorded."
+        number = verdict["steps_per_rank"]
+        few = f"{number} step{'s' * (number != 1)} per rank"
+        return f"No verdict: {few} can be measured, and it takes {FEWEST_STEPS}. Run more epochs, or more samples."
+    if not verdict["is_worth_removing"]:
+        return _nothing(verdict)
+    is_known = verdict["bound"] != "overhead" or _other(verdict) in (CAUSES["other"], CHARGED)
+    bound = "storage" if is_storage_bound(verdict, capacity) else verdict["bound"]
+    said = f"{bound.capitalize()}-bound: " if is_known else "Unexplained: "
+    said += f"{_what(verdict)}{slowest(ranks) if verdict['bound'] == 'straggler' else ''}."
+    if verdict.get("ties"):
+        alike = " or ".join(f"`{shown(cause)}`" for cause in verdict["ties"])
+        said += f" Without {alike} as much time would be saved as without `{shown(verdict['cause'])}`: they tie."
+    if hidden := _larger(verdict):
+        said += f" {hidden}"
+    if verdict["bound"] in OF_DATA:
+        said += _supply(verdict, capacity)
+    elif verdict["is_input_bound"]:
+        said += f" It is input-bound too: {_percent(verdict['data_wait_share'])} of step time is exposed data loading."
+    if prediction is not None:
+        time = prediction.get("time_saved")
+        saved = "" if time is None else f" in {_percent(time)} less time"
+        said += f" {prediction['change']}, predicted AU {prediction['au']:.2f}{saved}"
+        said += f"; the next bottleneck is {_next(prediction)}."
+    return said
+
+
+def is_storage_bound(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> bool:
+    """Say whether ranks wait for reads of a storage that is known to give less than they need."""
+    limit = capacity.get("storage")
+    is_read = bool({verdict["cause"], *verdict.get("ties", ())} & {*OF_STORAGE})
+    return is_read and limit is not None and bool(limit["is_short"]) and bool(capacity["has_readers"])
+
+
+def limited(limit: Mapping[str, Any]) -> str:
+    """Say which resource of a storage is the limit, what it gives, and what these ranks need.
+
+    >>> shared = {"resource": "requests", "gives": 20.0, "needs": 33.3, "batch_requests": 100.0}
+    >>> limited(shared)
+    'Storage gives 2,000 requests/s, these ranks need 3,330.'
+    """
+    resource, gives, needs = limit["resource"], limit["gives"], limit["needs"]
+    if resource in ("requests", "opens"):
+        each = limit[f"batch_{resource}"]
+        return f"Storage gives {rate(gives * each)} {resource}/s, these ranks need {rate(needs * each)}."
+    amounts = format_rate(gives * limit["batch_bytes"]), format_rate(needs * limit["batch_bytes"])
+    if resource == "bandwidth":
+        parts = "" if limit["systems"] == 1 else f" on {limit['systems']} nodes together"
+        return f"Storage gives {amounts[0]}{parts}, these ranks need {amounts[1]}."
+    number, flight, shared = limit["readers"], limit["depth"], limit["shared_gives"]
+    is_capped = shared is not None and shared < needs
+    who = f"{number} worker{'s' * (number != 1)}"
+    if resource == "connections":
+        speed = f"At {format_rate(limit['connection_bandwidth'])} a connection"
+        got = f"{who} get{'s' * (number == 1)} {amounts[0]} from storage"
+        got += f" (any number at most {format_rate(shared * limit['batch_bytes'])})" * is_capped
+        return f"{speed} and {flight} for each, {got}, these ranks need {amounts[1]}."
+    what = "a request" if resource == "latency" else "to open a file"
+    seconds = format_seconds(limit["request_seconds" if resource == "latency" else "open_seconds"])
+    got = f"{who} get{'s' * (number == 1)} {rate(gives)} batches/s from storage"
+    got += f" (any number at most {rate(shared or 0.0)})" * is_capped
+    return f"At {seconds} {what} and {flight} in flight for each, {got}, these ranks need {rate(needs)}."
+
+
+def _nothing(verdict: Mapping[str, Any]) -> str:
+    """Say that there is no bottleneck worth removing, why not, and the largest loss."""
+    said, target = f"No bottleneck worth removing: AU {verdict['au']:.2f}", verdict["target_au"]
+    if target is not None and verdict["au"] >= target:
+        said += f" reaches its target of {target:.2f}"
+    elif verdict["bound"] != "compute":
+        said += f", and no single change that was simulated saves more than {_percent(BINDS)} of the time"
+    lost = max((row for row in verdict["table"] if row["share"]), key=lambda row: row["share"], default=None)
+    if lost is None:
+        return f"{said}; nothing is lost."
+    return f"{said}; the largest loss is `{shown(lost['cause'])}`, {_percent(lost['share'])} of step time."
+
+
+def _larger(verdict: Mapping[str, Any]) -> str:
+    """Say so where another loss is larger than the one named: removing it alone would save less."""
+    bounds = verdict["bounds"]
+    top = max(bounds, key=lambda name: bounds[name], default=verdict["bound"])
+    named = "input" if verdict["bound"] == "loader" else verdict["bound"]
+    if verdict.get("named_by") != "simulation" or top == named or bounds[top] <= bounds.get(named, 0.0):
+        return ""
+    what = {"straggler": "waiting for slower ranks", "input": "exposed data loading"}.get(top, top)
+    return f"More of step time is {what} ({_percent(bounds[top])}), but without that alone less time would be saved."
+
+
+def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
+    """Hold what storage and workers can deliver against what the ranks need."""
+    worker = next((row for row in capacity["stages"] if row["stage"] == "worker"), None)
+    if worker is None or capacity["demand"] is None:
+        limit = capacity.get("storage")  # without spans of readers it is known of the plan
+        return f" {limited(limit)}" if limit is not None and limit["is_short"] else ""
+    if not capacity["has_readers"]:
+        each = format_seconds(worker["service_seconds"])
+        return f" Ranks read for themselves (loader.num_workers=0): {each} per batch, in which they do not compute."
+    if is_storage_bound(verdict, capacity):
+        return f" {limited(capacity['storage'])}"
+    number, can, need = worker["parallelism"], worker["capacity"], capacity["demand"]
+    who, is_slow, are_fast = f"The {number} workers", "are too slow", "are fast enough"
+    if number == 1:
+        who, is_slow, are_fast = "The worker", "is too slow", "is fast enough"
+    if can <= need:
+        if capacity.get("storage") is None and verdict["cause"] in OF_STORAGE:
+            return _as_served(capacity, can, need, who.replace("The", "the"))
+        return f" {who} {is_slow}: {rate(can)} batches/s at most, where ranks need {rate(need)}."
+    if verdict["bound"] == "loader":
+        return ""
+    numbers = f"{rate(can)} batches/s, ranks need {rate(need)}"
+    if can > PLENTY * need:
+        numbers = f"more than {PLENTY} times the {rate(need)} batches/s that ranks need"
+    enough = f" {who} {are_fast} on average ({numbers})"
+    if (verdict["first_step_share"] or 0) > MOST:
+        first = _percent(verdict["first_step_share"])
+        return f" {first} of the wait is at the first step of an epoch, where prefetching starts anew.{enough}."
+    return f"{enough}: single batches come late."
+
+
+def _as_served(capacity: Mapping[str, Any], can: float, need: float, who: str) -> str:
+    """Say what storage delivered whose limits nobody knows, while the workers were busy."""
+    nbytes = capacity.get("batch_bytes")
+    of = "" if not nbytes else f" of {format_bytes(nbytes)}"
+    return (
+        f" While {who} were busy they delivered {rate(can)} batches/s{of}, where ranks need {rate(need)}: whether "
+        "storage would give more readers more, only a run with more of them tells."
+    )
+
+
+def _what(verdict: Mapping[str, Any]) -> str:
+    share = _percent(verdict["bound_share"])
+    if verdict["bound"] in OF_DATA:
+        cause = next(row for row in verdict["table"] if row["cause"] == verdict["cause"])
+        part = cause["share"] / verdict["bound_share"]
+        waits = sum(row["by_sync_seconds"] for row in verdict["table"] if row["cause"] in STAGES)
+        how = ", directly or through waiting for other ranks" if waits > SEEN * verdict["seconds"] else ""
+        if verdict["bound"] == "loader":
+            part = sum(row["share"] for row in verdict["table"] if row["cause"] in OF_LOADER) / verdict["bound_share"]
+            most = f"the loader's own cost, most of that in `{shown(verdict['cause'])}`"
+            return f"{share} of step time is exposed data loading{how}, {_percent(part)} of it {most}"
+        return (
+            f"{share} of step time is exposed data loading{how}, {_percent(part)} of it in `{shown(verdict['cause'])}`"
+        )
+    why = {
+        "straggler": "is lost to ranks that compute longer than others",
+        "all-reduce": "is the all-reduce",
+        "checkpoint": "is lost to checkpoints, waiting for a rank that saves one included",
+        "evaluation": "is lost to evaluations, waiting for a rank that still evaluates included",
+        "start-up": "is waiting for ranks that began later",
+        "outage": "is waiting for the barrier, which had died and was being started again",
+        "overhead": f"is {_other(verdict)}",
+    }
+    return f"{share} of step time {why.get(verdict['bound'], 'is lost to ' + verdict['bound'])}"
+
+
+def _other(verdict: Mapping[str, Any]) -> str:
+    """Say what no name covers: of imported results, and on the virtual clock, it is not rayio's own."""
+    return next(str(row["meaning"]) for row in verdict["table"] if row["cause"] == "other")
+
+
+def _next(prediction: Mapping[str, Any]) -> str:
+    others = {"compute": "compute", "straggler": "waiting for the slowest rank of each step"}
+    return others.get(prediction["then"], f"`{shown(prediction['then'])}`")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"

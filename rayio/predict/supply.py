@@ -1,0 +1,77 @@
+"""What a run's modelled storage gives its readers: its parameters, and what its batches asked for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rayio.data.asked import mean_of, planned_requests
+from rayio.place import batch_parts
+from rayio.predict import observe
+from rayio.results.explained import StorageLimit
+from rayio.scenario import derive
+from rayio.storage.limits import Asked, System, limit, seconds_alone
+from rayio.storage.model import Latencies
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rayio.scenario.model import Scenario, StorageParameters
+    from rayio.storage.base import Requests
+
+
+def supply(scenario: Scenario, model: StorageParameters, needs: float | None, spans: pa.Table) -> StorageLimit:
+    """Find the limit of a run's storage, which was ``model``; ``needs`` is what its ranks ask for, in batches/s.
+
+    Bytes and requests of a batch are those that the spans have (levels batch, io and sample), else the plan's; opens
+    are the plan's.
+    """
+    requests = planned_requests(scenario)
+    depth = scenario.loader.io_depth
+    return limit(
+        System(
+            bandwidth=model.bandwidth,
+            connection_bandwidth=model.connection_bandwidth,
+            first_byte=model.first_byte.expected,
+            open=model.open.expected,
+            requests_per_second=model.requests_per_second if model.opens_per_second is None else None,
+            opens_per_second=model.opens_per_second,
+            number=scenario.cluster.nodes if model.scope == "node" else 1,
+        ),
+        _asked(scenario, requests, spans),
+        readers=derive.num_readers(scenario) or derive.world_size(scenario),
+        depth=depth,
+        needs=needs,
+        alone=_alone(scenario, model, requests) if depth > 1 else None,
+    )
+
+
+def batch_bytes(scenario: Scenario, spans: pa.Table) -> float | None:
+    """Mean bytes that a batch of training read; None where no span says so."""
+    read = observe.reads(spans)
+    mine = batch_parts(read.batch)[1] < scenario.train.epochs
+    return float(read.nbytes[mine].mean()) if mine.any() else None
+
+
+def _asked(scenario: Scenario, requests: list[Requests], spans: pa.Table) -> Asked:
+    """What a batch of training asked for in the mean."""
+    planned, read = mean_of(requests), observe.reads(spans)
+    mine = batch_parts(read.batch)[1] < scenario.train.epochs
+    if not mine.any():
+        return planned
+    return Asked(float(read.nbytes[mine].mean()), float(read.requests[mine].mean()), planned.opens)
+
+
+def _alone(scenario: Scenario, model: StorageParameters, requests: list[Requests]) -> float:
+    """The mean time of some batches on an idle system, with the latencies that are drawn for them."""
+    latencies = Latencies(model.first_byte.draw, scenario.seed)
+    opening = model.open if model.open.expected > 0 else None
+    each = [
+        seconds_alone(
+            latencies.of_reads(one.address, len(one.nbytes), opening, one.num_opens),
+            one.nbytes, model.connection_bandwidth, scenario.loader.io_depth,
+        )
+        for one in requests
+    ]  # fmt: skip
+    return float(np.mean(each)) if each else 0.0

@@ -1,0 +1,113 @@
+"""What limits reads of a modelled system, and what it gives: numbers in, one record out, as ``model.py`` has it.
+
+A system gives what the narrowest of these lets through, in batches per second:
+
+- its bandwidth, over the bytes of a batch;
+- its cap on requests, or on opens, over those of a batch;
+- its readers: each has one batch under way, which takes on an idle system its latencies (with ``depth`` requests in
+  flight so many at a time) and its bytes at the rate of its connections.
+
+The first two are of all readers together, and more of them change nothing; the last grows with them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.results.explained import StorageLimit
+
+#: What readers wait for where they themselves are the limit, and not what they share.
+OF_READERS = ("latency", "open latency", "connections")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A modelled system in the mean: seconds, bytes per second, calls per second (None: any)."""
+
+    bandwidth: float
+    connection_bandwidth: float
+    first_byte: float = 0.0
+    open: float = 0.0
+    requests_per_second: float | None = None
+    opens_per_second: float | None = None
+    #: How many such systems there are; each serves an equal part of the readers.
+    number: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What one batch asks of storage, in the mean."""
+
+    nbytes: float
+    requests: float
+    opens: float
+
+
+def limit(
+    system: System,
+    asked: Asked,
+    *,
+    readers: int,
+    depth: int = 1,
+    needs: float | None = None,
+    alone: float | None = None,
+) -> StorageLimit:
+    """Find which resource is the limit for ``readers`` that do nothing but read, and what it gives.
+
+    ``needs`` is what the ranks ask for, in batches per second; None is unknown. ``alone`` is how many seconds a batch
+    takes on an idle system, where that is known better than from the means (with several requests in flight).
+
+    >>> found = limit(System(bandwidth=400e6, connection_bandwidth=1e9), Asked(20e6, 1, 1), readers=4, needs=33.3)
+    >>> found.resource, found.gives, found.is_short
+    ('bandwidth', 20.0, True)
+    """
+    at_a_time = max(1.0, min(depth, asked.requests))
+    waits = {
+        "latency": asked.requests * system.first_byte / at_a_time,
+        "open latency": asked.opens * system.open / at_a_time,
+        "connections": asked.nbytes / system.connection_bandwidth / at_a_time,
+    }
+    alone = sum(waits.values()) if alone is None else alone
+    shared = {
+        "bandwidth": asked.nbytes / system.bandwidth,
+        "requests": asked.requests / (system.requests_per_second or np.inf),
+        "opens": asked.opens / (system.opens_per_second or np.inf),
+    }
+    narrowest = max(shared, key=lambda name: shared[name])
+    of_shared = system.number / shared[narrowest] if shared[narrowest] > 0 else None
+    of_readers = readers / alone if alone > 0 else None
+    is_shared = of_shared is not None and (of_readers is None or of_shared <= of_readers)
+    gives = of_shared if is_shared else of_readers
+    return StorageLimit(
+        resource=narrowest if is_shared else max(waits, key=lambda name: waits[name]),
+        gives=gives,
+        needs=needs,
+        is_short=None if needs is None else gives is not None and gives < needs,
+        shared_resource=narrowest,
+        shared_gives=of_shared,
+        readers_give=of_readers,
+        systems=system.number,
+        readers=readers,
+        depth=round(at_a_time),
+        alone_seconds=alone,
+        request_seconds=system.first_byte,
+        open_seconds=system.open,
+        connection_bandwidth=system.connection_bandwidth,
+        batch_bytes=asked.nbytes,
+        batch_requests=asked.requests,
+        batch_opens=asked.opens,
+    )
+
+
+def seconds_alone(
+    latencies: NDArray[np.float64], sizes: NDArray[np.int64], connection_bandwidth: float, depth: int
+) -> float:
+    """The seconds that requests take on an idle system, at most ``depth`` of them in flight."""
+    depth = min(depth, len(sizes))
+    if depth <= 1:
+        return float(latencies.sum()) + int(sizes.sum()) / connection_bandwidth
+    each = latencies + sizes / connection_bandwidth
+    return max(float(each.sum()) / depth, float(each.max()))

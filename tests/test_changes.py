@@ -1,0 +1,103 @@
+"""Changes that are simulated for ``explain``, each held against the change really made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayio.predict.explain import explain
+from rayio.results.explained import Explained
+from rayio.scenario.model import Scenario
+from rayio.session import simulate
+from scenarios import scenario
+
+#: Storage that takes no time but for what is planted.
+QUICK: dict[str, Any] = {"first_byte": 0, "connection_bandwidth": "1 PB/s", "bandwidth": "1 PB/s"}
+#: Samples larger than what formats read of a file at once, so that npz asks 3 times for each.
+LARGE = "300 kB"
+
+
+def planted(model: dict[str, Any] | str, **overrides: Any) -> Scenario:
+    """2 ranks × 2 workers, batches of 2 samples, 60 steps of 10 ms."""
+    base: dict[str, Any] = {
+        "dataset__num_files": 240, "dataset__sample_bytes": LARGE, "train__epochs": 1,
+        "storage__model": model if isinstance(model, str) else QUICK | model,
+    }  # fmt: skip
+    return scenario(**(base | overrides))
+
+
+def explained(wanted: Scenario, root: Path) -> Explained:
+    return explain(simulate(wanted, root=root).path)
+
+
+def change(found: Explained, name: str) -> Any:
+    assert found.simulated is not None
+    return next(row for row in found.simulated.changes if row.change == name)
+
+
+def au_of(wanted: Scenario, root: Path) -> float | None:
+    """The AU of a scenario, made and explained, as the changes have it."""
+    return explain(simulate(wanted, root=root).path, simulate=False).verdict.au
+
+
+#: How each change is made, and on what: parameters of storage and keys before, then keys of the change.
+MADE: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "format hdf5": ({"first_byte": "5 ms"}, {}, {"dataset__format": "hdf5"}),
+    "format tfrecord": ({"first_byte": "5 ms"}, {}, {"dataset__format": "tfrecord"}),
+    "chunk × 2": (
+        {"first_byte": "3 ms"}, {"dataset__format": "hdf5", "dataset__chunk": "50 kB"}, {"dataset__chunk": "100 kB"},
+    ),
+    "io_depth × 2": ({"first_byte": "5 ms"}, {}, {"loader__io_depth": 2}),
+    "connections = ∞": (
+        {"connection_bandwidth": "10 MB/s", "first_byte": "2 ms"}, {},
+        {"storage__model": QUICK | {"first_byte": "2 ms", "connection_bandwidth": "1 PB/s"}},
+    ),
+    "requests/s = ∞": ({"requests_per_second": 500}, {}, {"storage__model": QUICK}),
+    "opens/s = ∞": ({"opens_per_second": 150}, {}, {"storage__model": QUICK}),
+}  # fmt: skip
+
+SAVED = {"path": "c", "model": {"bytes": 4_000_000}, "request_bytes": 100_000}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_change_made_is_as_it_was_simulated(name: str, tmp_path: Path) -> None:
+    model, keys, made = MADE[name]
+    row = change(explained(planted(model, **keys), tmp_path / "before"), name)
+    assert row.time_saved > 0.05, "the change matters"
+    assert row.au == pytest.approx(au_of(planted(model, **keys | made), tmp_path / "made"), abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [("checkpoints async", {"asynchronous": True}), ("checkpoints ÷ 2", {"every": {"steps": 20}})],
+    ids=["behind", "half as often"],
+)
+def test_changes_of_checkpoints_are_as_they_were_simulated(name: str, made: dict[str, Any], tmp_path: Path) -> None:
+    # 40 requests of 1 ms every 10 steps of 10 ms.
+    saved = SAVED | {"every": {"steps": 10}}
+    quick = {"first_byte": "1 ms"}
+    found = explained(planted(quick, checkpoint=saved), tmp_path / "before")
+    assert change(found, name).time_saved > 0.05
+    made_au = au_of(planted(quick, checkpoint=saved | made), tmp_path / "made")
+    assert change(found, name).au == pytest.approx(made_au, abs=0.001)
+    assert found.prediction is not None
+    assert found.prediction.change == "With checkpoint.asynchronous=true", "a key comes before no checkpoints at all"
+
+
+def test_formats_are_tried_where_requests_take_the_time_and_only_those_with_fewer(tmp_path: Path) -> None:
+    full = explained(planted({"bandwidth": "60 MB/s"}), tmp_path / "full")
+    fewest = explained(planted({"first_byte": "20 ms"}, dataset__format="tfrecord"), tmp_path / "fewest")
+    for found in (full, fewest):
+        assert found.simulated is not None
+        assert not any(row.change.startswith("format") for row in found.simulated.changes)
+
+
+def test_a_key_that_helps_comes_before_other_storage(tmp_path: Path) -> None:
+    # 100 requests a second for 2 ranks × 2 samples × 3 requests a step: more workers change nothing, fewer requests do.
+    found = explained(planted({"requests_per_second": 300}), tmp_path)
+    assert found.sentence.startswith("Storage-bound: ")
+    assert found.prediction is not None
+    assert found.prediction.change == "With dataset.format=tfrecord"
+    assert "read = 0" not in found.sentence
