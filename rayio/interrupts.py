@@ -216,8 +216,14 @@ def softly(cancel: Callable[[], object]) -> Iterator[None]:
         KeyboardInterrupt: a signal came, and the block has ended.
     """
     here = _current
-    if here is None or threading.current_thread() is not threading.main_thread():
+    if threading.current_thread() is not threading.main_thread():
         yield
+        return
+    if here is None:  # nothing is written that a signal would wait for
+        with Interrupts() as own:
+            own.listen()
+            with softly(cancel):
+                yield
         return
     here._cancel = cancel
     try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -20,8 +20,11 @@ import rayio
 from rayio.interrupts import SIGNALS, held, interruptible, uninterrupted
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
+from rayio.session.conclude import in_memory
 from rayio.trace.recorder import Recorder
 from scenarios import scenario
+
+T = TypeVar("T")
 
 
 @pytest.fixture(autouse=True)
@@ -111,9 +114,13 @@ def calls(told: Callable[[int], None]) -> Callable[[FrameType, str, Any], None]:
 
 
 def profiled(told: Callable[[int], None], work: Callable[[], object]) -> None:
-    sys.setprofile(calls(told))
+    profiled_with(calls(told), work)
+
+
+def profiled_with(profile: Callable[[FrameType, str, Any], None], work: Callable[[], T]) -> T:
+    sys.setprofile(profile)
     try:
-        work()
+        return work()
     finally:
         sys.setprofile(None)
 
@@ -148,6 +155,33 @@ def test_a_signal_at_any_moment_of_a_simulation_leaves_its_result_or_nothing(hom
         ends.append("complete" if left.exit_code == 0 else "cut")
     assert {"cut", "complete"} <= set(ends) <= {"nothing", "cut", "complete"}, ends
     assert ends == sorted(ends, key=["nothing", "cut", "complete"].index)
+
+
+def test_a_signal_at_any_moment_of_a_simulation_that_stays_in_memory_is_heard_and_nothing_else_is(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    wanted = scenario()
+    in_memory(wanted)
+    total = 0
+
+    def seen(number: int) -> None:
+        nonlocal total
+        total = number
+
+    profiled(seen, lambda: in_memory(wanted))
+    warnings.simplefilter("always")
+    for moment in range(1, total * 97 // 100, total // 40):
+
+        def strike(number: int, moment: int = moment) -> None:
+            if number == moment:
+                signal.raise_signal(signal.SIGINT)
+
+        with pytest.raises(KeyboardInterrupt):
+            profiled(strike, partial(in_memory, wanted))
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    gc.collect()
+    assert [str(one.message) for one in recwarn] == []
 
 
 #: Where a run is begun and ended, and signals are taken over and given back.
@@ -230,6 +264,15 @@ def at_the_first(event: str, name: str) -> Callable[[FrameType, str, Any], None]
     return strike
 
 
+def test_a_signal_as_a_scenario_is_written_is_no_error_of_who_writes_it() -> None:
+    wanted = scenario()
+    for function in ("Choosing._options_beside", "_OptionsOfSchemes.__get_pydantic_core_schema__.<locals>.beside"):
+        to_yaml(wanted)
+        strike = at_the_first("call", function)
+        with pytest.raises(KeyboardInterrupt):
+            profiled_with(strike, lambda: to_yaml(wanted))
+
+
 def hold_nothing() -> None:
     with held():
         pass
@@ -240,12 +283,8 @@ def test_a_signal_between_taking_signals_over_and_the_block_leaves_none_taken(
     home: Path, block: Callable[[], object]
 ) -> None:
     before = [signal.getsignal(number) for number in SIGNALS]
-    sys.setprofile(at_the_first("return", "Interrupts.__enter__"))
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            block()
-    finally:
-        sys.setprofile(None)
+    with pytest.raises(KeyboardInterrupt):
+        profiled_with(at_the_first("return", "Interrupts.__enter__"), block)
     assert [signal.getsignal(number) for number in SIGNALS] == before
     assert not [*home.iterdir()]
 
@@ -255,11 +294,8 @@ POINTS = ["loader.num_workers=1,2,3", "train.compute=100 us", "train.steps=2"]
 
 def test_a_point_of_a_sweep_that_is_whole_as_a_signal_comes_keeps_its_row(home: Path) -> None:
     (home / "s.yaml").write_text(to_yaml(scenario()))
-    sys.setprofile(at_the_first("call", "RunDirectory.write_result"))
-    try:
-        found = rayio.sweep("s.yaml", POINTS, engine="local", out="s")
-    finally:
-        sys.setprofile(None)
+    strike = at_the_first("call", "RunDirectory.write_result")
+    found = profiled_with(strike, lambda: rayio.sweep("s.yaml", POINTS, engine="local", out="s"))
     assert (len(found.rows), found.missing, found.exit_code) == (1, 2, 130)
     again = rayio.sweep("s.yaml", POINTS, engine="local", out="s")
     assert again.rows[0] == found.rows[0]
@@ -268,11 +304,8 @@ def test_a_point_of_a_sweep_that_is_whole_as_a_signal_comes_keeps_its_row(home: 
 
 def test_a_run_of_a_search_that_is_whole_as_a_signal_comes_is_a_point_of_it(home: Path) -> None:
     (home / "s.yaml").write_text(to_yaml(scenario(train__compute="100 us")))
-    sys.setprofile(at_the_first("call", "RunDirectory.write_result"))
-    try:
-        found = rayio.capacity("s.yaml", engine="local", most=1, out="s")
-    finally:
-        sys.setprofile(None)
+    strike = at_the_first("call", "RunDirectory.write_result")
+    found = profiled_with(strike, lambda: rayio.capacity("s.yaml", engine="local", most=1, out="s"))
     assert not found.is_finished
     assert [point.runs for point in found.points] == [1]
     assert (home / "s/points.jsonl").read_bytes().count(b"\n") == 1

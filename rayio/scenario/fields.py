@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from rayio.interrupts import held
 from rayio.units import BYTES, RATE, SECONDS, Dimension
 
 JsonSchema = dict[str, Any]
@@ -29,6 +30,11 @@ class Section(BaseModel):
 
     #: Keys that are documented and whose part is not built: refused as such, not as unknown.
     keys_not_yet: ClassVar[frozenset[str]] = frozenset()
+
+    def model_dump(self, **how: Any) -> dict[str, Any]:
+        """Turn it into plain values; a signal waits meanwhile, for Pydantic would make an error of its own of it."""
+        with held():
+            return super().model_dump(**how)
 
     @classmethod
     def hidden(cls) -> tuple[str, ...]:
