@@ -135,7 +135,7 @@ def test_the_requests_of_many_steps_at_once_are_those_of_each_step(  # type: ign
     for name, table in at_once.items():
         for step in range(steps):
             alone = FORMATS[name].requests(layout, sampler.batch(0, 1, step))
-            together = table.row(step, (1, 0, step))
+            together = table.row(step, (1, 0, step), 1)
             assert (together.address, together.num_opens) == (alone.address, alone.num_opens)
             assert together.nbytes.tolist() == alone.nbytes.tolist()
             assert together.total_bytes == alone.total_bytes == sum(alone.nbytes.tolist())

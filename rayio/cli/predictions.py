@@ -22,6 +22,14 @@ def calibrate(
             metavar="RUN", help="Directory of a run on Ray or on the local engine.", autocompletion=completion.runs
         ),
     ],
+    others: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[RUN]...",
+            help="Short runs with samples of other sizes: they tell what each byte takes.",
+            autocompletion=completion.runs,
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -33,14 +41,14 @@ def calibrate(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Turn a run into the scenario that predicts it: its engine's costs, its storage, its stage times.
+    """Turn a run into the scenario that predicts it: its engine's costs, its storage, its stage times, its processors.
 
-    Example:  rayio calibrate runs/four --out four.yaml && rayio simulate four.yaml loader.num_workers=8
+    Example:  rayio calibrate runs/four runs/small --out four.yaml && rayio simulate four.yaml loader.num_workers=8
     """
     from rayio.predict.calibrate import calibrate
 
     with alone(as_json):
-        learned = calibrate(path, reporter=Terminal())
+        learned = calibrate(path, *(others or ()), reporter=Terminal())
     if as_json:
         import yaml
 

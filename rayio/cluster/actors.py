@@ -17,6 +17,7 @@ from rayio.cluster.tasks import tell
 from rayio.cluster.turns import Turns
 from rayio.otel import children, hosts, provider
 from rayio.pipeline import roles
+from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.pipeline.env import Shard
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
@@ -105,6 +106,8 @@ class Host:
             birth.plan, self.kernel, self.recorder, birth.root, self,
             num_ranks=len({member[0] for member in birth.members}), born=self.born,
         )  # fmt: skip
+        #: What this process takes of processors, from its first work on.
+        self._cpu: Stopwatch | None = None
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
@@ -134,6 +137,13 @@ class Host:
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().create_task(self._flush_regularly())
 
+    def begin(self) -> None:
+        """Begin with a call of work; a restarted actor's first call may be one."""
+        self.wake()
+        if self._cpu is None:
+            kind, _, _ = self.birth.name.partition("-")
+            self._cpu = Stopwatch(kind, ray.get_runtime_context().get_node_id(), self.wiring.read_cpu)
+
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started, with what run.json says of it."""
         self.wake()
@@ -151,14 +161,17 @@ class Host:
         is_told = self.reaches_storage and not self.plan.modelled
         return await asyncio.to_thread(look, self.plan, self.birth.root) if is_told else None
 
-    async def flush(self) -> int:
-        """Send the last of what is recorded to the collector; give how many spans this process has sent in all."""
+    async def flush(self) -> tuple[int, ProcessCpu | None]:
+        """Send the last of what is recorded to the collector.
+
+        The answer is how many spans this process has sent in all, and what its work took of processors.
+        """
         for other in self._others:
             other.close()
         if (table := self.recorder.drain()) is not None:
             await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
         await asyncio.to_thread(tell_drift, self.birth.anchor, RemoteTimekeeper(self.collector))
-        return self.recorder.drained
+        return self.recorder.drained, None if self._cpu is None else self._cpu.read()
 
     async def _flush_regularly(self) -> None:
         while True:
@@ -190,7 +203,7 @@ class Reader(Host):
         Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns;
         ``stored`` are those whose answers the queue has.
         """
-        self.wake()
+        self.begin()
         who = (lease.rank, lease.worker)
         self._lent[who].stored(turn, stored)
         async with self._turns[who].of(turn):
@@ -230,7 +243,7 @@ class PrefetchQueue(Host):
             for evaluating in ((False,) if self.plan.evaluation is None else (False, True))
         }
 
-    async def flush(self) -> int:
+    async def flush(self) -> tuple[int, ProcessCpu | None]:
         """Leave no take unanswered either: Ray would report it as failed when this actor is ended."""
         for queue in self._queues.values():
             queue.dismiss()
@@ -238,7 +251,7 @@ class PrefetchQueue(Host):
 
     async def take(self, rank: int, take: Take, patience_ns: int) -> list[Delivery]:
         """Answer a rank; the payload of each delivery is a reference that the rank fetches by itself."""
-        self.wake()
+        self.begin()
         return await self._queues[rank, self.plan.is_evaluation(take.epoch)].take(take, patience_ns)
 
     async def _submit(self, lease: Lease) -> list[Delivery]:
@@ -306,14 +319,14 @@ class TrainerRank(Host):
 
     async def run(self, attempt: int) -> list[Tally]:
         """Live every rank's life to its end; give what each consumed."""
-        self.wake()
+        self.begin()
         try:
             await self.kernel.gather(*(self._train(rank, attempt) for rank in self.tallies))
         finally:
             await self.wiring.close()
         return list(self.tallies.values())
 
-    async def flush(self) -> int:
+    async def flush(self) -> tuple[int, ProcessCpu | None]:
         """End what loaders have started too: this process is about to be killed."""
         await self.wiring.close()
         return await super().flush()
@@ -338,6 +351,6 @@ class CheckpointWriter(Host):
 
     async def write(self, number: int, shard: Shard, at: Where) -> Served[None]:
         """Write one shard; repeating it writes the same file again."""
-        self.wake()
+        self.begin()
         async with self._busy[number]:
             return await roles.write_shard(self._envs[number], shard, at)

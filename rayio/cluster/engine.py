@@ -94,6 +94,7 @@ class RayEngine:
             outcome.notes += group.vigil.notes
             same = {"boot_id": Anchor.new().boot_id, "offset_ns": 0, "error_ns": 0}
             clocks = {str(node): group.clocks.get(node, same) for node in range(self.plan.cluster.nodes)}
+            outcome.info |= {"cpu_seconds": group.cpu.as_json()}
             outcome.info |= {"actors": group.actors, "restarts": group.restarts, "clocks": clocks}
 
 

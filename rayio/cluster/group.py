@@ -22,6 +22,7 @@ from rayio.cluster.servers import BarrierActor, StorageServer
 from rayio.deadline import within
 from rayio.errors import ClusterError, RayioError, RunError
 from rayio.interrupts import hold
+from rayio.pipeline.cpu_account import CpuAccount, ProcessCpu
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.sighting import Sighting
@@ -76,6 +77,8 @@ class ActorGroup:
         self.restarts: list[dict[str, Any]] = []
         #: Spans that actors recorded, as far as they could be asked.
         self.recorded = 0
+        #: What it took of processors, as far as actors could be asked.
+        self.cpu = CpuAccount()
         #: What was found of the clocks of emulated nodes that are not on the driver's host.
         self.clocks: dict[int, dict[str, Any]] = {}
 
@@ -317,9 +320,13 @@ class ActorGroup:
             self.handles[s.name].flush.remote() for s in self.specs if s.kind != "storage" and s.name in self.handles
         ]
         heard = 0
+        processes: list[ProcessCpu] = []
         for reference in self.control.answers(flushing, FLUSH_SECONDS):
             with contextlib.suppress(RayError):
-                heard += ray.get(reference)
+                sent, cpu = ray.get(reference)
+                heard += sent
+                processes += [cpu] if cpu is not None else []
+        self.cpu = CpuAccount.of(processes)
         if "collector" not in self.handles:
             return
         try:

@@ -8,6 +8,7 @@ from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 from rayio.errors import RayioError
 from rayio.otel.foreign import Here, during
 from rayio.pipeline.kernel import Kernel
+from rayio.pipeline.processors import Cores
 from rayio.pipeline.queue import Delivery
 from rayio.pipeline.standing import Standing
 from rayio.place import Where as Where
@@ -61,6 +62,7 @@ class Env:
         "_writer",
         "barrier",
         "born",
+        "cores",
         "doing",
         "failure",
         "file",
@@ -118,6 +120,8 @@ class Env:
         self.born = kernel.now() if born is None else born
         #: How late this rank's steps end (ns): what a real engine's do by themselves.
         self.late_ns = 0
+        #: What this role's work is done on, where that is modelled.
+        self.cores: Cores | None = None
         #: What went wrong as a checkpoint was written behind training.
         self.failure: Exception | None = None
         #: The checkpoint that is being written behind.
@@ -170,6 +174,14 @@ class Env:
         if (woken := self.kernel.now()) > end:
             self.span("overshoot", end, woken, at, lane=lane)
         return end
+
+    async def compute(self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0) -> None:
+        """Emulate work of so many CPU seconds, which takes longer where others work on the same cores."""
+        start = self.kernel.now()
+        before, self.doing = self.doing, (name, start, at, None)
+        await cores.work(seconds)
+        self.doing = before
+        self.span(name, start, self.kernel.now(), at, lane=lane)
 
     async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
         """Really do something, in a thread of its own; the span has the bytes that ``function`` gives."""

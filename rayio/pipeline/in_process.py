@@ -17,10 +17,11 @@ from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
+from rayio.pipeline.processors import CoresOf, MessageCpu, Process
 from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, Take
 from rayio.pipeline.wiring import LoaderKind, Wiring
 from rayio.place import Where
-from rayio.scenario.costs import Costs
+from rayio.scenario.costs import Costs, taken
 from rayio.storage.base import Served
 from rayio.storage.model import Device, LocalArbiter
 from rayio.trace.recorder import Recorder
@@ -30,13 +31,17 @@ FREE = Costs()
 
 
 class LocalQueue:
-    """A rank's end of a queue in the same process. Taking a batch keeps the rank for ``receive_ns``, ready or not."""
+    """A rank's end of a queue in the same process. Taking a batch keeps the rank for ``receive_ns``, ready or not.
 
-    __slots__ = ("_told", "consumed", "queue", "receive_ns")
+    That is work of the rank's ``process``, where it has one.
+    """
 
-    def __init__(self, queue: PrefetchQueue, receive_ns: int = 0) -> None:
+    __slots__ = ("_told", "consumed", "process", "queue", "receive_ns")
+
+    def __init__(self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None) -> None:
         self.queue = queue
         self.receive_ns = receive_ns
+        self.process = process
         self.consumed = Consumed()
         #: What the queue was told last: it is the next request as well, as long as the epoch lasts.
         self._told: Take | None = None
@@ -47,8 +52,11 @@ class LocalQueue:
             self._told = self.consumed.take(1, at.attempt)
         (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
         if self.receive_ns:
-            kernel = self.queue.env.kernel
-            await kernel.sleep_until(kernel.now() + self.receive_ns)
+            if self.process is None:
+                kernel = self.queue.env.kernel
+                await kernel.sleep_until(kernel.now() + self.receive_ns)
+            else:
+                await self.process.work(self.receive_ns / 1e9)
         self.consumed.add(delivery.step)
         self._told = self.consumed.take(1, at.attempt)
         self.queue.rank_advanced(self._told)
@@ -58,14 +66,16 @@ class LocalQueue:
 class Workers:
     """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
 
-    __slots__ = ("_names", "_waiting", "costs", "envs", "is_free", "loading")
+    __slots__ = ("_names", "_waiting", "costs", "cpu", "envs", "is_free", "loading")
 
-    def __init__(self, envs: list[Env], loading: Loading, costs: Costs) -> None:
+    def __init__(self, envs: list[Env], loading: Loading, costs: Costs, cpu: MessageCpu | None = None) -> None:
         self.envs = envs
         self.loading = loading
         self.costs = costs
+        #: What messages take of processors; None where those are as many as there is work.
+        self.cpu = cpu
         #: Whether a lease costs nothing but the read.
-        self.is_free = not costs.of_loader
+        self.is_free = cpu is None and not costs.of_loader
         self._names = [f"{env.name} to be free" for env in envs]
         #: By worker: None when it is free, else who waits for it, in order.
         self._waiting: list[list[Future] | None] = [None] * len(envs)
@@ -74,7 +84,8 @@ class Workers:
         """Have a lease read once its worker has read those before."""
         worker = lease.worker
         env = self.envs[worker]
-        arrives = 0 if self.is_free else env.kernel.now() + round(self.costs.lease * 1e9)
+        on_its_way = self.costs.lease if self.cpu is None else await self.cpu.leased(self.costs.lease)
+        arrives = 0 if self.is_free else env.kernel.now() + round(on_its_way * 1e9)
         waiting = self._waiting[worker]
         if waiting is None:
             self._waiting[worker] = []
@@ -90,16 +101,22 @@ class Workers:
             batches = await roles.read_lease(env, self.loading, lease)
             at = Where(lease.rank, lease.epoch, lease.steps[-1], lease.attempt)
             copied = self.costs.put_bandwidth
-            put = self.costs.put + (sum(b.nbytes for b in batches) / copied if copied else 0.0)
-            if put or self.costs.take:
+            nbytes = sum(b.nbytes for b in batches)
+            put = self.costs.put + taken(nbytes, copied)
+            if self.cpu is not None and env.cores is not None:
+                await env.compute("put", env.cores, put, at)
+                self.cpu.put(env.cores, nbytes, put)
+            elif put or self.costs.take:
                 await env.sleep("put", put, at)
         finally:
             self._release(worker)
         rate = self.costs.transfer_bandwidth
-        moved = sum(b.nbytes for b in batches) / rate if rate and self.loading.payload else 0.0
+        moved = taken(nbytes, rate) if self.loading.payload else 0.0
         if moving := self.costs.transfer_latency + moved:
             await env.sleep("transfer", moving, at, lane=1)
-        if self.costs.take:
+        if self.cpu is not None:
+            await self.cpu.delivered(nbytes, self.costs.take, self.costs.receive)
+        elif self.costs.take:
             await self._pass(env, self.costs.take)
         return batches
 
@@ -165,7 +182,10 @@ class LocalWriter:
 
 
 class InProcess:
-    """All roles of a plan in this process, and the ports between them. Real storage is under ``root``."""
+    """All roles of a plan in this process, and the ports between them. Real storage is under ``root``.
+
+    With ``cores`` of each node the work that ``costs.cpu`` says is done on them.
+    """
 
     def __init__(
         self,
@@ -176,15 +196,17 @@ class InProcess:
         root: str | Path = "",
         costs: Costs = FREE,
         loader: LoaderKind | None = None,
+        cores: CoresOf | None = None,
     ) -> None:
         self.plan = plan
+        self.cores = cores
         self.kernel = kernel
         self.costs = costs
         #: What each rank has consumed so far.
         self.tallies = tallies
         self.wiring = Wiring(
             plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(costs.step * 1e9),
-            loader=loader,
+            loader=loader, cores=cores,
         )  # fmt: skip
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets), round(costs.barrier * 1e9))
@@ -211,9 +233,14 @@ class InProcess:
         workers = self._workers.get(spec.rank)
         if workers is None:
             readers = [self.wiring.reader(spec.rank, worker) for worker in range(spec.num_workers)]
-            workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs)
+            cpu = (
+                None
+                if self.cores is None
+                else MessageCpu(self.costs.cpu, self.cores(self.plan.node_of_rank(spec.rank)))
+            )
+            workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs, cpu)
         queue = self.wiring.queue(spec, workers.submit, evaluating=evaluating)
-        return LocalQueue(queue, round(self.costs.receive * 1e9))
+        return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
 
     def barrier(self) -> LocalBarrier:
         """See ``rayio.pipeline.wiring.RankPorts``."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from functools import partial
 from threading import Lock
@@ -13,6 +14,7 @@ from rayio import seeds
 from rayio.data.formats import Format, request_table
 from rayio.data.layout import Batch
 from rayio.data.sampler import Block, Sampler, sample_digest
+from rayio.pipeline.cpu_account import ReadCpu
 from rayio.pipeline.phases import Phased
 from rayio.pipeline.queue import Delivery
 from rayio.place import Where
@@ -102,6 +104,13 @@ class Loading:
         self.modelled = modelled
         self.itemised = itemised
         self.buffers = Buffers()
+        #: What reading takes of processors.
+        self.read_cpu = ReadCpu()
+
+    @property
+    def is_work(self) -> bool:
+        """Whether decoding is work of a processor, and no sleep."""
+        return self.rate is not None
 
     def of(self, at: Where) -> Load:
         """Describe one batch before it is read."""
@@ -148,8 +157,9 @@ class Load:
                 table = request_table(loading.format, layout, block.files, block.index, block.nbytes)
                 block.requests = table
             if table is None:
-                return loading.format.requests(self.sampler.layout, self.batch)
-        return table.row(self.row, (rank, epoch, step))
+                asked = loading.format.requests(self.sampler.layout, self.batch)
+                return asked._replace(num_samples=self.block.batch_size)
+        return table.row(self.row, (rank, epoch, step), self.block.batch_size)
 
     def samples(self) -> Samples:
         """The samples by their files, for the trace."""
@@ -168,8 +178,10 @@ class Load:
 
     def from_files(self, opener: Opener) -> Loaded:
         """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
-        buffer = self.loading.buffers.lend(self.block.step_bytes[self.row])
+        nbytes = self.block.step_bytes[self.row]
+        buffer, began = self.loading.buffers.lend(nbytes), time.thread_time_ns()
         ids = self.loading.format.read(opener, self.sampler.layout, self.batch, buffer)
+        self.loading.read_cpu.add(self.block.batch_size, nbytes, (time.thread_time_ns() - began) / 1e9)
         return buffer, ids
 
     def decode(self, loaded: Loaded) -> int:

@@ -124,7 +124,10 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
 def _charged(scenario: Scenario) -> Costs:
     """What the virtual engine charges; nothing is copied of batches that have no bytes."""
     costs = scenario.charges
-    return costs if scenario.loader.payload != "none" else costs.model_copy(update={"put_bandwidth": None})
+    if scenario.loader.payload != "none":
+        return costs
+    cpu = costs.cpu.model_copy(update=dict.fromkeys(("reader_bandwidth", "rank_bandwidth", "node_bandwidth")))
+    return costs.model_copy(update={"put_bandwidth": None, "cpu": cpu})
 
 
 #: What stands for storage that nobody described, where nothing asks for it.

@@ -38,8 +38,11 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
     """Read and decode one batch. The digest is taken of the sample ids found in the bytes."""
     load = loading.of(at)
     served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
-    if load.decode_seconds:
-        await env.sleep("decode", load.decode_seconds, at, lane=lane)
+    if seconds := load.decode_seconds:
+        if env.cores is not None and loading.is_work:
+            await env.compute("decode", env.cores, seconds, at, lane=lane)
+        else:
+            await env.sleep("decode", seconds, at, lane=lane)
     if loading.decoding is not None and served.value is not None:
         await env.work("decode", partial(load.decode, served.value), at, lane=lane)
     return load.delivery(served.value, worker, served.moved)

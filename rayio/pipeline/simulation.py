@@ -11,6 +11,7 @@ from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.in_process import InProcess
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.processors import cores_of
 from rayio.pipeline.recording import Recording, bounded, threads_note
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.trace.recorder import Recorder
@@ -27,7 +28,9 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     kernel = VirtualKernel(watch)
     recorder.pid = 0
     with softly(kernel.cancel):
-        kernel.run(InProcess(plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED]).run())
+        cores = cores_of(kernel, plan.cluster.cores, plan.costs.cpu.background)
+        roles = InProcess(plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores)
+        kernel.run(roles.run())
         hold()
 
 

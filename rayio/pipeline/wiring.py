@@ -13,12 +13,14 @@ from typing import Protocol
 
 from rayio.kinds import LOADERS
 from rayio.pipeline import roles
+from rayio.pipeline.cpu_account import ReadCpu
 from rayio.pipeline.env import BarrierPort, Env, QueuePort, WriterPort
 from rayio.pipeline.kernel import Coro, Kernel, WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue, Submit
+from rayio.pipeline.processors import CoresOf, ParsedStorage
 from rayio.pipeline.queue import Delivery, QueueSpec, QueueState
 from rayio.pipeline.standing import Standing
 from rayio.place import Where
@@ -107,6 +109,7 @@ class Wiring:
 
     ``num_ranks`` is how many ranks they belong to. ``born`` is when the process began (ns); None is now. ``late_ns`` is
     how late a rank's steps end on a clock that is not late by itself. ``loader`` takes the place of the plan's own.
+    ``cores`` are what work is done on, by node, where that is modelled.
     """
 
     def __init__(
@@ -121,8 +124,10 @@ class Wiring:
         born: int | None = None,
         late_ns: int = 0,
         loader: LoaderKind | None = None,
+        cores: CoresOf | None = None,
     ) -> None:
         self.plan = plan
+        self.cores = cores
         self.kernel = kernel
         self.recorder = recorder
         self.root = root
@@ -135,13 +140,17 @@ class Wiring:
         self.closing: list[Callable[[], Awaitable[None]]] = []
         #: What says what roles are doing, and what loaders have them do.
         self.watched: list[Callable[[], Iterable[Standing]]] = []
+        #: What reading takes of processors here.
+        self.read_cpu = ReadCpu()
         self._modelled: dict[int, ModelStorage] = {}
         self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks)
 
     @cached_property
     def loading(self) -> Loading:
         """The batches of this process's ranks."""
-        return self.plan.loading(self.num_ranks)
+        loading = self.plan.loading(self.num_ranks)
+        loading.read_cpu = self.read_cpu
+        return loading
 
     def reader(self, rank: int, worker: int) -> Env:
         """Make a reader's world."""
@@ -203,7 +212,8 @@ class Wiring:
 
     def datasets(self, node: int) -> Storage:
         """Connect a role of a node to the dataset, and to the evaluation's."""
-        return self.plan.data_storage(partial(self._storage, node))
+        storage = self.plan.data_storage(partial(self._storage, node))
+        return storage if self.cores is None else ParsedStorage(storage, self.cores(node), self.plan.costs.cpu)
 
     def _storage(self, node: int, path: str) -> Storage:
         """Connect a role of a node to storage. Connections to a modelled device hold no state: roles share them."""
@@ -236,6 +246,8 @@ class Wiring:
             is_capturing=not self.plan.modelled,
             is_watched=isinstance(self.kernel, WallKernel),
         )
+        if self.cores is not None:
+            env.cores = self.cores(node)
         if env.is_watched:
             self.watched.append(env.standing)
         return env

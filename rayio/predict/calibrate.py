@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -20,8 +20,10 @@ from rayio.place import batch_parts
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
 from rayio.predict.explain import scenario_of
+from rayio.predict.processors import SeenCpu, learn_cpu
 from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
+from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 #: Fewer steps than this, per rank and after the warm-up, tell too little.
 MIN_STEPS = 10
+#: What is left of a read at least when its parsing is taken off it (ns), and what lies between two runs.
+LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
 #: Decoding that differs by more than this from what the scenario says replaces it.
 DECODE_DIFFERS = 0.05
 
@@ -65,13 +69,51 @@ class Calibration:
             raise unwritten(error, path, "--out") from None
 
 
-def calibrate(path: str | Path, *, reporter: Reporter = SILENT) -> Calibration:
+@dataclass(frozen=True, slots=True)
+class Learnable:
+    """A run that can be learned from: its spans, its scenario, and what its run.json says."""
+
+    name: str
+    scenario: Scenario
+    info: Mapping[str, Any]
+    spans: pa.Table
+
+
+def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT) -> Calibration:
     """Learn from a run on the Ray or the local engine what its engine and its stages cost.
+
+    ``others`` are runs of the same kind with samples or batches of other sizes: with them it can be told what each byte
+    takes, of storage and of processors. The scenario is that of the first run.
 
     Raises:
         StorageError: no run is there, or a part of it is damaged.
-        RunError: the run was simulated, broke off, or was too short.
+        RunError: a run was simulated, broke off, was too short, or cannot stand beside the first.
     """
+    try:
+        runs = [_learnable(one, reporter) for one in (path, *others)]
+        first = runs[0]
+        for one in runs[1:]:
+            if (apart := _differ(first, one)) is not None:
+                raise RunError(f"{one.name} cannot be calibrated together with {first.name}: {apart}")
+        return learn(first.spans, first.scenario, first.info, name=first.name, more=runs[1:])
+    finally:
+        reporter.done()
+
+
+def _differ(first: Learnable, other: Learnable) -> str | None:
+    """Say why two runs do not teach the same costs, or None."""
+    for key in ("dataset.format", "loader.kind", "loader.payload", "loader.io_depth"):
+        section, _, name = key.partition(".")
+        ours, theirs = (getattr(getattr(one.scenario, section), name) for one in (first, other))
+        if ours != theirs:
+            return f"{key} is {theirs}, not {ours}"
+    for word in ("engine", "modelled_storage", "cpus"):
+        if first.info.get(word) != other.info.get(word):
+            return f"its {word} is {other.info.get(word)}, not {first.info.get(word)} (run.json)"
+    return None
+
+
+def _learnable(path: str | Path, reporter: Reporter) -> Learnable:
     run = RunDirectory.open(path)
     info, result = run.info, run.result
     if info.get("engine") == "virtual":
@@ -99,14 +141,18 @@ def calibrate(path: str | Path, *, reporter: Reporter = SILENT) -> Calibration:
         )
     if spans.num_rows == 0:
         raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
-    try:
-        return learn(spans, scenario, info, name=run.name)
-    finally:
-        reporter.done()
+    return Learnable(run.name, scenario, info, spans)
 
 
-def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name: str = "run") -> Calibration:
-    """Learn from the spans of a run of ``scenario``; ``info`` is what its run.json says.
+def learn(
+    spans: pa.Table,
+    scenario: Scenario,
+    info: Mapping[str, Any],
+    *,
+    name: str = "run",
+    more: Sequence[Learnable] = (),
+) -> Calibration:
+    """Learn from the spans of a run of ``scenario``; ``info`` is what its run.json says. ``more`` has other runs.
 
     Raises:
         RunError: there are too few steps, or none of a rank.
@@ -121,10 +167,16 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
         "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
     ]
     storing, loading = {}, _payload(scenario, info)
+    all_runs = (Learnable(name, scenario, info, spans), *more)
+    seen, cpu = [told for one in all_runs if (told := SeenCpu.of(one.info, one.name)) is not None], CpuCosts()
+    if len(seen) == len(all_runs):
+        cpu, said = learn_cpu(seen, scenario.dataset.format)
+        notes += said
     if not plan.modelled:
         if not len(read.batch):
             raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
-        found = storage.fit(read, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
+        read_of_all = _one_after_another([_waiting(one, cpu) for one in all_runs])
+        found = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
         fitted = found.parameters if found.is_saturated else _carries(found.parameters, spans, plan)
         guessed = "" if found.is_saturated else "; its bandwidth is a guess"
         storing["model"] = fitted.model_copy(
@@ -133,13 +185,42 @@ def learn(spans: pa.Table, scenario: Scenario, info: Mapping[str, Any], *, name:
         loading |= _decode(read, warm, scenario, notes)
         notes.append(f"storage.model: fitted to the reads of the run; {_said_of(found)}")
     learned = _costs(spans, steps, read, warm, plan, storing.get("model") or plan.storage, notes)
-    learned = learned.model_copy(update={"source": f"calibrated from {_whence(info, name)}"})
-    changed = {
+    whence = ", ".join(_whence(one.info, one.name) for one in all_runs)
+    learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
+    changed: dict[str, Any] = {
         "storage": scenario.storage.model_copy(update=storing),
         "loader": scenario.loader.model_copy(update=loading),
         "costs": learned,
     }
+    if cpu != CpuCosts():
+        changed["cluster"] = scenario.cluster.model_copy(update={"cores": _cores(scenario, info)})
     return Calibration(scenario.model_copy(update=changed), tuple(notes))
+
+
+def _cores(scenario: Scenario, info: Mapping[str, Any]) -> int:
+    """The cores of each node of the scenario; emulated nodes of one machine share those that it has."""
+    machines = {actor.get("ray_node") for actor in info.get("actors", ()) if isinstance(actor, Mapping)}
+    return max(1, (_whole(info, "cpus") or 1) * max(1, len(machines)) // scenario.cluster.nodes)
+
+
+def _waiting(run: Learnable, cpu: CpuCosts) -> observe.Reads:
+    """The reads of a run without the time that parsing takes a processor: what is left is storage's."""
+    read = observe.reads(own(run.spans))
+    rank, _, step = batch_parts(read.batch)
+    samples = RunShape.of(run.scenario).samples(rank, step)
+    rate = 1e9 / cpu.bandwidth if cpu.bandwidth else 0.0
+    parsed = (samples * cpu.sample * 1e9 + read.nbytes * rate).astype(np.int64)
+    return replace(read, end=np.maximum(read.start + LEAST_NS, read.end - parsed))
+
+
+def _one_after_another(runs: Sequence[observe.Reads]) -> observe.Reads:
+    """Put the reads of several runs together, as if each run had begun when the one before was over."""
+    placed, free = [runs[0]], int(runs[0].end.max(initial=0))
+    for read in runs[1:]:
+        later = free + PAUSE_NS - int(read.start.min(initial=0))
+        placed.append(replace(read, start=read.start + later, end=read.end + later, done=read.done + later))
+        free += PAUSE_NS + int(read.end.max(initial=0)) - int(read.start.min(initial=0))
+    return observe.Reads(*(np.concatenate([getattr(one, key.name) for one in placed]) for key in fields(observe.Reads)))
 
 
 def _whence(info: Mapping[str, Any], name: str) -> str:

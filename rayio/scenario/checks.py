@@ -55,6 +55,12 @@ def not_simulated(scenario: Scenario) -> Iterator[str]:
             f"storage.model={UNKNOWN}: nobody described the storage of {scenario.name}, so nothing can be predicted "
             f"with it; set storage.model to a preset ({', '.join(STORAGE_MODELS)}) or to parameters"
         )
+    learned, form = scenario.charges.cpu.format, scenario.dataset.format
+    if scenario.cluster.cores is not None and learned not in ("", form):
+        yield (
+            f"costs.cpu.format={learned}: what parsing takes of processors was learned from {learned}, and "
+            f"dataset.format={form}; calibrate a run of {form}, or set costs.cpu.format={form} to take it for that"
+        )
     if isinstance(decode, Work) and decode.rate is None:
         yield f"loader.decode={decode.kind}: modelled storage has no bytes; {RATE_IS_MISSING}"
 
@@ -169,6 +175,11 @@ def idle(scenario: Scenario) -> list[str]:
     for section in sections(scenario):
         said += section.idle()
     said += of_kinds(scenario, lambda kind: kind.idle(scenario))
+    if scenario.cluster.cores is not None and not (scenario.charges.cpu.is_work or isinstance(loader.decode, Work)):
+        said.append(
+            f"cluster.cores={scenario.cluster.cores}: nothing takes a processor, for costs.cpu says nothing; "
+            "rayio calibrate learns it from a run"
+        )
     if loader.scaling == "weak" and derive.is_replicated(scenario):
         said.append("loader.scaling=weak: changes nothing with loader.partition=replicated, which is every rank's own")
     return said

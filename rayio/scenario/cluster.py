@@ -24,6 +24,11 @@ class Cluster(Section):
     ranks_per_node: Annotated[int, whole(1, MAX_RANKS)] = Field(
         1, description="Trainer ranks (accelerators) on each node."
     )
+    cores: Annotated[int | None, whole(1, 1 << 20, or_none=True)] = Field(
+        None,
+        description="Processor cores of each node on the virtual clock, which all roles of the node share for the work "
+        "that costs.cpu says; none is as many as there is work. A real run has those of its machines.",
+    )
     roles_per_actor: Annotated[int | Literal["auto"], whole(1, MAX_RANKS, or_word="auto")] = Field(
         "auto",
         description="Roles of one kind on one node that share an actor; the reader threads of a rank count as one.",

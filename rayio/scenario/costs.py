@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -14,6 +15,61 @@ from rayio.scenario.fields import JsonSchema, Reads, RefusedError, Seconds, Sect
 from rayio.units import RATE
 
 _BytesPerSecond = Annotated[float | None, quantity(RATE, positive=True, or_none=True)]
+
+
+_NAME = r"^(|[A-Za-z0-9_.-]+)$"
+
+
+def _name_of_format(value: Any) -> str:
+    if not isinstance(value, str) or not re.match(_NAME, value):
+        raise RefusedError("must be the name of a format, or nothing")
+    return value
+
+
+#: A format by its name: costs of one that is not installed here say nothing of those that are.
+_FormatName = Annotated[str, Reads(_name_of_format, {"type": "string", "pattern": _NAME})]
+
+
+class CpuCosts(Section):
+    """What a batch takes of processors, in CPU seconds: with ``cluster.cores`` it is done on the cores of a node.
+
+    What ``costs`` says of times stays as it is where cores are free: the CPU seconds are the part of them that takes
+    longer where cores are not, and what goes on beside.
+    """
+
+    format: _FormatName = Field(
+        "", description="Format (dataset.format) whose parsing `sample` and `bandwidth` are of."
+    )
+    sample: Seconds = Field(
+        0.0, description="What a reader parses and checks a sample for, beside waiting for storage."
+    )
+    bandwidth: _BytesPerSecond = Field(
+        None, description="Bytes per second that a reader copies, parses and checks on one core; none is free."
+    )
+    reader: Seconds = Field(0.0, description="What a batch takes its reader beyond parsing: the messages and copies.")
+    reader_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of that on one core; none is free.")
+    queue: Seconds = Field(0.0, description="What a batch takes its prefetch queue.")
+    rank: Seconds = Field(0.0, description="What a batch takes its rank.")
+    rank_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of that on one core; none is free.")
+    node: Seconds = Field(0.0, description="What a batch takes the engine's own process on the node (Ray's raylet).")
+    node_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of that on one core; none is free.")
+    background: Seconds = Field(
+        0.0, description="What a node's processes take each second whatever goes on, on one core: clocks, heartbeats."
+    )
+
+    @property
+    def is_work(self) -> bool:
+        """Whether anything takes processor time."""
+        return self.model_copy(update={"format": ""}) != CpuCosts()
+
+    def parsing(self, num_samples: int, nbytes: int) -> float:
+        """The CPU seconds of reading so many samples of so many bytes together."""
+        return num_samples * self.sample + taken(nbytes, self.bandwidth)
+
+
+def taken(nbytes: int, bandwidth: float | None) -> float:
+    """The seconds that bytes take at a rate; none where there is no rate."""
+    return nbytes / bandwidth if bandwidth else 0.0
 
 
 class Costs(Section):
@@ -52,6 +108,10 @@ class Costs(Section):
     )
     checkpoint: Seconds = Field(
         0.0, description="What a checkpoint takes its rank beyond what the model of storage says: messages, fsync."
+    )
+    cpu: CpuCosts = Field(
+        default_factory=CpuCosts,
+        description="The part of all that which is work of processors, which cluster.cores bounds.",
     )
     source: Text = Field("", description="Where these numbers come from: `rayio calibrate` names its run.")
 
@@ -95,7 +155,11 @@ def _chosen(value: Any) -> str | Costs:
 
 
 def _schema() -> JsonSchema:
-    return {"anyOf": [{"enum": [*COSTS]}, Costs.model_json_schema(), {"type": "null"}]}
+    numbers = Costs.model_json_schema()
+    described = {"description": numbers["properties"]["cpu"]["description"], "default": {}}
+    # What stands in another schema may refer to nothing of its own.
+    numbers["properties"]["cpu"] = numbers.pop("$defs")["CpuCosts"] | described
+    return {"anyOf": [{"enum": [*COSTS]}, numbers, {"type": "null"}]}
 
 
 #: What may stand under ``costs``.

@@ -43,6 +43,13 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
     for name in ("put_bandwidth", "transfer_bandwidth"):
         if (rate := getattr(costs, name)) is not None:
             yield f"costs.{name}", nbytes / rate
+    cpu = costs.cpu
+    yield "costs.cpu.sample", samples * cpu.sample
+    for name in ("reader", "queue", "rank", "node"):
+        yield f"costs.cpu.{name}", steps * getattr(cpu, name)
+    for name in ("bandwidth", "reader_bandwidth", "rank_bandwidth", "node_bandwidth"):
+        if (rate := getattr(cpu, name)) is not None:
+            yield f"costs.cpu.{name}", nbytes / rate
     written = requests = largest = 0.0
     if checkpoint is not None:
         times = derive.num_checkpoints(scenario)

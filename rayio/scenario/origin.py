@@ -18,8 +18,9 @@ def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin
     if not is_virtual:
         beside = ("processor time of reading and decoding real bytes", *_NO_MODEL_HAS)
         return Origin(kind=MEASURED, storage="modelled", model=model, leaves_out=beside)
-    left_out: tuple[str, ...] = ("contention for processors, memory and links", *_NO_MODEL_HAS)
     costs = scenario.charges
+    bounded = scenario.cluster.cores is not None and costs.cpu.is_work
+    left_out: tuple[str, ...] = (f"contention for {'' if bounded else 'processors, '}memory and links", *_NO_MODEL_HAS)
     if not costs.of_loader:
         left_out = ("messages and copies of the loader", *left_out)
     if not any((costs.barrier, costs.step)):

@@ -62,6 +62,11 @@ def _named_section(value: Schema) -> Schema | None:
     return next((part for part in parts if has_names and "properties" in part), None)
 
 
+def _is_section(value: Schema) -> bool:
+    """Whether a schema is that of a section itself, whose keys are known: conditions (``expect``) are any of many."""
+    return "properties" in value and all("default" in one for one in value["properties"].values())
+
+
 class _Page:
     """What tables need to know of the whole schema."""
 
@@ -100,7 +105,7 @@ class _Page:
 
     def _flat(self, properties: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
         for key, value in properties.items():
-            if (section := self.section(value)) is not None:
+            if (section := value if _is_section(value) else self.section(value)) is not None:
                 if "anyOf" in value:
                     yield prefix + key, value
                 yield from self._flat(section["properties"], f"{prefix}{key}.")

@@ -33,6 +33,8 @@ class Requests(NamedTuple):
     places: Places | None = None
     #: The sum of ``nbytes`` where it is known already.
     known_bytes: int | None = None
+    #: Samples that are read with them.
+    num_samples: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -51,10 +53,10 @@ class RequestTable(NamedTuple):
     #: Bytes of each step's requests together.
     totals: list[int]
 
-    def row(self, row: int, address: tuple[int, int, int]) -> Requests:
-        """The requests of one step."""
+    def row(self, row: int, address: tuple[int, int, int], num_samples: int) -> Requests:
+        """The requests of one step, which read so many samples."""
         num_opens, nbytes, edges, totals = self
-        return Requests(address, num_opens[row], nbytes[edges[row] : edges[row + 1]], None, totals[row])
+        return Requests(address, num_opens[row], nbytes[edges[row] : edges[row + 1]], None, totals[row], num_samples)
 
 
 #: What kinds of requests there are, by their code in :data:`ISSUED`.

@@ -1,0 +1,107 @@
+"""What a run took of processors, by role: what its processes say of themselves as they end, summed up for run.json."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from rayio.machine.cpu_time import cpu_seconds_of
+
+
+@dataclass(slots=True)
+class ReadCpu:
+    """CPU seconds of reads beside what they read: the sums that a line through them is laid by (least squares)."""
+
+    batches: int = 0
+    samples: float = 0.0
+    bytes: float = 0.0
+    seconds: float = 0.0
+    samples_samples: float = 0.0
+    samples_bytes: float = 0.0
+    bytes_bytes: float = 0.0
+    samples_seconds: float = 0.0
+    bytes_seconds: float = 0.0
+
+    def add(self, num_samples: int, nbytes: int, seconds: float) -> None:
+        """Count a batch: its samples, their bytes, and the CPU seconds that reading them took."""
+        samples, size = float(num_samples), float(nbytes)
+        self.batches += 1
+        self.samples += samples
+        self.bytes += size
+        self.seconds += seconds
+        self.samples_samples += samples * samples
+        self.samples_bytes += samples * size
+        self.bytes_bytes += size * size
+        self.samples_seconds += samples * seconds
+        self.bytes_seconds += size * seconds
+
+    def join(self, other: ReadCpu) -> None:
+        """Count what another has counted."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+class ProcessCpu(NamedTuple):
+    """What a process took of processors between its being ready and its end; and the engine's own on its node."""
+
+    role: str
+    seconds: float
+    #: How long that was.
+    wall_seconds: float
+    node: str
+    node_seconds: float | None
+    reads: ReadCpu
+
+
+class Stopwatch:
+    """Measures the CPU time of this process, and of its parent, which on Ray is the node's raylet."""
+
+    def __init__(self, role: str, node: str, reads: ReadCpu) -> None:
+        self.role = role
+        self.node = node
+        self.reads = reads
+        self.since = self._now()
+
+    @staticmethod
+    def _now() -> tuple[float, float, float | None]:
+        return time.process_time(), time.monotonic(), cpu_seconds_of(os.getppid())
+
+    def read(self) -> ProcessCpu:
+        """What was taken since it was made."""
+        (seconds, wall, parent), (seconds0, wall0, parent0) = self._now(), self.since
+        of_parent = None if parent is None or parent0 is None else parent - parent0
+        return ProcessCpu(self.role, seconds - seconds0, wall - wall0, self.node, of_parent, self.reads)
+
+
+@dataclass(slots=True)
+class CpuAccount:
+    """The CPU seconds of a run by role, of its nodes' own processes, and of its reads."""
+
+    by_role: dict[str, float] = field(default_factory=dict)
+    by_node: dict[str, float] = field(default_factory=dict)
+    wall_seconds: float = 0.0
+    reads: ReadCpu = field(default_factory=ReadCpu)
+
+    @classmethod
+    def of(cls, processes: Iterable[ProcessCpu]) -> CpuAccount:
+        """Sum up what processes say."""
+        account = cls()
+        for one in processes:
+            account.by_role[one.role] = account.by_role.get(one.role, 0.0) + one.seconds
+            if one.node_seconds is not None:  # every process of a node says it: the one that saw most of it counts
+                account.by_node[one.node] = max(account.by_node.get(one.node, 0.0), one.node_seconds)
+            account.wall_seconds = max(account.wall_seconds, one.wall_seconds)
+            account.reads.join(one.reads)
+        return account
+
+    def as_json(self) -> dict[str, Any]:
+        """What run.json says, in seconds."""
+        return {
+            "wall_seconds": self.wall_seconds,
+            "roles": dict(sorted(self.by_role.items())),
+            "nodes": sum(self.by_node.values()),
+            "reads": asdict(self.reads),
+        }

@@ -1,0 +1,147 @@
+"""CPU seconds of runs -> what a batch takes of processors: least squares over runs of batches of different sizes.
+
+A run says how many CPU seconds its readers, queues and ranks worked, and those of its reads beside how many samples and
+bytes each batch had (``cpu_seconds`` of ``run.json``). Two runs whose batches differ in size tell what a batch takes
+from what a byte takes; one run alone does not, and all of it is then said to be the batch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rayio.scenario.costs import CpuCosts
+from rayio.units import RATE, format_bytes
+
+#: Sizes of batches that differ by less than this, the largest to the smallest, do not tell bytes from batches.
+ALIKE = 1.2
+#: Batches of a run that tell something.
+FEWEST_BATCHES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCpu:
+    """What one run took of processors."""
+
+    name: str
+    #: CPU seconds by role, those of the nodes' own processes, and of all reads.
+    roles: Mapping[str, float]
+    nodes: float
+    reads: Mapping[str, float]
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any], name: str) -> SeenCpu | None:
+        """Take it from what ``run.json`` says; None where that says nothing, or too little."""
+        said = info.get("cpu_seconds")
+        if not isinstance(said, Mapping):
+            return None
+        reads, roles = said.get("reads"), said.get("roles")
+        if not (isinstance(reads, Mapping) and isinstance(roles, Mapping)):
+            return None
+        if not all(isinstance(number, int | float) for number in (*reads.values(), *roles.values())):
+            return None
+        if reads.get("batches", 0) < FEWEST_BATCHES:
+            return None
+        return cls(name, roles, float(said.get("nodes") or 0.0), reads)
+
+    @property
+    def batches(self) -> float:
+        """Batches that were read."""
+        return self.reads["batches"]
+
+    @property
+    def batch_bytes(self) -> float:
+        """Bytes of a batch, in the mean."""
+        return self.reads["bytes"] / self.batches
+
+
+def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
+    """Find what a batch takes of processors, and what there is to say about it; ``form`` is the format read."""
+    sizes = [one.batch_bytes for one in seen]
+    differ = max(sizes) >= ALIKE * min(sizes)
+    notes = []
+    if not differ:
+        notes.append(
+            f"costs.cpu: every batch had about {format_bytes(sizes[0])}, so what a byte takes of processors is counted "
+            "as the batch's; name a second short run with samples of another size to tell them apart"
+        )
+    sample, byte = _reads(seen, differ=differ)
+    reader = _line(seen, [one.roles.get("reader", 0.0) - one.reads["seconds"] for one in seen], differ=differ)
+    queue, _ = _line(seen, [one.roles.get("queue", 0.0) for one in seen], differ=False)
+    rank = _line(seen, [one.roles.get("rank", 0.0) + one.roles.get("barrier", 0.0) for one in seen], differ=differ)
+    node = _line(seen, [one.nodes for one in seen], differ=differ)
+    return CpuCosts(
+        format=form,
+        sample=_seconds(sample), bandwidth=_rate(byte),
+        reader=_seconds(reader[0]), reader_bandwidth=_rate(reader[1]),
+        queue=_seconds(queue),
+        rank=_seconds(rank[0]), rank_bandwidth=_rate(rank[1]),
+        node=_seconds(node[0]), node_bandwidth=_rate(node[1]),
+    ), notes  # fmt: skip
+
+
+def _line(seen: Sequence[SeenCpu], seconds: Sequence[float], *, differ: bool) -> tuple[float, float]:
+    """Seconds per batch and per byte that come nearest to what each run took, relative to that."""
+    each = [max(0.0, taken) / one.batches for taken, one in zip(seconds, seen, strict=True)]
+    if not differ:
+        return float(np.mean(each)), 0.0
+    weight = 1 / np.maximum(each, 1e-9)
+    columns = np.column_stack([np.ones(len(seen)), [one.batch_bytes for one in seen]])
+    first, second = _not_negative(columns * weight[:, None], np.asarray(each) * weight)
+    return first, second
+
+
+def _reads(seen: Sequence[SeenCpu], *, differ: bool) -> tuple[float, float]:
+    """Seconds per sample and per byte that come nearest to the reads of all runs, each run as much as the others."""
+    varies = differ or any(_varies(one.reads) for one in seen)
+    if not varies:
+        samples, seconds = (sum(one.reads[key] for one in seen) for key in ("samples", "seconds"))
+        return seconds / samples if samples else 0.0, 0.0
+    square, right = np.zeros((2, 2)), np.zeros(2)
+    for one in seen:
+        reads, mean = one.reads, max(one.reads["seconds"] / one.batches, 1e-9)
+        weight = 1 / (one.batches * mean**2)
+        cross = reads["samples_bytes"]
+        square += weight * np.array([[reads["samples_samples"], cross], [cross, reads["bytes_bytes"]]])
+        right += weight * np.array([reads["samples_seconds"], reads["bytes_seconds"]])
+    for kept in ([0, 1], [0], [1]):
+        part = square[np.ix_(kept, kept)]
+        if np.linalg.cond(part / np.sqrt(np.outer(np.diag(part), np.diag(part)))) > 1e8:
+            continue
+        found = np.linalg.solve(part, right[kept])
+        if (found >= 0).all():
+            both = dict(zip(kept, found.tolist(), strict=True))
+            return both.get(0, 0.0), both.get(1, 0.0)
+    return 0.0, 0.0
+
+
+def _varies(reads: Mapping[str, float]) -> bool:
+    """Whether bytes per sample vary from batch to batch of a run, so that it tells both by itself."""
+    product = reads["samples_samples"] * reads["bytes_bytes"]
+    return product > 0 and reads["samples_bytes"] ** 2 < (1 - 1e-3) * product
+
+
+def _not_negative(columns: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """Least squares for two numbers that are not negative: both, else the one that alone comes nearer."""
+    both, *_ = np.linalg.lstsq(columns, values, rcond=None)
+    if (both >= 0).all():
+        return float(both[0]), float(both[1])
+    alone = []
+    for place in range(2):
+        column = columns[:, place]
+        number = max(0.0, float(column @ values / (column @ column)))
+        alone.append((float(((number * column - values) ** 2).sum()), place, number))
+    _, place, number = min(alone)
+    return (number, 0.0) if place == 0 else (0.0, number)
+
+
+def _seconds(seconds: float) -> float:
+    return round(seconds, 9)
+
+
+def _rate(seconds_per_byte: float) -> float | None:
+    """Bytes per second; None where a byte takes no time that can be told."""
+    return 1 / seconds_per_byte if seconds_per_byte * RATE.most >= 1 else None

@@ -1,0 +1,238 @@
+"""Cores that the jobs of a node share: against what theory says of processor sharing, and of whole runs."""
+
+from __future__ import annotations
+
+import os
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayio.analyze.arrays import RunArrays
+from rayio.analyze.metrics import measure
+from rayio.analyze.shape import RunShape
+from rayio.errors import ScenarioError
+from rayio.machine.cpu_time import cpu_seconds_of
+from rayio.pipeline.cpu_account import ReadCpu
+from rayio.pipeline.processors import Cores, Process
+from rayio.pipeline.virtual import VirtualKernel
+from rayio.predict.processors import SeenCpu, learn_cpu
+from rayio.scenario import checks
+from rayio.scenario.costs import CpuCosts
+from rayio.scenario.model import Scenario
+from scenarios import scenario, simulated
+
+
+def ends(number: float, jobs: list[tuple[float, float]]) -> list[float]:
+    """When each job ends, of some given as (when it comes, its CPU seconds), on so many cores."""
+    kernel = VirtualKernel()
+    cores = Cores(kernel, number)
+
+    async def one(comes: float, seconds: float) -> float:
+        await kernel.sleep_until(round(comes * 1e9))
+        await cores.work(seconds)
+        return kernel.now() / 1e9
+
+    return kernel.run(kernel.gather(*(one(*job) for job in jobs)))
+
+
+def shared(number: float, jobs: list[tuple[float, float]]) -> list[float]:
+    """The same by going through time from event to event: the definition of processor sharing."""
+    left = {place: seconds for place, (_, seconds) in enumerate(jobs)}
+    done, now = [0.0] * len(jobs), 0.0
+    coming = sorted({comes for comes, _ in jobs})
+    while left:
+        here = [place for place in left if jobs[place][0] <= now]
+        later = next((comes for comes in coming if comes > now), float("inf"))
+        if not here:
+            now = later
+            continue
+        rate = min(1.0, number / len(here))
+        first = min(left[place] for place in here)
+        step = min(first / rate, later - now)
+        now += step
+        for place in here:
+            left[place] -= step * rate
+            if left[place] <= 1e-12:
+                done[place] = now
+                del left[place]
+    return done
+
+
+JOBS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 40)), min_size=1, max_size=12)
+
+
+@given(number=st.sampled_from([1, 1.5, 2, 4]), jobs=JOBS)
+def test_jobs_share_cores_as_the_definition_says(number: float, jobs: list[tuple[int, int]]) -> None:
+    given_jobs = [(comes / 1000, seconds / 1000) for comes, seconds in jobs]
+    assert ends(number, given_jobs) == pytest.approx(shared(number, given_jobs), abs=1e-7)
+
+
+def test_alone_a_job_takes_its_cpu_seconds_and_none_takes_no_time() -> None:
+    assert ends(8, [(0.0, 0.25), (1.0, 0.0)]) == [0.25, 1.0]
+
+
+def test_a_process_does_its_jobs_one_after_the_other_on_however_many_cores() -> None:
+    kernel = VirtualKernel()
+    process = Process(Cores(kernel, 8))
+
+    async def one() -> float:
+        await process.work(0.01)
+        return kernel.now() / 1e9
+
+    times = kernel.run(kernel.gather(*(one() for _ in range(4))))
+    assert times == pytest.approx([0.01, 0.02, 0.03, 0.04])
+    assert all(earlier < later for earlier, later in pairwise(times))
+
+
+#: Every part of a batch takes CPU time: 2 × 5 + 3 + 2 + 2 + 1 = 18 ms a batch.
+BUSY: dict[str, Any] = {
+    "cluster__ranks_per_node": 2,
+    "dataset__num_files": 240,
+    "loader__batch_size": 2,
+    "loader__num_workers": 2,
+    "train__epochs": 2,
+    "train__compute": "4 ms",
+    "storage__model": "memory",
+    "costs": {
+        "lease": "2 ms", "put": "1 ms", "take": "3 ms",
+        "cpu": {"sample": "5 ms", "queue": "3 ms", "rank": "2 ms", "reader": "2 ms", "node": "1 ms"},
+    },
+}  # fmt: skip
+
+
+def seconds_per_step(wanted: Scenario) -> float:
+    """The wall time of a step."""
+    found = measure(RunArrays.of_spans(simulated(wanted).spans), RunShape.of(wanted))
+    return 1 / float(found["samples_per_second"]) * wanted.loader.batch_size * wanted.cluster.world_size
+
+
+@pytest.mark.parametrize("cores", [1, 2, 3])
+def test_a_node_whose_cores_are_busy_takes_the_cpu_seconds_of_its_batches(cores: int) -> None:
+    expected = 2 * 18e-3 / cores  # of both ranks
+    assert seconds_per_step(scenario(**BUSY, cluster__cores=cores)) == pytest.approx(expected, rel=0.02)
+
+
+def test_nodes_have_cores_of_their_own() -> None:
+    apart = BUSY | {"cluster__ranks_per_node": 1, "cluster__nodes": 2}
+    assert seconds_per_step(scenario(**apart, cluster__cores=1)) == pytest.approx(18e-3, rel=0.02)
+
+
+def test_sleeps_take_no_core() -> None:
+    """Decoding that sleeps is as long on one core as on none; the same as work of a processor is not."""
+    slept = BUSY | {"costs": "none", "loader__decode": "10 ms", "train__compute": "1 ms"}
+    free, bound = (seconds_per_step(scenario(**slept, cluster__cores=cores)) for cores in (None, 1))
+    assert bound == pytest.approx(free, rel=1e-6)
+    worked = slept | {"loader__decode": {"kind": "decompress", "rate": "100 MB/s"}, "dataset__sample_bytes": "1 MB"}
+    # A batch of 2 MB is 20 ms of work, and there are two ranks for the one core.
+    assert seconds_per_step(scenario(**worked, cluster__cores=1)) == pytest.approx(40e-3, rel=0.02)
+    assert seconds_per_step(scenario(**worked)) == pytest.approx(10e-3, rel=0.05)
+
+
+def test_what_runs_on_a_node_all_the_time_takes_its_share() -> None:
+    costs = BUSY["costs"] | {"cpu": BUSY["costs"]["cpu"] | {"background": "500 ms"}}
+    assert seconds_per_step(scenario(**BUSY | {"costs": costs}, cluster__cores=1)) == pytest.approx(72e-3, rel=0.02)
+
+
+def test_where_cores_are_free_costs_are_what_they_say() -> None:
+    """CPU time is a part of the times that costs name, and not on top of them."""
+    told = {"lease": "4 ms", "put": "3 ms", "take": "6 ms"}
+    relaxed = BUSY | {"cluster__ranks_per_node": 1, "loader__num_workers": 1, "train__compute": "1 ms"}
+    cpu = {"queue": "4 ms", "rank": "2 ms", "reader": "3 ms"}
+    plain = seconds_per_step(scenario(**relaxed | {"costs": told}))
+    assert seconds_per_step(scenario(**relaxed | {"costs": told | {"cpu": cpu}}, cluster__cores=64)) == pytest.approx(
+        plain, rel=1e-6
+    )
+
+
+def test_what_one_format_taught_is_not_taken_for_another() -> None:
+    learned = BUSY["costs"] | {"cpu": BUSY["costs"]["cpu"] | {"format": "hdf5"}}
+    wanted = scenario(**BUSY | {"costs": learned}, cluster__cores=2)
+    with pytest.raises(ScenarioError) as refused:
+        checks.check_simulated(wanted)
+    assert "costs.cpu.format=hdf5" in str(refused.value)
+    assert "dataset.format=npz" in str(refused.value)
+    checks.check_simulated(scenario(**BUSY | {"costs": learned}))  # no cores, no work
+
+
+def test_cores_without_work_say_so() -> None:
+    said = checks.idle(scenario(cluster__cores=2))
+    assert any(line.startswith("cluster.cores=2: nothing takes a processor") for line in said)
+    assert not any("cluster.cores" in line for line in checks.idle(scenario(**BUSY, cluster__cores=2)))
+
+
+def told(batch_bytes: float, batches: int = 100, **changed: Any) -> dict[str, Any]:
+    """What run.json would say of a run whose CPU times are known."""
+    samples, nbytes = 4.0, batch_bytes
+    read = samples * 1e-3 + nbytes / 2e9
+    reads = {
+        "batches": batches, "samples": batches * samples, "bytes": batches * nbytes, "seconds": batches * read,
+        "samples_samples": batches * samples**2, "samples_bytes": batches * samples * nbytes,
+        "bytes_bytes": batches * nbytes**2, "samples_seconds": batches * samples * read,
+        "bytes_seconds": batches * nbytes * read,
+    }  # fmt: skip
+    roles = {
+        "reader": batches * (read + 2e-3 + nbytes * 1e-9), "queue": batches * 3e-3,
+        "rank": batches * (1e-3 + nbytes / 4e9),
+    }  # fmt: skip
+    return {"cpu_seconds": {"roles": roles, "nodes": batches * 1e-3, "reads": reads} | changed}
+
+
+def learned_from(*sizes: float) -> tuple[CpuCosts, list[str]]:
+    seen = [SeenCpu.of(told(size), f"run-{size:g}") for size in sizes]
+    return learn_cpu([one for one in seen if one is not None], "npz")
+
+
+@pytest.mark.parametrize("sizes", [(1e6, 16e6), (6e5, 4e6, 32e6)])
+def test_runs_of_different_sizes_tell_batches_from_bytes(sizes: tuple[float, ...]) -> None:
+    found, notes = learned_from(*sizes)
+    assert not notes
+    assert found.format == "npz"
+    expected = {
+        "sample": 1e-3, "bandwidth": 2e9, "reader": 2e-3, "reader_bandwidth": 1e9, "queue": 3e-3, "rank": 1e-3,
+        "rank_bandwidth": 4e9, "node": 1e-3,
+    }  # fmt: skip
+    for name, value in expected.items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-3), name
+
+
+def test_runs_of_one_size_do_not_and_say_so() -> None:
+    found, notes = learned_from(4e6)
+    assert found.bandwidth is None
+    assert found.reader_bandwidth is None
+    assert found.sample * 4 == pytest.approx(4e-3 + 2e-3)
+    assert found.reader == pytest.approx(2e-3 + 4e-3)
+    assert len(notes) == 1
+    assert "samples of another size" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "info", [{}, {"cpu_seconds": None}, told(1e6, batches=3), {"cpu_seconds": {"roles": {}, "reads": {"batches": "x"}}}]
+)
+def test_a_run_that_says_nothing_teaches_nothing(info: dict[str, Any]) -> None:
+    assert SeenCpu.of(info, "run") is None
+
+
+def test_reads_are_summed_up_as_they_were() -> None:
+    one, other = ReadCpu(), ReadCpu()
+    one.add(4, 1000, 0.5)
+    other.add(2, 3000, 0.25)
+    other.join(one)
+    assert (other.batches, other.samples, other.bytes, other.seconds) == (2, 6.0, 4000.0, 0.75)
+    assert other.samples_bytes == 4 * 1000 + 2 * 3000
+    assert other.bytes_seconds == 1000 * 0.5 + 3000 * 0.25
+
+
+def test_the_kernel_says_what_a_process_has_worked() -> None:
+    before = cpu_seconds_of(os.getpid())
+    began, number = time.process_time(), 0
+    while time.process_time() - began < 0.3:
+        number += 1
+    after = cpu_seconds_of(os.getpid())
+    assert before is not None
+    assert after is not None
+    assert after - before == pytest.approx(0.3, abs=0.1)
+    assert cpu_seconds_of(1 << 30) is None
