@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
+from rayio.analyze.timeline import texts
 from rayio.errors import ScenarioError
 from rayio.machine.cpu_time import cpu_seconds_of
 from rayio.pipeline.cpu_account import ReadCpu
 from rayio.pipeline.processors import Cores, Process
 from rayio.pipeline.virtual import VirtualKernel
+from rayio.predict.calibrate import Learnable, learn
 from rayio.predict.processors import SeenCpu, learn_cpu
 from rayio.scenario import checks
 from rayio.scenario.costs import CpuCosts
@@ -236,3 +238,58 @@ def test_the_kernel_says_what_a_process_has_worked() -> None:
     assert after is not None
     assert after - before == pytest.approx(0.3, abs=0.1)
     assert cpu_seconds_of(1 << 30) is None
+
+
+#: What is to be found again: the costs of a run whose two ranks keep both cores of their node busy.
+TRUTH: dict[str, Any] = {
+    "lease": "4 ms", "put": "1 ms", "take": "6 ms",
+    "cpu": {
+        "format": "npz", "sample": "500 us", "bandwidth": "2 GB/s", "queue": "4 ms", "rank": "3 ms", "reader": "3 ms",
+        "node": "1 ms",
+    },
+}  # fmt: skip
+
+
+def busy(size: str, workers: int, ranks: int) -> dict[str, Any]:
+    return {
+        "dataset__path": "data", "dataset__num_files": 160 * ranks, "dataset__sample_bytes": size,
+        "cluster__ranks_per_node": ranks,
+        "loader__batch_size": 4, "loader__num_workers": workers, "loader__payload": "real", "train__epochs": 3,
+        "train__compute": "8 ms", "storage__model": {"first_byte": "200 us", "connection_bandwidth": "2 GB/s",
+                                                     "bandwidth": "100 GB/s"},
+    }  # fmt: skip
+
+
+def recorded(wanted: Scenario) -> Learnable:
+    """A simulated run as if it had been one on Ray: what its processes would have said of their CPU time is known."""
+    spans = simulated(wanted).spans
+    batches = int((texts(spans, "name", ("data_wait",)) == 0).sum())
+    cpu, nbytes = wanted.charges.cpu, wanted.dataset.sample_bytes.expected * 4
+    read = cpu.parsing(4, round(nbytes))
+    reads = {
+        "batches": batches, "samples": 4.0 * batches, "bytes": nbytes * batches, "seconds": read * batches,
+        "samples_samples": 16.0 * batches, "samples_bytes": 4 * nbytes * batches, "bytes_bytes": nbytes**2 * batches,
+        "samples_seconds": 4 * read * batches, "bytes_seconds": nbytes * read * batches,
+    }  # fmt: skip
+    roles = {"reader": read + cpu.reader, "queue": cpu.queue, "rank": cpu.rank}
+    said = {
+        "roles": {role: each * batches for role, each in roles.items()},
+        "nodes": cpu.node * batches,
+        "reads": reads,
+    }
+    info = {"engine": "ray", "rayio": "0", "modelled_storage": False, "payload": "real", "cpus": 2, "cpu_seconds": said}
+    return Learnable("run", wanted, info, spans)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_busy_run_teaches_what_more_workers_would_come_to(ranks: int) -> None:
+    """Costs are read off a run whose messages waited for processors; what is simulated with them takes as long."""
+    large, small = (
+        recorded(scenario(**busy(size, 1, ranks), costs=TRUTH, cluster__cores=2)) for size in ("1 MB", "100 kB")
+    )
+    found = learn(large.spans, large.scenario, large.info, more=[small], is_cached=True).scenario
+    assert found.cluster.cores == 2
+    for size, workers in (("1 MB", 1), ("1 MB", 2), ("1 MB", 4), ("100 kB", 2), ("4 MB", 2)):
+        true = scenario(**busy(size, workers, ranks), costs=TRUTH, cluster__cores=2)
+        said = found.model_copy(update={"dataset": true.dataset, "loader": true.loader})
+        assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.02), (size, workers)

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from rayio.errors import RayioError
+from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.storage.stores import Settings
 from rayio.trace.clocks import Anchor, Clocks, Offset
 from rayio.trace.parts import Parts
@@ -38,6 +39,7 @@ class Collector:
         self._failure: RayioError | None = None
         #: Whether a push is under way, and whether this process was asked to end.
         self._is_busy = self._is_ending = False
+        self._cpu: Stopwatch | None = None
         signal.signal(signal.SIGTERM, self._end)
 
     def _end(self, number: int, frame: object) -> None:
@@ -90,8 +92,14 @@ class Collector:
             self._parts.keep(self._recorder.drain())
         self._heard[name] = now
 
+    def spent(self) -> ProcessCpu | None:
+        """What taking in spans took of processors until now."""
+        return None if self._cpu is None else self._cpu.read()
+
     def push(self, name: str, message: bytes, recorded: int) -> None:
         """Take in an actor's spans, as Arrow IPC, and how many its process has recorded and sent until now."""
+        if self._cpu is None:
+            self._cpu = Stopwatch("collector")
         self._recorded[name] = recorded
         if self._failure is not None:
             return

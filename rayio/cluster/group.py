@@ -321,6 +321,10 @@ class ActorGroup:
         ]
         heard = 0
         processes: list[ProcessCpu] = []
+        servers = [self.handles[name].spent.remote() for name in ("barrier", "collector") if name in self.handles]
+        for reference in self.control.answers(servers, FLUSH_SECONDS):
+            with contextlib.suppress(RayError):
+                processes += [cpu] if (cpu := ray.get(reference)) is not None else []
         for reference in self.control.answers(flushing, FLUSH_SECONDS):
             with contextlib.suppress(RayError):
                 sent, cpu = ray.get(reference)

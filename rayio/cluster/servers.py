@@ -11,6 +11,7 @@ import ray
 
 from rayio.cluster.actors import FLUSH_SECONDS, Birth
 from rayio.pipeline.barrier import Barrier
+from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.pipeline.kernel import WallKernel
 from rayio.place import Where
 from rayio.storage.model import Device
@@ -22,6 +23,7 @@ class Server:
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
         self._collector = birth.find("collector")
+        self._cpu: Stopwatch | None = None
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self._collector.born.remote(birth.name, birth.node, os.getpid(), None, restarted)
         threading.Thread(target=self._beat, daemon=True).start()
@@ -30,6 +32,16 @@ class Server:
         while True:
             time.sleep(FLUSH_SECONDS)
             self._collector.alive.remote(self.birth.name)
+
+    def spent(self) -> ProcessCpu | None:
+        """What its work took of processors; None where it had none."""
+        return None if self._cpu is None else self._cpu.read()
+
+    def begin(self) -> None:
+        """Begin with a call of work."""
+        if self._cpu is None:
+            kind, _, _ = self.birth.name.partition("-")
+            self._cpu = Stopwatch(kind)
 
     def told(self) -> dict[str, Any]:
         """What run.json says of it."""
@@ -49,6 +61,7 @@ class BarrierActor(Server):
 
     async def announce(self, arrivals: list[tuple[Where, int]]) -> int:
         """Note the deadlines of ranks at one step; answer with the latest once every party has announced its own."""
+        self.begin()
         latest = [self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline) for at, deadline in arrivals]
         return max([int(await one) for one in latest])
 

@@ -57,12 +57,12 @@ class ProcessCpu(NamedTuple):
 
 
 class Stopwatch:
-    """Measures the CPU time of this process, and of its parent, which on Ray is the node's raylet."""
+    """Measures the CPU time of this process, and where a node is named that of its parent: on Ray the node's raylet."""
 
-    def __init__(self, role: str, node: str, reads: ReadCpu) -> None:
+    def __init__(self, role: str, node: str = "", reads: ReadCpu | None = None) -> None:
         self.role = role
         self.node = node
-        self.reads = reads
+        self.reads = reads or ReadCpu()
         self.since = self._now()
 
     @staticmethod
@@ -72,7 +72,7 @@ class Stopwatch:
     def read(self) -> ProcessCpu:
         """What was taken since it was made."""
         (seconds, wall, parent), (seconds0, wall0, parent0) = self._now(), self.since
-        of_parent = None if parent is None or parent0 is None else parent - parent0
+        of_parent = None if not self.node or parent is None or parent0 is None else parent - parent0
         return ProcessCpu(self.role, seconds - seconds0, wall - wall0, self.node, of_parent, self.reads)
 
 

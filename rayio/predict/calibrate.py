@@ -15,12 +15,14 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Steps, texts, timeline
 from rayio.errors import RunError, StorageError
 from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
+from rayio.pipeline.planning import plan_of, storage_of
 from rayio.place import batch_parts
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
 from rayio.predict.explain import scenario_of
 from rayio.predict.processors import SeenCpu, learn_cpu
+from rayio.predict.replay import UNLIMITED
+from rayio.predict.settle import Apparent, settle
 from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import CpuCosts
@@ -36,6 +38,8 @@ if TYPE_CHECKING:
 
 #: Fewer steps than this, per rank and after the warm-up, tell too little.
 MIN_STEPS = 10
+#: From this share of its bytes from memory on, a run met no device.
+CACHED = 0.95
 #: What is left of a read at least when its parsing is taken off it (ns), and what lies between two runs.
 LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
 #: Decoding that differs by more than this from what the scenario says replaces it.
@@ -77,6 +81,8 @@ class Learnable:
     scenario: Scenario
     info: Mapping[str, Any]
     spans: pa.Table
+    #: Whether its bytes came from memory.
+    is_cached: bool = False
 
 
 def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT) -> Calibration:
@@ -95,7 +101,7 @@ def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT
         for one in runs[1:]:
             if (apart := _differ(first, one)) is not None:
                 raise RunError(f"{one.name} cannot be calibrated together with {first.name}: {apart}")
-        return learn(first.spans, first.scenario, first.info, name=first.name, more=runs[1:])
+        return learn(first.spans, first.scenario, first.info, name=first.name, more=runs[1:], is_cached=first.is_cached)
     finally:
         reporter.done()
 
@@ -141,7 +147,9 @@ def _learnable(path: str | Path, reporter: Reporter) -> Learnable:
         )
     if spans.num_rows == 0:
         raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
-    return Learnable(run.name, scenario, info, spans)
+    found = result.fetched
+    cached = None if found is None else found.page_cache_share
+    return Learnable(run.name, scenario, info, spans, cached is not None and cached >= CACHED)
 
 
 def learn(
@@ -151,8 +159,11 @@ def learn(
     *,
     name: str = "run",
     more: Sequence[Learnable] = (),
+    is_cached: bool = False,
 ) -> Calibration:
     """Learn from the spans of a run of ``scenario``; ``info`` is what its run.json says. ``more`` has other runs.
+
+    ``is_cached`` says that the run's bytes came from memory, and not from a device.
 
     Raises:
         RunError: there are too few steps, or none of a rank.
@@ -179,6 +190,11 @@ def learn(
         found = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
         fitted = found.parameters if found.is_saturated else _carries(found.parameters, spans, plan)
         guessed = "" if found.is_saturated else "; its bandwidth is a guess"
+        if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
+            fitted, guessed = (
+                fitted.model_copy(update={"bandwidth": UNLIMITED}),
+                "; no device was met, none is modelled",
+            )
         storing["model"] = fitted.model_copy(
             update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
         )
@@ -192,14 +208,51 @@ def learn(
         "loader": scenario.loader.model_copy(update=loading),
         "costs": learned,
     }
-    if cpu != CpuCosts():
-        changed["cluster"] = scenario.cluster.model_copy(update={"cores": _cores(scenario, info)})
-    return Calibration(scenario.model_copy(update=changed), tuple(notes))
+    taught = scenario.model_copy(update=changed)
+    if cpu.is_work:
+        taught = _settled(taught, _apparent(spans, plan, learned, warm), _cores(scenario, info), plan, notes)
+    return Calibration(taught, tuple(notes))
+
+
+def _settled(scenario: Scenario, seen: Apparent, cores: int, plan: Plan, notes: list[str]) -> Scenario:
+    """Take out of the costs what waiting for a processor was, and say how well the run is simulated back."""
+    scenario = scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
+    shape = RunShape.of(scenario)
+
+    def look(spans: pa.Table) -> Apparent:
+        spans = own(spans)
+        _, steps = timeline(spans)
+        warm, read = _warm(steps, shape, "the simulated run"), observe.reads(spans)
+        shown = _costs(spans, steps, read, warm, plan, storage_of(scenario), [])
+        return _apparent(spans, plan, shown, warm)
+
+    settled, shown = settle(scenario, seen, look, plan.max_bytes_in_flight)
+    notes.append(
+        f"costs.cpu: simulated back on {cores} cores, a step of the run takes {format_seconds(shown.step)}; "
+        f"it took {format_seconds(seen.step)} ({100 * (shown.step / seen.step - 1):+.1f} %)"
+    )
+    return settled
+
+
+def _apparent(spans: pa.Table, plan: Plan, shown: Costs, warm: int) -> Apparent:
+    """What a run shows, once it was warm."""
+    _, steps = timeline(spans)
+    read = observe.reads(spans)
+    chosen = read.start >= warm
+    kept = steps.start >= warm
+    whole = steps.end[kept].max() - steps.start[kept].min()
+    return Apparent(
+        shown,
+        typical((read.end - read.start)[chosen]) / 1e9,
+        typical(read.requests[chosen]),
+        float(whole) / 1e9 / max(1, int(kept.sum()) // plan.world_size),
+    )
 
 
 def _cores(scenario: Scenario, info: Mapping[str, Any]) -> int:
     """The cores of each node of the scenario; emulated nodes of one machine share those that it has."""
-    machines = {actor.get("ray_node") for actor in info.get("actors", ()) if isinstance(actor, Mapping)}
+    actors = [actor for actor in info.get("actors", ()) if isinstance(actor, Mapping)]
+    machines = {actor["ray_node"] for actor in actors if actor.get("ray_node")}
     return max(1, (_whole(info, "cpus") or 1) * max(1, len(machines)) // scenario.cluster.nodes)
 
 

@@ -72,7 +72,7 @@ def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
     reader = _line(seen, [one.roles.get("reader", 0.0) - one.reads["seconds"] for one in seen], differ=differ)
     queue, _ = _line(seen, [one.roles.get("queue", 0.0) for one in seen], differ=False)
     rank = _line(seen, [one.roles.get("rank", 0.0) + one.roles.get("barrier", 0.0) for one in seen], differ=differ)
-    node = _line(seen, [one.nodes for one in seen], differ=differ)
+    node = _line(seen, [one.nodes + one.roles.get("collector", 0.0) for one in seen], differ=differ)
     return CpuCosts(
         format=form,
         sample=_seconds(sample), bandwidth=_rate(byte),

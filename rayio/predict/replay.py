@@ -139,7 +139,7 @@ class Measured:
         ``modelled`` is the storage that the run had, where it was a model: it then serves here too, and knows what more
         readers would get. Real storage is replayed as it was.
         """
-        seed, train = scenario.seed, _cut(scenario)
+        seed, train = scenario.seed, cut(scenario)
         epochs = train.get("epochs", scenario.train.epochs)
         keys = partial(addressed, seed, first_epochs=epochs, of_epochs=scenario.train.epochs)
         own_places: dict[int, int] = {}
@@ -178,7 +178,7 @@ def of_steps(seed: int, compute: Floats) -> RecordedTimes:
     return RecordedTimes(addressed(seed, "compute", compute), 1, np.empty(0))
 
 
-def _cut(scenario: Scenario) -> dict[str, Any]:
+def cut(scenario: Scenario) -> dict[str, Any]:
     """Cut epochs, and if one is too long its steps, to what one simulation may take."""
     ranks, steps = derive.world_size(scenario), derive.steps_per_epoch(scenario)
     most = max(MOST_RANK_STEPS // ranks, FEWEST_STEPS + scenario.train.warmup_steps)

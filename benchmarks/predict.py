@@ -1,0 +1,135 @@
+"""Does the prediction come true where processors are busy? 48 points on Ray, chosen by a seed, each simulated and made.
+
+For each format two runs are calibrated together: one of 1 worker and batches of 4 x 1 MB, a short one with samples of
+100 KB. The points are drawn from workers 1, 2, 4 x ranks 1, 2 x batches of 2, 4, 8 x samples of 150 KB, 600 KB, 2 MB x
+compute of 10 and 40 ms x an evaluation every epoch or none x a checkpoint every epoch or none. All files are in memory:
+what is tested is processors, not a disk. The time of an epoch is from the end of the epoch before to that of the last
+compute, its evaluation and its checkpoint included; the first epoch is left out. Goals: median error 3 %, 95th
+percentile 10 %.
+
+``python benchmarks/predict.py`` runs all points (15 minutes on two quiet cores), ``--points N`` the first N of them,
+``--seed N`` others, ``--format NAME`` those of one format.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import statistics
+from typing import Any
+
+import numpy as np
+from loaders import seconds_of_epochs
+from machine import print_machine
+from side import memory_and_ray
+
+import rayio
+from rayio.predict.calibrate import calibrate
+from rayio.scenario.load import build
+from rayio.scenario.model import Scenario
+
+FORMATS = ("npz", "hdf5", "tfrecord")
+EPOCHS = 3
+#: Of an epoch's steps: enough for a second of compute.
+SECONDS = 1.2
+#: Epochs of the runs that are calibrated.
+TAUGHT = 6
+GOALS = {"median": 0.03, "95th percentile": 0.10}
+
+
+def scenario(
+    form: str, workers: int, ranks: int, batch: int, sample_kb: int, compute_ms: int, evaluated: bool, saved: bool
+) -> dict[str, Any]:
+    """Make a point's scenario."""
+    steps = max(20, round(SECONDS / (compute_ms / 1000)))
+    files = max(ranks * batch * steps, 64)
+    chosen: dict[str, Any] = {
+        "name": "predict",
+        "cluster": {"ranks_per_node": ranks},
+        "dataset": {"path": f"{form}-{sample_kb}-{files}", "num_files": files, "sample_bytes": f"{sample_kb} kB",
+                    "format": form},
+        "loader": {"batch_size": batch, "num_workers": workers, "prefetch_factor": 2},
+        "train": {"epochs": EPOCHS, "compute": f"{compute_ms} ms", "steps": steps},
+    }  # fmt: skip
+    if evaluated:
+        chosen["dataset"]["eval"] = {"path": f"{form}-{sample_kb}-eval", "num_files": 64}
+        chosen["train"]["evaluate"] = {"every": {"epochs": 1}, "compute": f"{compute_ms / 2:g} ms"}
+    if saved:
+        chosen["checkpoint"] = {"path": "saved", "every": {"epochs": 1}, "model": {"bytes": "40 MB"}}
+    return chosen
+
+
+def points(seed: int) -> list[tuple[Any, ...]]:
+    """Draw 48 points, 16 of each format."""
+    grid = [*itertools.product((1, 2, 4), (1, 2), (2, 4, 8), (150, 600, 2000), (10, 40), (False, True), (False, True))]
+    chosen = random.Random(seed).sample(grid, 48)
+    return [(FORMATS[place % 3], *point) for place, point in enumerate(chosen)]
+
+
+def learned(form: str, root: str) -> Scenario:
+    """Calibrate two runs of a format."""
+    runs = [scenario(form, 1, 2, 4, 1000, 10, True, True), scenario(form, 1, 2, 4, 100, 10, False, False)]
+    for one in runs:
+        one["train"]["epochs"] = TAUGHT
+    large, small = (rayio.run(build(one), root=root) for one in runs)
+    found = calibrate(large.path, small.path)
+    costs = found.scenario.charges
+    told = {name: value for name, value in costs.model_dump(exclude={"source", "cpu"}).items() if value}
+    cpu = {name: value for name, value in costs.cpu.model_dump().items() if value}
+    print(f"{form}: {told}\n  cpu {cpu}\n  storage {found.scenario.storage.model}", flush=True)
+    for note in found.notes[2:]:
+        print(f"  {note}")
+    return found.scenario
+
+
+def predicted(taught: Scenario, wanted: dict[str, Any], root: str) -> float:
+    """Simulate a point with what was learned; give the seconds of an epoch."""
+    asked = build(wanted)
+    changed = taught.model_copy(
+        update={
+            "cluster": asked.cluster.model_copy(update={"cores": taught.cluster.cores}),
+            "dataset": asked.dataset, "train": asked.train, "checkpoint": asked.checkpoint,
+            "loader": taught.loader.model_copy(
+                update={"batch_size": asked.loader.batch_size, "num_workers": asked.loader.num_workers}
+            ),
+        }
+    )  # fmt: skip
+    return statistics.median(seconds_of_epochs(rayio.simulate(changed, root=root)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--points", type=int, default=48, help="how many of the points")
+    parser.add_argument("--seed", type=int, default=11, help="which points")
+    parser.add_argument("--format", choices=FORMATS, help="those of one format")
+    asked = parser.parse_args()
+    chosen = [point for point in points(asked.seed) if asked.format in (None, point[0])][: asked.points]
+    print_machine()
+    errors = []
+    with memory_and_ray() as root:
+        taught = {form: learned(form, root) for form in dict.fromkeys(point[0] for point in chosen)}
+        print(
+            f"{'format':>9}{'workers':>8}{'ranks':>6}{'batch':>6}{'sample':>9}{'compute':>9}{'eval':>6}{'saves':>6} |"
+            f"{'made':>8}{'predicted':>10} s |{'error':>8}"
+        )
+        for form, workers, ranks, batch, sample, compute, evaluated, saved in chosen:
+            wanted = scenario(form, workers, ranks, batch, sample, compute, evaluated, saved)
+            rayio.generate(build(wanted), root=root)
+            made = statistics.median(seconds_of_epochs(rayio.run(build(wanted), root=root)))
+            said = predicted(taught[form], wanted, root)
+            errors.append(said / made - 1)
+            print(
+                f"{form:>9}{workers:>8}{ranks:>6}{batch:>6}{f'{sample} KB':>9}{f'{compute} ms':>9}"
+                f"{'yes' if evaluated else '':>6}{'yes' if saved else '':>6} |{made:>8.3f}{said:>10.3f}   |"
+                f"{100 * errors[-1]:>+7.1f}%",
+                flush=True,
+            )
+    size = np.abs(errors)
+    found = dict(zip(GOALS, np.quantile(size, [0.5, 0.95]).tolist(), strict=True))
+    for name, goal in GOALS.items():
+        print(f"{name} of the error of an epoch's time: {100 * found[name]:.1f} % (goal {100 * goal:.0f} %)")
+
+
+if __name__ == "__main__":
+    main()
