@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rayio.analyze.compare import spread
 from rayio.cli import main
 from rayio.errors import ScenarioError, StorageError
+from rayio.machine.mounts import mount_of, mounts_here
 from rayio.reporter import Reporter
 from rayio.results.answers import answer_schema
 from rayio.results.sizing import HOLDS, UNDECIDED, CapacityFound
 from rayio.session.conclude import in_memory
 from rayio.sizing.capacity import capacity
-from rayio.sizing.interval import interval, stretches
 from rayio.sizing.questions import Question
 from rayio.sizing.search import Bracket, falls, largest, smallest
-from rayio.sizing.trials import processor_times
+from rayio.sizing.trials import mean_of, processor_times
 from rayio.sizing.words import text
+from rayio.sweeps.store import SweepDirectory
 
 BATCH, SIZE, COMPUTE = 4, 1 << 20, 0.05
 #: Bytes per second that one accelerator asks for.
@@ -186,29 +188,46 @@ def test_the_rules_of_mlperf(tmp_path: Path) -> None:
     assert any("--host-memory says it" in note for note in found.notes)
 
 
-def test_the_interval_covers_the_mean_in_nineteen_of_twenty() -> None:
-    """Batch means of independent normal stretches: Student's interval has its coverage."""
+def test_the_interval_of_several_runs_covers_the_mean_in_nineteen_of_twenty() -> None:
+    """Each run has an interval of its own, here Student's of ten normal numbers; their mean keeps the coverage."""
     random = np.random.default_rng(11)
-    draws = random.normal(0.8, 0.05, (2000, 10))
-    covered = [(found := interval(row.tolist())) is not None and found.low <= 0.8 <= found.high for row in draws]
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.015)
-    assert interval([0.5, 0.6]) is None
+    draws = random.normal(0.8, 0.05, (1000, 3, 10))
+    covered = []
+    for runs in draws:
+        each = [spread(run.tolist()) for run in runs]
+        found = mean_of([(one["mean"], one["mean"] - one["ci95"], one["mean"] + one["ci95"]) for one in each])
+        covered.append(found is not None and found.low <= 0.8 <= found.high)
+    assert np.mean(covered) == pytest.approx(0.95, abs=0.02)
+    assert mean_of([(0.8, 0.7, 0.9), (0.8, None, None)]) is None
+    assert mean_of([]) is None
 
 
-def test_stretches_cover_the_steps_that_count() -> None:
-    from rayio.analyze.arrays import RunArrays
-    from rayio.analyze.shape import RunShape
-    from rayio.session.conclude import with_spans
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (None, "the model nvme (simulated)"),
+        ({}, "the storage model of unet3d-small (simulated)"),
+        ({"source": "our array's data sheet"}, "the storage model of our array's data sheet (simulated)"),
+        ({"provenance": "fitted", "source": "fitted to the reads of r"}, "the model fitted to the reads of r (simul"),
+    ],
+    ids=["preset", "parameters", "with a source", "fitted"],
+)
+def test_the_headline_names_the_storage(tmp_path: Path, told: dict[str, str] | None, said: str) -> None:
+    overrides = planted(9 * DEMAND, **{"train.steps": 20})
+    overrides["storage.model"] = "nvme" if told is None else overrides["storage.model"] | told
+    assert text(found_in(tmp_path, overrides, most=1), 100).startswith(said)
 
-    question = Question.of("unet3d-small", planted(1.5 * DEMAND), "cluster.ranks_per_node", "virtual")
-    scenario = question.scenario(2)
-    result, spans = with_spans(scenario)
-    cut = stretches(RunArrays.of_spans(spans), RunShape.of(scenario))
-    assert len(cut) == 10
-    assert np.mean(cut) == pytest.approx(result.au, abs=0.01)
-    epochs = scenario.model_copy(update={"train": scenario.train.model_copy(update={"epochs": 5, "steps": 20})})
-    _, spans = with_spans(epochs)
-    assert len(stretches(RunArrays.of_spans(spans), RunShape.of(epochs))) == 5
+
+def test_a_point_has_the_interval_of_its_run(tmp_path: Path) -> None:
+    found = found_in(tmp_path, planted(1.5 * DEMAND), most=2)
+    (row,) = [row for row in SweepDirectory(tmp_path / "capacity").rows() if row.values == (2,)]
+    point = next(point for point in found.points if point.setting == 2)
+    assert row.result is not None
+    assert row.result.au_interval_low is not None
+    assert row.result.au_interval_high is not None
+    half = (row.result.au_interval_high - row.result.au_interval_low) / 2
+    assert half < 0.1, "cut at neither end"
+    assert (point.au_low, point.au_high) == pytest.approx(((row.result.au or 0) - half, (row.result.au or 0) + half))
 
 
 @pytest.mark.parametrize("most", [1, 2, 7, 30])
@@ -259,7 +278,7 @@ def test_the_command_prints_the_answer_and_its_schema_holds(home: Path, capsys: 
     given = [f"{key}={json.dumps(value)}" for key, value in planted(2.5 * DEMAND).items()]
     code, out, _ = command(*given, "--out", "found")
     assert code == 0
-    assert "parameters (a model, simulated) feeds 2 accelerators at 90 %" in out
+    assert "the storage model of unet3d-small (simulated) feeds 2 accelerators at 90 %" in out
     assert "What would move it: with twice the bandwidth of the storage it feeds 5 accelerators." in " ".join(
         out.split()
     )
@@ -286,6 +305,11 @@ def test_files_that_are_there_are_read_and_the_page_cache_is_told(tmp_path: Path
         "unet3d-small", overrides, target_au=0.001, engine="local", most=2, root=tmp_path, out=tmp_path / "found"
     )
     assert (found.accelerators, found.is_at_least, found.storage) == (2, True, "data")
+    inside = mount_of(tmp_path / "data", mounts_here())
+    assert inside is None or inside.point in found.storage_in_words, "a mount of the kernel's own table"
+    assert f"{found.storage_in_words} (engine local) feeds at least 2 accelerators" in " ".join(
+        text(found, 100).split()
+    )
     assert [point.status for point in found.points] == [HOLDS, HOLDS]
     assert found.points[-1].steps is not None
     assert (tmp_path / "found" / "runs" / "00002-0" / "result.json").is_file()

@@ -52,6 +52,9 @@ class CapacityFound(Record):
     scenario: str = value("name of the scenario")
     engine: str = value("ray, local or virtual")
     storage: str = value("the storage: the name of its model, or the dataset's path")
+    storage_in_words: str = value(
+        "the same for people: a model by its name or source, files by their mount", default=""
+    )
     over: str = value("the searched key")
     target_au: float = value("AU that is to be kept", "fraction")
     formula: str = value("au, or au_dlio by the rules of MLPerf Storage: whose AU is meant")

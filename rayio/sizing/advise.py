@@ -255,5 +255,5 @@ class _Advising:
         """Whether one has the larger AU, by more than both are unsure of."""
         means = [self.trials.tried[number].mean(self.formula) for number in (a, b)]
         found = [self.trials.tried[number].interval(self.formula) for number in (a, b)]
-        halves = [0.0 if one is None else one.half for one in found]
+        halves = [0.0 if one is None else (one.high - one.low) / 2 for one in found]
         return means[0] is not None and means[1] is not None and means[0] - halves[0] > means[1] + halves[1]

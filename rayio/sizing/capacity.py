@@ -19,6 +19,7 @@ from rayio.sizing.knee import best_change, binding, changes_at
 from rayio.sizing.questions import MLPERF, Question, enough, floor_of, short_of
 from rayio.sizing.search import Bracket, falls, largest
 from rayio.sizing.trials import AU, AU_DLIO, Trial, Trials
+from rayio.sizing.words import storage_in_words
 from rayio.storage.address import is_path, join
 from rayio.sweeps.files import write
 from rayio.sweeps.store import SweepDirectory
@@ -224,6 +225,9 @@ class _Searching:
             scenario=base.name,
             engine=question.engine,
             storage=origin.model.name if origin.model is not None else base.dataset.path,
+            storage_in_words=storage_in_words(
+                origin, base.name, base.dataset.path, [h for t in tried for one in t.results for h in one.hosts or ()]
+            ),
             over=question.over,
             target_au=self.target,
             formula=self.formula,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rayio.analyze.arrays import RunArrays
+from rayio.analyze.compare import spread
 from rayio.analyze.shape import RunShape
+from rayio.analyze.window import Interval
 from rayio.dlio.metrics import dlio
 from rayio.errors import RayioError
 from rayio.interrupts import held
@@ -24,7 +27,6 @@ from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import with_spans
 from rayio.session.execute import run as run_one
-from rayio.sizing.interval import Interval, interval, stretches
 from rayio.sweeps.rows import DONE, FAILED, UNMET, Row, row_of
 from rayio.sweeps.store import SweepDirectory
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 #: Runs of one point until it is called undecided: on the virtual clock each has another seed.
 MOST_RUNS = {True: 4, False: 3}
+#: Epochs from which on the AU of DLIO's formula has an interval.
+FEWEST_EPOCHS = 3
 #: A goal that is missed by less is kept: what sums of nanoseconds round.
 ROUNDING = 1e-9
 
@@ -66,8 +70,36 @@ class Trial:
         return fmean(known) if known and len(known) == len(self.results) else None
 
     def interval(self, formula: str) -> Interval | None:
-        """The 95 % interval of that; None of too few steps."""
-        return interval([one for row in self.rows for one in row.stretches], self.mean(formula))
+        """The 95 % interval of that; None of too few steps.
+
+        Each run's AU has its own, by batch means over its steps, and runs do not depend on each other. The AU of DLIO's
+        formula is one number for each epoch: there the epochs are taken as repeats of each other.
+        """
+        if (mean := self.mean(formula)) is None:
+            return None
+        if formula == AU:
+            return mean_of([(one.au or 0.0, one.au_interval_low, one.au_interval_high) for one in self.results])
+        epochs = [one for row in self.rows for one in row.epochs]
+        return around(mean, float(spread(epochs)["ci95"])) if len(epochs) >= FEWEST_EPOCHS else None
+
+
+def mean_of(runs: Sequence[tuple[float, float | None, float | None]]) -> Interval | None:
+    """The interval of a mean of independent numbers, each with the ends of its own; None where one has none.
+
+    An end that was cut at 0 or 1 says less than the other: the wider side counts.
+
+    >>> mean_of([(0.83, 0.80, 0.86), (0.96, 0.92, 1.0)])
+    Interval(low=0.87, high=0.92)
+    """
+    halves = [max(au - low, high - au) for au, low, high in runs if low is not None and high is not None]
+    if not halves or len(halves) < len(runs):
+        return None
+    return around(fmean(au for au, _, _ in runs), math.sqrt(sum(half**2 for half in halves)) / len(halves))
+
+
+def around(mean: float, half: float) -> Interval:
+    """The interval of a mean by half its width."""
+    return Interval(mean - half, mean + half)
 
 
 def au_of(result: RunResult, formula: str) -> float | None:
@@ -180,8 +212,8 @@ class Trials:
         busy: float | None,
     ) -> Row:
         run, shape = RunArrays.of_spans(spans), RunShape.of(scenario)
-        cut = stretches(run, shape) if self.formula == AU else by_epoch(run, shape)
-        return replace(row_of(point, repeat, scenario, result), stretches=cut, busy_share=busy)
+        epochs = () if self.formula == AU else by_epoch(run, shape)
+        return replace(row_of(point, repeat, scenario, result), epochs=epochs, busy_share=busy)
 
     def run_of(self, value: int) -> Path | None:
         """The run directory of a point, the last that was made; None of simulations."""

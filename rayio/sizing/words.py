@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from textwrap import wrap
 
+from rayio.results.hosts import Host
+from rayio.results.origin import Origin
 from rayio.results.sizing import HOLDS, UNDECIDED, Advised, CapacityFound, CapacityPoint, Price, Setting
 from rayio.scenario.fields import show
 from rayio.units import format_bytes, format_rate
@@ -18,8 +21,8 @@ def headline(found: CapacityFound) -> str:
     """Say what was found in one sentence."""
     target = f"{100 * found.target_au:g} %"
     au = "AU" if found.formula == "au" else "AU as DLIO counts it"
-    modelled = " (a model, simulated)" if found.engine == "virtual" else f" (engine {found.engine})"
-    what = f"{found.storage}{modelled}"
+    how = "simulated" if found.engine == "virtual" else f"engine {found.engine}"
+    what = f"{found.storage_in_words or found.storage} ({how})"
     if found.accelerators is None:
         first = next(iter(found.points), None)
         reached = "" if first is None or first.au is None else f": {au} is {100 * first.au:.1f} % with it"
@@ -32,6 +35,31 @@ def headline(found: CapacityFound) -> str:
     unsure = [str(p.accelerators) for p in found.points if p.status == UNDECIDED and p.setting > (found.setting or 0)]
     also = f"; {' and '.join(unsure)}: undecided" if unsure else ""
     return f"{what} feeds {least}{many} at {target}{searched}{also}"
+
+
+def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[Host]) -> str:
+    """Name what stood for storage: a model by its preset or its source, files by the mount that their folder is in.
+
+    >>> from rayio.results.origin import StorageModel
+    >>> def modelled(**told):
+    ...     return Origin(kind="predicted", storage="modelled", model=StorageModel(**told))
+    >>> storage_in_words(modelled(name="nvme", provenance="assumed"), "unet3d", "data", ())
+    'the model nvme'
+    >>> storage_in_words(modelled(name="parameters", provenance="assumed"), "array", "data", ())
+    'the storage model of array'
+    >>> storage_in_words(Origin(kind="measured", storage="real"), "array", "s3://bucket/data", ())
+    's3://bucket/data'
+    """
+    if (model := origin.model) is None:
+        points = dict.fromkeys(mount.point for host in hosts for mount in host.mounts if mount.key == "dataset.path")
+        if len(points) not in (1, 2):
+            return path
+        return f"{path} on the mount /" if [*points] == ["/"] else f"the mount {' and '.join(points)}"
+    if model.name != "parameters":
+        return f"the model {model.name}"
+    if model.provenance == "fitted":
+        return f"the model {model.source if model.source.startswith('fitted') else f'fitted to {model.source}'}".strip()
+    return f"the storage model of {model.source or scenario}"
 
 
 def text(found: CapacityFound, width: int) -> str:

@@ -30,8 +30,8 @@ class Row:
     readers: int | None = None
     window_bytes: float | None = None
     result: RunResult | None = None
-    #: AU of consecutive stretches of the window, of runs whose AU must be sure (``rayio.sizing.interval``).
-    stretches: tuple[float, ...] = ()
+    #: AU of each epoch by DLIO's formula, as fractions, of runs that are judged by it.
+    epochs: tuple[float, ...] = ()
     #: Share of this machine's processors that were busy meanwhile, of runs on a wall clock that were watched.
     busy_share: float | None = None
 
@@ -50,7 +50,7 @@ class Row:
             "readers": self.readers,
             "window_bytes": self.window_bytes,
             "result": None if self.result is None else self.result.as_json(),
-            **({"stretches": list(self.stretches)} if self.stretches else {}),
+            **({"epochs": list(self.epochs)} if self.epochs else {}),
             **({"busy_share": self.busy_share} if self.busy_share is not None else {}),
         }
 
@@ -71,7 +71,7 @@ class Row:
             content["readers"],
             content["window_bytes"],
             None if result is None else read_result(result, where),
-            tuple(content.get("stretches", ())),
+            tuple(content.get("epochs", ())),
             content.get("busy_share"),
         )
 
