@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayio.errors import DataError
+from rayio.pipeline.planning import plan_of
 from rayio.place import batch_id
+from rayio.scenario.costs import charged
 from rayio.scenario.model import Costs, Scenario
 from scenarios import Outcome, run_locally, scenario, simulated
 
@@ -229,3 +231,20 @@ def test_two_swapped_files_end_a_local_run(tmp_path: Path) -> None:
     other.write_bytes(first)
     with pytest.raises(DataError, match="files were swapped"):
         run_locally(wanted, tmp_path)
+
+
+def test_ranks_are_held_as_long_as_by_the_loader_that_costs_name(tmp_path: Path) -> None:
+    """A batch that is ready is not had before PyTorch's main process would have it."""
+    waits = {}
+    for named in ("none", "torch"):
+        wanted = scenario(costs=named, train__compute="12 ms", storage__model="memory")
+        done = run_locally(wanted, tmp_path, modelled=True)
+        assert done.ledger.even
+        waits[named] = [row["duration_ns"] for row in done.rows("data_wait")]
+    held = charged("torch").receive - charged("ray").receive
+    assert min(waits["torch"]) >= held * 1e9
+    assert min(waits["none"]) < held * 1e9
+    assert plan_of(scenario(costs="torch", loader__kind="torch"), modelled=False).held_seconds == 0
+    # The virtual clock charges what costs say, once.
+    ready = min(row["duration_ns"] for row in simulated(wanted).rows("data_wait"))
+    assert ready == charged("torch").receive * 1e9

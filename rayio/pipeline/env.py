@@ -67,6 +67,7 @@ class Env:
         "failure",
         "file",
         "heard",
+        "held_ns",
         "is_capturing",
         "is_watched",
         "kernel",
@@ -118,6 +119,8 @@ class Env:
         self.file, self.heard = "", 0
         #: When this role's life began (ns): on Ray, when its actor did.
         self.born = kernel.now() if born is None else born
+        #: What taking a batch holds this rank for beyond what it takes by itself (ns).
+        self.held_ns = 0
         #: How late this rank's steps end (ns): what a real engine's do by themselves.
         self.late_ns = 0
         #: What this role's work is done on, where that is modelled.
@@ -283,6 +286,8 @@ class Env:
         asked = self.kernel.now()
         self.doing = (name, asked, at, None)
         delivery = await self.queue.get(at)
+        if self.held_ns:
+            await self.kernel.sleep_until(self.kernel.now() + self.held_ns)
         self.doing = None
         link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
         self.span(name, asked, self.kernel.now(), at, lane=lane, nbytes=delivery.nbytes, link=link)

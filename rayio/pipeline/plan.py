@@ -122,6 +122,9 @@ class Plan:
     trace: Trace
     #: What the messages of the Ray engine take, for the virtual clock to charge.
     costs: Costs
+    #: What taking a batch holds a rank for on a wall clock beyond what it takes by itself, in seconds: our readers then
+    #: stand for another loader.
+    held_seconds: float = 0.0
     #: What ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
     auto_bytes_in_flight: int | None = None
 

@@ -9,7 +9,7 @@ from rayio.pipeline.checkpoint import Checkpointing
 from rayio.pipeline.plan import EvaluationPhase, LoaderSpec, Phase, Plan
 from rayio.pipeline.schedule import Schedule
 from rayio.scenario import derive, evaluation
-from rayio.scenario.costs import Costs
+from rayio.scenario.costs import Costs, charged
 from rayio.scenario.distribution import NO_TIME, LogNormal
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN, StorageParameters
@@ -68,6 +68,7 @@ def plan_of(
         stores=scenario.stores,
         trace=scenario.trace,
         costs=_charged(scenario),
+        held_seconds=_held(scenario),
         auto_bytes_in_flight=auto_bytes_in_flight,
     )
 
@@ -121,6 +122,10 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
     )
 
 
+#: Our own loader, and the name of what it costs.
+OUR_LOADER, OURS = "actors", "ray"
+
+
 def _charged(scenario: Scenario) -> Costs:
     """What the virtual engine charges; nothing is copied of batches that have no bytes."""
     costs = scenario.charges
@@ -128,6 +133,14 @@ def _charged(scenario: Scenario) -> Costs:
         return costs
     cpu = costs.cpu.model_copy(update=dict.fromkeys(("reader_bandwidth", "rank_bandwidth", "node_bandwidth")))
     return costs.model_copy(update={"put_bandwidth": None, "cpu": cpu})
+
+
+def _held(scenario: Scenario) -> float:
+    """What a ready batch holds its rank for longer than ours do, where ``costs`` names a loader that ours stand for."""
+    named = scenario.costs
+    if not isinstance(named, str) or scenario.loader.kind != OUR_LOADER:
+        return 0.0
+    return max(0.0, charged(named).receive - charged(OURS).receive)
 
 
 #: What stands for storage that nobody described, where nothing asks for it.

@@ -50,7 +50,8 @@ class Scenario(Section):
     )
     costs: ChosenCosts = Field(
         "none",
-        description="What a loader takes beside reading and decoding, which simulate charges: a name, or numbers.",
+        description="What a loader takes beside reading and decoding, which simulate charges: a name, or numbers. On a "
+        "wall clock, by name, a batch holds its rank as long as that loader's do.",
     )
 
     @property

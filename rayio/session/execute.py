@@ -36,6 +36,7 @@ from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
 from rayio.trace.files import together
 from rayio.trace.store import LOG, RunDirectory
+from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     from rayio.collectors.sending import Sender
@@ -148,6 +149,11 @@ class _Session:
         self.shape = RunShape.of(scenario)
         self.planned_steps = derive.total_rank_steps(scenario)
         self.notes = checks.idle(scenario)
+        if self.plan.held_seconds and not chosen.is_virtual:
+            self.notes.append(
+                f"costs={scenario.costs}: each batch holds its rank {format_seconds(self.plan.held_seconds)} longer "
+                "than ours do by themselves, as that loader's do; messages and reading are ours"
+            )
         if not self.plan.modelled:
             self.notes += idle_storage(scenario, base, out)
         elif scenario.storage.page_cache != "use":
