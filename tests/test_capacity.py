@@ -315,6 +315,9 @@ def test_files_that_are_there_are_read_and_the_page_cache_is_told(tmp_path: Path
     assert (tmp_path / "found" / "runs" / "00002-0" / "result.json").is_file()
     if (share := found.points[-1].page_cache_share) is not None and share > 0.05:
         assert any("came from the page cache" in note for note in found.notes)
+    if (shares := [point.page_cache_share for point in found.points if point.page_cache_share is not None]) != []:
+        said = f"at least {100 - 100 * max(shares):.1f} % came from the device or the server"
+        assert said in " ".join(text(found, 100).split())
     small = Question.of("unet3d-small", overrides, "cluster.ranks_per_node", "local")
     assert small.scenario(2).train.epochs == 2  # 12 steps an epoch: two epochs for an interval
     assert "has 2 steps on 12 accelerators; it takes 3: dataset.num_files=72" in str(small.refusal(12))

@@ -130,7 +130,11 @@ def _conclusions(found: CapacityFound, width: int) -> list[str]:
         verb = "needs" if point.accelerators == 1 else "need"
         said.append(f"{many} {verb} {need} to be always busy, and got {get}{unsure}.")
     if cached := [point.page_cache_share for point in found.points if point.page_cache_share is not None]:
-        said.append(f"From the page cache came at most {100 * max(cached):.1f} % of the bytes of a run.")
+        most = 100 * max(cached)
+        said.append(
+            f"Of the bytes of a run at least {100 - most:.1f} % came from the device or the server, "
+            f"at most {most:.1f} % from the page cache."
+        )
     if found.binds:
         said.append(f"What binds with {above.accelerators if above else 'more'}: {found.binds}")
     best = next((change for change in found.changes if change.accelerators is not None), None)
@@ -138,10 +142,10 @@ def _conclusions(found: CapacityFound, width: int) -> list[str]:
         least = "at least " if best.is_at_least else ""
         said.append(f"What would move it: with {best.change} it feeds {least}{_many(best.accelerators or 0)}.")
     elif found.changes:
-        most = found.changes[0]
+        near = found.changes[0]
         said.append(
             f"No single change that was tried is enough for {above.accelerators if above else 'more'}; "
-            f"{most.change} comes nearest, AU {100 * (most.au or 0):.1f} %."
+            f"{near.change} comes nearest, AU {100 * (near.au or 0):.1f} %."
         )
     lines = [line for one in said for line in [*wrap(one, width, break_long_words=False)]]
     return [*lines, *(line for note in found.notes for line in _note(note, width))]
