@@ -12,6 +12,7 @@ import pytest
 
 from rayio.cli import main
 from rayio.errors import ScenarioError
+from rayio.reporter import Reporter
 from rayio.results.answers import answer_schema
 from rayio.results.sizing import HOLDS, Advised, Price
 from rayio.sizing.advise import advise
@@ -41,6 +42,27 @@ def test_the_fewest_readers_that_arithmetic_allows_are_advised(tmp_path: Path) -
     assert half.advice is not None
     assert half.advice.values == (2,)
     assert (tmp_path / "advice" / "sweep.csv").is_file()
+
+
+class Watching(Reporter):
+    """Keeps what share of the search was said to be done."""
+
+    def __init__(self) -> None:
+        self.shares: list[float] = []
+
+    def live(self, text: str, share: float | None = None) -> None:
+        """Keep it."""
+        assert share is not None
+        self.shares.append(share)
+
+
+def test_it_says_how_far_the_search_is(tmp_path: Path) -> None:
+    watching = Watching()
+    found = advised(tmp_path, "loader.num_workers=1..16", reach="au=0.95", reporter=watching)
+    made = len(found.tried)
+    assert watching.shares == sorted(watching.shares), "what is done is never less than before"
+    assert 0.0 <= watching.shares[0] < 0.5
+    assert (made - 1) / made - 0.2 < watching.shares[-1] < 1.0, "as the last one runs, little is left"
 
 
 def test_trying_every_setting_finds_the_same(tmp_path: Path) -> None:

@@ -86,6 +86,38 @@ def _goal(reach: str) -> tuple[str, float]:
     return name.strip(), target
 
 
+class Progress:
+    """How far a search along prices is: what is still asked is guessed from what a price has taken so far."""
+
+    def __init__(self) -> None:
+        self._made = self._asked = self._at_price = 0
+        self._prices_left = 1
+        self._share = 0.0
+
+    def ask(self, left: int) -> None:
+        """Know that another price is asked; so many are left, this one included."""
+        self._asked += 1
+        self._prices_left, self._at_price = left, 0
+
+    def done(self) -> None:
+        """Know that a simulation has ended."""
+        self._made += 1
+        self._at_price += 1
+
+    def share(self, of_one: float) -> float:
+        """The share of the whole search that is done, with a part of one more simulation; it never falls.
+
+        >>> progress = Progress()
+        >>> progress.ask(4)
+        >>> progress.share(0.0), progress.share(0.5)
+        (0.0, 0.125)
+        """
+        each = max(self._made / max(self._asked, 1), 1.0)
+        left = max(each - self._at_price, 1.0) + each * (self._prices_left - 1)
+        self._share = max(self._share, min((self._made + of_one) / (self._made + left), 0.99))
+        return self._share
+
+
 class _Advising:
     """One call of :func:`advise`."""
 
@@ -123,6 +155,7 @@ class _Advising:
             directory, engine="virtual", target=target, formula=formula, root=self.root, reporter=reporter
         )
         self.tried: dict[int, Choice] = {}
+        self.progress = Progress()
 
     def _plain(self, values: tuple[Any, ...]) -> Scenario:
         """A setting as the user would run it."""
@@ -160,7 +193,7 @@ class _Advising:
         is_finished = False
         try:
             with self.trials.directory:
-                best = cheapest(self.all, [one.is_ordered for one in self.keys], self._reaches)
+                best = cheapest(self.all, [one.is_ordered for one in self.keys], self._reaches, self.progress.ask)
             self.reporter.done()
             if best is not None and check is not None:
                 checked = self._check(best, check, address)
@@ -193,9 +226,14 @@ class _Advising:
     def _reaches(self, choice: Choice) -> bool:
         number = self.all.index(choice)
         self.tried[number] = choice
-        text = f"{len(self.tried)} of {len(self.all)} settings simulated; {said(self.names, choice.values)}"
-        self.reporter.live(text)
-        trial = self.trials.try_out(number, self._grown(choice.values), lambda share: None, choice.values)
+        text = f"setting {len(self.tried)} of {len(self.all)} that there are; {said(self.names, choice.values)}"
+
+        def tell(share: float) -> None:
+            self.reporter.live(text, self.progress.share(share))
+
+        tell(0.0)
+        trial = self.trials.try_out(number, self._grown(choice.values), tell, choice.values)
+        self.progress.done()
         return trial.status == HOLDS
 
     def _setting(self, number: int, choice: Choice) -> Setting:

@@ -115,8 +115,15 @@ def choices(
     return found, [*dict.fromkeys(refused)]
 
 
-def cheapest(all_of: Sequence[Choice], ordered: Sequence[bool], reaches: Callable[[Choice], bool]) -> Choice | None:
+def cheapest(
+    all_of: Sequence[Choice],
+    ordered: Sequence[bool],
+    reaches: Callable[[Choice], bool],
+    watch: Callable[[int], None] = lambda left: None,
+) -> Choice | None:
     """Find the cheapest setting that reaches, trying few: more of an ordered key is taken not to be worse.
+
+    ``watch`` is told before each price how many prices are still to be asked, that one included.
 
     Whether a price is enough is known from the settings of that price or less which no other such one is above: if
     one of them reaches it is, else nothing below does either. So the prices are halved.
@@ -146,10 +153,12 @@ def cheapest(all_of: Sequence[Choice], ordered: Sequence[bool], reaches: Callabl
         return any(ask(one) for one in tops(affordable, above))
 
     low, high = -1, len(prices) - 1
+    watch(1 + high.bit_length())
     if not is_enough(high):
         return None
     while high - low > 1:
         middle = (low + high) // 2
+        watch((high - low - 1).bit_length())
         if is_enough(middle):
             high = middle
         else:
