@@ -155,7 +155,7 @@ def test_ray_delivers_what_the_virtual_clock_delivers(tmp_path: Path, overrides:
 
 
 class Looking(Reporter):
-    """Looks, once, at the batches that the queue of rank 0 has ready, and at the memory that its reader has free."""
+    """Looks at the batches that the queue of rank 0 has ready, until its reader has some memory free."""
 
     def __init__(self) -> None:
         self.ready: list[tuple[int, int, int, bytes]] = []
@@ -164,7 +164,7 @@ class Looking(Reporter):
     def live(self, text: str, share: float | None = None) -> None:
         import ray
 
-        if self.ready or int(text.split("/")[0]) < 8:
+        if self.free or int(text.split("/")[0]) < 8:
             return
         named = ray.util.list_named_actors(all_namespaces=True)
         (space,) = {n["namespace"] for n in named if n["name"] == "queue-0" and n["namespace"].startswith("rayio-")}
@@ -173,7 +173,7 @@ class Looking(Reporter):
             return ray.get(ray.get_actor(name, namespace=space).__ray_call__.remote(function))
 
         found = ask("queue-0", lambda queue: list(queue._queues[0, False].state.ready.values()))
-        self.ready = [(b.epoch, b.step, b.digest, ray.get(b.payload[0])[b.payload[1]].tobytes()) for b in found]
+        self.ready += [(b.epoch, b.step, b.digest, ray.get(b.payload[0])[b.payload[1]].tobytes()) for b in found]
         self.free = ask("reader-0-0", lambda reader: len(reader.wiring.loading.buffers._free))
 
 
