@@ -389,7 +389,7 @@ def test_no_reader_and_no_queue_is_an_actor() -> None:
 
 def test_explain_and_predict_read_its_runs(home: Path) -> None:
     slow = {"loader__decode": "120 ms", "train__steps": 12}  # far longer than a busy machine takes to hand a batch over
-    wanted = with_torch(**slow, train__compute="2 ms", loader__num_workers=1, train__epochs=1, train__warmup_steps=3)
+    wanted = with_torch(**slow, train__compute="2 ms", loader__num_workers=1, train__epochs=1)
     done = rayio.run(wanted, engine="local", out="slow")
     found = explain(done.path)
     assert found["verdict"]["cause"] == "decode"
