@@ -78,7 +78,8 @@ def _verdict(found: Explained | None) -> str:
     if found is None:
         return ""
     said = re.split(r"(?<=\.) (?=[A-Z0-9])", found.sentence)
-    action = said.pop() if found.prediction is not None and len(said) > 1 else ""
+    has_action = found.prediction is not None and len(said) > 1 and found.prediction.change in said[-1]
+    action = said.pop() if has_action else ""
     more = f'<p class="more">{_marked(" ".join(said[1:]))}</p>' if said[1:] else ""
     todo = f'<p class="action"><b>To do:</b> {_marked(action)}</p>' if action else ""
     colour = f" c-{found.verdict.cause}" if found.verdict.cause else ""
