@@ -13,7 +13,9 @@ from rayio.analyze.explanation import text
 from rayio.predict.explain import explain
 from rayio.results.explained import Explained, StorageLimit
 from rayio.scenario.model import Scenario
+from rayio.scenario.write import to_yaml
 from rayio.session import simulate
+from rayio.sizing.capacity import capacity
 from rayio.storage.limits import Asked, System, limit
 from scenarios import scenario, simulated
 
@@ -188,6 +190,25 @@ def test_a_full_device_is_named_in_a_short_run_as_in_a_long_one(files: int, tmp_
     assert "first step of an epoch" not in found.sentence
     assert storage_of(found).gives == pytest.approx(6e9 / (7 * 146.6e6), rel=0.03)
     assert storage_of(found).needs == pytest.approx(24.8, rel=0.01)
+
+
+def test_what_the_beginnings_of_epochs_cost_on_a_full_device_is_told_from_what_the_device_costs(tmp_path: Path) -> None:
+    # 90 % of what is needed, and 4 steps an epoch: all 4 workers of both ranks begin at once.
+    short = {"train__epochs": 12, "dataset__num_files": 16, "loader__num_workers": 4, "train__compute": "36 ms"}
+    found = explained(planted({"bandwidth": "100 MB/s"}, **short), tmp_path)
+    assert "That is enough for AU 0.90: 100 % of the wait is at the first step of an epoch" in found.sentence
+    assert found.prediction is not None
+    assert found.prediction.change == "With loader.num_workers=2"
+
+
+def test_what_binds_where_a_search_for_capacity_ends_is_told_in_the_same_words(tmp_path: Path) -> None:
+    # Each rank needs 100 MB/s.
+    (tmp_path / "one.yaml").write_text(to_yaml(planted({"bandwidth": "150 MB/s"}, train__warmup_steps=2)))
+    found = capacity(tmp_path / "one.yaml", most=4, out=tmp_path / "found")
+    assert found.accelerators == 1
+    assert found.binds is not None
+    assert found.binds.startswith("Storage-bound: ")
+    assert "Storage gives 143 MiB/s, these ranks need 191 MiB/s." in found.binds
 
 
 # --- real storage ---------------------------------------------------------------------------------------------------

@@ -17,6 +17,9 @@ from rayio.units import format_bytes, format_rate, format_seconds
 #: Share of step time that shows in percentages without decimals.
 SEEN = 0.005
 
+#: AU by which a run must miss what its storage gives for that to be said.
+BEYOND = 0.1
+
 #: Causes that are storage's.
 OF_STORAGE = ("open", "read", "retry")
 
@@ -128,7 +131,7 @@ def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
         each = format_seconds(worker["service_seconds"])
         return f" Ranks read for themselves (loader.num_workers=0): {each} per batch, in which they do not compute."
     if is_storage_bound(verdict, capacity):
-        return f" {limited(capacity['storage'])}"
+        return f" {limited(capacity['storage'])}{_filled(verdict, capacity['storage'])}"
     number, can, need = worker["parallelism"], worker["capacity"], capacity["demand"]
     who, is_slow, are_fast = f"The {number} workers", "are too slow", "are fast enough"
     if number == 1:
@@ -147,6 +150,18 @@ def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
         first = _percent(verdict["first_step_share"])
         return f" {first} of the wait is at the first step of an epoch, where prefetching starts anew.{enough}."
     return f"{enough}: single batches come late."
+
+
+def _filled(verdict: Mapping[str, Any], limit: Mapping[str, Any]) -> str:
+    """Say so where the limit explains only part of the loss, and the rest is at the beginnings of epochs."""
+    reachable = limit["gives"] / limit["needs"]
+    if (verdict["first_step_share"] or 0) <= MOST or reachable - verdict["au"] <= BEYOND:
+        return ""
+    first = _percent(verdict["first_step_share"])
+    return (
+        f" That is enough for AU {reachable:.2f}: {first} of the wait is at the first step of an epoch, where all "
+        "workers begin at once."
+    )
 
 
 def _as_served(capacity: Mapping[str, Any], can: float, need: float, who: str) -> str:
