@@ -24,7 +24,11 @@ def children() -> set[int]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:  # none at all, which is quick to find out
         return set()
-    return {child.pid for child in psutil.Process().children()}
+    try:  # where the kernel names them: looking through all processes of the machine takes thirty times as long
+        named = [Path(task, "children").read_text() for task in Path("/proc/self/task").iterdir()]
+    except OSError:
+        return {child.pid for child in psutil.Process().children()}
+    return {int(pid) for text in named for pid in text.split()}
 
 
 def running(pids: set[int]) -> bool:
