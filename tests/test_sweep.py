@@ -463,7 +463,7 @@ def test_more_workers_help_until_they_suffice_and_the_page_says_so(home: Path) -
     assert {"curves", "cost", "points", "scenario", "definitions"} <= {*page.ids}
     assert f"knee: num_workers={found.knee.values[0]}" in page.words
     assert "95 % interval" in page.words
-    assert page.text.count('class="band"') == 3
+    assert page.text.count('class="band l-') == 3
     assert ".plot svg { overflow: visible; }" in page.text, "a dot at AU 100 % is a whole dot"
     for point in found.points:
         assert f"{100 * (point.mean('au') or 0.0):.1f} ±" in page.words
