@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,7 @@ def test_it_is_said_first_everywhere(tmp_path: Path) -> None:
     explained = explain(ended.path, simulate=False)
     assert Fetched.of_json(explained["fetched"]) == ended.result.fetched
     page = Path(report(ended.path)).read_text()
-    assert page.index('data-key="fetched.fetched_bytes"') < page.index('data-key="au"')
+    assert escape(fetched_line(ended.result.fetched)) in page[: page.index('data-key="au"')]
     assert ended.result.hosts is not None
     (host,) = ended.result.hosts
     mount = host.mounts[0]

@@ -98,7 +98,7 @@ def numbers(content: Content) -> tuple[list[Number], list[Number]]:
     if result.imported is not None:
         large, small = _of_import(result)
     else:
-        large, small = [_au(result), _throughput(result), _read(result)], []
+        large, small = [_read(result), _au(result), _throughput(result)], []  # what was measured comes first
         large += [lost] if (lost := _lost_most(content.explanation)) else []
     small += _others(result)
     if result.imported and result.imported.reduced:  # what no file says is in the notes, not in tiles
