@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,16 +16,17 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import texts
-from rayio.errors import ScenarioError
+from rayio.errors import RunError, ScenarioError
 from rayio.machine.cpu_time import cpu_seconds_of
 from rayio.pipeline.cpu_account import ReadCpu
 from rayio.pipeline.processors import Cores, Process
 from rayio.pipeline.virtual import VirtualKernel
-from rayio.predict.calibrate import Learnable, learn
+from rayio.predict.calibrate import Learnable, calibrate, learn
 from rayio.predict.processors import SeenCpu, learn_cpu
 from rayio.scenario import checks
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.model import Scenario
+from rayio.session import run
 from scenarios import scenario, simulated
 
 
@@ -293,3 +295,15 @@ def test_a_busy_run_teaches_what_more_workers_would_come_to(ranks: int) -> None:
         true = scenario(**busy(size, workers, ranks), costs=TRUTH, cluster__cores=2)
         said = found.model_copy(update={"dataset": true.dataset, "loader": true.loader})
         assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.02), (size, workers)
+
+
+def test_runs_that_do_not_teach_together_are_refused(tmp_path: Path) -> None:
+    short = {"dataset.num_files": 224, "dataset.sample_bytes": "20 kB", "train.epochs": 2, "train.compute": "1 ms"}
+    for form in ("npz", "hdf5"):
+        wanted = short | {"dataset.format": form, "dataset.path": f"of-{form}", "loader.decode": 0}
+        run("unet3d-small", wanted, engine="local", root=tmp_path, out=tmp_path / form)
+    with pytest.raises(RunError, match=r"npz is given twice"):
+        calibrate(tmp_path / "npz", tmp_path / "npz")
+    with pytest.raises(RunError, match=r"hdf5 cannot .* with npz: dataset\.format is hdf5, not npz"):
+        calibrate(tmp_path / "npz", tmp_path / "hdf5")
+    assert calibrate(tmp_path / "npz").scenario.cluster.cores is None, "this process says nothing of its roles"

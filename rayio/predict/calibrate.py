@@ -95,6 +95,8 @@ def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT
         StorageError: no run is there, or a part of it is damaged.
         RunError: a run was simulated, broke off, was too short, or cannot stand beside the first.
     """
+    if twice := [one for one in others if Path(one).absolute() == Path(path).absolute()]:
+        raise RunError(f"{twice[0]} is given twice; a run teaches nothing that it has not taught")
     try:
         runs = [_learnable(one, reporter) for one in (path, *others)]
         first = runs[0]
@@ -190,16 +192,15 @@ def learn(
         found = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
         fitted = found.parameters if found.is_saturated else _carries(found.parameters, spans, plan)
         guessed = "" if found.is_saturated else "; its bandwidth is a guess"
+        said_of_storage = _said_of(found)
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
-            fitted, guessed = (
-                fitted.model_copy(update={"bandwidth": UNLIMITED}),
-                "; no device was met, none is modelled",
-            )
+            fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
+            said_of_storage = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
         storing["model"] = fitted.model_copy(
             update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
         )
         loading |= _decode(read, warm, scenario, notes)
-        notes.append(f"storage.model: fitted to the reads of the run; {_said_of(found)}")
+        notes.append(f"storage.model: fitted to the reads of the run; {said_of_storage}")
     learned = _costs(spans, steps, read, warm, plan, storing.get("model") or plan.storage, notes)
     whence = ", ".join(_whence(one.info, one.name) for one in all_runs)
     learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
