@@ -265,7 +265,7 @@ def test_a_loss_to_the_loader_is_called_that(tmp_path: Path) -> None:
     assert all(meanings[cause].startswith("loader's cost: ") for cause in OF_LOADER)
     assert run.result.loader_share == pytest.approx(of_loader(run), abs=1e-12)
     assert run.result.loader_share == pytest.approx(run.result.data_wait_share, abs=0.02)
-    assert "of step time, its messages and copies, as costs charge them" in run.summary()
+    assert "of step time, its messages and copies, as costs charge it" in run.summary()
     (without,) = [row for row in found["simulated"]["changes"] if row["change"] == "loader = 0"]
     assert without["au"] == pytest.approx(1, abs=0.01)
 
@@ -303,7 +303,7 @@ def test_what_costs_charge_a_step_is_not_called_overhead_of_rayio(tmp_path: Path
     assert "rayio's own" not in said
     assert "charged by costs: barrier, end of a step" in said
     assert "Overhead-bound: 17 % of step time is charged by costs: barrier, end of a step." in said
-    assert "rayio's own" not in check(report(run.path).read_text(encoding="utf-8")).words.partition("How each")[0]
+    assert "rayio's own" not in check(report(run.path).read_text(encoding="utf-8")).words.partition(" definitions ")[0]
 
 
 # --- storage that nobody described ----------------------------------------------------------------------------------
