@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 #: Exit code of a command that was interrupted.
 INTERRUPTED = 130
@@ -19,15 +19,21 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGAIN_SECONDS = 0.02
 
 
-def interruptible() -> None:
-    """Have SIGTERM (``ray job stop``, a pod's end) and SIGHUP end a command as Ctrl-C does; ``nohup`` is respected."""
+#: Whether the command is over: no signal is raised any more.
+_is_deaf = False
 
-    def interrupt(number: int, frame: object) -> NoReturn:
+
+def _interrupt(number: int, frame: object) -> None:
+    if not _is_deaf:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, interrupt)
+
+def interruptible() -> None:
+    """Have SIGTERM (``ray job stop``, a pod's end) and SIGHUP end a command as Ctrl-C does; ``nohup`` is respected."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    for number in (signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _interrupt)
     sys.unraisablehook = _unraisable
 
 
@@ -48,6 +54,8 @@ def deaf() -> None:
 
     Python gives handlers back to the system as it ends; a second signal would then end the process by itself.
     """
+    global _is_deaf
+    _is_deaf = True  # one step: several signals within a millisecond would be raised between any two
     left = [*SIGNALS]
     while left:
         with contextlib.suppress(KeyboardInterrupt):

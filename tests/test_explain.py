@@ -677,4 +677,5 @@ def test_a_planted_cause_is_named_on_ray_with_its_share(cause: str, tmp_path: Pa
     assert lost == pytest.approx(expected or 0, abs=POINTS)
     assert verdict["bound"] == ("input" if cause == "read" else cause)
     assert verdict["cause"] == (None if expected is None else cause)
-    assert found["sentence"].startswith(f"{verdict['bound'].capitalize()}-bound: ")
+    named = {"read": "Storage-bound: ", "compute": "No bottleneck worth removing: "}
+    assert found["sentence"].startswith(named.get(cause, f"{verdict['bound'].capitalize()}-bound: "))
