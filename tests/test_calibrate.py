@@ -404,6 +404,13 @@ def test_a_run_on_ray_teaches_what_its_messages_cost(home: Path) -> None:
     assert again.loader.payload == "real"
     assert again.charges.lease > 0
     assert again.charges.take > 0
+    said = RunDirectory.open("real").info["cpu_seconds"]
+    assert (said["reads"]["batches"], said["reads"]["samples"]) == (2 * 10, 2 * 40.0)
+    assert {"reader", "queue", "rank", "collector"} <= {*said["roles"]}
+    assert all(0 < seconds < 4 * said["wall_seconds"] for seconds in said["roles"].values())
+    assert 0 < said["reads"]["seconds"] < said["roles"]["reader"], "reading is a part of what a reader does"
+    assert again.cluster.cores == os.cpu_count()
+    assert again.charges.cpu.queue == pytest.approx(said["roles"]["queue"] / 20)
     predicted = session.simulate(again).result
     assert predicted["ledger"]["delivered_samples"] == real["ledger"]["delivered_samples"] == 2 * 40
 

@@ -106,9 +106,10 @@ class Host:
             birth.plan, self.kernel, self.recorder, birth.root, self,
             num_ranks=len({member[0] for member in birth.members}), born=self.born,
         )  # fmt: skip
-        #: What this process takes of processors, from its first work on.
-        self._cpu: Stopwatch | None = None
-        restarted = ray.get_runtime_context().was_current_actor_reconstructed
+        context = ray.get_runtime_context()
+        restarted = context.was_current_actor_reconstructed
+        kind, _, _ = birth.name.partition("-")
+        self._cpu = Stopwatch(kind, context.get_node_id(), self.wiring.read_cpu)
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
     def _capture(self) -> list[children.Children | hosts.HostSpool]:
@@ -140,9 +141,7 @@ class Host:
     def begin(self) -> None:
         """Begin with a call of work; a restarted actor's first call may be one."""
         self.wake()
-        if self._cpu is None:
-            kind, _, _ = self.birth.name.partition("-")
-            self._cpu = Stopwatch(kind, ray.get_runtime_context().get_node_id(), self.wiring.read_cpu)
+        self._cpu.begin()
 
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started, with what run.json says of it."""
@@ -171,7 +170,7 @@ class Host:
         if (table := self.recorder.drain()) is not None:
             await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
         await asyncio.to_thread(tell_drift, self.birth.anchor, RemoteTimekeeper(self.collector))
-        return self.recorder.drained, None if self._cpu is None else self._cpu.read()
+        return self.recorder.drained, self._cpu.read()
 
     async def _flush_regularly(self) -> None:
         while True:

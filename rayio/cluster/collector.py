@@ -39,7 +39,7 @@ class Collector:
         self._failure: RayioError | None = None
         #: Whether a push is under way, and whether this process was asked to end.
         self._is_busy = self._is_ending = False
-        self._cpu: Stopwatch | None = None
+        self._cpu = Stopwatch("collector")
         signal.signal(signal.SIGTERM, self._end)
 
     def _end(self, number: int, frame: object) -> None:
@@ -92,14 +92,13 @@ class Collector:
             self._parts.keep(self._recorder.drain())
         self._heard[name] = now
 
-    def spent(self) -> ProcessCpu | None:
-        """What taking in spans took of processors until now."""
-        return None if self._cpu is None else self._cpu.read()
+    def spent(self) -> tuple[int, ProcessCpu | None]:
+        """Answer as a role's ``flush`` does: its own spans count elsewhere, and this is what its work took."""
+        return 0, self._cpu.read()
 
     def push(self, name: str, message: bytes, recorded: int) -> None:
         """Take in an actor's spans, as Arrow IPC, and how many its process has recorded and sent until now."""
-        if self._cpu is None:
-            self._cpu = Stopwatch("collector")
+        self._cpu.begin()
         self._recorded[name] = recorded
         if self._failure is not None:
             return

@@ -22,7 +22,7 @@ from rayio.cluster.servers import BarrierActor, StorageServer
 from rayio.deadline import within
 from rayio.errors import ClusterError, RayioError, RunError
 from rayio.interrupts import hold
-from rayio.pipeline.cpu_account import CpuAccount, ProcessCpu
+from rayio.pipeline.cpu_account import CpuAccount
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.sighting import Sighting
@@ -316,21 +316,17 @@ class ActorGroup:
                 self.tallies += ray.get(reference)
 
     def _flush(self) -> None:
-        flushing = [
+        asked = [self.handles[name].spent.remote() for name in ("barrier", "collector") if name in self.handles]
+        asked += [
             self.handles[s.name].flush.remote() for s in self.specs if s.kind != "storage" and s.name in self.handles
         ]
-        heard = 0
-        processes: list[ProcessCpu] = []
-        servers = [self.handles[name].spent.remote() for name in ("barrier", "collector") if name in self.handles]
-        for reference in self.control.answers(servers, FLUSH_SECONDS):
-            with contextlib.suppress(RayError):
-                processes += [cpu] if (cpu := ray.get(reference)) is not None else []
-        for reference in self.control.answers(flushing, FLUSH_SECONDS):
+        heard, processes = 0, []
+        for reference in self.control.answers(asked, FLUSH_SECONDS):
             with contextlib.suppress(RayError):
                 sent, cpu = ray.get(reference)
                 heard += sent
-                processes += [cpu] if cpu is not None else []
-        self.cpu = CpuAccount.of(processes)
+                processes.append(cpu)
+        self.cpu = CpuAccount.of(cpu for cpu in processes if cpu is not None)
         if "collector" not in self.handles:
             return
         try:

@@ -23,7 +23,8 @@ class Server:
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
         self._collector = birth.find("collector")
-        self._cpu: Stopwatch | None = None
+        kind, _, _ = birth.name.partition("-")
+        self._cpu = Stopwatch(kind)
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self._collector.born.remote(birth.name, birth.node, os.getpid(), None, restarted)
         threading.Thread(target=self._beat, daemon=True).start()
@@ -33,15 +34,9 @@ class Server:
             time.sleep(FLUSH_SECONDS)
             self._collector.alive.remote(self.birth.name)
 
-    def spent(self) -> ProcessCpu | None:
-        """What its work took of processors; None where it had none."""
-        return None if self._cpu is None else self._cpu.read()
-
-    def begin(self) -> None:
-        """Begin with a call of work."""
-        if self._cpu is None:
-            kind, _, _ = self.birth.name.partition("-")
-            self._cpu = Stopwatch(kind)
+    def spent(self) -> tuple[int, ProcessCpu | None]:
+        """Answer as a role's ``flush`` does: it has sent no spans, and this is what its work took of processors."""
+        return 0, self._cpu.read()
 
     def told(self) -> dict[str, Any]:
         """What run.json says of it."""
@@ -61,7 +56,7 @@ class BarrierActor(Server):
 
     async def announce(self, arrivals: list[tuple[Where, int]]) -> int:
         """Note the deadlines of ranks at one step; answer with the latest once every party has announced its own."""
-        self.begin()
+        self._cpu.begin()
         latest = [self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline) for at, deadline in arrivals]
         return max([int(await one) for one in latest])
 

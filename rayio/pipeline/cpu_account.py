@@ -57,22 +57,31 @@ class ProcessCpu(NamedTuple):
 
 
 class Stopwatch:
-    """Measures the CPU time of this process, and where a node is named that of its parent: on Ray the node's raylet."""
+    """Measures the CPU time of this process from its first work on.
+
+    Where a node is named, that of its parent too: on Ray the node's raylet.
+    """
 
     def __init__(self, role: str, node: str = "", reads: ReadCpu | None = None) -> None:
         self.role = role
         self.node = node
         self.reads = reads or ReadCpu()
-        self.since = self._now()
+        self._since: tuple[float, float, float | None] | None = None
 
-    @staticmethod
-    def _now() -> tuple[float, float, float | None]:
-        return time.process_time(), time.monotonic(), cpu_seconds_of(os.getppid())
+    def begin(self) -> None:
+        """Begin with a call of work; only the first one counts."""
+        if self._since is None:
+            self._since = self._now()
 
-    def read(self) -> ProcessCpu:
-        """What was taken since it was made."""
-        (seconds, wall, parent), (seconds0, wall0, parent0) = self._now(), self.since
-        of_parent = None if not self.node or parent is None or parent0 is None else parent - parent0
+    def _now(self) -> tuple[float, float, float | None]:
+        return time.process_time(), time.monotonic(), cpu_seconds_of(os.getppid()) if self.node else None
+
+    def read(self) -> ProcessCpu | None:
+        """What was taken since it began; None where there was no work."""
+        if self._since is None:
+            return None
+        (seconds, wall, parent), (seconds0, wall0, parent0) = self._now(), self._since
+        of_parent = None if parent is None or parent0 is None else parent - parent0
         return ProcessCpu(self.role, seconds - seconds0, wall - wall0, self.node, of_parent, self.reads)
 
 

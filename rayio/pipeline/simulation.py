@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rayio.interrupts import hold, softly
 from rayio.kinds import LOADERS
@@ -15,6 +15,9 @@ from rayio.pipeline.processors import cores_of
 from rayio.pipeline.recording import Recording, bounded, threads_note
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.trace.recorder import Recorder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: The kind of loader whose roles the virtual clock runs, whatever the plan chose.
 MODELLED = "actors"
@@ -32,6 +35,15 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
         roles = InProcess(plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores)
         kernel.run(roles.run())
         hold()
+
+
+def spans_of(plan: Plan) -> pa.Table:
+    """Run a plan on the virtual clock for its spans alone, which every level of tracing but none has."""
+    recorder = Recorder()
+    simulate(plan, recorder, [Tally(rank) for rank in range(plan.world_size)])
+    spans = recorder.drain()
+    assert spans is not None
+    return spans
 
 
 class VirtualEngine:

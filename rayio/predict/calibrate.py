@@ -95,7 +95,8 @@ def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT
         StorageError: no run is there, or a part of it is damaged.
         RunError: a run was simulated, broke off, was too short, or cannot stand beside the first.
     """
-    if twice := [one for one in others if Path(one).absolute() == Path(path).absolute()]:
+    places = [Path(one).absolute() for one in (path, *others)]
+    if twice := [str(one) for one, place in zip((path, *others), places, strict=True) if places.count(place) > 1]:
         raise RunError(f"{twice[0]} is given twice; a run teaches nothing that it has not taught")
     try:
         runs = [_learnable(one, reporter) for one in (path, *others)]

@@ -17,7 +17,6 @@ from rayio.data.asked import requests_per_sample
 from rayio.errors import RayioError
 from rayio.kinds import FORMATS
 from rayio.pipeline import simulation
-from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import plan_of, storage_of
 from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Measured, RecordedTimes, Replay, addressed, of_steps
 from rayio.scenario import checks, derive, evaluation
@@ -27,7 +26,6 @@ from rayio.scenario.every import Every
 from rayio.scenario.model import Costs, NoSync, Scenario, StorageParameters
 from rayio.seeds import Draws
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
-from rayio.trace.recorder import Recorder
 from rayio.units import BYTES
 
 #: Part of the time that a change must save to be worth naming.
@@ -55,11 +53,7 @@ class Base:
     def simulate(self, replay: Replay) -> dict[str, Any]:
         """Live a scenario on the virtual engine, with the times at hand, and judge it."""
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
-        recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
-        simulation.simulate(plan, recorder, tallies)
-        spans = recorder.drain()
-        assert spans is not None
-        return judge(attribute(spans), RunShape.of(replay.scenario))
+        return judge(attribute(simulation.spans_of(plan)), RunShape.of(replay.scenario))
 
 
 #: Changes what is simulated; the base says what the run measured.

@@ -11,14 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rayio.errors import RunError
 from rayio.pipeline import simulation
-from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import plan_of
 from rayio.predict.replay import cut
 from rayio.scenario.distribution import Constant, Distribution, LogNormal
 from rayio.scenario.model import Costs, Scenario, StorageParameters
-from rayio.trace.recorder import Recorder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,13 +48,7 @@ def simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
     """The spans of a scenario on the virtual clock, of its beginning where it is long."""
     if changed := cut(scenario):
         scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=changed)})
-    plan = plan_of(scenario, True, bytes_in_flight)
-    recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
-    simulation.simulate(plan, recorder, tallies)
-    spans = recorder.drain()
-    if spans is None:
-        raise RunError("the simulated run has no spans")
-    return spans
+    return simulation.spans_of(plan_of(scenario, True, bytes_in_flight))
 
 
 def settle(scenario: Scenario, seen: Apparent, look: Look, bytes_in_flight: int | None) -> tuple[Scenario, Apparent]:
