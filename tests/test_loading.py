@@ -107,7 +107,7 @@ def test_where_no_bytes_travel_one_buffer_serves_all_batches(tmp_path: Path) -> 
         queue = inline(wanted, tmp_path)
         for step in range(4):
             assert (await queue.get(Where(0, 0, step))).payload is None
-        assert len(queue.loading.buffers._free) == 1
+        assert queue.loading.buffers.num_free == 1
 
     asyncio.run(main())
 
@@ -128,6 +128,7 @@ def test_batches_that_were_returned_are_done_when_the_caller_has_the_answer() ->
     lent.stored(3, (0, 1, 7))
     assert done == ["c", "a", "b"]
     lent.keep(3, [batch("d")])
-    lent.stored(0, ())  # a queue that was started again
+    (forgotten,) = lent.stored(0, ())  # a queue that was started again
+    assert forgotten.payload == "d"
     lent.stored(1, (3,))
     assert done == ["c", "a", "b"], "it does not know of the call that another queue made"

@@ -10,15 +10,19 @@ from typing import Any
 
 import ray
 
+from rayio.cluster.calls import Loan, ReaderCalls
 from rayio.cluster.lent import LentBatches
+from rayio.cluster.lines import Address, Exchange, Line, Pieces
 from rayio.cluster.placement import Kind, actors
-from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter, plain
+from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter
+from rayio.cluster.shared import Arenas, SharedBuffers, is_possible
 from rayio.cluster.tasks import tell
 from rayio.cluster.turns import Turns
 from rayio.otel import children, hosts, provider
 from rayio.pipeline import roles
 from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
-from rayio.pipeline.env import Shard
+from rayio.pipeline.env import QueuePort, Shard
+from rayio.pipeline.in_process import LocalQueue as OwnQueue
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
@@ -37,11 +41,6 @@ from rayio.trace.store import to_ipc
 WATCH = "watch"
 #: Seconds between two deliveries of an actor's spans to the collector.
 FLUSH_SECONDS = 0.7
-#: Work and bytes that one call to a reader may hold when a step is less than that.
-LEASE_SECONDS = 5e-3
-LEASE_BYTES = 8 << 20
-#: How fast what a step usually takes may rise, from one call to the next: a late wake-up is not slow storage.
-RISE = 1.1
 #: Calls that an async actor takes at a time; beyond its limit Ray queues them without a word.
 MAX_CONCURRENCY = 100_000
 
@@ -71,6 +70,22 @@ class Birth:
             if wanted := [member for member in spec.members if member in among]:
                 found |= dict.fromkeys(wanted, self.find(spec.name))
         return found
+
+    def readers(self) -> dict[tuple[int, ...], Any]:
+        """The handles of the readers of this actor's ranks, by (rank, worker)."""
+        workers = range(self.plan.loader.num_workers)
+        return self.holders("reader", {(rank, worker) for (rank,) in self.members for worker in workers})
+
+
+def has_lines(plan: Plan) -> bool:
+    """Whether actors of one host may call each other over lines."""
+    return plan.cluster.transport == "auto" and is_possible()
+
+
+def address(plan: Plan, exchange: Exchange | None) -> Address:
+    """Where this actor takes calls, as its ``listen`` says."""
+    node = ray.get_runtime_context().get_node_id()
+    return Address(node, exchange.open() if exchange is not None and has_lines(plan) else None)
 
 
 class Host:
@@ -102,6 +117,11 @@ class Host:
         #: What takes in the spans of other processes: this one's children, and tasks of the run on this host.
         self._others: list[children.Children | hosts.HostSpool] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
+        #: Where others of this host may call this actor; None where nobody does.
+        self.exchange: Exchange | None = None
+        #: Memory of this host's readers that this process looks into.
+        ranks = len({member[0] for member in birth.members})
+        self.arenas = Arenas(ranks * birth.plan.loader.num_workers)
         self.wiring = Wiring(
             birth.plan, self.kernel, self.recorder, birth.root, self,
             num_ranks=len({member[0] for member in birth.members}), born=self.born,
@@ -143,6 +163,20 @@ class Host:
         self.wake()
         self._cpu.begin()
 
+    async def listen(self) -> Address:
+        """Say where this actor takes calls of others on its host."""
+        self.wake()
+        return address(self.plan, self.exchange)
+
+    def line(self, handle: Any) -> Line:
+        """The way to another actor."""
+        return Line(handle, ray.get_runtime_context().get_node_id(), self.arenas)
+
+    def lines(self, handles: Mapping[tuple[int, ...], Any]) -> dict[tuple[int, ...], Line]:
+        """The ways to other actors, by role: roles that share an actor share one."""
+        of_actor = {id(handle): self.line(handle) for handle in handles.values()}
+        return {member: of_actor[id(handle)] for member, handle in handles.items()}
+
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started, with what run.json says of it."""
         self.wake()
@@ -182,7 +216,7 @@ class Host:
 
     def arbiter(self, device: int) -> RemoteArbiter:
         """See ``rayio.pipeline.wiring.Devices``."""
-        return RemoteArbiter(self.birth.find(f"storage-{device}"))
+        return RemoteArbiter(self.line(self.birth.find(f"storage-{device}")))
 
 
 class Reader(Host):
@@ -195,24 +229,47 @@ class Reader(Host):
         self._envs = {(rank, worker): self.wiring.reader(rank, worker) for rank, worker in birth.members}
         self._turns = {who: Turns() for who in birth.members}
         self._lent = {who: LentBatches() for who in birth.members}
+        #: The memory of batches, where others of this host may look into it.
+        self._shared = SharedBuffers() if self.plan.payload and has_lines(self.plan) else None
+        if self._shared is not None:
+            self.wiring.loading.buffers = self._shared
+        self.exchange = Exchange({"read": self._read_over_line}, self._file)
+
+    def _file(self, arena: int) -> int | None:
+        return None if self._shared is None else self._shared.fd(arena)
 
     async def read(self, lease: Lease, turn: int, stored: tuple[int, ...] = ()) -> Any:
         """Read a lease: the seconds of work and the headers and, where bytes travel, a second object with every batch.
 
         Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns;
-        ``stored`` are those whose answers the queue has.
+        ``stored`` are those whose batches nobody looks at any more.
         """
+        seconds, batches = await self._read(lease, turn, stored)
+        if not self.plan.payload:
+            return seconds, batches
+        return (seconds, [replace(b, payload=None) for b in batches]), [b.payload for b in batches]
+
+    async def _read_over_line(self, lease: Lease, turn: int, stored: tuple[int, ...]) -> Any:
+        """Read a lease as :meth:`read` does; the headers say where in shared memory the bytes are."""
+        seconds, batches = await self._read(lease, turn, stored)
+        if not self.plan.payload or self._shared is None:
+            return seconds, batches
+        batches = [replace(batch, payload=self._shared.piece(batch.payload)) for batch in batches]
+        return Pieces((seconds, batches), {batch.payload.arena for batch in batches})
+
+    async def _read(self, lease: Lease, turn: int, stored: tuple[int, ...]) -> tuple[float, list[Delivery]]:
         self.begin()
         who = (lease.rank, lease.worker)
-        self._lent[who].stored(turn, stored)
+        forgotten = self._lent[who].stored(turn, stored)
+        if forgotten and self._shared is not None:
+            self._shared.forget([batch.payload for batch in forgotten])
         async with self._turns[who].of(turn):
             began = self.kernel.now()
             batches = await roles.read_lease(self._envs[who], self.wiring.loading, lease)
             seconds = (self.kernel.now() - began) / 1e9
-        if not self.plan.payload:
-            return seconds, batches
-        self._lent[who].keep(turn, batches)
-        return (seconds, [replace(b, payload=None) for b in batches]), [b.payload for b in batches]
+        if self.plan.payload:
+            self._lent[who].keep(turn, batches)
+        return seconds, batches
 
 
 class PrefetchQueue(Host):
@@ -223,20 +280,12 @@ class PrefetchQueue(Host):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        workers = range(self.plan.loader.num_workers)
-        readers = birth.holders("reader", {(rank, worker) for (rank,) in birth.members for worker in workers})
-        #: What to call for a lease of each worker.
-        self._read = {who: handle.read.options(num_returns=1 + self.plan.payload) for who, handle in readers.items()}
-        #: The turn of each worker's next call.
-        self._turn = dict.fromkeys(readers, 0)
-        #: The turns of each worker whose answers are here, until the next call says so.
-        self._stored: dict[tuple[int, ...], list[int]] = {who: [] for who in readers}
-        #: What a step takes a reader of late, by rank, and whether for evaluation.
-        self._step_seconds: dict[tuple[int, bool], float] = {}
+        calls = self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), in_rank=False)
+        self.exchange = Exchange({"take": self._take_over_line}, self.arenas.fd)
         #: By rank, and whether it is the one for evaluation.
         self._queues = {
-            (rank, evaluating): self.wiring.queue(
-                self.plan.queue(rank, evaluating=evaluating), self._submit, evaluating=evaluating
+            (rank, evaluating): calls.queue(
+                self.wiring, self.plan.queue(rank, evaluating=evaluating), evaluating=evaluating
             )
             for (rank,) in birth.members
             for evaluating in ((False,) if self.plan.evaluation is None else (False, True))
@@ -253,40 +302,12 @@ class PrefetchQueue(Host):
         self.begin()
         return await self._queues[rank, self.plan.is_evaluation(take.epoch)].take(take, patience_ns)
 
-    async def _submit(self, lease: Lease) -> list[Delivery]:
-        who = (lease.rank, lease.worker)
-        turn = self._turn[who]
-        self._turn[who] = turn + 1
-        stored = self._stored[who]
-        returned = self._read[who].remote(lease, turn, tuple(stored))
-        stored.clear()
-        headers, parcel = returned if self.plan.payload else (returned, None)
-        try:
-            seconds, batches = await headers
-        except Exception as error:
-            raise plain(error) from None
-        if parcel is not None:  # Ray answers a call once everything that it returned is stored
-            stored.append(turn)
-        which = lease.rank, self.plan.is_evaluation(lease.epoch)
-        queue = self._queues[which]
-        step_seconds = seconds / len(batches)
-        usual = min(step_seconds, RISE * self._step_seconds.get(which, step_seconds))
-        self._step_seconds[which] = usual
-        queue.lease_steps = lease_steps(usual, max(batch.nbytes for batch in batches), queue.state.spec)
-        if parcel is None:
-            return list(batches)
-        return [replace(batch, payload=(parcel, place)) for place, batch in enumerate(batches)]
-
-
-def lease_steps(seconds: float, nbytes: int, spec: QueueSpec) -> int:
-    """How many steps to put into one call when a step takes a reader so many seconds and has so many bytes.
-
-    A call costs a millisecond or two on its way; leases of some milliseconds of work hide that. A worker is given half
-    of its window at most, so that it reads the one half while the rank consumes the other.
-    """
-    return max(
-        1, min(spec.prefetch_factor // 2, int(LEASE_SECONDS / max(seconds, 1e-6)), LEASE_BYTES // max(nbytes, 1))
-    )
+    async def _take_over_line(self, rank: int, take: Take, patience_ns: int, released: tuple[Loan, ...]) -> Pieces:
+        """Answer a rank as :meth:`take` does; ``released`` are the loans of batches that it is done with."""
+        for loan in released:
+            self._calls.released(loan)
+        deliveries = await self.take(rank, take, patience_ns)
+        return Pieces(deliveries, {d.payload.piece.arena for d in deliveries if d.payload is not None})
 
 
 class TrainerRank(Host):
@@ -297,14 +318,22 @@ class TrainerRank(Host):
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         self.tallies = {rank: Tally(rank) for (rank,) in birth.members}
-        self._queues = birth.holders("queue", set(birth.members))
-        self._barrier = RemoteBarrier(birth.find("barrier"), self.kernel) if self.plan.has_barrier else None
+        #: The ways to the queues; or the readers' calls, where the queues live in this process.
+        self._queues: dict[tuple[int, ...], Line] = {}
+        self._calls: ReaderCalls | None = None
+        if self.plan.is_queued_in_rank:
+            self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), in_rank=True)
+        else:
+            self._queues = self.lines(birth.holders("queue", set(birth.members)))
+        self._barrier = RemoteBarrier(self.line(birth.find("barrier")), self.kernel) if self.plan.has_barrier else None
         ranks = [rank for (rank,) in birth.members]
         writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
         self._writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
 
-    def queue(self, spec: QueueSpec, *, evaluating: bool) -> RemoteQueue:
+    def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
         """See ``rayio.pipeline.wiring.RankPorts``."""
+        if self._calls is not None:
+            return OwnQueue(self._calls.queue(self.wiring, spec, evaluating=evaluating))
         return RemoteQueue(self._queues[spec.rank,], self.kernel, spec)
 
     def barrier(self) -> RemoteBarrier:
@@ -337,7 +366,7 @@ class TrainerRank(Host):
     async def _train(self, rank: int, attempt: int) -> None:
         await self.wiring.rank(rank, self, self.tallies[rank], attempt)
         if self._barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
-            self._barrier.handle.announce.remote([(Where(rank, len(self.plan.steps), 0, attempt), 0)])
+            self._barrier.line.handle.announce.remote([(Where(rank, len(self.plan.steps), 0, attempt), 0)])
 
 
 class CheckpointWriter(Host):

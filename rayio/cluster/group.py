@@ -166,7 +166,7 @@ class ActorGroup:
     def _create(self, spec: ActorSpec) -> Any:
         where, birth = self._bundle(spec.node), self._birth(spec.name, spec.node, spec.members)
         if spec.kind == "storage":
-            return self._actor(StorageServer, spec.name, where, -1, birth)
+            return self._actor(StorageServer, spec.name, where, -1, birth, concurrency=shells.MAX_CONCURRENCY)
         retries = 0 if spec.kind == "rank" else -1
         return self._actor(CLASSES[spec.kind], spec.name, where, retries, birth, concurrency=shells.MAX_CONCURRENCY)
 

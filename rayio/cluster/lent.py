@@ -1,4 +1,4 @@
-"""The memory of batches that a reader has returned, until Ray has copied them."""
+"""The memory of batches that a reader has returned, until nobody looks at them any more."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ class LentBatches:
     """Batches by the call that returned them; only the caller knows when they are no longer looked at.
 
     A method of an actor has returned before Ray copies what it returned. Who has the answer to a call knows that Ray
-    is done, and says so with its next call. What is never heard of again is not used again, and freed with this.
+    is done, and says so with its next call; of batches in shared memory, once their rank is done. What is never heard
+    of again is not used again, and freed with this.
     """
 
     def __init__(self) -> None:
         self._by_turn: dict[int, Sequence[Delivery]] = {}
 
-    def stored(self, turn: int, turns: Iterable[int]) -> None:
-        """Learn with call ``turn`` which earlier calls the caller has the answers to: their batches are done."""
+    def stored(self, turn: int, turns: Iterable[int]) -> list[Delivery]:
+        """Learn with call ``turn`` which earlier calls' batches are done; give those of which it will not be said."""
+        forgotten: list[Delivery] = []
         if turn == 0:  # the first of another caller, which knows nothing of these
+            forgotten = [batch for batches in self._by_turn.values() for batch in batches]
             self._by_turn.clear()
         for known in turns:
             for batch in self._by_turn.pop(known, ()):
                 batch.done()
+        return forgotten
 
     def keep(self, turn: int, batches: Sequence[Delivery]) -> None:
         """Hold the batches that the call ``turn`` returns."""

@@ -84,7 +84,7 @@ def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
         case "reader":
             return ((plan.node_of_reader(*who), who) for who in plan.readers()) if _has_roles(plan) else ()
         case "queue":
-            return ranks if plan.loader.num_workers and _has_roles(plan) else ()
+            return ranks if plan.loader.num_workers and _has_roles(plan) and not plan.is_queued_in_rank else ()
         case "checkpoint_writer":
             return ((plan.node_of_writer(n), (n,)) for n in range(plan.num_writers))
         case "rank":

@@ -11,10 +11,11 @@ from typing import Any, cast
 import ray
 from ray.exceptions import ObjectLostError, RayTaskError
 
+from rayio.cluster.lines import Line
 from rayio.errors import RunError
 from rayio.pipeline.env import Shard
 from rayio.pipeline.kernel import Future, WallKernel
-from rayio.pipeline.queue import Consumed, Delivery, QueueSpec
+from rayio.pipeline.queue import Consumed, Delivery, QueueSpec, Take
 from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.clocks import Offset
@@ -62,8 +63,8 @@ class RemoteQueue:
     What has arrived but is not yet asked for is held in ``hand`` and does not count as consumed.
     """
 
-    def __init__(self, handle: Any, kernel: WallKernel, spec: QueueSpec) -> None:
-        self.handle = handle
+    def __init__(self, line: Line, kernel: WallKernel, spec: QueueSpec) -> None:
+        self.line = line
         self.kernel = kernel
         self.spec = spec
         self.consumed = Consumed()
@@ -79,9 +80,13 @@ class RemoteQueue:
         self._answers: list[Any] = []
         self._news: Future | None = None
         self._failure: BaseException | None = None
+        #: Loans of batches that nobody looks at any more, until the next take says so.
+        self._released: list[Any] = []
 
     async def get(self, at: Where) -> Delivery:
         """Take the next batch; asking for the one after it begins at once."""
+        if self.line.is_near is None:
+            await self.line.reach()
         self._send()  # a rank that finds every batch in its hand does not let this loop run
         if self.consumed.open(at.epoch):
             self.hand.clear()
@@ -123,8 +128,14 @@ class RemoteQueue:
         message = self.consumed.take(self.spec.window, attempt, tuple(sorted(holding)))
         # Sent when the rank next waits, so that sending does not delay its compute.
         self._send()
-        self._unsent = partial(self.handle.take.remote, self.spec.rank, message, PATIENCE_NS)
+        self._unsent = partial(self._take, message)
         self.kernel.spawn(self._receive(attempt, epoch), "take")
+
+    def _take(self, message: Take) -> Any:
+        if not self.line.is_near:
+            return self.line.handle.take.remote(self.spec.rank, message, PATIENCE_NS)
+        released, self._released = tuple(self._released), []
+        return self.line.call("take", self.spec.rank, message, PATIENCE_NS, released)
 
     async def _tell_soon(self, attempt: int) -> None:
         await asyncio.sleep(TELL_NS / 1e9)
@@ -150,6 +161,8 @@ class RemoteQueue:
         for parcel in _parcels(fetching):
             if parcel[0].payload is None:
                 self.hand.update((d.step, d) for d in parcel)
+            elif self.line.is_near:
+                self.hand.update((d.step, self._mapped(d)) for d in parcel)
             else:
                 self._coming.update(d.step for d in parcel)
                 self.kernel.spawn(self._fetch(parcel), "fetch")
@@ -160,6 +173,16 @@ class RemoteQueue:
                 self._told = (-1, -1, -1)
                 self._ask(attempt)
         self._wake()
+
+    def _mapped(self, delivery: Delivery) -> Delivery:
+        """Have a batch's bytes where its reader put them."""
+        piece, loan = delivery.payload
+        delivery.payload = self.line.arenas.look(piece)
+        delivery.give_back = partial(self._release, loan)
+        return delivery
+
+    def _release(self, loan: Any) -> None:
+        self._released.append(loan)
 
     def _is_new(self, step: int) -> bool:
         return step not in self.hand and step not in self._coming and not self.consumed.has(step)
@@ -205,8 +228,8 @@ def _parcels(deliveries: list[Delivery]) -> list[list[Delivery]]:
 class RemoteBarrier:
     """The end of the barrier actor that the ranks of one actor share: who arrives together is one message."""
 
-    def __init__(self, handle: Any, kernel: WallKernel) -> None:
-        self.handle = handle
+    def __init__(self, line: Line, kernel: WallKernel) -> None:
+        self.line = line
         self.kernel = kernel
         #: What is not sent yet: by attempt, epoch and step, who will be done when, and who waits for the answer.
         self._due: dict[tuple[int, int, int], list[tuple[Where, int, Future]]] = {}
@@ -225,7 +248,7 @@ class RemoteBarrier:
 
     async def _announce(self, together: list[tuple[Where, int, Future]]) -> None:
         try:
-            latest = int(await self.handle.announce.remote([(at, deadline) for at, deadline, _ in together]))
+            latest = int(await self.line.ask("announce", [(at, deadline) for at, deadline, _ in together]))
         except Exception as error:
             for *_, answer in together:
                 if not answer.done():
@@ -259,14 +282,14 @@ class RemoteWriter:
 class RemoteArbiter:
     """A modelled device in another actor."""
 
-    def __init__(self, handle: Any) -> None:
-        self.handle = handle
+    def __init__(self, line: Line) -> None:
+        self.line = line
         #: What was last heard of the device's backlog (``Device.free_at``): all who use it remember it for the device.
         self._free_at = 0
 
     async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
         """See ``rayio.storage.model.Device.reserve``."""
-        answer = await self.handle.reserve.remote(arrival, num_requests, nbytes, alone, self._free_at)
+        answer = await self.line.ask("reserve", arrival, num_requests, nbytes, alone, self._free_at)
         served, free_at = answer
         self._free_at = max(self._free_at, int(free_at))
         return int(served)

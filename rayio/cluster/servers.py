@@ -9,7 +9,8 @@ from typing import Any
 
 import ray
 
-from rayio.cluster.actors import FLUSH_SECONDS, Birth
+from rayio.cluster.actors import FLUSH_SECONDS, Birth, address
+from rayio.cluster.lines import Address, Exchange
 from rayio.pipeline.barrier import Barrier
 from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.pipeline.kernel import WallKernel
@@ -28,6 +29,11 @@ class Server:
         restarted = ray.get_runtime_context().was_current_actor_reconstructed
         self._collector.born.remote(birth.name, birth.node, os.getpid(), None, restarted)
         threading.Thread(target=self._beat, daemon=True).start()
+        self.exchange: Exchange | None = None
+
+    async def listen(self) -> Address:
+        """Say where this actor takes calls of others on its host."""
+        return address(self.birth.plan, self.exchange)
 
     def _beat(self) -> None:
         while True:
@@ -49,6 +55,7 @@ class BarrierActor(Server):
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         self.barrier = Barrier(WallKernel(), birth.plan.parties, birth.plan.meets)
+        self.exchange = Exchange({"announce": self.announce})
 
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""
@@ -67,12 +74,13 @@ class StorageServer(Server):
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         self.device = Device(birth.plan.device)
+        self.exchange = Exchange({"reserve": self.reserve})
 
-    def ready(self) -> dict[str, Any]:
+    async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""
         return self.told()
 
-    def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int, free_at: int) -> tuple[int, int]:
+    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int, free_at: int) -> tuple[int, int]:
         """See ``rayio.storage.model.Device.reserve``; answer with the device's ``free_at`` too.
 
         Whoever asks says what it was last told of that: a device that was started again knows its backlog from there.

@@ -73,6 +73,8 @@ class TorchLoader(Kind):
             yield "loader.max_bytes_in_flight: PyTorch bounds batches, not bytes; num_workers × prefetch_factor count"
         if loader.io_depth != 1:
             yield f"loader.io_depth={loader.io_depth}: a worker of PyTorch's makes one request at a time"
+        if loader.queue != "actor":
+            yield f"loader.queue={loader.queue}: PyTorch's queue lives in its rank's process anyway"
         if options.pin_memory:
             yield "loader.pin_memory=true: PyTorch pins memory only where it finds a GPU; without one it does nothing"
         if loader.num_workers == 0:

@@ -48,6 +48,11 @@ class Buffers:
         """Pickle as new: memory stays where it is."""
         return Buffers, ()
 
+    @property
+    def num_free(self) -> int:
+        """Buffers that wait to be lent again."""
+        return len(self._free)
+
     def lend(self, nbytes: int) -> NDArray[np.uint8]:
         """A buffer of ``nbytes`` with anything in it, which nobody else has until it is given back."""
         with self._lock:

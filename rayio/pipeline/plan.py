@@ -79,6 +79,8 @@ class LoaderSpec:
     io_depth: int
     assignment: Literal["static", "dynamic"]
     in_order: bool
+    #: Whether the prefetch queue of each rank is an actor, or lives in its rank's process.
+    queue: Literal["actor", "in_rank"]
     #: Times that decoding a sample takes, or what is really done to it.
     decode: Draws | Work
     #: Whether batches carry their bytes.
@@ -146,6 +148,11 @@ class Plan:
     def payload(self) -> bool:
         """Whether batches carry their bytes."""
         return self.loader.payload
+
+    @property
+    def is_queued_in_rank(self) -> bool:
+        """Whether prefetch queues live in the processes of their ranks."""
+        return self.loader.queue == "in_rank" and self.loader.num_workers > 0
 
     @property
     def max_bytes_in_flight(self) -> int | None:

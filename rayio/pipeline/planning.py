@@ -85,6 +85,7 @@ def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
         io_depth=loader.io_depth,
         assignment=loader.assignment,
         in_order=loader.in_order,
+        queue=loader.queue,
         decode=times.decode or loader.decode,
         payload=not modelled if loader.payload == "auto" else loader.payload == "real",
         max_bytes_in_flight=loader.max_bytes_in_flight,

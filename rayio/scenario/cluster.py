@@ -36,6 +36,11 @@ class Cluster(Section):
     placement: Annotated[
         Literal["colocated", "spread"], choice("colocated", "spread", later=("dedicated_readers",))
     ] = Field("colocated", description="Whether readers live beside their rank, or in turn on all nodes.")
+    transport: Annotated[Literal["auto", "ray"], choice("auto", "ray")] = Field(
+        "auto",
+        description="How batches and what is said of them travel between actors on Ray: over sockets and shared memory "
+        "where both are on one Ray node, else as Ray's calls and objects; or always as Ray's.",
+    )
     start_deadline: Annotated[float, quantity(SECONDS, positive=True)] = Field(
         120.0, description="Time within which every actor must have started."
     )

@@ -50,6 +50,11 @@ class Loader(Choosing):
         "static", description="Whether batches are dealt to readers in turn, or the first that is free takes the next."
     )
     in_order: Flag = Field(True, description="Whether batches are delivered in order, or as they become ready.")
+    queue: Annotated[Literal["actor", "in_rank"], choice("actor", "in_rank")] = Field(
+        "actor",
+        description="Whether the prefetch queue of each rank is an actor, or lives in its rank's process, which costs "
+        "fewer messages and more of the rank's own time.",
+    )
     shuffle: Annotated[str, named(SHUFFLES)] = Field("global", description="In which order an epoch visits samples.")
     shuffle_options: Annotated[Section, OptionsOf("shuffle", SHUFFLES)] = NO_OPTIONS
     #: Options of shuffles that were not chosen; a note says that they do nothing.
@@ -92,6 +97,8 @@ class Loader(Choosing):
         """What readers are given that are not there, and options of shuffles that nobody chose."""
         if self.num_workers == 0 and self.prefetch_factor != type(self).model_fields["prefetch_factor"].default:
             yield f"loader.prefetch_factor={self.prefetch_factor}: nothing is prefetched with loader.num_workers=0"
+        if self.queue == "in_rank" and self.num_workers == 0:
+            yield "loader.queue=in_rank: there is no queue with loader.num_workers=0"
         if self.worker == "thread" and self.num_workers < 2:
             yield f"loader.worker=thread: changes nothing with loader.num_workers={self.num_workers}"
         for options in self.unused_options:

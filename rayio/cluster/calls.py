@@ -1,0 +1,141 @@
+"""Calls to readers: how the leases of prefetch queues reach their workers, whichever process the queues live in."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+from rayio.cluster.lines import Line
+from rayio.cluster.remote import plain
+from rayio.cluster.shared import Piece
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.prefetch import PrefetchQueue
+from rayio.pipeline.queue import Delivery, Lease, QueueSpec
+from rayio.pipeline.wiring import Wiring
+
+#: Work and bytes that one call to a reader may hold when a step is less than that.
+LEASE_SECONDS = 5e-3
+LEASE_BYTES = 8 << 20
+#: How fast what a step usually takes may rise, from one call to the next: a late wake-up is not slow storage.
+RISE = 1.1
+
+
+class Loan(NamedTuple):
+    """What a reader lent a batch's memory for: a call of its worker's, by its turn. ``of`` is who made the call."""
+
+    of: int
+    rank: int
+    worker: int
+    turn: int
+
+
+class Lent(NamedTuple):
+    """A batch's bytes in memory that its reader shares, and the loan that ends when nobody looks at them any more."""
+
+    piece: Piece
+    loan: Loan
+
+
+class ReaderCalls:
+    """The prefetch queues of one process, and the calls to the readers that carry out their leases.
+
+    ``lines`` lead to the actors that hold each (rank, worker). Over a line come headers alone, and the bytes lie in
+    memory that the reader shares; Ray's calls return the bytes as an object of their own, which the queue hands on
+    unseen. ``in_rank`` queues look at the bytes themselves as soon as they are there.
+    """
+
+    def __init__(self, plan: Plan, lines: Mapping[tuple[int, ...], Line], *, in_rank: bool) -> None:
+        self.plan = plan
+        self.in_rank = in_rank
+        self.lines = lines
+        #: Tells the loans of this process from those of one that was killed.
+        self.number = int.from_bytes(os.urandom(8), "little")
+        #: What to call on Ray for a lease of each worker.
+        self._read = {who: line.handle.read.options(num_returns=1 + plan.payload) for who, line in lines.items()}
+        #: The turn of each worker's next call.
+        self._turn = dict.fromkeys(lines, 0)
+        #: The turns of each worker whose batches nobody looks at any more, until the next call says so.
+        self._stored: dict[tuple[int, ...], list[int]] = {who: [] for who in lines}
+        #: How many batches of a call over a line are still looked at.
+        self._out: dict[Loan, int] = {}
+        #: What a step takes a reader of late, by rank, and whether for evaluation.
+        self._step_seconds: dict[tuple[int, bool], float] = {}
+        self._queues: dict[tuple[int, bool], PrefetchQueue] = {}
+
+    def queue(self, wiring: Wiring, spec: QueueSpec, *, evaluating: bool) -> PrefetchQueue:
+        """Make a rank's prefetch queue, or the one for its evaluations."""
+        made = self._queues[spec.rank, evaluating] = wiring.queue(spec, self._submit, evaluating=evaluating)
+        return made
+
+    def released(self, loan: Loan) -> None:
+        """Learn that nobody looks at one batch of a call any more."""
+        left = self._out.get(loan, 0) - 1
+        if left > 0:
+            self._out[loan] = left
+        elif self._out.pop(loan, None) is not None:
+            self._stored[loan.rank, loan.worker].append(loan.turn)
+
+    async def _submit(self, lease: Lease) -> list[Delivery]:
+        line = self.lines[lease.rank, lease.worker]
+        try:
+            is_near = line.is_near or await line.reach()
+            seconds, batches = await (self._over_line(line, lease) if is_near else self._over_ray(lease))
+        except Exception as error:
+            raise plain(error) from None
+        which = lease.rank, self.plan.is_evaluation(lease.epoch)
+        queue = self._queues[which]
+        step_seconds = seconds / len(batches)
+        usual = min(step_seconds, RISE * self._step_seconds.get(which, step_seconds))
+        self._step_seconds[which] = usual
+        queue.lease_steps = lease_steps(usual, max(batch.nbytes for batch in batches), queue.state.spec)
+        return batches
+
+    def _call(self, lease: Lease) -> tuple[Lease, int, tuple[int, ...]]:
+        """The arguments of a worker's next call."""
+        who = lease.rank, lease.worker
+        turn, stored = self._turn[who], self._stored[who]
+        self._turn[who] = turn + 1
+        self._stored[who] = []
+        return lease, turn, tuple(stored)
+
+    async def _over_line(self, line: Line, lease: Lease) -> tuple[float, list[Delivery]]:
+        called = self._call(lease)
+        seconds, batches = await line.call("read", *called)
+        if self.plan.payload:
+            loan = Loan(self.number, lease.rank, lease.worker, called[1])
+            self._out[loan] = len(batches)
+            for batch in batches:
+                if self.in_rank:
+                    batch.payload = line.arenas.look(batch.payload)
+                    batch.give_back = partial(self.released, loan)
+                else:
+                    batch.payload = Lent(batch.payload, loan)
+        return seconds, batches
+
+    async def _over_ray(self, lease: Lease) -> tuple[float, list[Delivery]]:
+        called = self._call(lease)
+        returned = self._read[lease.rank, lease.worker].remote(*called)
+        if not self.plan.payload:
+            seconds, batches = await returned
+            return seconds, list(batches)
+        headers, parcel = returned
+        seconds, batches = await headers
+        self._stored[lease.rank, lease.worker].append(
+            called[1]
+        )  # Ray answers once everything that it returned is stored
+        payloads = await parcel if self.in_rank else [(parcel, place) for place in range(len(batches))]
+        return seconds, [replace(batch, payload=payload) for batch, payload in zip(batches, payloads, strict=True)]
+
+
+def lease_steps(seconds: float, nbytes: int, spec: QueueSpec) -> int:
+    """How many steps to put into one call when a step takes a reader so many seconds and has so many bytes.
+
+    A call costs a millisecond or two on its way; leases of some milliseconds of work hide that. A worker is given half
+    of its window at most, so that it reads the one half while the rank consumes the other.
+    """
+    return max(
+        1, min(spec.prefetch_factor // 2, int(LEASE_SECONDS / max(seconds, 1e-6)), LEASE_BYTES // max(nbytes, 1))
+    )
