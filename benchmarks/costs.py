@@ -1,6 +1,7 @@
 """What the loaders take beside reading and decoding, as ``costs: ray`` and ``costs: torch`` have it.
 
-Our readers (Ray actors) and PyTorch's DataLoader, each on the scenario of ``loaders.py``: one rank, one worker, files
+Our readers (Ray actors; with the queue an actor, with the queue in its rank, and by Ray's calls alone) and PyTorch's
+DataLoader, each on the scenario of ``loaders.py``: one rank, one worker, files
 in memory, batches of four samples of 150 KB, 1 MB and 8 MB in all. In one run decoding sleeps, so that the rank waits
 for every batch and every message is on the critical path; in another it computes so long that every batch is ready.
 Both are calibrated: the first teaches lease, put and take, the second what taking a ready batch and a step keep the
@@ -30,24 +31,32 @@ from rayio.predict.calibrate import calibrate
 from rayio.scenario.load import build
 from rayio.units import BYTES
 
-KINDS = {"ray": "actors", "torch": "torch"}
+#: What each name has its scenarios say.
+KINDS: dict[str, dict[str, dict[str, Any]]] = {
+    "ray": {},
+    "ray_in_rank": {"loader": {"queue": "in_rank"}},
+    "ray_calls": {"cluster": {"transport": "ray"}},
+    "torch": {"loader": {"kind": "torch", "persistent_workers": True}},
+}
 PARTS = ("lease", "put", "take", "receive", "step")
 #: Seconds of decoding per sample, of compute, and steps: the worker is the bottleneck, by far; the rank is.
 HURRIED, RELAXED = (0.006, 0.004, 60), (0.0, 0.04, 30)
 
 
-def wanted(batch: str, kind: str, decode: float, compute: float, steps: int) -> dict[str, Any]:
+def wanted(batch: str, name: str, decode: float, compute: float, steps: int) -> dict[str, Any]:
     """Make the scenario of a size and a loader."""
     made = scenario(1, batch, 0.02)
-    made["loader"] |= {"kind": kind, "decode": decode} | ({"persistent_workers": True} if kind == "torch" else {})
+    for section, keys in KINDS[name].items():
+        made[section] |= keys
+    made["loader"] |= {"decode": decode}
     made["train"] |= {"compute": compute, "steps": steps}
     return made
 
 
-def learned(batch: str, kind: str, root: str) -> dict[str, float]:
+def learned(batch: str, name: str, root: str) -> dict[str, float]:
     """Run both scenarios of a size and a loader; give the seconds of each part."""
     hurried, relaxed = (
-        calibrate(rayio.run(build(wanted(batch, kind, *how)), root=root).path).scenario.charges
+        calibrate(rayio.run(build(wanted(batch, name, *how)), root=root).path).scenario.charges
         for how in (HURRIED, RELAXED)
     )
     way = hurried.take + hurried.receive
@@ -77,18 +86,18 @@ def main() -> None:
     }
     with memory_and_ray() as root:
         for size in SAMPLES:
-            rayio.generate(build(wanted(size, "actors", *HURRIED)), root=root)
+            rayio.generate(build(wanted(size, "ray", *HURRIED)), root=root)
         for _ in range(rounds):
             for size in SAMPLES:
-                for name, kind in KINDS.items():
-                    for part, seconds in learned(size, kind, root).items():
+                for name in KINDS:
+                    for part, seconds in learned(size, name, root).items():
                         found[name][size][part].append(seconds)
     print(
-        f"medians of {rounds} runs (least to most), ms\n{'loader':<8}{'batch':>8}" + "".join(f"{p:>24}" for p in PARTS)
+        f"medians of {rounds} runs (least to most), ms\n{'loader':<12}{'batch':>8}" + "".join(f"{p:>24}" for p in PARTS)
     )
     for name, sizes in found.items():
         for size, parts in sizes.items():
-            print(f"{name:<8}{size:>8}" + "".join(f"{_spread(parts[part]):>24}" for part in PARTS))
+            print(f"{name:<12}{size:>8}" + "".join(f"{_spread(parts[part]):>24}" for part in PARTS))
     for name in KINDS:
         print(f"{name.upper()}: Costs({', '.join(_stored(found[name]))})")
     memory = psutil.virtual_memory().total / 2**30

@@ -129,6 +129,8 @@ COSTS: Registry[Any] = Registry(
     {
         "none": "rayio.scenario.named_costs:NONE",
         "ray": "rayio.scenario.named_costs:RAY",
+        "ray_in_rank": "rayio.scenario.named_costs:RAY_IN_RANK",
+        "ray_calls": "rayio.scenario.named_costs:RAY_CALLS",
         "torch": "rayio.scenario.named_costs:TORCH",
     },
     needs=("costs", "source"),

@@ -176,7 +176,7 @@ def test_costs_are_none_unless_a_scenario_names_some() -> None:
 
 
 def test_every_name_says_how_where_and_when_its_numbers_were_measured() -> None:
-    assert [*COSTS][:3] == ["none", "ray", "torch"]
+    assert [*COSTS][:5] == ["none", "ray", "ray_in_rank", "ray_calls", "torch"]
     for name in COSTS:
         found = COSTS[name]
         assert found.source
@@ -189,7 +189,7 @@ def test_every_name_says_how_where_and_when_its_numbers_were_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    "costs", ["none", "ray", "torch", {"lease": "1 ms"}, {"put_bandwidth": "2 GB/s", "source": "x"}]
+    "costs", ["none", "ray", "ray_in_rank", "torch", {"lease": "1 ms"}, {"put_bandwidth": "2 GB/s", "source": "x"}]
 )
 def test_costs_are_written_back_as_they_were_read(costs: Any) -> None:
     wanted = scenario(costs=costs)
@@ -200,8 +200,8 @@ def test_costs_are_written_back_as_they_were_read(costs: Any) -> None:
 @pytest.mark.parametrize(
     ("costs", "said"),
     [
-        ("rayy", "costs=rayy: must be none, ray or torch"),
-        (3, "costs=3: must be none, ray or torch"),
+        ("rayy", "costs=rayy: must be none, ray, ray_in_rank, ray_calls or torch"),
+        (3, "costs=3: must be none, ray, ray_in_rank, ray_calls or torch"),
         (False, "costs=false: write none"),
         ({"lesae": 1}, "costs.lesae=1: no such key; did you mean lease?"),
         ({"lease": "3 GB"}, "costs.lease=3 GB: unknown unit"),

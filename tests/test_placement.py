@@ -35,7 +35,11 @@ def plans(draw: st.DrawFn) -> Plan:
             "roles_per_actor": draw(st.just("auto") | st.integers(1, 9)),
         },
         dataset={"path": "data", "num_files": 200, "sample_bytes": 100},
-        loader={"num_workers": draw(st.integers(0, 5)), "batch_size": 1},
+        loader={
+            "num_workers": draw(st.integers(0, 5)),
+            "batch_size": 1,
+            "queue": draw(st.sampled_from(["actor", "in_rank"])),
+        },
         checkpoint=saved,
         train__sync=draw(st.sampled_from(["none", "barrier"])),
     )
@@ -57,7 +61,7 @@ def test_every_role_lives_in_exactly_one_actor(plan: Plan) -> None:
     ranks = [(rank,) for rank in range(plan.world_size)]
     assert members(found, "rank") == once(ranks)
     assert members(found, "reader") == once(plan.readers())
-    assert members(found, "queue") == once(ranks if plan.loader.num_workers else [])
+    assert members(found, "queue") == once(ranks if plan.loader.num_workers and plan.loader.queue == "actor" else [])
     assert members(found, "checkpoint_writer") == once((n,) for n in range(plan.num_writers))
     assert members(found, "storage") == once((n,) for n in range(plan.num_devices if plan.modelled else 0))
 

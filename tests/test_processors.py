@@ -120,6 +120,16 @@ def test_a_node_whose_cores_are_busy_takes_the_cpu_seconds_of_its_batches(cores:
     assert seconds_per_step(scenario(**BUSY, cluster__cores=cores)) == pytest.approx(expected, rel=0.02)
 
 
+@pytest.mark.parametrize(("where", "milliseconds"), [("actor", 10), ("in_rank", 15)])
+def test_a_queue_in_its_rank_works_in_its_ranks_process(where: str, milliseconds: int) -> None:
+    """With cores to spare a batch takes as long as the busiest process works on it."""
+    cpu = {"queue": "10 ms", "rank": "5 ms"}
+    costs = {"lease": "5 ms", "take": "10 ms", "cpu": cpu}
+    one = BUSY | {"cluster__ranks_per_node": 1, "loader__num_workers": 4, "loader__prefetch_factor": 4, "costs": costs}
+    wanted = scenario(**one | {"train__compute": "1 ms"}, cluster__cores=8, loader__queue=where)
+    assert seconds_per_step(wanted) == pytest.approx(milliseconds / 1000, rel=0.05)
+
+
 def test_nodes_have_cores_of_their_own() -> None:
     apart = BUSY | {"cluster__ranks_per_node": 1, "cluster__nodes": 2}
     assert seconds_per_step(scenario(**apart, cluster__cores=1)) == pytest.approx(18e-3, rel=0.02)

@@ -207,6 +207,7 @@ def test_a_checkpoint_that_never_falls_due_is_said(small: Path, capsys: pytest.C
         ("train.warmup_steps=12", "the run has 12 steps, so nothing is measured"),
         ("train.steps=99", "caps nothing, an epoch has 12 steps"),
         ("loader={batch_size: 2, num_workers: 0, prefetch_factor: 9}", "nothing is prefetched"),
+        ("loader={batch_size: 2, num_workers: 0, queue: in_rank}", "loader.queue=in_rank: there is no queue"),
     ],
 )
 def test_a_key_that_has_nothing_to_do_in_this_run_is_said(

@@ -360,11 +360,12 @@ def test_what_pytorch_cannot_do_is_refused_by_name(key: str, value: Any, allowed
 def test_what_does_nothing_is_noted_by_name() -> None:
     said = idle(
         with_torch(loader__pin_memory=True, loader__io_depth=4, loader__max_bytes_in_flight=10**6, train__epochs=1,
-                   loader__persistent_workers=True)
+                   loader__queue="in_rank", loader__persistent_workers=True)
     )  # fmt: skip
     keys = (
         "loader.pin_memory=true",
         "loader.io_depth=4",
+        "loader.queue=in_rank",
         "loader.max_bytes_in_flight",
         "loader.persistent_workers=true",
     )

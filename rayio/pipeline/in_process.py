@@ -236,7 +236,11 @@ class InProcess:
             cpu = (
                 None
                 if self.cores is None
-                else MessageCpu(self.costs.cpu, self.cores(self.plan.node_of_rank(spec.rank)))
+                else MessageCpu(
+                    self.costs.cpu,
+                    self.cores(self.plan.node_of_rank(spec.rank)),
+                    in_rank=self.plan.is_queued_in_rank,
+                )
             )
             workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs, cpu)
         queue = self.wiring.queue(spec, workers.submit, evaluating=evaluating)

@@ -153,11 +153,12 @@ class MessageCpu:
 
     __slots__ = ("costs", "node", "queue", "rank")
 
-    def __init__(self, costs: CpuCosts, node: Cores) -> None:
+    def __init__(self, costs: CpuCosts, node: Cores, *, in_rank: bool = False) -> None:
         self.costs = costs
         self.node = node
-        self.queue = Process(node)
         self.rank = Process(node)
+        #: The queue's process: its own, or its rank's.
+        self.queue = self.rank if in_rank else Process(node)
 
     async def leased(self, within: float) -> float:
         """Have the queue send a lease, which takes ``within`` seconds in all; give those that are left of them."""

@@ -15,7 +15,21 @@ _MACHINE, _DATE = "2 cores, 24 GiB, Ray 2.60, torch 2.13", "2026-11-22"
 
 RAY = NamedCosts(
     Costs(lease=0.0087, put=0.0006, take=0.0095, receive=0.0001),
-    _SOURCE.format("readers as Ray actors,"),
+    _SOURCE.format("readers and queue as Ray actors of one node,"),
+    machine=_MACHINE,
+    date=_DATE,
+)
+
+RAY_IN_RANK = NamedCosts(
+    Costs(lease=0.0087, put=0.0006, take=0.0095, receive=0.0001),
+    _SOURCE.format("readers as Ray actors on their rank's node, loader.queue=in_rank,"),
+    machine=_MACHINE,
+    date=_DATE,
+)
+
+RAY_CALLS = NamedCosts(
+    Costs(lease=0.0087, put=0.0006, take=0.0095, receive=0.0001),
+    _SOURCE.format("readers and queue as Ray actors that use Ray's calls alone, as between nodes,"),
     machine=_MACHINE,
     date=_DATE,
 )
