@@ -14,7 +14,7 @@ from rayio.cluster.calls import Loan, ReaderCalls
 from rayio.cluster.lent import LentBatches
 from rayio.cluster.lines import Address, Exchange, Line, Pieces
 from rayio.cluster.placement import Kind, actors
-from rayio.cluster.remote import RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter
+from rayio.cluster.remote import OwnQueue, RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter
 from rayio.cluster.shared import Arenas, SharedBuffers, is_possible
 from rayio.cluster.tasks import tell
 from rayio.cluster.turns import Turns
@@ -22,7 +22,6 @@ from rayio.otel import children, hosts, provider
 from rayio.pipeline import roles
 from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.pipeline.env import QueuePort, Shard
-from rayio.pipeline.in_process import LocalQueue as OwnQueue
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
