@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, Self
 
+from rayio.errors import RayioError
+
 #: Exit code of a command that was interrupted.
 INTERRUPTED = 130
 #: Signals that ask a process to end: Ctrl-C, a batch system's or a pod's end, a terminal that was closed.
@@ -69,8 +71,9 @@ class Interrupts:
     None is raised before :meth:`listen`, the first thing that the block does: between the taking over of signals and
     the block there is a moment in which what is raised leaves them taken. From :meth:`hold` on, when the last step is
     over, all of them wait: nothing is left to stop, and what is written then is what the run was for. When the block
-    ends, one that waited is sent again, unless the run was interrupted before. In a thread that is not the main one
-    nothing changes, for signals never come there.
+    ends, one that waited is sent again, unless the run was interrupted before. An error of the user's that ends the
+    block is told, and then a signal is sent again even if it was raised: who goes on after errors, as a sweep does,
+    would not hear of it. In a thread that is not the main one nothing changes, for signals never come there.
     """
 
     def __init__(self, say: Callable[[str], None] = lambda text: None) -> None:
@@ -108,7 +111,11 @@ class Interrupts:
         if _current is not self:
             return
         self._give_back()
-        if self._raised is not None and self._before[self._raised] is signal.SIG_DFL:
+        came = [*([] if self._raised is None else [self._raised]), *self._waiting]
+        if isinstance(error, RayioError) and came:
+            self._say(str(error))
+            signal.raise_signal(came[0])
+        elif self._raised is not None and self._before[self._raised] is signal.SIG_DFL:
             signal.raise_signal(self._raised)  # it would have ended the process, and now it may
         elif self._raised is None and kind is None and self._waiting:
             signal.raise_signal(self._waiting[0])

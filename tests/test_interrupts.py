@@ -15,12 +15,15 @@ from types import FrameType
 from typing import Any, TypeVar
 
 import pytest
+from datasets import on_disk
 
 import rayio
+from rayio.errors import StorageError
 from rayio.interrupts import SIGNALS, held, interruptible, uninterrupted
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session.conclude import in_memory
+from rayio.sweeps.rows import FAILED
 from rayio.trace.recorder import Recorder
 from scenarios import scenario
 
@@ -300,6 +303,45 @@ def test_a_point_of_a_sweep_that_is_whole_as_a_signal_comes_keeps_its_row(home: 
     again = rayio.sweep("s.yaml", POINTS, engine="local", out="s")
     assert again.rows[0] == found.rows[0]
     assert len(again.rows) == len([*(home / "s/runs").iterdir()]) == 3
+
+
+def test_a_signal_as_a_run_of_a_sweep_breaks_off_ends_the_sweep_as_any_other(home: Path) -> None:
+    (home / "s.yaml").write_text(to_yaml(on_disk(scenario(dataset__path="data"), home)))
+    for file in (home / "data").rglob("*.npz"):
+        file.write_bytes(bytes(file.stat().st_size))  # whichever is read first
+    strike = at_the_first("call", "RunDirectory.write_result")
+    found = profiled_with(strike, lambda: rayio.sweep("s.yaml", POINTS, engine="local", out="s"))
+    assert (len(found.rows), found.missing, found.exit_code) == (0, 3, 130)
+    (broken_off,) = (home / "s/runs").iterdir()
+    left = rayio.Run.open(broken_off)
+    assert left.exit_code == 2
+    assert left.result.error is not None
+    again = rayio.sweep("s.yaml", POINTS, engine="local", out="s")
+    assert ([row.status for row in again.rows], again.missing) == ([FAILED] * 3, 0)
+
+
+class Fills(Reporter):
+    """Interrupts a run, and puts a folder in the place of its result."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def live(self, text: str, share: float | None = None) -> None:
+        Path("r/result.json").mkdir()
+        signal.raise_signal(signal.SIGTERM)
+
+
+def test_an_error_in_the_place_of_an_interrupt_is_told_and_the_interrupt_is_heard(home: Path) -> None:
+    reporter = Fills()
+    with pytest.raises(KeyboardInterrupt) as caught:
+        rayio.run(scenario(train__compute="60 ms"), engine="local", out="r", reporter=reporter)
+    error = caught.value.__context__
+    assert isinstance(error, StorageError)
+    assert reporter.said[-1] == str(error)
+    assert "result.json" in str(error)
 
 
 def test_a_run_of_a_search_that_is_whole_as_a_signal_comes_is_a_point_of_it(home: Path) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -241,6 +242,37 @@ def have_gone(processes: list[psutil.Process]) -> bool:
 
 #: Workers that take so long that they are busy whenever something happens to them.
 SLOW = {"loader__decode": "50 ms", "train__epochs": 50}
+
+
+#: A program whose worker reads what it is to do; the program sends some bytes, and then no more.
+BEING_TOLD = """
+import os, sys
+from multiprocessing import forkserver
+forkserver.set_forkserver_preload(["rayio.loaders.fork_server"])
+sentinel, told = forkserver.connect_to_new_process([])
+os.write(told, bytes.fromhex(sys.argv[1]))
+os.close(told)
+os.read(sentinel, 8)  # the number of the process
+print(int.from_bytes(os.read(sentinel, 8), "little"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        pytest.param("", "", id="nothing"),
+        pytest.param(pickle.dumps({"dir": "/"}).hex(), "", id="half"),
+        pytest.param(pickle.dumps({"dir": "/", "name": "x" * 99})[:40].hex(), "", id="a part of half"),
+        pytest.param(b"cnobodys\nmodule\n.".hex(), "ModuleNotFoundError", id="what it does not have"),
+    ],
+)
+def test_a_worker_whose_rank_has_gone_before_it_began_says_nothing(told: str, says: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BEING_TOLD, told], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "1\n"
+    assert (done.stderr != "") == (says != "")
+    assert says in done.stderr
 
 
 def test_a_killed_worker_ends_the_run_in_one_line(home: Path) -> None:

@@ -37,7 +37,7 @@ from rayio.place import Where
 from rayio.trace.recorder import Recorder
 
 #: What the server of ``forkserver`` imports before it forks the first worker.
-PRELOADED = [__name__]
+PRELOADED = ["rayio.loaders.fork_server", __name__]
 #: Seconds that workers get to end by themselves before they are killed.
 CLOSE_SECONDS = 2.0
 

@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import IO
 
 import psutil
 from stories import KEPT, KILLS, SIGNALS, STOPS
@@ -45,6 +46,7 @@ class Command:
         self.temporary = Path(tempfile.mkdtemp(prefix="rayio-h-"))  # Ray's sockets have short paths
         self.said = ""
         self._process: subprocess.Popen[str] | None = None
+        self._errors: IO[str]
         #: Every process that was ever seen of it.
         self._seen: set[psutil.Process] = set()
         #: What was done to it, and whether its result was there (tests/stories.py).
@@ -54,6 +56,8 @@ class Command:
         """Begin it, as the leader of a process group."""
         own = {key: value for key, value in os.environ.items() if not key.startswith(("RAY_", "RAYIO_"))}
         own |= {"HOME": str(self.home), "RAY_TMPDIR": str(self.temporary), "PYTHONUNBUFFERED": "1"}
+        if self._process is not None:
+            self._errors.close()
         self._errors = (self.home / "stderr.txt").open("w")
         self._process = subprocess.Popen(
             [sys.executable, "-m", "rayio", *arguments], cwd=self.home, env=own, start_new_session=True,
@@ -99,6 +103,18 @@ class Command:
             assert time.monotonic() < ends, f"never {what}: {self.errors()}"
             self.look()
             time.sleep(0.02)
+
+    def until_it_listens(self) -> None:
+        """Wait until it handles SIGTERM: before that, Python itself is starting."""
+        taken = 1 << (signal.SIGTERM - 1)
+
+        def is_so() -> bool:
+            if self.is_over:
+                return True
+            status = Path(f"/proc/{self.process.pid}/status").read_text()  # of one that is over, too: nobody has waited
+            return bool(int(status.partition("SigCgt:")[2].split()[0], 16) & taken)
+
+        self._wait(is_so, "listened")
 
     def find(self, role: str) -> psutil.Process:
         """The first process of a role."""
