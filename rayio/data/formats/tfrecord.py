@@ -16,7 +16,7 @@ one byte for every 7 bits, so the start of any record follows from its number.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import BinaryIO
 
@@ -35,6 +35,8 @@ READ_BYTES = 8 << 20
 FEATURES, FEATURE, KEY, VALUE, BYTES_LIST, INT64_LIST, ITEMS = 1, 1, 1, 2, 1, 3, 1
 #: Protobuf's ways to write a value.
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
+#: The first numbers that take a byte more: a byte holds 7 bits.
+_LONGER = np.left_shift(1, np.arange(7, 63, 7))
 
 
 class TfRecord:
@@ -237,19 +239,21 @@ def _delimited(field: int, content: bytes) -> bytes:
 
 
 def _varint_bytes(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    lengths = np.ones_like(values)
-    for bits in range(7, 63, 7):
-        lengths += values >= 1 << bits
-    return lengths
+    return 1 + _LONGER.searchsorted(values, side="right")
 
 
-def _record_bytes(nbytes: NDArray[np.int64], label_bytes: int) -> NDArray[np.int64]:
-    """The size of a record with a sample of ``nbytes`` and a label of ``label_bytes``: what is in ``_around``."""
+def _record_bytes(nbytes: NDArray[np.int64]) -> Callable[[int], NDArray[np.int64]]:
+    """Find the size of a record with a sample of ``nbytes``, by the bytes of its label: what is in ``_around``."""
     inner = nbytes + 1 + _varint_bytes(nbytes)
     inner = inner + 1 + _varint_bytes(inner)
     inner = inner + 3 + 1 + _varint_bytes(inner)
-    inner = inner + 1 + _varint_bytes(inner) + 11 + label_bytes
-    return HEAD.size + 1 + _varint_bytes(inner) + inner + TAIL.size
+    inner = inner + 1 + _varint_bytes(inner) + 11
+
+    def of_label(label_bytes: int) -> NDArray[np.int64]:
+        content = inner + label_bytes
+        return HEAD.size + 1 + _varint_bytes(content) + content + TAIL.size
+
+    return of_label
 
 
 def _starts(
@@ -257,20 +261,21 @@ def _starts(
 ) -> NDArray[np.int64]:
     """Where record ``index`` of each file starts: the records before it, by the bytes of their labels."""
     first = files * layout.samples_per_file
-    starts = np.zeros_like(index)
+    starts, record_bytes = np.zeros_like(index), _record_bytes(nbytes)
     for label_bytes in range(1, len(_varint(layout.num_samples - 1)) + 1):
         low, high = (0 if label_bytes == 1 else 1 << 7 * (label_bytes - 1)), 1 << min(7 * label_bytes, 62)
         before = np.minimum(first + index, high) - np.maximum(first, low)
-        starts += np.maximum(before, 0) * _record_bytes(nbytes, label_bytes)
+        starts += np.maximum(before, 0) * record_bytes(label_bytes)
     return starts
 
 
 def _spans(layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Where each sample's record starts and ends."""
-    starts = _starts(layout, batch.files, batch.index, batch.nbytes)
-    return starts, _starts(layout, batch.files, batch.index + 1, batch.nbytes)
+    edges = np.concatenate([batch.index, batch.index + 1])
+    found = _starts(layout, np.tile(batch.files, 2), edges, np.tile(batch.nbytes, 2))
+    return found[: len(batch.index)], found[len(batch.index) :]
 
 
 def _records_per_read(layout: Layout, batch: Batch) -> NDArray[np.int64]:
-    record_bytes = _record_bytes(batch.nbytes, len(_varint(layout.num_samples - 1)))
+    record_bytes = _record_bytes(batch.nbytes)(len(_varint(layout.num_samples - 1)))
     return np.maximum(1, READ_BYTES // record_bytes)
