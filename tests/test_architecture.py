@@ -167,6 +167,26 @@ def test_an_actor_loads_no_schema_of_a_whole_scenario() -> None:
     assert "rayio.scenario.model" not in loaded
 
 
+#: A program that records spans, sends them, stores them and reads them back, and says whether it loaded pandas.
+RECORDS = """
+import sys, pathlib
+from rayio.trace import files, progress, recorder, store
+recorder = recorder.Recorder()
+recorder.add(recorder.register("rank", "0", 0), "compute", 1, 2)
+table = store.from_ipc(store.to_ipc(recorder.drain()))
+progress.Progress().add(table)
+files.write(pathlib.Path(sys.argv[1]), table)
+assert files.SpanFile(pathlib.Path(sys.argv[1])).read().equals(table)
+print("pandas" in sys.modules)
+"""
+
+
+def test_recording_and_storing_spans_loads_no_pandas(tmp_path: Path) -> None:
+    """Arrow would load it in every actor, for half a second of a processor, to tell what it is given from a Series."""
+    command = [sys.executable, "-c", RECORDS, str(tmp_path / "spans.parquet")]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "False\n"
+
+
 def test_imports_are_found_wherever_they_stand() -> None:
     source = "import rayio.data.layout, os\nfrom rayio import seeds\ndef f():\n    from rayio.cli.runs import run\n"
     assert [*rooms_in(source)] == ["data", "seeds", "cli"]

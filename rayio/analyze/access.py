@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from rayio.analyze.intervals import Lookup, Occupied
 from rayio.analyze.timeline import Ints, Lives, integers, nearest_rank, texts
 from rayio.storage.base import OPEN, READ
+from rayio.trace.arrow import plain
 from rayio.units import format_seconds
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ def _numbered(spans: pa.Table, column: str, chosen: Ints) -> tuple[Ints, list[st
     whole = values.unify_dictionaries().combine_chunks()
     if isinstance(whole, pa.ChunkedArray):
         whole = whole.chunk(0)
-    codes: Ints = whole.indices.to_numpy(zero_copy_only=False).astype(np.int64)[chosen]
+    codes: Ints = plain(whole.indices).astype(np.int64)[chosen]
     return codes, [name or "" for name in whole.dictionary.to_pylist()]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rayio.analyze.timeline import Ints, Lives, Steps, integers, texts, timeline
+from rayio.trace.arrow import rows
 from rayio.trace.span import FOREIGN_LANE
 
 if TYPE_CHECKING:
@@ -81,4 +82,4 @@ class RunArrays:
 def own(spans: pa.Table) -> pa.Table:
     """Leave out the spans of other libraries: their names are their own."""
     is_own = integers(spans, "lane") < FOREIGN_LANE
-    return spans if is_own.all() else spans.filter(is_own)
+    return spans if is_own.all() else rows(spans, is_own)

@@ -14,6 +14,7 @@ from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.analyze.window import Window, find_window
 from rayio.results.explained import StorageLimit
+from rayio.trace.arrow import plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +94,7 @@ def _writers(spans: pa.Table, window: Window) -> dict[str, Any] | None:
     files = int((name[chosen] == 0).sum())
     if not files:
         return None
-    codes = np.concatenate([chunk.indices.to_numpy() for chunk in spans.column("index").chunks])
+    codes = np.concatenate([plain(chunk.indices) for chunk in spans.column("index").chunks])
     busy = int(integers(spans, "duration_ns")[chosen].sum())
     return _capacity("writer", busy / files, busy, len(np.unique(codes[chosen])), window) if busy else None
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick, split_exactly
 from rayio.analyze.timeline import Ints, Lives, Steps, integers, texts
 from rayio.place import batch_parts
+from rayio.trace.arrow import plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -277,7 +278,7 @@ def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints
 
 def _groups(spans: pa.Table, role: NDArray[np.int32], chosen: Ints) -> Ints:
     """Number the workers of some spans: readers, and ranks that read by themselves."""
-    codes = [chunk.indices.to_numpy() for chunk in spans.column("index").chunks]
+    codes = [plain(chunk.indices) for chunk in spans.column("index").chunks]
     return (np.concatenate(codes) if codes else chosen).astype(np.int64)[chosen] * 2 + role[chosen]
 
 

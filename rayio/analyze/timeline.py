@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.trace.arrow import plain
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -77,13 +79,13 @@ def texts(spans: pa.Table, column: str, among: tuple[str, ...]) -> NDArray[np.in
     numbers: list[NDArray[np.int32]] = []
     for chunk in spans.column(column).chunks:
         known = [among.index(text) if text in among else -1 for text in chunk.dictionary.to_pylist()]
-        numbers.append(np.array([*known, -1], np.int32)[chunk.indices.to_numpy()])
+        numbers.append(np.array([*known, -1], np.int32)[plain(chunk.indices)])
     return np.concatenate(numbers) if numbers else np.empty(0, np.int32)
 
 
 def integers(spans: pa.Table, column: str) -> Ints:
     """A column of whole numbers as an array of int64."""
-    values: NDArray[Any] = spans.column(column).to_numpy()
+    values: NDArray[Any] = plain(spans.column(column))
     return values.astype(np.int64, copy=False)
 
 

@@ -31,9 +31,9 @@ from rayio.pipeline.standing import Standing
 from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
+from rayio.trace.arrow import empty_table
 from rayio.trace.clocks import Anchor, agree, tell_drift
 from rayio.trace.recorder import Recorder
-from rayio.trace.span import schema
 from rayio.trace.store import to_ipc
 
 #: The concurrency group of calls that are answered whatever a role is doing.
@@ -104,7 +104,7 @@ class Host:
         self.plan = birth.plan
         self.collector = birth.find("collector")
         self.recorder = Recorder(resolution_ns=birth.plan.trace.resolution_ns)
-        to_ipc(schema().empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
+        to_ipc(empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
         alone = len(birth.members) == 1
         threads = len(birth.members) * birth.plan.loader.io_depth
         self.kernel = WallKernel(

@@ -7,11 +7,10 @@ import signal
 import time
 from typing import Any
 
-import pyarrow.compute as pc
-
 from rayio.errors import RayioError
 from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.storage.stores import Settings
+from rayio.trace.arrow import plain
 from rayio.trace.clocks import Anchor, Clocks, Offset
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress
@@ -103,8 +102,8 @@ class Collector:
         if self._failure is not None:
             return
         table = from_ipc(message)
-        ends = pc.max(pc.add(table["start_ns"], table["duration_ns"])).as_py()
-        self._heard[name] = max(self._heard.get(name, 0), ends or 0)
+        ends = plain(table["start_ns"]) + plain(table["duration_ns"])
+        self._heard[name] = max(self._heard.get(name, 0), int(ends.max(initial=0)))
         self._sums.add(table)
         self._is_busy = True
         try:

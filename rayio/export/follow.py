@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from rayio.export.kinds import BATCH, EVALUATED, STEP, WAITS, is_named, trace_kinds
 from rayio.export.select import picked, step_keys, times
 from rayio.export.spans import Ints
+from rayio.trace.arrow import is_text, plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,15 +48,15 @@ class Following:
         starts = np.concatenate([self._first, first])
         self._first = np.full(len(self._steps), _NEVER)
         np.minimum.at(self._first, of, starts)
-        rank, lane, start = (table[name].to_numpy() for name in ("rank", "lane", "start_ns"))
+        rank, lane, start = (plain(table[name]) for name in ("rank", "lane", "start_ns"))
         is_of_rank = (rank >= 0) & (rank < len(self._reached))
         phases = is_of_rank & (trace_kinds(table) == STEP) & (lane == 0)
         np.maximum.at(self._reached, rank[phases], start[phases])
-        self._reached[rank[is_of_rank & is_named(table, ("life",)) & _is_rank(table)]] = _NEVER
+        self._reached[rank[is_of_rank & is_named(table, ("life",)) & is_text(table["role"], "rank")]] = _NEVER
         keys = step_keys(table)
         self._aside = np.union1d(self._aside, keys[is_named(table, EVALUATED)])
         waits = is_named(table, WAITS)
-        self._batches = np.concatenate([self._batches, table["link"].to_numpy()[waits].astype(np.int64)])
+        self._batches = np.concatenate([self._batches, plain(table["link"])[waits].astype(np.int64)])
         self._takers = np.concatenate([self._takers, keys[waits]])
 
     def sort(self, table: pa.Table, *, is_over: bool = False) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -68,7 +69,7 @@ class Following:
         steps, first = self._steps[is_placed], self._first[is_placed]
         self.taken = picked(steps, first, first, self._words)
         known = np.concatenate([steps, self._aside])
-        keys, batch = step_keys(table), table["batch"].to_numpy()
+        keys, batch = step_keys(table), plain(table["batch"])
         is_batch = trace_kinds(table) == BATCH
         taken = (keys < 0) | np.isin(keys, self.taken)
         taken |= is_batch & np.isin(batch, self._batches[np.isin(self._takers, self.taken)])
@@ -77,10 +78,3 @@ class Following:
         # A batch may be taken by another step than the one that it was made for.
         is_known = np.isin(keys, known) & (~is_batch | np.isin(batch, self._batches[np.isin(self._takers, known)]))
         return taken, is_known & ~taken
-
-
-def _is_rank(table: pa.Table) -> NDArray[np.bool_]:
-    import pyarrow.compute as pc
-
-    found: NDArray[np.bool_] = pc.equal(table["role"].cast("string"), "rank").to_numpy(zero_copy_only=False)
-    return found

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rayio.export.select import step_keys
 from rayio.export.spans import Ints, Unsigned
+from rayio.trace.arrow import plain, rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,8 +38,8 @@ def of_steps(table: pa.Table, steps: Ints | None) -> pa.Table:
     keys = step_keys(table)
     kept = (keys < 0) | np.isin(keys, steps)
     waits = kept & is_named(table, WAITS)
-    taken = np.unique(table["link"].to_numpy()[waits])
-    return table.filter(kept | np.isin(table["batch"].to_numpy(), taken) & (trace_kinds(table) == BATCH))
+    taken = np.unique(plain(table["link"])[waits])
+    return rows(table, kept | np.isin(plain(table["batch"]), taken) & (trace_kinds(table) == BATCH))
 
 
 def batches_made(table: pa.Table) -> bool:
@@ -51,7 +52,7 @@ def trace_keys(table: pa.Table) -> Unsigned:
 
     0 stands for the lives of roles, which are over when the run is, 1 for what is complete as it is.
     """
-    kinds, step, batch = trace_kinds(table), step_keys(table), table["batch"].to_numpy()
+    kinds, step, batch = trace_kinds(table), step_keys(table), plain(table["batch"])
     number = np.where(kinds == BATCH, batch, np.where((kinds == STEP) | (kinds == CHECKPOINT), step, 0))
     keys: Unsigned = number.astype(np.uint64) | kinds.astype(np.uint64) << np.uint64(62)
     return np.where(kinds == FOREIGN, np.uint64(1), keys)
@@ -63,7 +64,7 @@ def codes_of(table: pa.Table, column: str) -> tuple[list[str], NDArray[np.int32]
     chunk = values.chunk(0) if hasattr(values, "chunk") and values.num_chunks else values
     if not len(table):
         return [], np.zeros(0, np.int32)
-    return chunk.dictionary.to_pylist(), chunk.indices.to_numpy(zero_copy_only=False).astype(np.int32)
+    return chunk.dictionary.to_pylist(), plain(chunk.indices).astype(np.int32)
 
 
 def is_named(table: pa.Table, names: Iterable[str]) -> NDArray[np.bool_]:
@@ -84,7 +85,7 @@ def trace_kinds(table: pa.Table) -> NDArray[np.int8]:
     is_phase = is_rank & np.isin(name, _places(table, "name", _PHASES))
     is_writer = np.isin(role, _places(table, "role", ["checkpoint_writer"]))
     kinds = np.where(is_phase, STEP, np.where(is_writer, CHECKPOINT, BATCH))
-    kinds[table["batch"].to_numpy() < 0] = LIFE
+    kinds[plain(table["batch"]) < 0] = LIFE
     own = [code for code, text in enumerate(codes_of(table, "attributes")[0]) if text]
     kinds[np.isin(codes_of(table, "attributes")[1], own)] = FOREIGN
     return kinds.astype(np.int8)

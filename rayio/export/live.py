@@ -20,8 +20,8 @@ from rayio.export.kinds import batches_made, trace_keys
 from rayio.export.select import parse_live
 from rayio.export.spans import MANY_SPANS, Origin
 from rayio.export.traces import spans_of
+from rayio.trace.arrow import empty_table, rows
 from rayio.trace.files import DamagedError, SpanFile
-from rayio.trace.span import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,7 +73,7 @@ class LiveExport:
         #: What became of the spans that were tried; those never tried are missing in it.
         self.sent = Sent()
         self._seen: set[Path] = set()
-        self._held: pa.Table = schema().empty_table()
+        self._held: pa.Table = empty_table()
         self._has_batches = False
         #: Ids of the roots and ranks that were sent: what comes late of their trace goes without them.
         self._made = np.zeros(0, np.uint64)
@@ -119,7 +119,7 @@ class LiveExport:
             self._look()
             taken, others = self._following.sort(self._held, is_over=True)
             self._leave_out(others)
-            self._send(self._held.filter(taken))
+            self._send(rows(self._held, taken))
         except Exception as error:  # a run does not fail because of who watches it
             self.sent.why = self.sent.why or f"{type(error).__name__}: {error}"
         finally:
@@ -143,12 +143,12 @@ class LiveExport:
             keys = trace_keys(self._held)
             is_complete = ~np.isin(keys, np.unique(keys[len(before) :])) & (keys != 0) | (keys == 1)
             taken, others = self._following.sort(self._held)
-            complete = self._held.filter(taken & is_complete)
+            complete = rows(self._held, taken & is_complete)
             self._leave_out(others)
-            self._held = self._held.filter(~(taken & is_complete | others))
+            self._held = rows(self._held, ~(taken & is_complete | others))
             if len(self._held) > HELD_SPANS:
                 self.sent.why = self.sent.why or f"more than {HELD_SPANS} spans were of traces under way"
-                self._held = schema().empty_table()
+                self._held = empty_table()
             self._send(complete)
 
     def _leave_out(self, others: NDArray[np.bool_]) -> None:

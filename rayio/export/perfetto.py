@@ -26,6 +26,7 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import (
 from rayio.export import lanes, wire
 from rayio.export.lanes import Track
 from rayio.export.wire import Field
+from rayio.trace.arrow import plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,9 +75,9 @@ class Slices:
                 chunk = table[name].unify_dictionaries().combine_chunks()
                 chunk = chunk.chunk(0) if hasattr(chunk, "num_chunks") and chunk.num_chunks else chunk
                 self.text[name] = chunk.dictionary.to_pylist() if len(table) else []
-                self.column[name] = chunk.indices.to_numpy() if len(table) else np.zeros(0, np.int32)
+                self.column[name] = plain(chunk.indices) if len(table) else np.zeros(0, np.int32)
             else:
-                self.column[name] = table[name].to_numpy()
+                self.column[name] = plain(table[name])
         self._sort()
         self.counted = self._counted()
         self.lives = self._lives()

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.errors import ExportError
+from rayio.trace.arrow import is_text, plain, rows
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +61,7 @@ def parse_live(text: str) -> dict[str, int]:
 
 def step_keys(table: pa.Table) -> NDArray[np.int64]:
     """Number the training step that each span is of, ``epoch << 30 | step``; -1 for spans of none."""
-    epoch, step = (table[name].to_numpy().astype(np.int64) for name in ("epoch", "step"))
+    epoch, step = (plain(table[name]).astype(np.int64) for name in ("epoch", "step"))
     return np.where((epoch < 0) | (step < 0), -1, epoch << 30 | step)
 
 
@@ -71,16 +72,14 @@ def chosen(table: pa.Table, words: dict[str, int]) -> NDArray[np.int64] | None:
 
 def times(table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """The numbers of the steps that a table has spans of, when each began, and when it ended (ns)."""
-    import pyarrow.compute as pc
-
-    ranks = table.filter(pc.and_(pc.equal(table["role"].cast("string"), "rank"), pc.equal(table["lane"], 0)))
+    ranks = rows(table, is_text(table["role"], "rank") & (plain(table["lane"]) == 0))
     keys = step_keys(ranks)
     placed = keys >= 0
-    start = ranks["start_ns"].to_numpy()[placed]
+    start = plain(ranks["start_ns"])[placed]
     steps, of = np.unique(keys[placed], return_inverse=True)
     first, last = np.full(len(steps), np.iinfo(np.int64).max), np.full(len(steps), np.iinfo(np.int64).min)
     np.minimum.at(first, of, start)
-    np.maximum.at(last, of, start + ranks["duration_ns"].to_numpy()[placed])
+    np.maximum.at(last, of, start + plain(ranks["duration_ns"])[placed])
     return steps, first, last
 
 

@@ -21,6 +21,7 @@ from rayio.errors import StorageError
 from rayio.export.kinds import BATCH, CHECKPOINT, FOREIGN, LIFE, STEP, WAITS, WITHIN, codes_of, trace_kinds
 from rayio.export.select import step_keys
 from rayio.export.spans import KINDS, Ints, Resource, Spans, Texts, Unsigned, group_numbers, halves, joined, numbered
+from rayio.trace.arrow import plain
 from rayio.trace.ids import span_ids, trace_id, trace_ids
 from rayio.trace.span import COLUMNS
 from rayio.units import parse_moment
@@ -71,7 +72,7 @@ class _Traces:
 
     def __init__(self, table: pa.Table, run: str, shift_ns: int, has_batches: bool | None) -> None:
         self.run = run
-        self.column = {name: table[name].to_numpy() for name, kind in COLUMNS.items() if kind != "text"}
+        self.column = {name: plain(table[name]) for name, kind in COLUMNS.items() if kind != "text"}
         self.text = {name: Texts(*codes_of(table, name)) for name, kind in COLUMNS.items() if kind == "text"}
         self.number = len(table)
         self.trace_kind = trace_kinds(table)

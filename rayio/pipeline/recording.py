@@ -13,10 +13,10 @@ from rayio.errors import StorageError
 from rayio.interrupts import uninterrupted
 from rayio.pipeline.engine import Outcome, Site
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
+from rayio.trace.arrow import empty_table
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
-from rayio.trace.span import schema
 from rayio.trace.store import to_ipc
 
 
@@ -28,7 +28,7 @@ class Recording:
         self.outcome = outcome
         self.progress = Progress()
         self.parts = Parts(site.directory)
-        to_ipc(schema().empty_table())  # loads Arrow now: in the middle of a run it would stop every role's clock
+        to_ipc(empty_table())  # loads Arrow now: in the middle of a run it would stop every role's clock
 
     def look(self) -> Mapping[str, Any]:
         """Store what was recorded since the last look; give the sums so far."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.place import batch_parts
+from rayio.trace.arrow import plain
 from rayio.trace.span import SPANS
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def numbers(spans: pa.Table, column: str) -> Ints:
     known = tuple(sorted({text for chunk in spans.column(column).chunks for text in chunk.dictionary.to_pylist()}))
     place = {text: number for number, text in enumerate(known)}
     parts = [
-        np.array([place[text] for text in chunk.dictionary.to_pylist()], np.int64)[chunk.indices.to_numpy()]
+        np.array([place[text] for text in chunk.dictionary.to_pylist()], np.int64)[plain(chunk.indices)]
         for chunk in spans.column(column).chunks
     ]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rayio.analyze.intervals import Occupied
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts
 from rayio.report.bins import Bins
+from rayio.trace.arrow import plain
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -186,7 +187,7 @@ def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[str], Slices]:
 def _indices(spans: pa.Table, chosen: Ints) -> tuple[Ints, list[str]]:
     column = spans.column("index")
     words = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
-    codes: list[NDArray[Any]] = [chunk.indices.to_numpy() for chunk in column.chunks]
+    codes: list[NDArray[Any]] = [plain(chunk.indices) for chunk in column.chunks]
     return (np.concatenate(codes) if codes else np.empty(0)).astype(np.int64)[chosen], words
 
 

@@ -25,8 +25,8 @@ from rayio.results.run_result import Books, RunResult, TraceCounts
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
+from rayio.trace.arrow import empty_table
 from rayio.trace.recorder import Recorder
-from rayio.trace.span import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -59,7 +59,7 @@ def with_spans(
     tallies = [Tally(rank) for rank in range(plan.world_size)]
     simulate(plan, recorder, tallies, None if watch is None else lambda: watch(tallies))
     table = recorder.drain()
-    spans = schema().empty_table() if table is None else table
+    spans = empty_table() if table is None else table
     result = numbers_of(spans, scenario, RunShape.of(scenario), tallies, is_virtual=True)
     trace, recorded = scenario.trace, recorder.recorded
     counts = TraceCounts(level=trace.level, resolution=trace.resolution, recorded=recorded, stored=recorded)

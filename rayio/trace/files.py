@@ -15,6 +15,7 @@ import numpy as np
 
 from rayio import regular
 from rayio.errors import StorageError
+from rayio.trace.arrow import coded, numbers, plain
 from rayio.trace.rows import NOTHING
 from rayio.trace.span import ADDED, COLUMNS, SCHEMA_VERSION, schema
 
@@ -42,14 +43,13 @@ def write(file: Path | BinaryIO, table: pa.Table, replaces: Iterable[str] = ()) 
     Raises:
         OSError: it could not be written; what is left of it is the caller's to remove.
     """
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     table = table.cast(schema()).unify_dictionaries()
-    times = [table[name].to_numpy() for name in _MICROSECONDS]
+    times = [plain(table[name]) for name in _MICROSECONDS]
     if len(table) and not any((ns % 1000).any() for ns in times):
         for (name, stored), ns in zip(_MICROSECONDS.items(), times, strict=True):
-            table = table.set_column(table.schema.get_field_index(name), stored, pa.array(ns // 1000))
+            table = table.set_column(table.schema.get_field_index(name), stored, numbers(ns // 1000))
     table = table.replace_schema_metadata(
         {_VERSION: str(SCHEMA_VERSION).encode(), _REPLACES: json.dumps(sorted(replaces)).encode()}
     )
@@ -106,15 +106,14 @@ class SpanFile:
         held = {name: self.held(name) for name in columns}
         stored = {name: found[0] for name, found in held.items() if found is not None}
         try:
-            table = pq.read_table(
-                self.path, columns=list(stored.values()), page_checksum_verification=True, partitioning=None
-            )
+            with pq.ParquetFile(self.path, page_checksum_verification=True) as file:  # `read_table` loads pandas
+                table = file.read(list(stored.values()))
             arrays = {}
             for name in columns:
                 if (found := held[name]) is None:
                     arrays[name] = _filled(name, len(table) if stored else self.num_rows)
                 elif found[1] != 1:
-                    arrays[name] = pa.chunked_array([pa.array(table[found[0]].to_numpy() * found[1])])
+                    arrays[name] = pa.chunked_array([numbers(plain(table[found[0]]) * found[1])])
                 else:
                     arrays[name] = table[name]
             wanted = pa.schema([schema().field(name) for name in columns], schema().metadata)
@@ -187,10 +186,7 @@ def together(*tables: pa.Table) -> pa.Table:
 
 
 def _filled(name: str, number: int) -> pa.Array:
-    import pyarrow as pa
-
     value = NOTHING[name]
     if isinstance(value, str):
-        codes = pa.array(np.zeros(number, np.int32))
-        return pa.DictionaryArray.from_arrays(codes, pa.array([value], pa.string()))
-    return pa.array(np.full(number, value, COLUMNS[name]))
+        return coded(np.zeros(number, np.int32), [value])
+    return numbers(np.full(number, value, COLUMNS[name]))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rayio.trace.arrow import is_text, plain, rows
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -21,24 +23,17 @@ class Progress:
 
     def add(self, table: pa.Table) -> None:
         """Count in some spans."""
-        import pyarrow.compute as pc
-
         self.num_spans += len(table)
-        ranks = table.filter(pc.and_(pc.equal(table["lane"], 0), pc.equal(table["role"].cast("string"), "rank")))
-        if not len(ranks):
-            return
-        flat = ranks.select(["name", "duration_ns", "bytes"]).set_column(0, "name", ranks["name"].cast("string"))
-        for row in (
-            flat.group_by("name")
-            .aggregate([("duration_ns", "sum"), ("duration_ns", "count"), ("bytes", "sum")])
-            .to_pylist()
-        ):
-            name = row["name"]
-            self.time[name] = self.time.get(name, 0) + row["duration_ns_sum"]
-            if name == "compute":
-                self.steps += row["duration_ns_count"]
-            elif name == "data_wait":
-                self.nbytes += row["bytes_sum"]
+        ranks = rows(table, (plain(table["lane"]) == 0) & is_text(table["role"], "rank"))
+        duration, nbytes = plain(ranks["duration_ns"]), plain(ranks["bytes"])
+        for name in {text for chunk in ranks["name"].chunks for text in chunk.dictionary.to_pylist()}:
+            has_name = is_text(ranks["name"], name)
+            if number := int(has_name.sum()):
+                self.time[name] = self.time.get(name, 0) + int(duration[has_name].sum())
+                if name == "compute":
+                    self.steps += number
+                elif name == "data_wait":
+                    self.nbytes += int(nbytes[has_name].sum())
 
     def snapshot(self) -> dict[str, Any]:
         """The sums as plain values."""

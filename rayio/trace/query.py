@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from rayio.deadline import is_anything_left, within
 from rayio.errors import QueryError, StorageError
+from rayio.trace.arrow import empty_table
 from rayio.trace.files import DamagedError, SpanFile, among
 from rayio.trace.rows import NOTHING
-from rayio.trace.span import COLUMNS, schema
+from rayio.trace.span import COLUMNS
 from rayio.trace.store import SPANS, RunDirectory
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def _run(engine: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sql: str)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
     form = ds.ParquetFileFormat(default_fragment_scan_options=options)
     if not files:
-        engine.register("nothing", schema().empty_table())
+        engine.register("nothing", empty_table())
     alike = {columns: [str(path) for path in files if files[path] == columns] for columns in files.values()}
     parts = [] if files else ["select * from nothing"]
     for number, (columns, paths) in enumerate(alike.items()):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from rayio.interrupts import uninterrupted
 from rayio.place import batch_id, batch_ids
+from rayio.trace.arrow import coded, texts
 from rayio.trace.rows import Many, Wide, columns_of, table_of, wide_columns
 from rayio.trace.span import SPANS, STATUSES
 
@@ -63,30 +64,16 @@ class _Writers:
         self._pid = np.array([-1 if pid is None else pid for *_, pid in registered], np.int32)
         #: Whether some live in a process other than the recorder's.
         self.are_elsewhere = bool((self._pid >= 0).any())
-        self._roles, self._indexes = _strings(roles), _strings(indexes)
+        self._roles, self._indexes = texts(roles), texts(indexes)
 
     def of(self, writer: NDArray[np.int32]) -> tuple[pa.Array, pa.Array, NDArray[np.int32]]:
         """The role, index and node of each of these writers."""
-        import pyarrow as pa
-
-        role = pa.DictionaryArray.from_arrays(self._role[writer], self._roles)
-        return role, pa.DictionaryArray.from_arrays(self._index[writer], self._indexes), self._node[writer]
+        role, index = coded(self._role[writer], self._roles), coded(self._index[writer], self._indexes)
+        return role, index, self._node[writer]
 
     def pids(self, writer: NDArray[np.int32], own: NDArray[np.int32] | int) -> NDArray[np.int32]:
         """The process of each of these writers; ``own`` is what the recorder's process has for its own."""
         return np.where(self._pid[writer] >= 0, self._pid[writer], own).astype(np.int32)
-
-
-def _strings(codes: _Codes) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.array(list(codes), pa.string())
-
-
-def _texts(codes: NDArray[np.int16], texts: _Codes) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.DictionaryArray.from_arrays(codes.astype(np.int32), _strings(texts))
 
 
 class Recorder:
@@ -221,8 +208,8 @@ class Recorder:
         """Unpack spans that were added one by one."""
         column = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
         return column | {
-            "name": _texts(column["name"], self._names),
-            "status": _texts(column["status"], self._statuses),
+            "name": coded(column["name"], self._names),
+            "status": coded(column["status"], self._statuses),
         }
 
     def _table(self, number: int, columns: dict[str, Any]) -> pa.Table:

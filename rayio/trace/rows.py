@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.trace.arrow import coded, numbers, texts
 from rayio.trace.span import ADDED, COLUMNS, REQUEST_LANE, REQUESTS, schema
 
 if TYPE_CHECKING:
@@ -65,14 +66,13 @@ def table_of(number: int, columns: Mapping[str, Column | pa.Array]) -> pa.Table:
         if isinstance(column, pa.Array):
             arrays.append(column)
         elif isinstance(column, str):
-            codes = pa.array(np.zeros(number, np.int32))
-            arrays.append(pa.DictionaryArray.from_arrays(codes, pa.array([column], pa.string())))
+            arrays.append(coded(np.zeros(number, np.int32), [column]))
         elif isinstance(column, int):
-            arrays.append(pa.array(np.full(number, column, kind)))
-        elif kind == "text":
-            arrays.append(pa.array(column, pa.string()).dictionary_encode())
+            arrays.append(numbers(np.full(number, column, kind)))
+        elif isinstance(column, np.ndarray):
+            arrays.append(numbers(column))
         else:
-            arrays.append(pa.array(column))
+            arrays.append(texts(column).dictionary_encode())
     return pa.Table.from_arrays(arrays, schema=schema())
 
 
@@ -88,8 +88,8 @@ def columns_of(many: Sequence[Many]) -> dict[str, Any]:
         "writer": np.repeat(np.array([one.writer for one in many], np.int32), lengths),
         "start": rows["start"],
         "end": rows["end"],
-        "name": _texts(name, names),
-        "file": _texts(file, files),
+        "name": coded(name, names),
+        "file": coded(file, files),
         "lane": (rows["slot"] + np.repeat([one.lane for one in many], lengths)).astype(np.int16),
         **{
             column: np.ascontiguousarray(place[:, at]) for at, column in enumerate(("rank", "epoch", "step", "attempt"))
@@ -119,12 +119,6 @@ def wide_columns(spans: Sequence[Wide], pid: int) -> dict[str, Any]:
         "pid": np.array([pid if one.pid is None else one.pid for one in spans], np.int32),
         "attributes": [one.attributes if isinstance(one.attributes, str) else one.attributes() for one in spans],
     }
-
-
-def _texts(codes: NDArray[np.int32], texts: list[str]) -> pa.Array:
-    import pyarrow as pa
-
-    return pa.DictionaryArray.from_arrays(codes, pa.array(texts, pa.string()))
 
 
 def _coded(

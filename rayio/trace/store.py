@@ -21,8 +21,8 @@ from rayio.storage import address as addresses
 from rayio.storage.mirror import Mirror
 from rayio.storage.stores import DEFAULTS, Fill, Settings, told
 from rayio.trace import files
+from rayio.trace.arrow import empty_table
 from rayio.trace.elsewhere import told_apart
-from rayio.trace.span import schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -328,7 +328,7 @@ class RunDirectory:
             with contextlib.suppress(files.DamagedError):
                 tables.append(file.read(names))
         if not tables:
-            return schema().empty_table().select(list(names))
+            return empty_table().select(list(names))
         return pa.concat_tables(tables).unify_dictionaries()
 
     def spans(self) -> pa.Table:
@@ -348,7 +348,7 @@ class RunDirectory:
                 except files.DamagedError as error:
                     lost.append(str(error))
             self._lost = tuple(sorted(lost))
-            self._spans = files.ordered(pa.concat_tables(tables), ["start_ns"]) if tables else schema().empty_table()
+            self._spans = files.ordered(pa.concat_tables(tables), ["start_ns"]) if tables else empty_table()
         return self._spans
 
     def damaged_files(self) -> list[str]:
