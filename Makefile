@@ -9,8 +9,8 @@ WORKERS ?= 3
 quickstart: $(VENV)/.installed
 	$(BIN)/rayio run unet3d-small
 
-# A venv with the test extras, and the suite (without the slow tier). Two of three processes begin with the tests on Ray,
-# which mostly wait (tests/beside.py).
+# A venv with the test extras, and the suite (without the slow tier). One of three processes begins with the tests on Ray,
+# which often wait (tests/beside.py).
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --numprocesses $(WORKERS)
 

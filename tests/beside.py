@@ -26,15 +26,14 @@ def is_shared(config: pytest.Config) -> bool:
 #: What takes seconds to load or to start, and stays for the rest of a process: a module, or a session's fixture. The
 #: tests that need it are one process's.
 COSTLY = ("test_torch", "s3_server", "rayio_commands")
-#: Groups in the order in which they begin. The tests on Ray are two, of about the same length.
-ORDER = ("test_ray", "ray", *COSTLY)
+#: Groups in the order in which they begin.
+ORDER = ("ray", *COSTLY)
 
 
 def group(item: pytest.Item) -> str | None:
     """Name the tests that one process runs, one after the other: on one Ray, or with the same costly thing."""
     if item.get_closest_marker("ray") is not None:
-        here = item.path.stem == "test_ray" and not item.get_closest_marker("clock")
-        return "test_ray" if here else "ray"
+        return "ray"
     needed = {item.path.stem, *getattr(item, "fixturenames", ())}
     return next((name for name in COSTLY if name in needed), None)
 

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import tomllib
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +86,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
     """Run a test when it is its turn, if others run beside it."""
     if not beside.is_shared(item.config):
         return (yield)
+    if item.get_closest_marker("ray") is None:
+        _end_ray()  # idle, it costs as much as a test; those that need it came before
     with beside.in_turn(item):
         return (yield)
 
@@ -116,6 +118,15 @@ def _nothing_is_left(_nobodys_home: Path) -> Iterator[None]:
     assert not left, f"left behind: {', '.join(left)}"
 
 
+#: What ends the Ray of this process, while it runs.
+RUNNING: list[Callable[[], None]] = []
+
+
+def _end_ray() -> None:
+    while RUNNING:
+        RUNNING.pop()()
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """Start Ray once; only what was started here is stopped."""
@@ -136,8 +147,9 @@ def local_ray() -> Iterator[None]:
                 address="local", num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False,
                 logging_level=logging.ERROR, object_store_memory=400 << 20,
             )  # fmt: skip
+        RUNNING.append(ray.shutdown)
         yield
-        ray.shutdown()
+        _end_ray()
 
 
 @pytest.fixture

@@ -33,16 +33,14 @@ def marked(*marks: str, fixture: str = "home", file: str = "test_marked") -> pyt
     return cast(pytest.Item, Marked(*marks, fixture=fixture, file=file))
 
 
-def test_tests_on_ray_come_first_in_two_groups_and_those_with_a_costly_fixture_in_one() -> None:
+def test_tests_on_ray_come_first_and_share_one_as_do_those_with_a_costly_fixture() -> None:
     plain, other, clock = marked("slow"), marked("ray"), marked("ray", "clock", file="test_ray")
-    there = marked("ray", fixture="tmp_path", file="test_ray")
     s3, s3_on_ray = marked(fixture="s3_server"), marked("ray", fixture="s3_server")
-    items = [plain, s3, other, clock, s3_on_ray, there]
+    items = [plain, s3, other, clock, s3_on_ray]
     assert beside.arrange(items) == {
-        "ray-tmp_path": "test_ray", "ray-clock-home": "ray", "ray-home": "ray", "ray-s3_server": "ray",
-        "s3_server": "s3_server",
+        "ray-clock-home": "ray", "ray-home": "ray", "ray-s3_server": "ray", "s3_server": "s3_server",
     }  # fmt: skip
-    assert items == [there, other, clock, s3_on_ray, s3, plain]
+    assert items == [other, clock, s3_on_ray, s3, plain]
 
 
 def test_who_must_be_alone_waits_for_those_inside_and_holds_back_those_that_come_later(

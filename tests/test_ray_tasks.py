@@ -96,18 +96,43 @@ def watching() -> tuple[Callable[[], set[str]], Callable[[], dict[str, str | Non
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_run_that_does_not_ask_for_tasks_tells_them_nothing_and_wraps_nothing(tmp_path: Path) -> None:
+def test_a_run_that_does_not_ask_for_tasks_tells_them_nothing_and_keeps_what_its_own_processes_record(
+    tmp_path: Path,
+) -> None:
     whose, told = watching()
 
-    def look(_: Any) -> tuple[dict[str, str | None], set[str]]:
+    def start(actor: Any) -> tuple[dict[str, str | None], set[str], list[int], str]:
+        """Submit a task; fork twice, each fork is killed after a span."""
+        import os
+        import signal
+
         import ray
+        from opentelemetry import trace
 
-        return ray.get(ray.remote(num_cpus=0)(told).remote()), whose()
+        pids = []
+        for number in range(2):
+            if (pid := os.fork()) == 0:
+                with trace.get_tracer("library").start_as_current_span("part", attributes={"number": number}):
+                    pass
+                os.kill(os.getpid(), signal.SIGKILL)
+            os.waitpid(pid, 0)
+            pids.append(pid)
+        return ray.get(ray.remote(num_cpus=0)(told).remote()), whose(), pids, str(actor._others[0].folder)
 
-    looking = library(look)
-    run(real(**SINGLE, trace__tasks=False), root=tmp_path, reporter=looking)
-    assert looking.told == ({PROVIDER: None, RUN: None}, {"ray"})
+    starting = library(start)
+    done = run(real(**SINGLE, trace__tasks=False), root=tmp_path, reporter=starting)
+    heard, submitting, pids, folder = starting.told
+    assert (heard, submitting) == ({PROVIDER: None, RUN: None}, {"ray"})
     assert not real(trace__level="step").trace.captures_tasks, "a coarse run asks for none"
+    spans = done.spans()
+    parts = spans[spans["name"] == "part"]
+    assert sorted(parts["pid"]) == sorted(pids)
+    assert {*parts["role"]} == {"process"}
+    assert sorted(parts["index"]) == sorted(map(str, pids))
+    assert len({json.loads(text)["span"] for text in parts["attributes"]}) == 2
+    assert spans["start_ns"].min() < parts["start_ns"].min() < (spans["start_ns"] + spans["duration_ns"]).max()
+    assert done.result["trace"]["recorded"] == done.result["trace"]["stored"] == len(spans)
+    assert not Path(folder).exists()
 
 
 @pytest.mark.usefixtures("local_ray")

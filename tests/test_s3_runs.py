@@ -275,7 +275,7 @@ def test_a_run_that_cannot_begin_says_why_in_a_line_and_leaves_nothing(
 def test_a_run_on_ray_reads_writes_and_is_recorded_in_a_bucket(small: Path, home: Path, place: str) -> None:
     # A Ray of its own: its workers have the credentials from the environment that it was started in.
     program = "from rayio.cli import main; main()"
-    few = ("train.epochs=1", "cluster.ranks_per_node=1", "loader.num_workers=1", "train.sync=none")
+    few = ("train.epochs=1", "cluster.ranks_per_node=1", "loader.num_workers=0", "train.sync=none")
     arguments = ["run", str(small), "--root", place, "--out", "r", *few]
     environment = os.environ | {"RAY_AUTH_MODE": "disabled"}
     environment.pop("RAY_ADDRESS", None)
