@@ -25,10 +25,10 @@ LEVEL = {
     "data": 3, "otel": 3, "collectors": 3, "dlio": 3,
     "pipeline": 4, "analyze": 4, "export": 4,
     "cluster": 5, "loaders": 5,
-    "predict": 6,
+    "predict": 6, "k8s": 6,
     "report": 7,
     "session": 8,
-    "sweeps": 9,
+    "sweeps": 9, "jobs": 9,
     "sizing": 10,
     "cli": 11,
 }  # fmt: skip

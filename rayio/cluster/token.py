@@ -14,6 +14,8 @@ DEFAULT_PATH = "~/.ray/auth_token"
 
 #: What Ray's own log says of a client that a cluster does not let in.
 _REFUSED = ("InvalidAuthToken", "Unauthenticated")
+#: How its client for jobs says what the dashboard answered, which is 401 or 403.
+_REFUSED_BY_HTTP = ("Authentication required", "Authentication failed")
 
 
 def use() -> None:
@@ -36,17 +38,19 @@ def refusal(address: str, said: str, error: BaseException) -> str | None:
         f"set {MODE}=token, and {TOKEN_PATH} to the file that has the cluster's token, or {TOKEN} to the token, or "
         f"put that file at {DEFAULT_PATH}"
     )
-    if any(sign in said or sign in str(error) for sign in _REFUSED):
-        if (source := _source()) is None:
+    is_authentication = type(error).__name__ == "AuthenticationError"
+    by_http = is_authentication and any(sign in str(error) for sign in _REFUSED_BY_HTTP)
+    if by_http or any(sign in said or sign in str(error) for sign in _REFUSED):
+        if (where := source()) is None:
             return f"the Ray cluster at {address} asks for a token, and this client sends none: {do}"
-        return f"the Ray cluster at {address} does not accept the token of this client (from {source}): {do}"
-    if type(error).__name__ == "AuthenticationError":
+        return f"the Ray cluster at {address} does not accept the token of this client (from {where}): {do}"
+    if is_authentication:
         where = f": {TOKEN_PATH} names no file that can be read" if TOKEN_PATH in os.environ else ""
         return f"{MODE}=token is set, and this client has no token{where}; {do}"
     return None
 
 
-def _source() -> str | None:
+def source() -> str | None:
     """Where the token comes from that this process sends, None when it sends none."""
     if os.environ.get(MODE, "").lower() != "token":
         return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from rayio.results.clusters import Doctored, JobsListed
 from rayio.results.comparison import Repeated
 from rayio.results.published import PUBLISHED, schema_of
 from rayio.results.record import Json, Record, schema, value
@@ -191,6 +192,8 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
     "capacity": _described(CapacityFound),
     "advise": _described(Advised),
     "export": _described(Exported),
+    "status": _described(JobsListed),
+    "doctor": _described(Doctored),
     "query": lambda: {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "array",

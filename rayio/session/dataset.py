@@ -42,8 +42,8 @@ def base_folder(scenario: Scenario, root: str | Path | None) -> str:
     if root is not None:
         return join(str(here), str(root))
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        relative = [p for p in _paths(scenario) if not is_absolute(p)]
-        if relative or not _paths(scenario):
+        relative = [p for p in paths_of(scenario) if not is_absolute(p)]
+        if relative or not paths_of(scenario):
             what = f"{relative[0]} is relative" if relative else "the run directory is relative"
             raise ScenarioError(
                 f"{what}, and the working directory of a Ray job is a cache that is removed; give --root DIR"
@@ -51,7 +51,8 @@ def base_folder(scenario: Scenario, root: str | Path | None) -> str:
     return str(here)
 
 
-def _paths(scenario: Scenario) -> list[str]:
+def paths_of(scenario: Scenario) -> list[str]:
+    """The addresses that a scenario names, as it names them: dataset, evaluation, checkpoints; models have none."""
     paths = [] if scenario.dataset.is_modelled else [scenario.dataset.path]
     if scenario.train.evaluate is not None and not scenario.dataset.is_modelled:
         paths.append(evaluation.path_of(scenario))
@@ -68,7 +69,7 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
     page_cache = scenario.storage.page_cache
     if page_cache == "use" or scenario.dataset.is_modelled:
         return
-    for path in _paths(scenario):
+    for path in paths_of(scenario):
         address = join(base, path)
         if not is_path(address):
             raise ScenarioError(
@@ -82,7 +83,7 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
 def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
     """List each key about stores that has no effect in this run, one line a key."""
     kept, schemes = scenario.checkpoint, dict(scenario.storage.schemes)
-    used = {scheme_of(join(base, path)) for path in [out, *_paths(scenario)]}
+    used = {scheme_of(join(base, path)) for path in [out, *paths_of(scenario)]}
     of_use = {key for name in used & schemes.keys() for key, _ in schemes[name]}
     for name, options in schemes.items():
         for key, value in options:

@@ -1,0 +1,92 @@
+"""Plan -> pods: how many there are, and the processors and memory of each, from the actors that will live there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from rayio.cluster.placement import ACTOR_BYTES, actors, num_processes
+from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
+
+#: Memory of a pod beside its actors: Ray's own processes on a worker, on the head (with the dashboard), and the driver.
+WORKER_BYTES, HEAD_BYTES, DRIVER_BYTES = 768 << 20, 1536 << 20, 1 << 30
+#: Processes that mostly wait, for each processor of a pod.
+WAITING_PER_CPU = 40
+#: The least that Ray takes for an object store, and the step in which memory is asked for.
+LEAST_STORE_BYTES, STEP_BYTES = 128 << 20, 256 << 20
+#: Processors of the head: the driver's and those of Ray's control processes.
+HEAD_CPUS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Pod:
+    """What one pod asks for, and is held to."""
+
+    cpus: int
+    memory_bytes: int
+    #: Share of the memory that is Ray's object store.
+    store_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """The pods of a run: a head with the driver, and workers, each with so many emulated nodes."""
+
+    head: Pod
+    worker: Pod
+    num_workers: int
+
+
+def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
+    """Size the pods of a plan; a worker for each emulated node unless there shall be fewer.
+
+    A worker's memory holds the processes of its emulated nodes, an object store in which the windows of their ranks fit
+    (of which batches in flight may take 30 %), and a batch in the hands of each reader. It has a processor for each
+    reader and writer that does real I/O, and one for every 40 processes that wait.
+    """
+    workers = plan.cluster.nodes if num_workers is None else num_workers
+    together = -(-plan.cluster.nodes // workers)
+    per_node = Counter(spec.node for spec in actors(plan))
+    loading = 0 if plan.modelled else _busy(plan)
+    beside = num_processes(plan) - per_node.total()  # barrier, collector, a loader's own processes
+    own = -(-(beside - 1 - plan.has_barrier) // plan.cluster.nodes)
+    processes = together * (max(per_node.values()) + own) + plan.has_barrier
+    held = together * _window_bytes(plan)
+    store = max(LEAST_STORE_BYTES, _stepped(held / IN_FLIGHT_SHARE)) if held else LEAST_STORE_BYTES
+    hands = together * plan.cluster.ranks_per_node * _in_hands(plan)
+    memory = WORKER_BYTES + processes * ACTOR_BYTES + store + hands
+    return Pods(
+        head=Pod(HEAD_CPUS, _stepped(HEAD_BYTES + DRIVER_BYTES + ACTOR_BYTES + LEAST_STORE_BYTES), LEAST_STORE_BYTES),
+        worker=Pod(1 + together * loading + processes // WAITING_PER_CPU, _stepped(memory), store),
+        num_workers=workers,
+    )
+
+
+def _busy(plan: Plan) -> int:
+    """Roles of one emulated node that keep a processor busy: readers, and writers of checkpoints."""
+    writers = Counter(plan.node_of_writer(number) for number in range(plan.num_writers))
+    readers = plan.cluster.ranks_per_node * max(1, plan.loader.num_workers)
+    return readers + max(writers.values(), default=0)
+
+
+def _window_bytes(plan: Plan) -> float:
+    """Bytes that batches on their way may hold on one emulated node."""
+    loader = plan.loader
+    if not loader.payload:
+        return 0.0
+    bound = loader.max_bytes_in_flight
+    return loader.node_window_bytes if bound == "auto" else min(loader.node_window_bytes, bound)
+
+
+def _in_hands(plan: Plan) -> float:
+    """Bytes of the batches that a rank's readers are making and that the rank has."""
+    loader = plan.loader
+    if not loader.payload:
+        return 0.0
+    window = max(1, loader.num_workers * loader.prefetch_factor)
+    batch = loader.node_window_bytes / plan.cluster.ranks_per_node / window
+    return batch * (max(1, loader.num_workers) + 1)
+
+
+def _stepped(nbytes: float) -> int:
+    return -(-int(nbytes) // STEP_BYTES) * STEP_BYTES

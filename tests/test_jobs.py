@@ -1,0 +1,240 @@
+"""What is packed for a cluster that is somewhere else, what jobs come to, and what cannot be: without any Ray."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import socket
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayio
+from rayio import cli
+from rayio.cluster.connect import Node
+from rayio.cluster.jobs import JobState
+from rayio.cluster.survey import Surveyed, why_not_reached, why_not_stored
+from rayio.errors import ScenarioError
+from rayio.jobs import doctor
+from rayio.jobs.submit import Ended, pack, ran_in, root_of
+from rayio.jobs.wheel import requirements, write_wheel
+from rayio.results.answers import Ran
+from rayio.scenario.load import load, packaged
+from rayio.trace.clocks import Offset
+
+PACKAGE = Path(rayio.__file__).parent
+
+
+def test_the_wheel_is_the_package_and_runs_without_any_other(tmp_path: Path) -> None:
+    wheel = write_wheel(tmp_path)
+    with zipfile.ZipFile(wheel) as inside:
+        assert inside.testzip() is None
+        names = {*inside.namelist()}
+        (metadata,) = (inside.read(name).decode() for name in names if name.endswith("METADATA"))
+        inside.extractall(tmp_path / "site")
+    sources = {f"rayio/{path.relative_to(PACKAGE)}" for path in PACKAGE.rglob("*.py")}
+    assert sources <= names
+    assert {f"rayio/scenarios/{name}.yaml" for name in packaged()} <= names
+    assert {path.suffix for path in map(Path, names)} >= {".css", ".js"}, "what the report needs"
+    assert "Requires-Dist" not in metadata, "pip --target would fetch them all, and Ray with them"
+    done = subprocess.run(
+        [sys.executable, "-c", "import rayio, sys; print(rayio.__file__); sys.argv = ['rayio', 'scenarios']; "
+         "from rayio.__main__ import main; main()"],
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, cwd=tmp_path,
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(str(tmp_path / "site"))
+    assert "unet3d-small" in done.stdout
+
+
+def test_wheels_have_one_name_for_one_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    first, again = write_wheel(tmp_path / "a"), write_wheel(tmp_path / "b")
+    assert (first.name, first.read_bytes()) == (again.name, again.read_bytes())
+    changed = tmp_path / "scenarios"
+    changed.mkdir()
+    (changed / "mine.yaml").write_text("# another\n")
+    monkeypatch.setattr("rayio.jobs.wheel.packaged_folder", lambda: changed)
+    other = write_wheel(tmp_path)
+    assert other.name != first.name, "Ray takes wheels of one name for one wheel"
+    assert other.name.startswith(f"rayio-{rayio.__version__}-0")
+
+
+def test_what_pip_shall_install_is_not_ray() -> None:
+    names = {one.partition("==")[0] for one in requirements()}
+    assert {"pydantic", "duckdb", "pyarrow"} <= names
+    assert not {"ray", "torch", "pytest", "mkdocs"} & names
+
+
+def test_what_is_packed_is_the_scenario_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "planted-secret")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "planted-token")
+    scenario = load("unet3d-small", ["loader.num_workers=3"])
+    packed = pack(tmp_path, scenario, out="s3://bucket/runs/a b", root=None, pip=False, is_installed=False)
+    folder = Path(packed.runtime_env["working_dir"])
+    assert [path.name for path in folder.iterdir()] == ["scenario.yaml"]
+    assert load(folder / "scenario.yaml") == scenario
+    (wheel,) = packed.runtime_env["py_modules"]
+    assert Path(wheel).is_file()
+    words = shlex.split(packed.entrypoint)
+    assert words[:5] == ["python", "-m", "rayio", "run", "scenario.yaml"]
+    assert words[words.index("--out") + 1] == "s3://bucket/runs/a b"
+    assert words[words.index("--root") + 1] == "s3://bucket/runs"
+    assert "planted" not in json.dumps([packed.runtime_env, packed.metadata, packed.entrypoint])
+
+
+def test_where_relative_paths_start_must_be_said() -> None:
+    scenario = load("unet3d-small")
+    assert root_of(scenario, None, "/shared") == "/shared"
+    assert root_of(scenario, "/shared/runs/one", None) == "/shared/runs"
+    for out, root in ((None, None), ("runs/one", None), (None, "here")):
+        with pytest.raises(ScenarioError, match=r"is relative.* cache that is removed; give") as error:
+            root_of(scenario, out, root)
+        assert "\n" not in str(error.value)
+
+
+def job(status: str, exit_code: int | None, message: str = "") -> JobState:
+    return JobState("rayio-1", status, message, exit_code, "python -m rayio", 1000, 2000, {})
+
+
+@pytest.mark.parametrize(
+    ("state", "output", "exit_code", "complaint"),
+    [
+        (job("SUCCEEDED", 0), "", 0, ""),
+        (job("FAILED", 3), "x\nrayio: au is 0.5, expected >= 0.9\n", 3, "au is 0.5, expected >= 0.9"),
+        (job("FAILED", 2), "rayio: one\nrayio: no such file\n\n", 2, "no such file"),
+        (job("FAILED", None, "runtime_env\nsetup failed"), "", 2, "runtime_env setup failed"),
+        (job("STOPPED", -15), "", 130, "the job ended with exit code -15"),
+        (job("FAILED", -9), "Killed\n", 2, "Killed"),
+        (job("FAILED", 1), "Trace\nModuleNotFoundError: No module named 'a'\n", 1, "the cluster's Python has no a"),
+    ],
+)  # fmt: skip
+def test_what_a_job_came_to(state: JobState, output: str, exit_code: int, complaint: str) -> None:
+    ended = Ended(state, None, output)
+    assert ended.exit_code == exit_code
+    if complaint:
+        assert ended.complaint.startswith(complaint)
+
+
+def test_numbers_are_found_at_the_end_of_what_a_job_printed(tmp_path: Path) -> None:
+    done = rayio.simulate("unet3d-small", ["train.epochs=1"], out=tmp_path / "run")
+    ran = Ran(directory=done.address, report=None, result=done.result)
+    text = json.dumps(ran.as_json(), indent=2)
+    said = "Running entrypoint for job x: {\n}\nrayio: {\n  oops\n"
+    assert ran_in(f"{said}{text}\n") == ran
+    assert ran_in(text) == ran
+    assert ran_in(f"{said}{text[: len(text) // 2]}") is None
+    assert ran_in("") is None
+
+
+def closed_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["submit", "unet3d-small"], "--address http://HEAD:8265"),
+        (["submit", "unet3d-small", "--address", "ray://head:10001"], "the dashboard's address"),
+        (["submit", "unet3d-small", "--address", "http://head:8265"], "give --root or --out"),
+        (["submit", "unet3d-smal", "--address", "http://head:8265"], "did you mean unet3d-small?"),
+        (["submit", "unet3d-small", "--address", "http://127.0.0.1:PORT", "--root", "/x"], "nobody answers at"),
+        (["status"], "--address http://HEAD:8265"),
+        (["status", "--address", "127.0.0.1:PORT"], "nobody answers at http://127.0.0.1:PORT"),
+        (["stop", "rayio-1", "--address", "http://127.0.0.1:PORT"], "nobody answers at"),
+        (["doctor", "--address", "http://127.0.0.1:PORT"], "nobody answers at"),
+    ],
+)
+def test_what_cannot_be_asked_of_a_cluster_is_one_line(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, home: Path
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    port = str(closed_port())
+    with pytest.raises(SystemExit) as left:
+        cli.main([word.replace("PORT", port) for word in arguments])
+    out, err = capsys.readouterr()
+    assert (left.value.code, out) == (2, "")
+    assert said.replace("PORT", port) in err
+    assert len(err.splitlines()) == 1
+
+
+def node(number: int, **changes: Any) -> Surveyed:
+    versions = {"rayio": rayio.__version__, "ray": version("ray"), "python": platform.python_version()}
+    one = Node(node_id=str(number) * 56, host=f"host-{number}", free_bytes=1, object_store_bytes=1 << 30, **versions)
+    return replace(Surveyed(one, {"CPU": 2.0}, Offset(0, 1000), None, None), **changes)
+
+
+def found(*nodes: Surveyed) -> dict[str, list[str]]:
+    told: dict[str, list[str]] = {}
+    for one in doctor.of_nodes(nodes, "/shared"):
+        told.setdefault(one.state, []).append(f"{one.what}: {one.text}")
+    return told
+
+
+def test_a_cluster_that_is_well_has_no_problem() -> None:
+    told = found(node(1), node(2))
+    assert told.keys() == {"ok"}
+    assert "nodes: 2, with 4 CPU and object stores of 2 GiB together" in told["ok"]
+
+
+def test_what_is_wrong_with_a_node_is_told_by_its_name() -> None:
+    other = replace(node(2).node, ray="2.1.0")
+    told = found(
+        node(1), node(2, node=other), node(3, clock=Offset(2_000_000_000, 1000)), node(4, storage="no space"),
+        node(5, collector="nobody listens"), node(6, clock=Offset(30_000_000, 25_000_000)),
+    )  # fmt: skip
+    problems = " | ".join(told["problem"])
+    assert "versions: host-2 (22222222) has ray 2.1.0" in problems
+    assert "storage: host-4 (44444444): no space" in problems
+    assert "collector: host-5 (55555555): nobody listens" in problems
+    assert len(told["problem"]) == 3
+    assert len(told["note"]) == 1, "30 ± 25 ms may be no difference"
+    assert "host-3 (33333333) is +2000 ms" in told["note"][0]
+    assert "no room for actors" in found(node(1, resources={}))["problem"][0]
+
+
+def test_storage_that_is_not_the_same_everywhere_is_told(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    (here / "mark").write_text("mark")
+    assert why_not_stored(str(here), "mark", "node") is None
+    assert [path.name for path in here.iterdir()] == ["mark"], "nothing is left behind"
+    assert "is not the same place as here" in str(why_not_stored(str(there), "mark", "node"))
+
+
+def test_a_collector_that_does_not_listen_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        assert why_not_reached(f"http://127.0.0.1:{server.getsockname()[1]}") is None
+    assert "nobody listens at 127.0.0.1" in str(why_not_reached(f"127.0.0.1:{closed_port()}"))
+
+
+def test_the_doctor_of_this_machine(
+    capsys: pytest.CaptureFixture[str], home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "planted-token")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{closed_port()}")
+    with pytest.raises(SystemExit) as left:
+        cli.main(["doctor", "--root", str(home), "--json"])
+    out, err = capsys.readouterr()
+    told = {(one["what"], one["state"]): one["text"] for one in json.loads(out)["findings"]}
+    assert left.value.code == 2, "a problem"
+    assert "nobody listens" in told["collector", "problem"]
+    assert told["authentication", "ok"] == "a token is sent, from RAY_AUTH_TOKEN"
+    assert ("storage", "ok") in told
+    assert not [*home.iterdir()]
+    assert "planted-token" not in out + err

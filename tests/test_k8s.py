@@ -1,0 +1,335 @@
+"""The manifests below k8s/ and what ``rayio k8s`` prints: what Kubernetes, KubeRay's operator and rayio itself take."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import yaml
+from kuberay import refusals
+from kustomize import Document
+from kustomize import build as built
+
+from rayio import cli
+from rayio.errors import RayioError
+from rayio.k8s.documents import documents, name_of, to_yaml
+from rayio.k8s.scenario_job import job_of
+from rayio.scenario.load import load
+
+HERE = Path(__file__).parents[1] / "k8s"
+FOLDERS = [HERE / "base", *sorted((HERE / "overlays").iterdir())]
+CRDS = Path(os.environ.get("RAYIO_KUBERAY_CRDS", Path(__file__).parents[2] / "shared" / "kuberay-crds"))
+CHECK = CRDS.parent / "check" / "crdv.py"
+#: Kinds of other projects, whose schemas are not at hand.
+UNCHECKED = {"PodMonitor", "LocalQueue"}
+
+#: What a folder comes to; nobody changes it.
+build = cache(built)
+
+MODELLED = ("unet3d-small", "dataset.path=model://unet3d-small")
+CONFINED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
+NAMES = [folder.name for folder in FOLDERS]
+Change = Callable[[Document], object]
+
+
+@pytest.fixture(scope="module")
+def crdv() -> ModuleType:
+    """The check of documents against the CRDs; tests are skipped where it, or what it needs, is not there."""
+    for module in ("celpy", "kubernetes_validate"):
+        pytest.importorskip(module)
+    if not (CHECK.is_file() and CRDS.is_dir()):
+        pytest.skip("no CRDs of KubeRay here: RAYIO_KUBERAY_CRDS names their folder")
+    spec = importlib.util.spec_from_file_location("crdv", CHECK)
+    assert spec is not None
+    assert spec.loader is not None
+    check = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(check)
+    return check
+
+
+@pytest.fixture(scope="module")
+def schemas(crdv: ModuleType) -> Any:
+    """The schemas of KubeRay's kinds; Python's own reader of YAML takes half a minute for them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "safe_load", lambda text: yaml.load(text, Loader=yaml.CSafeLoader))
+        return crdv.schemas(CRDS)
+
+
+def job_in(found: list[Document]) -> Document:
+    (job,) = (document for document in found if document["kind"] == "RayJob")
+    return job
+
+
+def printed(*arguments: str, **options: Any) -> list[Document]:
+    """What the command prints, read again."""
+    return [*yaml.safe_load_all(to_yaml(documents(job_of(arguments[0], arguments[1:], image="rayio:1", **options))))]
+
+
+def every_printed() -> Iterator[list[Document]]:
+    yield printed(*MODELLED)
+    yield printed("unet3d-h100", "cluster.nodes=4", "dataset.num_files=672", root="s3://bucket/x", secret="keys")
+    yield printed("unet3d-small", "loader.kind=torch", claim="shared", service_account="rayio", name="mine")
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_every_document_is_what_its_kind_asks_for(folder: Path, crdv: ModuleType, schemas: Any) -> None:
+    found = build(folder)
+    assert {d["kind"] for d in found} >= {"RayJob", "ConfigMap", "NetworkPolicy", "ServiceAccount"}
+    checked = [d for d in found if d["kind"] not in UNCHECKED]
+    assert [f"{d['kind']}: {error}" for d in checked for error in crdv.errors(d, schemas)] == []
+    assert [*refusals(job_in(found))] == []
+
+
+def test_what_the_command_prints_is_valid(crdv: ModuleType, schemas: Any) -> None:
+    for found in every_printed():
+        assert [error for document in found for error in crdv.errors(document, schemas)] == []
+
+
+def test_the_schemas_are_really_asked(crdv: ModuleType, schemas: Any) -> None:
+    job = job_in(printed(*MODELLED))
+    worker = job["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]
+    worker["minReplica"] = 1
+    worker["template"]["spec"]["containers"][0]["resorces"] = {}
+    assert len([*crdv.errors(job, schemas)]) >= 2
+
+
+def cluster(job: Document) -> Document:
+    inside: Document = job["spec"]["rayClusterSpec"]
+    return inside
+
+
+def group(job: Document) -> Document:
+    inside: Document = cluster(job)["workerGroupSpecs"][0]
+    return inside
+
+
+BROKEN: list[Change] = [
+    lambda job: job["metadata"].update(name="x" * 48),
+    lambda job: job["spec"].update(shutdownAfterJobFinishes=False),
+    lambda job: job["spec"].update(submissionMode="SidecarMode"),
+    lambda job: job["spec"].update(activeDeadlineSeconds=0),
+    lambda job: job["spec"].update(runtimeEnvYAML="[unclosed"),
+    lambda job: cluster(job).pop("rayVersion"),
+    lambda job: cluster(job).update(rayVersion="2.51.0"),
+    lambda job: cluster(job).update(networkPolicy={}),
+    lambda job: group(job).pop("minReplicas"),
+    lambda job: group(job).update(minReplicas=2),
+    lambda job: group(job).update(idleTimeoutSeconds=60),
+    lambda job: group(job).update(resources={"CPU": "1"}, rayStartParams={"num-cpus": "1"}),
+    lambda job: cluster(job)["headGroupSpec"]["rayStartParams"].update(labels="a=b"),
+]
+
+
+@pytest.mark.parametrize("change", BROKEN)
+def test_what_the_operator_refuses_is_noticed(change: Change) -> None:
+    job = job_in(printed(*MODELLED))
+    assert [*refusals(job)] == []
+    change(job)
+    assert [*refusals(job)] != []
+
+
+def pods(value: Any) -> Iterator[Document]:
+    """Every pod that a document describes."""
+    if isinstance(value, dict):
+        if "containers" in value.get("spec", {}):
+            yield value["spec"]
+        for inner in value.values():
+            yield from pods(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from pods(inner)
+
+
+def test_no_pod_may_more_than_it_needs() -> None:
+    seen = 0
+    for found in (*map(build, FOLDERS), *every_printed()):
+        for pod in (pod for document in found for pod in pods(document)):
+            context = pod["securityContext"]
+            assert context["runAsNonRoot"]
+            assert context["runAsUser"] > 0
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+            assert "automountServiceAccountToken" in pod
+            assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
+            assert not any("hostPath" in volume for volume in pod.get("volumes", ()))
+            for container in pod["containers"]:
+                kept = container["securityContext"]
+                assert kept == CONFINED
+                asked, most = container["resources"]["requests"], container["resources"]["limits"]
+                assert asked == most
+                assert re.search(r":\d", container["image"]), "no floating tag"
+                assert not [e for e in container.get("env", ()) if re.search("KEY|SECRET|TOKEN|PASSWORD", e["name"])]
+                seen += 1
+    assert seen > 20
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_names_that_documents_mention_are_there(folder: Path) -> None:
+    found = build(folder)
+    names = {(document["kind"], document["metadata"]["name"]) for document in found}
+    for pod in (pod for document in found for pod in pods(document)):
+        if "serviceAccountName" in pod:
+            assert ("ServiceAccount", pod["serviceAccountName"]) in names
+        for volume in pod.get("volumes", ()):
+            if "configMap" in volume:
+                assert ("ConfigMap", volume["configMap"]["name"]) in names
+            if "persistentVolumeClaim" in volume:
+                assert ("PersistentVolumeClaim", volume["persistentVolumeClaim"]["claimName"]) in names
+        mounted = {mount["name"] for container in pod["containers"] for mount in container.get("volumeMounts", ())}
+        assert mounted == {volume["name"] for volume in pod.get("volumes", ())}
+    policy = next(document for document in found if document["kind"] == "NetworkPolicy")
+    (label,) = policy["spec"]["podSelector"]["matchLabels"].items()
+    for document in found:
+        for template in [*templates(document)]:
+            assert label in template["metadata"]["labels"].items(), "a pod that the policy does not know"
+
+
+def templates(value: Any) -> Iterator[Document]:
+    if isinstance(value, dict):
+        if "containers" in value.get("spec", {}) and "metadata" in value:
+            yield value
+        for inner in value.values():
+            yield from templates(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from templates(inner)
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_the_entry_point_is_a_command_that_rayio_takes(folder: Path, tmp_path: Path) -> None:
+    found = build(folder)
+    job = job_in(found)
+    python, m, rayio, run, file, *rest = shlex.split(job["spec"]["entrypoint"])
+    assert (python, m, rayio, run, file) == ("python", "-m", "rayio", "run", "/scenario/scenario.yaml")
+    text = next(d for d in found if d["metadata"]["name"].endswith("-scenario"))["data"]["scenario.yaml"]
+    (tmp_path / "scenario.yaml").write_text(text)
+    scenario = load(tmp_path / "scenario.yaml", [word for word in rest if "=" in word and not word.startswith("-")])
+    assert scenario.name == "unet3d-small"
+    assert "--root" in rest
+    assert {word for word in rest if word.startswith("--")} <= {"--root", "--otlp"}
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")
+@pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
+def test_kustomize_makes_the_same_of_each_folder(folder: Path) -> None:
+    done = subprocess.run(["kubectl", "kustomize", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    generated = [name for name in ("otel-collector", "rayio-nightly") if f"name: {name}-" in done.stdout]
+    text = re.sub(rf"\b({'|'.join(generated)})-[a-z0-9]{{10}}\b", r"\1", done.stdout) if generated else done.stdout
+
+    def by_name(found: list[Document]) -> dict[tuple[str, str], Document]:
+        return {(document["kind"], document["metadata"]["name"]): document for document in found}
+
+    assert by_name([*yaml.safe_load_all(text)]) == by_name(build(folder))
+
+
+def test_the_base_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as left:
+        cli.main(["k8s", *MODELLED, "--image", "rayio:0.1.0", "--claim", "rayio-data", "--service-account", "rayio"])
+    assert left.value.code == 0
+    kept = (HERE / "base" / "rayjob.yaml").read_text()
+    version = re.search(r"rayVersion: (.*)", kept)
+    assert version is not None
+    assert f"ARG RAY_VERSION={version[1]}\n" in (HERE / "Dockerfile").read_text()
+    assert re.sub(r"rayVersion: .*", version[0], capsys.readouterr().out) == kept
+
+
+def test_pods_grow_with_what_lives_in_them() -> None:
+    def worker(*overrides: str, **options: Any) -> tuple[float, float, int]:
+        spec = group(job_in(printed("unet3d-h100", *overrides, root="s3://bucket", **options)))
+        limits = spec["template"]["spec"]["containers"][0]["resources"]["limits"]
+        return float(limits["cpu"]), float(limits["memory"].removesuffix("Mi")), spec["replicas"]
+
+    cpus, memory, replicas = worker()
+    assert replicas == 1
+    assert cpus >= 2 * 4 + 1, "a processor for each reader, and one for the checkpoint's writer"
+    window = 2 * 4 * 2 * 7 * 146600628 / 2**20  # ranks, workers, prefetch_factor, batch
+    assert memory > window / 0.3, "the windows are 30 % of the object store"
+    assert worker("cluster.ranks_per_node=4", "dataset.num_files=336")[1] > 1.9 * memory
+    assert worker("cluster.nodes=4", "dataset.num_files=672")[2] == 4
+    packed = worker("cluster.nodes=4", "dataset.num_files=672", workers=2)
+    assert packed[2] == 2
+    assert packed[1] > 1.9 * memory
+    assert worker("loader.max_bytes_in_flight=1 GiB")[1] < 0.3 * memory
+    modelled = group(job_in(printed("unet3d-h100", "dataset.path=model://x")))
+    resources = modelled["template"]["spec"]["containers"][0]["resources"]
+    assert int(resources["limits"]["memory"].removesuffix("Mi")) < 4096, "no bytes are there to be held"
+
+
+def test_files_are_where_all_pods_have_them() -> None:
+    def mounts(found: list[Document]) -> list[set[str]]:
+        spec = cluster(job_in(found))
+        both = (spec["headGroupSpec"], spec["workerGroupSpecs"][0])
+        return [
+            {mount["mountPath"] for mount in one["template"]["spec"]["containers"][0]["volumeMounts"]} for one in both
+        ]
+
+    assert ["/data" in one for one in mounts(printed(*MODELLED, claim="c"))] == [True, False]
+    assert ["/data" in one for one in mounts(printed("unet3d-small", claim="c"))] == [True, True]
+    assert ["/data" in one for one in mounts(printed("unet3d-small", root="s3://bucket"))] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "said"),
+    [
+        (("unet3d-small",), {}, "--claim NAME"),
+        (("unet3d-smal",), {}, "did you mean unet3d-small?"),
+        (MODELLED, {"name": "Run_1"}, "--name Run_1"),
+        (MODELLED, {"name": "a" * 48}, "47"),
+        (MODELLED, {"workers": 2}, "--workers 2"),
+        (MODELLED, {"root": "/elsewhere"}, "/data"),
+        (MODELLED, {"root": "/data/../etc"}, "/data"),
+        (MODELLED, {"root": "s3://bucket", "claim": "c"}, "--claim c"),
+        (MODELLED, {"secret": "Keys!"}, "--secret 'Keys!'"),
+        (MODELLED, {"image": "two words"}, "--image 'two words'"),
+        ((*MODELLED, "storage.model=unknown"), {}, "storage.model"),
+    ],
+)
+def test_what_cannot_be_is_one_line(arguments: tuple[str, ...], options: dict[str, Any], said: str) -> None:
+    with pytest.raises(RayioError) as error:
+        job_of(arguments[0], arguments[1:], **{"image": "rayio:1", **options})
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_names_of_jobs() -> None:
+    assert name_of("rayio-UNet3D (h100)") == "rayio-unet3d-h100"
+    assert len(name_of("a" * 80)) == 47
+    assert name_of("3d") == "d"
+    with pytest.raises(RayioError, match="--name"):
+        name_of("42")
+
+
+def test_every_night_a_job_is_made_of_the_one_that_waits() -> None:
+    nightly = runpy.run_path(str(HERE / "overlays" / "nightly" / "nightly.py"), run_name="nightly")
+    pattern = job_in(build(HERE / "overlays" / "nightly"))
+    assert pattern["spec"]["suspend"]
+    before = copy.deepcopy(pattern)
+    stored = {**pattern, "metadata": {**pattern["metadata"], "uid": "1", "resourceVersion": "2"}, "status": {"a": 1}}
+    made = nightly["job_from"](stored, "rayio-nightly")
+    assert [*refusals(made)] == []
+    assert "suspend" not in made["spec"]
+    assert made["metadata"].keys() == {"generateName", "labels"}
+    assert made.keys() == {"apiVersion", "kind", "metadata", "spec"}
+    assert pattern == before
+
+    def job(number: int, status: str | None) -> Document:
+        metadata = {"name": f"job-{number}", "creationTimestamp": f"2026-11-{number:02}T03:00:00Z"}
+        return {"metadata": metadata, **({} if status is None else {"status": {"jobDeploymentStatus": status}})}
+
+    jobs = [job(number, "Failed" if number % 2 else "Complete") for number in range(1, 21)]
+    kept = nightly["KEPT"]
+    assert {*nightly["too_old"]([job(21, "Running"), job(22, None), *jobs])} == {
+        f"job-{n}" for n in range(1, 21 - kept)
+    }

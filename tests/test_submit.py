@@ -1,0 +1,161 @@
+"""Runs as jobs of a Ray cluster with a dashboard, which asks for a token and whose Python has no rayio of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from rayio.session import Run
+
+pytest.importorskip("aiohttp", reason="needs ray[default]")
+
+pytestmark = [pytest.mark.ray, pytest.mark.alone, pytest.mark.slow]
+
+TOKEN = "f" * 64
+SMALL = ("dataset.num_files=14", "dataset.sample_bytes=20 kB", "train.epochs=1", "train.compute=10 ms",
+         "cluster.ranks_per_node=1", "loader.num_workers=1", "checkpoint=none")  # fmt: skip
+
+
+@dataclass
+class Head:
+    """A cluster, and what a client of it has."""
+
+    address: str
+    home: Path
+    environment: dict[str, str]
+
+    def start(self, *arguments: str, **variables: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rayio", *arguments], env={**self.environment, **variables}, cwd=self.home / "empty",
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def rayio(self, *arguments: str, **variables: str) -> tuple[int, str, str]:
+        process = self.start(*arguments, **variables)
+        out, err = process.communicate(timeout=240)
+        assert TOKEN not in out + err
+        return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
+    home = tmp_path_factory.mktemp("head")
+    (home / ".ray").mkdir()
+    (home / ".ray" / "auth_token").write_text(TOKEN)
+    (home / "empty").mkdir()
+    poisoned = home / "poisoned" / "rayio"
+    poisoned.mkdir(parents=True)
+    (poisoned / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'rayio'\")\n")
+    environment = {**os.environ, "HOME": str(home), "RAY_AUTH_MODE": "token"}
+    for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        environment.pop(name, None)
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    process = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("head.py"))],
+        env={**environment, "PYTHONPATH": str(home / "poisoned"), "PATH": path},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    try:
+        assert address.startswith("http://127.0.0.1:"), "the head did not start"
+        yield Head(address, home, environment)
+    finally:
+        begun = psutil.Process(process.pid).children(recursive=True)
+        process.stdin.close()
+        process.wait(timeout=60)
+        process.stdout.close()
+        _, alive = psutil.wait_procs(begun, timeout=20)
+        for one in alive:
+            one.kill()
+
+
+def test_a_scenario_runs_where_there_is_ray_and_no_rayio(head: Head, tmp_path: Path) -> None:
+    where = ("--address", head.address)
+    (head.home / "empty" / "mine.yaml").write_text("extends: unet3d-small\nname: mine\nexpect: {au: '>= 0'}\n")
+    code, out, err = head.rayio("submit", "mine.yaml", *SMALL, *where, "--out", str(tmp_path / "runs" / "one"))
+    assert code == 0, err
+    assert "mine, measured on the ray engine: 2 steps" in out
+    done = Run.open(tmp_path / "runs" / "one")
+    assert done.result.ledger is not None
+    assert done.result.ledger.even
+    assert (tmp_path / "runs" / "data" / "unet3d-small").is_dir(), "relative paths start beside the run directory"
+    assert TOKEN not in "".join(
+        path.read_text(errors="replace") for path in done.path.rglob("*") if path.suffix in (".json", ".txt", ".yaml")
+    )
+    code, out, err = head.rayio("status", *where, "--json")
+    (listed,) = json.loads(out)["jobs"]
+    assert (code, listed["status"], listed["scenario"], listed["exit_code"]) == (0, "SUCCEEDED", "mine", 0)
+    for variables, said in (
+        ({"RAY_AUTH_TOKEN": "0" * 64}, "does not accept the token of this client (from RAY_AUTH_TOKEN)"),
+        ({"RAY_AUTH_MODE": "disabled"}, "asks for a token, and this client sends none"),
+    ):
+        code, out, err = head.rayio("status", *where, **variables)
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+        assert said in err
+
+
+def test_the_exit_code_is_that_of_the_run(head: Head, tmp_path: Path) -> None:
+    where = ("--address", head.address, "--root", str(tmp_path))
+    code, out, err = head.rayio("submit", "unet3d-small", *SMALL, "expect.au=>= 0.9999", *where, "--json")
+    assert code == 3
+    assert "expected" in err.splitlines()[-1]
+    assert json.loads(out)["result"]["exit_code"] == 3
+    code, _, err = head.rayio("submit", "unet3d-small", *SMALL, "loader.kind=torch", "dataset.path=model://x", *where)
+    assert code == 2
+    code, _, err = head.rayio("submit", "unet3d-small", *SMALL, *where, "--installed")
+    assert code == 1
+    assert "the cluster's Python has no rayio" in err
+
+
+def test_ctrl_c_stops_the_job_and_leaves_a_run(head: Head, tmp_path: Path) -> None:
+    where, run = ("--address", head.address), tmp_path / "runs" / "cut"
+    endless = ("train.epochs=5000", "train.compute=50 ms")
+    process = head.start("submit", "unet3d-small", *SMALL, *endless, *where, "--out", str(run))
+    ends = time.monotonic() + 120
+    while not [*run.glob("spans/*")] and time.monotonic() < ends and process.poll() is None:
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, out + err
+    assert Run.open(run).exit_code == 130
+    _, out, _ = head.rayio("status", *where, "--json")
+    assert json.loads(out)["jobs"][-1]["status"] == "STOPPED"
+
+
+def test_a_job_that_is_left_alone_is_stopped_by_its_name_and_the_doctor_looks_from_inside(
+    head: Head, tmp_path: Path
+) -> None:
+    where = ("--address", head.address)
+    endless = ("train.epochs=5000", "train.compute=50 ms")
+    code, job, err = head.rayio("submit", "unet3d-small", *SMALL, *endless, *where, "--root", str(tmp_path), "--detach")
+    assert code == 0, err
+    job = job.strip()
+    assert head.rayio("stop", job, *where)[1] == f"{job} is asked to end\n"
+    ends = time.monotonic() + 120
+    while (state := head.rayio("status", job, *where)[1].split()[1]) != "STOPPED" and time.monotonic() < ends:
+        pass
+    assert state == "STOPPED"
+    assert head.rayio("stop", job, *where)[1] == f"{job} is over: STOPPED\n"
+    code, _, err = head.rayio("stop", "rayio-nobody", *where)
+    assert code == 2
+    assert "has no job rayio-nobody" in err
+    code, out, err = head.rayio("doctor", *where, "--root", str(tmp_path), "--json")
+    assert code == 0, out + err
+    told = json.loads(out)
+    assert [node["resources"]["CPU"] for node in told["nodes"]] == [4.0]
+    assert f"every node reads and writes {tmp_path}, and sees the driver's files" in [
+        f["text"] for f in told["findings"]
+    ]
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("rayio-doctor")]
