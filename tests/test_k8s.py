@@ -26,7 +26,7 @@ from rayio import cli
 from rayio.errors import RayioError
 from rayio.k8s.documents import documents, name_of, to_yaml
 from rayio.k8s.scenario_job import job_of
-from rayio.scenario.load import load
+from rayio.scenario.load import load, packaged
 
 HERE = Path(__file__).parents[1] / "k8s"
 FOLDERS = [HERE / "base", *sorted((HERE / "overlays").iterdir())]
@@ -86,7 +86,7 @@ def every_printed() -> Iterator[list[Document]]:
 @pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
 def test_every_document_is_what_its_kind_asks_for(folder: Path, crdv: ModuleType, schemas: Any) -> None:
     found = build(folder)
-    assert {d["kind"] for d in found} >= {"RayJob", "ConfigMap", "NetworkPolicy", "ServiceAccount"}
+    assert {d["kind"] for d in found} >= {"RayJob", "NetworkPolicy", "ServiceAccount", "PersistentVolumeClaim"}
     checked = [d for d in found if d["kind"] not in UNCHECKED]
     assert [f"{d['kind']}: {error}" for d in checked for error in crdv.errors(d, schemas)] == []
     assert [*refusals(job_in(found))] == []
@@ -207,17 +207,27 @@ def templates(value: Any) -> Iterator[Document]:
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=NAMES)
-def test_the_entry_point_is_a_command_that_rayio_takes(folder: Path, tmp_path: Path) -> None:
-    found = build(folder)
-    job = job_in(found)
-    python, m, rayio, run, file, *rest = shlex.split(job["spec"]["entrypoint"])
-    assert (python, m, rayio, run, file) == ("python", "-m", "rayio", "run", "/scenario/scenario.yaml")
-    text = next(d for d in found if d["metadata"]["name"].endswith("-scenario"))["data"]["scenario.yaml"]
-    (tmp_path / "scenario.yaml").write_text(text)
-    scenario = load(tmp_path / "scenario.yaml", [word for word in rest if "=" in word and not word.startswith("-")])
-    assert scenario.name == "unet3d-small"
+def test_the_entry_point_is_a_command_that_rayio_takes(folder: Path) -> None:
+    python, m, rayio, run, name, *rest = shlex.split(job_in(build(folder))["spec"]["entrypoint"])
+    assert (python, m, rayio, run) == ("python", "-m", "rayio", "run")
+    assert name in packaged()
+    assert load(name, [word for word in rest if "=" in word and not word.startswith("-")]).name == "unet3d-small"
     assert "--root" in rest
     assert {word for word in rest if word.startswith("--")} <= {"--root", "--otlp"}
+
+
+def test_a_scenario_that_the_image_has_not_goes_with_the_job(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("extends: unet3d-small\nname: mine\ndataset: {path: 'model://x'}\n")
+    texts, job = printed(str(mine), "loader.num_workers=3")
+    head = cluster(job)["headGroupSpec"]["template"]["spec"]
+    (volume,) = (one for one in head["volumes"] if "configMap" in one)
+    assert volume["configMap"]["name"] == texts["metadata"]["name"]
+    (mount,) = (one for one in head["containers"][0]["volumeMounts"] if one["name"] == volume["name"])
+    file = shlex.split(job["spec"]["entrypoint"])[4]
+    assert file == f"{mount['mountPath']}/scenario.yaml"
+    (tmp_path / "there.yaml").write_text(texts["data"]["scenario.yaml"])
+    assert load(tmp_path / "there.yaml") == load(mine, ["loader.num_workers=3"])
 
 
 @pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here")

@@ -46,7 +46,7 @@ def k8s(
         str | None, typer.Option(help="ServiceAccount of the pods.", show_default="the namespace's", metavar="NAME")
     ] = None,
 ) -> None:
-    """Print what runs a scenario on Kubernetes: a RayJob (for KubeRay) and the scenario as a ConfigMap.
+    """Print what runs a scenario on Kubernetes: a RayJob (for KubeRay), and a file's scenario as a ConfigMap.
 
     Pods, processors, memory and deadlines follow from the scenario's plan.
 

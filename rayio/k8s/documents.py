@@ -1,4 +1,4 @@
-"""The documents that Kubernetes is given: a ConfigMap with the scenario, and the RayJob that runs it."""
+"""The documents that Kubernetes is given: a RayJob, and a ConfigMap with its scenario where the image has none."""
 
 from __future__ import annotations
 
@@ -46,8 +46,10 @@ class Job:
     """A run that Kubernetes shall make."""
 
     name: str
-    #: The scenario, resolved, as YAML.
-    scenario: str
+    #: The scenario, resolved, as YAML; None of one that the image has.
+    scenario: str | None
+    #: The scenario and its overrides as ``rayio run`` takes them.
+    arguments: tuple[str, ...]
     image: str
     ray_version: str
     pods: Pods
@@ -82,6 +84,8 @@ def name_of(text: str) -> str:
 
 def documents(job: Job) -> list[dict[str, Any]]:
     """The documents of a job, in the order in which they are applied."""
+    if job.scenario is None:
+        return [_ray_job(job)]
     scenario = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -92,7 +96,7 @@ def documents(job: Job) -> list[dict[str, Any]]:
 
 
 def _ray_job(job: Job) -> dict[str, Any]:
-    command = ["python", "-m", "rayio", "run", f"{SCENARIO_FOLDER}/scenario.yaml", "--root", job.root]
+    command = ["python", "-m", "rayio", "run", *job.arguments, "--root", job.root]
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
@@ -150,8 +154,9 @@ def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
             {"name": name, "containerPort": number}
             for name, number in (("gcs-server", 6379), ("dashboard", 8265), ("client", 10001), ("metrics", 8080))
         ]
-        container["volumeMounts"].append({"name": "scenario", "mountPath": SCENARIO_FOLDER, "readOnly": True})
-        volumes.append({"name": "scenario", "configMap": {"name": f"{job.name}-scenario"}})
+        if job.scenario is not None:
+            container["volumeMounts"].append({"name": "scenario", "mountPath": SCENARIO_FOLDER, "readOnly": True})
+            volumes.append({"name": "scenario", "configMap": {"name": f"{job.name}-scenario"}})
     else:
         container["ports"] = [{"name": "metrics", "containerPort": 8080}]
     if is_path(job.root) and (role == "head" or job.has_files):

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from rayio.errors import ClusterError
-from rayio.k8s.documents import DATA, MAX_NAME, START_SECONDS, Job, name_of
+from rayio.k8s.documents import DATA, MAX_NAME, SCENARIO_FOLDER, START_SECONDS, Job, name_of
 from rayio.k8s.sizes import pods_of
 from rayio.pipeline.planning import plan_of
 from rayio.scenario import checks, duration
-from rayio.scenario.load import load
+from rayio.scenario.load import load, packaged
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.storage.address import is_path, join
@@ -56,6 +56,7 @@ def job_of(
     root = _root(root, claim)
     plan = plan_of(scenario, modelled=scenario.dataset.is_modelled)
     pods = pods_of(plan, workers)
+    is_packaged = source in packaged()
     has_files = not scenario.dataset.is_modelled
     if has_files and is_path(root) and claim is None:
         raise ClusterError(
@@ -64,7 +65,8 @@ def job_of(
         )
     return Job(
         name=name or name_of(f"rayio-{scenario.name}"),
-        scenario=to_yaml(scenario),
+        scenario=None if is_packaged else to_yaml(scenario),
+        arguments=(source, *overrides) if is_packaged else (f"{SCENARIO_FOLDER}/scenario.yaml",),
         image=image,
         ray_version=version("ray"),
         pods=pods,
