@@ -10,7 +10,7 @@ import platform
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,9 @@ KNOCK_SECONDS = 5.0
 SHUTDOWN_SECONDS, END_SECONDS = 30.0, 5.0
 #: Where Ray keeps the logs of the session that started last.
 LOGS = "/tmp/ray/session_latest/logs"
+#: What starts processes of a Ray that is ours alone in which nobody asks anything: the one that sends logs to drivers
+#: that print them, and the API server, which without a dashboard only counts Ray's users. A third of Ray's start.
+UNHEARD = ("start_log_monitor", "start_api_server")
 #: What tells Ray the niceness of its workers.
 PRIORITY = "RAY_worker_niceness"
 
@@ -152,7 +155,7 @@ def _start(address: str | None, log: Path) -> None:
     said: list[str] = []
     try:
         if address is None:
-            with _own_signals(), _usual_priority():
+            with _own_signals(), _usual_priority(), without(UNHEARD):
                 ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
         else:
             token.use()
@@ -216,6 +219,15 @@ def _usual_priority() -> Iterator[None]:
         yield
     finally:
         del os.environ[PRIORITY]
+
+
+@contextlib.contextmanager
+def without(starts: Iterable[str]) -> Iterator[None]:
+    """Have a Ray that is started go without some of its processes, by the methods of its node that start them."""
+    with contextlib.ExitStack() as stack:
+        for name in starts:
+            stack.enter_context(_replaced(ray._private.node.Node, name, lambda *_, **__: None))
+        yield
 
 
 def _knock(address: str) -> None:
