@@ -1,8 +1,8 @@
 """What the loaders take beside reading and decoding, as ``costs: ray`` and ``costs: torch`` have it.
 
 Our readers (Ray actors; with the queue an actor, with the queue in its rank, and by Ray's calls alone) and PyTorch's
-DataLoader, each on the scenario of ``loaders.py``: one rank, one worker, files
-in memory, batches of four samples of 150 KB, 1 MB and 8 MB in all. In one run decoding sleeps, so that the rank waits
+DataLoader, which reads with our reader: one rank, one worker, files in memory, batches of four samples of 150 KB, 1 MB
+and 8 MB in all. In one run decoding sleeps, so that the rank waits
 for every batch and every message is on the critical path; in another it computes so long that every batch is ready.
 Both are calibrated: the first teaches lease, put and take, the second what taking a ready batch and a step keep the
 rank for. The numbers are medians over all runs of a size; where size tells, put is a line over the bytes of a batch.
@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 import psutil
 import ray
-from loaders import BATCH, SAMPLES, scenario
 from machine import print_machine
 from side import memory_and_ray
 
@@ -38,6 +37,9 @@ KINDS: dict[str, dict[str, dict[str, Any]]] = {
     "ray_calls": {"cluster": {"transport": "ray"}},
     "torch": {"loader": {"kind": "torch", "persistent_workers": True}},
 }
+BATCH, MOST_STEPS, EPOCHS = 4, 60, 3
+#: Bytes of a sample, by what a batch of four comes to.
+SAMPLES = {"150 KB": "37500 B", "1 MB": "250 KB", "8 MB": "2 MB"}
 PARTS = ("lease", "put", "take", "receive", "step")
 #: Seconds of decoding per sample, of compute, and steps: the worker is the bottleneck, by far; the rank is.
 HURRIED, RELAXED = (0.006, 0.004, 60), (0.0, 0.04, 30)
@@ -45,12 +47,17 @@ HURRIED, RELAXED = (0.006, 0.004, 60), (0.0, 0.04, 30)
 
 def wanted(batch: str, name: str, decode: float, compute: float, steps: int) -> dict[str, Any]:
     """Make the scenario of a size and a loader."""
-    made = scenario(1, batch, 0.02)
+    made: dict[str, dict[str, Any]] = {
+        "cluster": {"ranks_per_node": 1},
+        "dataset": {
+            "path": batch.replace(" ", ""), "num_files": BATCH * MOST_STEPS, "sample_bytes": SAMPLES[batch],
+        },
+        "loader": {"batch_size": BATCH, "num_workers": 1, "prefetch_factor": 2, "decode": decode},
+        "train": {"epochs": EPOCHS, "compute": compute, "steps": steps, "sync": "none"},
+    }  # fmt: skip
     for section, keys in KINDS[name].items():
         made[section] |= keys
-    made["loader"] |= {"decode": decode}
-    made["train"] |= {"compute": compute, "steps": steps}
-    return made
+    return {"name": "costs", **made}
 
 
 def learned(batch: str, name: str, root: str) -> dict[str, float]:

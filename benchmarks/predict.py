@@ -20,8 +20,8 @@ import statistics
 from typing import Any
 
 import numpy as np
-from loaders import seconds_of_epochs
 from machine import print_machine
+from real_loop import seconds_of_epochs
 from side import memory_and_ray
 
 import rayio

@@ -1,39 +1,41 @@
 """A real PyTorch loop, and what rayio makes of it: the loader behind our ranks, our readers, and the prediction.
 
-The loop (``torch_script.py``) is what users write: ``numpy.load``, the default collation, a sleep, a barrier. Beside it
-the same scenario with ``loader.kind: torch``, with our readers, and simulated with ``costs: torch``. Ranks 2; workers
-1, 2, 4 x compute 20, 50, 100 ms x samples of 150 KB, 1 MB, 4 MB, batches of four, files in memory. The four run in
-turn; each has epochs of which the first, in which workers start, is left out. The time of an epoch is from the end of
-the epoch before to the end of the last step.
+The loop is ``torch_script.py``: a DataLoader, a sleep, a barrier. ``--reader numpy`` (the default) is what users
+write, ``numpy.load`` and the default collation; ``--reader same`` reads as rayio's reader does. Beside it the same
+scenario with ``loader.kind: torch`` and the loop's reader (``loader.reader: numpy``, or ``rayio``), with our readers,
+and simulated with ``costs: torch``; there ``loader.decode`` is what the loop's reader takes for a sample of that size
+beside storage, measured here first, in one process. Workers 1, 2, 4 x compute 20, 50, 100 ms x samples of 150 KB, 1 MB,
+4 MB, batches of four, files in memory. The sides run in turn, in every other round backwards; each has three epochs, of
+which the first, in which workers start, is left out. The time of an epoch is from the end of the epoch before to the
+end of the last step; AU is compute / that.
 
 Goals, at 24 of 27 points: ``kind: torch`` within 3 % of the loop's epoch time, the prediction within 5 %.
 
-``python benchmarks/real_loop.py`` runs all points (15 minutes on two quiet cores); ``--quick`` four of them, ``--ranks
-1`` those of one rank, ``--rounds N`` each N times.
+``python benchmarks/real_loop.py`` runs all points (half an hour on two quiet cores); ``--quick`` two of them (about a
+minute), ``--ranks 1`` those of one rank (2 otherwise), ``--rounds N`` each N times, ``--engine local`` ours in this
+process instead of on Ray.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
-import json
-import os
 import statistics
-import subprocess
-import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from loaders import seconds_of_epochs
+import numpy as np
 from machine import print_machine
-from side import ONE_THREAD, memory_and_ray
+from side import in_turn, memory_alone, memory_and_ray, on_torch, print_head, print_row
 
 import rayio
 from rayio.scenario.load import build
 
 WORKERS, COMPUTE, SAMPLES = (1, 2, 4), (0.02, 0.05, 0.1), ("150 KB", "1 MB", "4 MB")
-QUICK = ((1, 0.02, "150 KB"), (2, 0.02, "4 MB"), (2, 0.05, "1 MB"), (4, 0.1, "4 MB"))
-BATCH, EPOCHS = 4, 2
+QUICK = ((1, 0.02, "150 KB"), (2, 0.05, "1 MB"))
+BATCH, EPOCHS = 4, 3
 #: Steps of an epoch, by the seconds of a step: about two seconds of compute.
 STEPS = {0.02: 80, 0.05: 40, 0.1: 20}
 GOAL = {"torch": 0.03, "predicted": 0.05}
@@ -52,67 +54,90 @@ def scenario(workers: int, compute: float, sample: str, ranks: int) -> dict[str,
     }  # fmt: skip
 
 
-def loop(wanted: dict[str, Any], root: str, compute: float) -> list[float]:
-    """Run the loop; give the seconds of each epoch but the first."""
-    loader, train = wanted["loader"], wanted["train"]
-    told = {
-        "folder": str(Path(root, wanted["dataset"]["path"])), "ranks": wanted["cluster"]["ranks_per_node"],
-        "batch": BATCH, "workers": loader["num_workers"], "prefetch": loader["prefetch_factor"],
-        "epochs": train["epochs"], "steps": train["steps"], "compute": compute,
-    }  # fmt: skip
-    command = [sys.executable, str(Path(__file__).with_name("torch_script.py")), json.dumps(told)]
-    done = subprocess.run(command, env=os.environ | ONE_THREAD, stdout=subprocess.PIPE, text=True, check=True)
-    return list(json.loads(done.stdout)[1:])
+def seconds_of_epochs(done: rayio.Run) -> list[float]:
+    """The seconds of each epoch but the first, from the end of the last compute to that of the next epoch's."""
+    if done.exit_code:
+        raise SystemExit(f"the run ended with {done.exit_code}: {done.result['error']}")
+    spans = done.spans()
+    computed = spans[spans["name"] == "compute"]
+    over = (computed["start_ns"] + computed["duration_ns"]).groupby(computed["epoch"]).max()
+    return [float(one) / 1e9 for one in over.diff().iloc[1:]]
 
 
-def emulated(wanted: dict[str, Any], root: str, kind: str) -> list[float]:
-    """Run it on Ray with a kind of loader."""
-    keys = wanted["loader"] | {"kind": kind} | ({"persistent_workers": True} if kind == "torch" else {})
-    return seconds_of_epochs(rayio.run(build(wanted | {"loader": keys}), root=root))
+def emulated(wanted: dict[str, Any], root: str, engine: str, **keys: Any) -> list[float]:
+    """Run it with a kind of loader."""
+    return seconds_of_epochs(rayio.run(build(wanted | {"loader": wanted["loader"] | keys}), root=root, engine=engine))
 
 
-def predicted(wanted: dict[str, Any], root: str) -> list[float]:
+def sides_of(wanted: dict[str, Any], root: str, reader: str, engine: str) -> dict[str, Callable[[], list[float]]]:
+    """What runs at a point; each side gives the seconds of its epochs but the first."""
+    ours = "numpy" if reader == "numpy" else "rayio"
+    return {
+        "loop": lambda: list(on_torch(wanted, root, reader)["epochs"][1:]),
+        "torch": lambda: emulated(wanted, root, engine, kind="torch", persistent_workers=True, reader=ours),
+        "actors": lambda: emulated(wanted, root, engine),
+    }
+
+
+def reading_seconds(wanted: dict[str, Any], root: str, reader: str) -> float:
+    """What the loop's reader takes for a sample once its file is in memory: the median over some batches."""
+    if reader != "numpy":
+        return 0.0
+    paths = sorted(Path(root, wanted["dataset"]["path"]).rglob("*.npz"))[: 16 * BATCH]
+    taken = []
+    for place in range(0, len(paths), BATCH):
+        began = time.perf_counter()
+        samples = []
+        for path in paths[place : place + BATCH]:
+            with np.load(path) as archive:
+                samples.append(archive["x"][0])
+        np.stack(samples)
+        taken.append((time.perf_counter() - began) / BATCH)
+    return statistics.median(taken)
+
+
+def predicted(wanted: dict[str, Any], root: str, decode: float) -> float:
     """Simulate it with the costs of PyTorch's loader."""
-    return seconds_of_epochs(rayio.simulate(build(wanted | {"costs": "torch"}), root=root))
+    simulated = wanted | {"costs": "torch", "loader": wanted["loader"] | {"decode": decode}}
+    return statistics.median(seconds_of_epochs(rayio.simulate(build(simulated), root=root)))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="four points")
+    parser.add_argument("--quick", action="store_true", help="two points")
     parser.add_argument("--rounds", type=int, default=1, help="how often each point runs")
     parser.add_argument("--ranks", type=int, default=2, help="ranks (default: 2)")
+    parser.add_argument("--reader", choices=("numpy", "same"), default="numpy", help="what the loop reads with")
+    parser.add_argument("--engine", choices=("ray", "local"), default="ray", help="where ours run (default: ray)")
     asked = parser.parse_args()
     points = QUICK if asked.quick else tuple(itertools.product(WORKERS, COMPUTE, SAMPLES))
     print_machine()
-    print(f"{asked.ranks} ranks; medians of {asked.rounds * (EPOCHS - 1)} epochs")
     print(
-        f"{'workers':>7}{'compute':>9}{'sample':>8} |{'loop':>8}{'torch':>8}{'actors':>8}{'predicted':>11} s |"
-        f"{'torch':>8}{'actors':>8}{'predicted':>11} of the loop"
+        f"Ranks: {asked.ranks}; reader of the loop and of kind torch: {asked.reader}; engine {asked.engine}; medians "
+        f"of {asked.rounds * (EPOCHS - 1)} epochs, s.\n"
     )
+    print_head(
+        "workers", "compute", "sample", "loop", "torch", "actors", "predicted", "AU loop", "AU torch", "AU actors",
+        "torch ÷ loop", "actors ÷ loop", "predicted ÷ loop",
+    )  # fmt: skip
     met = dict.fromkeys(GOAL, 0)
-    with memory_and_ray() as root:
+    with memory_and_ray() if asked.engine == "ray" else memory_alone() as root:
         for workers, compute, sample in points:
             wanted = scenario(workers, compute, sample, asked.ranks)
             rayio.generate(build(wanted), root=root)
-            seconds: dict[str, list[float]] = {"loop": [], "torch": [], "actors": []}
-            for _ in range(asked.rounds):
-                seconds["loop"] += loop(wanted, root, compute)
-                seconds["torch"] += emulated(wanted, root, "torch")
-                seconds["actors"] += emulated(wanted, root, "actors")
-            middle = {name: statistics.median(those) for name, those in seconds.items()}
-            middle["predicted"] = statistics.median(predicted(wanted, root))
-            ratio = {name: middle[name] / middle["loop"] for name in ("torch", "actors", "predicted")}
+            runs = in_turn(sides_of(wanted, root, asked.reader, asked.engine), asked.rounds)
+            middle = {name: statistics.median(itertools.chain(*those)) for name, those in runs.items()}
+            middle["predicted"] = predicted(wanted, root, reading_seconds(wanted, root, asked.reader))
+            ratio = {name: seconds / middle["loop"] for name, seconds in middle.items()}
             missed = [name for name, goal in GOAL.items() if abs(ratio[name] - 1) > goal]
             for name in GOAL:
                 met[name] += name not in missed
-            print(
-                f"{workers:>7}{f'{1000 * compute:.0f} ms':>9}{sample:>8} |"
-                + "".join(f"{middle[name]:>8.3f}" for name in ("loop", "torch", "actors"))
-                + f"{middle['predicted']:>11.3f}   |"
-                + "".join(f"{ratio[name]:>8.3f}" for name in ("torch", "actors"))
-                + f"{ratio['predicted']:>11.3f}{'  missed: ' + ', '.join(missed) if missed else ''}",
-                flush=True,
+            print_row(
+                workers, f"{1000 * compute:.0f} ms", sample, *(f"{seconds:.3f}" for seconds in middle.values()),
+                *(f"{100 * compute * STEPS[compute] / middle[name]:.1f} %" for name in ("loop", "torch", "actors")),
+                *(f"{ratio[name]:.3f}{' **missed**' * (name in missed)}" for name in ("torch", "actors", "predicted")),
             )  # fmt: skip
+    print()
     for name, goal in GOAL.items():
         print(f"{met[name]} of {len(points)} points: {name} within {100 * goal:.0f} % of the loop")
 

@@ -53,16 +53,27 @@ def opener(path: str, flags: int) -> int:
         NotAFileError: it is something else.
         OSError: there is nothing, or the operating system refuses.
     """
+    return sized(path, flags)[0]
+
+
+def sized(path: str, flags: int) -> tuple[int, int]:
+    """Open a regular file likewise; give its descriptor and its size in bytes.
+
+    Raises:
+        NotAFileError: it is something else.
+        OSError: there is nothing, or the operating system refuses.
+    """
     try:
         descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o666)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.ENODEV):  # what a socket says, or a device that is not there
             check(path)
         raise
-    if not stat.S_ISREG(mode := os.fstat(descriptor).st_mode):
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
         os.close(descriptor)
-        raise _refusal(mode, path)
-    return descriptor
+        raise _refusal(found.st_mode, path)
+    return descriptor, found.st_size
 
 
 def open_binary(path: str | Path) -> io.BufferedReader:

@@ -41,6 +41,19 @@ def mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return x ^ (x >> np.uint64(31))
 
 
+def mix_one(x: int) -> int:
+    """Scramble one word, of which the lowest 64 bits count, as :func:`mix` does."""
+    x &= MASK
+    x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & MASK
+    return x ^ (x >> 31)
+
+
+def word(address_key: int, index: int) -> int:
+    """Draw the word of one index, as :func:`words` does."""
+    return mix_one((index + 1) * GOLDEN + address_key)
+
+
 def words(address_key: int, index: NDArray[np.int64]) -> NDArray[np.uint64]:
     """Draw one 64-bit word for each index (any shape) below an address; ``address_key`` comes from :func:`key`."""
     counter = (index.astype(np.uint64) + np.uint64(1)) * np.uint64(GOLDEN)

@@ -143,21 +143,6 @@ def test_the_readme_is_short() -> None:
     assert len(PAGES["README.md"].read_text().splitlines()) <= 130
 
 
-def test_numbers_from_benchmarks_are_those_of_the_benchmarks() -> None:
-    measured = (ROOT / "benchmarks" / "README.md").read_text()
-    regions = [
-        region
-        for page in PAGES.values()
-        for region in re.findall(r"(?s)<!-- benchmarks -->(.*?)<!-- end -->", page.read_text())
-    ]
-    numbers = {
-        number for region in regions for number in re.findall(r"(?<![\w.])\d[\d ]*\.?\d*(?=[\s,;:).]|$)", region)
-    }
-    assert len(numbers) > 20
-    unknown = {number for number in map(str.strip, numbers) if len(number) > 2 and number not in measured}
-    assert not unknown, f"not in benchmarks/README.md: {sorted(unknown)}"
-
-
 def test_the_scenario_reference_is_that_of_the_schema_and_leaves_no_key_unexplained() -> None:
     page = to_markdown(json_schema())
     assert page == PAGES["docs/scenario.md"].read_text(), "stale: rayio schema --markdown > docs/scenario.md"

@@ -111,7 +111,7 @@ def test_costs_of_another_package_are_chosen_by_name_and_charged(toy: Path) -> N
     assert set(run.spans().query("name == 'put'").duration_ns) == {30_000_000}
     assert "  costs                 abacus  of the loader, measured 2026-01-31, 1 abacus, 10 rods" in run.summary()
     assert "costs abacus: counted on an abacus" in run.summary()
-    with pytest.raises(ScenarioError, match="costs=abacu: must be none, ray, torch or abacus"):
+    with pytest.raises(ScenarioError, match="costs=abacu: must be none, ray, ray_in_rank, ray_calls, torch or abacus"):
         load("toys.yaml", ["costs=abacu"])
 
 
@@ -298,6 +298,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "persistent_workers": {"persistent_workers": True},
     "pin_memory": {"pin_memory": True},
     "multiprocessing_context": {"multiprocessing_context": "spawn"},
+    "reader": {"reader": "numpy"},
 }
 #: What kinds cannot be without.
 NEEDED: dict[str, dict[str, Any]] = {"block": GIVEN["shuffle_block"], "buffer": GIVEN["shuffle_buffer"]}

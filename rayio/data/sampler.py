@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: Samples computed together when the caller names no number.
 BLOCK_SAMPLES = 4096
+#: Up to so many ids of a step are added up without numpy, which costs by the call.
+FEW = 64
 
 
 def sample_digest(epoch: int, rank: int, step: int, ids: NDArray[np.int64]) -> int:
@@ -31,7 +33,11 @@ def sample_digest(epoch: int, rank: int, step: int, ids: NDArray[np.int64]) -> i
 
     A sum does not depend on the order of the samples, and unlike an exclusive or it shows a sample that comes twice.
     """
-    return int(_digests(epoch, rank, np.array([step], np.int64), ids.reshape(1, -1))[0])
+    if len(ids) > FEW:
+        return int(_digests(epoch, rank, np.array([step], np.int64), ids.reshape(1, -1))[0])
+    mix, golden = seeds.mix_one, seeds.GOLDEN
+    step_key = seeds.word(seeds.key(0, "digest", epoch, rank), step)
+    return sum(mix((one + 1) * golden + step_key) for one in ids.tolist()) & seeds.MASK
 
 
 def _digests(epoch: int, rank: int, steps: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:

@@ -19,7 +19,7 @@ from rayio.export.spans import MANY_SPANS, Origin, Spans
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
-from rayio.storage.posix import unwritten
+from rayio.storage.refusals import unwritten
 from rayio.trace.store import RunDirectory
 from rayio.units import format_bytes
 

@@ -2,7 +2,8 @@
 
 The sampler gives addresses (rank, epoch, step); a worker works out the samples from the plan, as readers do. Batching
 by PyTorch is off (``batch_size=None``): a worker reads a whole batch straight into the shared memory in which PyTorch
-sends tensors, so nothing is collated afterwards. Nothing but this module imports torch.
+sends tensors, so nothing is collated afterwards; or, with ``loader.reader: numpy``, it loads sample by sample and
+collates them into that memory. Nothing but this module imports torch.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from time import perf_counter_ns
@@ -28,6 +29,7 @@ from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
 
 from rayio.errors import RayioError, RunError
+from rayio.loaders.numpy_reader import NumpyReader
 from rayio.loaders.reading import BatchReader, Parcel, Reading
 from rayio.pipeline.env import Env
 from rayio.pipeline.queue import Delivery
@@ -52,13 +54,17 @@ class Settings:
     pin_memory: bool
     in_order: bool
     multiprocessing_context: str
+    #: What reads a sample: ``loader.reader``.
+    reader: str = "rayio"
 
 
 class Batches(Dataset[Parcel]):  # type: ignore[misc]
     """The batches of a rank by their address: made in the rank's process, used in the workers."""
 
-    def __init__(self, reading: Reading, window: int) -> None:
+    def __init__(self, reading: Reading, settings: Settings) -> None:
         self.reading = reading
+        self.by_numpy = settings.reader == "numpy"
+        window = settings.num_workers * settings.prefetch_factor
         #: Which batch each place of the window was last read for: memory that workers share with their rank.
         self.done = torch.full((max(1, window),), -1, dtype=torch.int64).share_memory_()
         self._reader: BatchReader | None = None
@@ -71,7 +77,8 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
         if self._reader is None:
             worker = get_worker_info()
             self._is_shared = worker is not None
-            self._reader = BatchReader(self.reading, 0 if worker is None else worker.id, self._allocate)
+            form = NumpyReader(_collate) if self.by_numpy else None
+            self._reader = BatchReader(self.reading, 0 if worker is None else worker.id, self._allocate, form)
         parcel = self._reader.read(at)
         self.done[at.step % len(self.done)] = _number(at)
         tensor, self._tensor = self._tensor, None
@@ -153,7 +160,7 @@ class DataLoaderQueue:
         self._thread = Threads(1, f"rayio-loader-{name}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # more workers than processors are for the user to try
-            self._batches = Batches(reading, settings.num_workers * settings.prefetch_factor)
+            self._batches = Batches(reading, settings)
             self._loader: Any = self._make()
 
     def _make(self) -> Any:
@@ -285,6 +292,11 @@ def _state(pid: int) -> str:
     except psutil.Error:
         return f"pid {pid}, gone"
     return f"pid {pid}" + ("" if state in ("running", "sleeping") else f", {state}")
+
+
+def _collate(samples: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8]) -> None:
+    """Copy samples into the memory of a batch by the one call that PyTorch's ``default_collate`` makes for it."""
+    torch.stack([torch.from_numpy(sample) for sample in samples], 0, out=torch.from_numpy(out).view(len(samples), -1))
 
 
 def _as_it_is(parcel: Parcel) -> Parcel:

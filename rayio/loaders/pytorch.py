@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field
 
 from rayio.errors import ScenarioError
+from rayio.scenario.distribution import Constant
 from rayio.scenario.fields import Flag, Section, choice
 from rayio.scenario.kind import Kind
 
@@ -35,6 +36,11 @@ class TorchOptions(Section):
     multiprocessing_context: Annotated[
         Literal["forkserver", "spawn", "fork"], choice("forkserver", "spawn", "fork")
     ] = Field("forkserver", description="How worker processes are started.")
+    reader: Annotated[Literal["rayio", "numpy"], choice("rayio", "numpy")] = Field(
+        "rayio",
+        description="Whether workers read as rayio does, straight into a batch's memory, or as users' scripts do: "
+        "numpy.load per sample, then PyTorch's default collation (npz, samples of one size).",
+    )
 
 
 #: The options as they are where a scenario says nothing.
@@ -65,6 +71,8 @@ class TorchLoader(Kind):
             )
         if loader.payload == "none":
             yield "loader.payload=none: PyTorch's workers send what they read; use auto, or loader.kind=actors"
+        if _options(loader).reader == "numpy":
+            yield from _unread_by_numpy(scenario)
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
         """What DataLoader has no use for, or none in this run."""
@@ -114,7 +122,7 @@ class TorchLoader(Kind):
         reading = Reading(plan, rank, wiring.root, kernel.anchor, is_inline=loader.num_workers == 0)
         settings = Settings(
             loader.num_workers, loader.prefetch_factor, options.persistent_workers, options.pin_memory,
-            loader.in_order, options.multiprocessing_context,
+            loader.in_order, options.multiprocessing_context, options.reader,
         )  # fmt: skip
 
         def make(steps: tuple[int, ...], *, evaluating: bool) -> DataLoaderQueue:
@@ -130,6 +138,23 @@ class TorchLoader(Kind):
             return training
         evaluation = make(plan.evaluation_steps_of(rank), evaluating=True)
         return PhasedQueue(training, evaluation, len(plan.steps))
+
+
+def _unread_by_numpy(scenario: Scenario) -> Iterator[str]:
+    """What ``numpy.load`` does not read, or the default collation does not stack."""
+    dataset = scenario.dataset
+    if dataset.format != "npz":
+        yield (
+            f"loader.reader=numpy: numpy.load reads npz, and dataset.format is {dataset.format}; use npz, or "
+            "loader.reader=rayio"
+        )
+    evaluated = dataset.eval.sample_bytes if scenario.train.evaluate is not None else None
+    for key, sizes in (("sample_bytes", dataset.sample_bytes), ("eval.sample_bytes", evaluated)):
+        if sizes is not None and not isinstance(sizes, Constant):
+            yield (
+                f"loader.reader=numpy: PyTorch's default collation stacks samples of one size, and dataset.{key} is "
+                f"drawn ({sizes.kind}); give one size, or use loader.reader=rayio"
+            )
 
 
 def _options(loader: Loader | LoaderSpec) -> TorchOptions:

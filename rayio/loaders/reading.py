@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.data.formats import Format
 from rayio.errors import RayioError
 from rayio.pipeline import roles
 from rayio.pipeline.kernel import BlockingKernel
@@ -109,15 +110,16 @@ class _Buffers:
 
 
 class BatchReader:
-    """Reads batches in this process."""
+    """Reads batches in this process, with the format's own reader or with another one of the same format."""
 
-    def __init__(self, reading: Reading, worker: int, allocate: Allocate) -> None:
+    def __init__(self, reading: Reading, worker: int, allocate: Allocate, form: Format | None = None) -> None:
         self.worker = worker
         self.notebook = Notebook()
         self.kernel = BlockingKernel(reading.anchor)
         wiring = Wiring(reading.plan, self.kernel, self.notebook, reading.root, _NoDevices(), num_ranks=1)
         self.loading = wiring.loading
         self.loading.buffers = _Buffers(allocate)  # type: ignore[assignment]
+        self.loading.format = form or self.loading.format
         self.lane = 1 if reading.is_inline else 0
         self.env = wiring.reading_rank(reading.rank) if reading.is_inline else wiring.reader(reading.rank, worker)
 

@@ -29,7 +29,7 @@ from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
-from rayio.storage.posix import unwritten
+from rayio.storage.refusals import unwritten
 from rayio.trace.store import RunDirectory
 from rayio.units import format_seconds
 

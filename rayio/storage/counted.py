@@ -8,7 +8,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from struct import Struct
 from time import perf_counter_ns
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,12 +132,17 @@ def slots(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int16]
     return given
 
 
-class CountedFile(io.RawIOBase):
+class CountedFile:
     """A file open for reading that counts the requests that really reach the storage system.
 
     ``read`` keeps the windows it has fetched, so asking again costs nothing; ``readinto`` is one request into the
-    caller's memory. A storage says how it fetches (:meth:`_fetch`) and how long the file is (:attr:`size`).
+    caller's memory. :meth:`window` and :meth:`fetch` do the same at a place that is named, for readers of many small
+    files: each call of Python's costs as much as a small request. A storage says how it fetches (:meth:`_fetch`) and
+    how long the file is (:attr:`size`). It is no ``io.RawIOBase``, only the like of one: those take microseconds
+    to make, to leave and to be forgotten.
     """
+
+    __slots__ = ("_number", "_position", "_size", "_thread", "_windows", "closed", "shown", "traffic")
 
     def __init__(self, shown: str, traffic: Traffic, name: str) -> None:
         #: The file's address, for messages.
@@ -150,6 +155,17 @@ class CountedFile(io.RawIOBase):
         self._size = -1
         #: Start and bytes of what small reads fetched; a file has few headers, so this stays short.
         self._windows: list[tuple[int, bytes]] = []
+        self.closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Be done with the file."""
+        self.closed = True
 
     def _fetch(self, position: int, buffer: Any) -> int:
         """Read from ``position`` straight into ``buffer``, in one request; the file's end makes it shorter.
@@ -179,6 +195,10 @@ class CountedFile(io.RawIOBase):
         """Say yes."""
         return True
 
+    def writable(self) -> bool:
+        """Say no."""
+        return False
+
     def tell(self) -> int:
         """The position of the next read, in bytes from the file's start."""
         return self._position
@@ -196,14 +216,21 @@ class CountedFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Read straight into ``buffer``, in one request; the file's end makes it shorter."""
+        length = self.fetch(self._position, buffer)
+        self._position += length
+        return length
+
+    def fetch(self, position: int, buffer: Any) -> int:
+        """Read from ``position`` straight into ``buffer``, in one request; the place of the next read stays."""
         traffic = self.traffic
-        start = perf_counter_ns()
-        length = self._fetch(self._position, buffer)
         if traffic.is_itemised:
-            traffic.add(READ, start, self._number, self._thread, self._position, length)
+            start = perf_counter_ns()
+            length = self._fetch(position, buffer)
+            traffic.add(READ, start, self._number, self._thread, position, length)
+        else:
+            length = self._fetch(position, buffer)
         traffic.requests += 1
         traffic.nbytes += length
-        self._position += length
         return length
 
     def read(self, size: int | None = -1) -> bytes:
@@ -215,7 +242,7 @@ class CountedFile(io.RawIOBase):
         if size >= WINDOW_BYTES:
             whole = bytearray(size)
             return bytes(whole[: self.readinto(whole)])
-        start, window = self._window(size)
+        start, window = self.window(self._position, size)
         begin = self._position - start
         part = window[begin : begin + size]
         self._position += len(part)
@@ -225,15 +252,17 @@ class CountedFile(io.RawIOBase):
         """Read all that is left."""
         return self.read()
 
-    def _window(self, size: int) -> tuple[int, bytes]:
-        """Find or fetch a window that holds the next ``size`` bytes; near the file's end it reaches back."""
-        position = self._position
+    def window(self, position: int, size: int) -> tuple[int, bytes]:
+        """Find or fetch a window with ``size`` bytes from ``position`` on; give where it starts, and it.
+
+        It has ``WINDOW_BYTES``, and so has at most as many of them. Near the file's end it reaches back.
+        """
         for start, window in self._windows:
             if start <= position and position + size <= start + len(window):
                 return start, window
-        self._position = max(0, min(position, self.size - WINDOW_BYTES))
-        start, buffer = self._position, bytearray(min(WINDOW_BYTES, self.size))
-        window = bytes(buffer[: self.readinto(buffer)])
-        self._position = position
+        whole = self.size if self._size < 0 else self._size
+        start, buffer = max(0, min(position, whole - WINDOW_BYTES)), bytearray(min(WINDOW_BYTES, whole))
+        length = self.fetch(start, buffer)
+        window = bytes(buffer if length == len(buffer) else buffer[:length])
         self._windows.append((start, window))
         return start, window

@@ -16,67 +16,21 @@ from typing import Any, BinaryIO, cast
 from uuid import uuid4
 
 from rayio import regular
-from rayio.errors import DataError, RayioError, StorageError
+from rayio.errors import StorageError
 from rayio.machine.mounts import Source
 from rayio.machine.pages import evict
 from rayio.replacing import replacing
 from rayio.storage.address import path_of
 from rayio.storage.base import FSYNC, OPEN, WRITE
-from rayio.storage.counted import CountedFile, Timed, Traffic
+from rayio.storage.counted import WINDOW_BYTES, CountedFile, Timed, Traffic
 from rayio.storage.paged import DirectWriter, mounted_at, open_file, read_direct, watched
-from rayio.storage.stores import DEFAULTS, Fill, PageCache, Settings, told
-from rayio.units import format_bytes
+from rayio.storage.refusals import refusal, write_refusal
+from rayio.storage.stores import DEFAULTS, Fill, PageCache, Settings
 
 #: End of the names of files that are being written.
 PARTIAL = ".partial"
 #: Tells this process's unfinished files from those of an earlier one that had the same number.
 TOKEN = uuid4().hex[:12]
-
-
-def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
-    """Say in a user's words what the operating system said, with the path and what to do about it."""
-    if isinstance(error, regular.NotAFileError):
-        return DataError(f"{path}: {error.strerror}")
-    match error.errno:
-        case errno.ENOENT:
-            return DataError(f"{path}: the file is missing; generate the dataset again, or correct the path")
-        case errno.ENOSPC | errno.EDQUOT:
-            free = format_bytes(_free_bytes(Path(path)))
-            return StorageError(f"{path}: no space left while {doing} ({free} free); free some, or choose another path")
-        case errno.EACCES | errno.EPERM:
-            return StorageError(f"{path}: no permission for {doing}; change the permissions, or choose another path")
-        case errno.EROFS:
-            return StorageError(f"{path}: no {doing}, the file system is read-only; choose another path")
-        case errno.ENOTDIR | errno.EEXIST:
-            return StorageError(f"{path}: a part of this path is a file, not a folder; choose another path")
-        case errno.EISDIR:
-            return StorageError(f"{path}: a folder is in the place of this file; remove it, or choose another path")
-    return StorageError(f"{path}: {error.strerror or error} while {doing}")
-
-
-def _write_refusal(error: OSError, path: Path, doing: str) -> RayioError:
-    if error.errno == errno.ENOENT:
-        return StorageError(f"{path}: its folder vanished while {doing}; choose another path")
-    return refusal(error, path, doing)
-
-
-def unwritten(error: OSError, path: Path, option: str) -> StorageError:
-    """Say why a file of a command's could not be written, and which option chooses another place.
-
-    >>> str(unwritten(FileExistsError(17, "File exists"), Path("notes.txt/m.yaml"), "--out"))
-    'cannot write notes.txt/m.yaml: a part of this path is a file, not a folder; choose another --out'
-    """
-    if not error.errno:  # it was refused by us, in words
-        return StorageError(f"cannot write {path}: {error.strerror or error}")
-    return told(StorageError(str(_write_refusal(error, path, "writing"))), "cannot write", option)
-
-
-def _free_bytes(path: Path) -> int:
-    while not path.exists() and path != path.parent:
-        path = path.parent
-    with suppress(OSError):
-        return shutil.disk_usage(path).free
-    return 0
 
 
 class PosixFile(CountedFile):
@@ -89,44 +43,87 @@ class PosixFile(CountedFile):
         StorageError: the operating system refuses to open or to read it.
     """
 
-    def __init__(self, path: Path, traffic: Traffic, name: str = "", page_cache: PageCache = "use") -> None:
+    __slots__ = ("_descriptor", "_is_bare", "page_cache")
+
+    def __init__(self, path: Path | str, traffic: Traffic, name: str = "", page_cache: PageCache = "use") -> None:
         super().__init__(str(path), traffic, name)
-        self.path = path
         self.page_cache = page_cache
+        #: Whether a read is one call to the kernel and two sums: what a small file's headers cost is what that takes.
+        self._is_bare = page_cache != "direct" and not traffic.is_watched and not traffic.is_itemised
+        self._descriptor = -1
         start = perf_counter_ns()
         try:
-            self._raw = io.FileIO(path, "r", opener=partial(open_file, direct=page_cache == "direct"))
-            self._size = os.fstat(self._raw.fileno()).st_size
+            if page_cache == "direct":
+                self._descriptor = open_file(path, os.O_RDONLY, direct=True)
+                self._size = os.fstat(self._descriptor).st_size
+            else:
+                self._descriptor, self._size = regular.sized(self.shown, os.O_RDONLY)
         except OSError as error:
             raise refusal(error, path, "reading") from error
         self._opened(start)
-        self._evict()
+        if page_cache == "drop":
+            traffic.stayed(evict(self._descriptor))
+
+    def fetch(self, position: int, buffer: Any) -> int:
+        """Read from ``position`` straight into ``buffer``, in one request; the place of the next read stays."""
+        if not self._is_bare:
+            return super().fetch(position, buffer)
+        try:
+            length = os.preadv(self._descriptor, (buffer,), position)
+        except OSError as error:
+            raise refusal(error, self.shown, "reading") from error
+        traffic = self.traffic
+        traffic.requests += 1
+        traffic.nbytes += length
+        return length
+
+    def window(self, position: int, size: int) -> tuple[int, bytes]:
+        """Find or fetch a window with ``size`` bytes from ``position`` on; give where it starts, and it."""
+        if not self._is_bare:
+            return super().window(position, size)
+        for start, window in self._windows:
+            if start <= position and position + size <= start + len(window):
+                return start, window
+        start = max(0, min(position, self._size - WINDOW_BYTES))
+        try:
+            window = os.pread(self._descriptor, WINDOW_BYTES, start)
+        except OSError as error:
+            raise refusal(error, self.shown, "reading") from error
+        traffic = self.traffic
+        traffic.requests += 1
+        traffic.nbytes += len(window)
+        self._windows.append((start, window))
+        return start, window
 
     def _fetch(self, position: int, buffer: Any) -> int:
         try:
             if self.page_cache == "direct":
-                return read_direct(self._raw.fileno(), position, buffer, self._size)
+                return read_direct(self._descriptor, position, buffer, self._size)
             if self.traffic.is_watched:
                 nbytes = memoryview(buffer).nbytes
-                return watched(self.traffic, self._raw.fileno(), position, nbytes, lambda: self._read(position, buffer))
+                return watched(self.traffic, self._descriptor, position, nbytes, lambda: self._read(position, buffer))
             return self._read(position, buffer)
         except OSError as error:
-            raise refusal(error, self.path, "reading") from error
+            raise refusal(error, self.shown, "reading") from error
 
     def _read(self, position: int, buffer: Any) -> int:
-        self._raw.seek(position)
-        return self._raw.readinto(buffer) or 0
-
-    def _evict(self) -> None:
-        if self.page_cache == "drop":
-            self.traffic.stayed(evict(self._raw.fileno()))
+        return os.preadv(self._descriptor, (buffer,), position)
 
     def close(self) -> None:
         """Close the file."""
-        if not self.closed:
-            self._evict()
-            self._raw.close()
-        super().close()
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            try:
+                if self.page_cache == "drop":
+                    self.traffic.stayed(evict(descriptor))
+            finally:
+                os.close(descriptor)
+        self.closed = True
+
+    def __del__(self) -> None:
+        """Close what nobody has closed."""
+        if self._descriptor >= 0:
+            self.close()
 
 
 class _Writing(io.RawIOBase):
@@ -157,6 +154,8 @@ class PosixStore:
 
     def __init__(self, address: str | Path, options: object = None, settings: Settings = DEFAULTS) -> None:
         self.root = path_of(address)
+        #: What goes before a file's name, as text: joining paths costs as much as reading a small file.
+        self._before = "" if self.root == Path() else f"{self.root}/".replace("//", "/")
         self.page_cache = settings.page_cache
 
     @property
@@ -194,7 +193,8 @@ class PosixStore:
 
     def open(self, name: str, traffic: Traffic) -> BinaryIO:
         """Open a file for reading."""
-        return cast(BinaryIO, PosixFile(self.root / name, traffic, name, self.page_cache))
+        path = name if name.startswith("/") else self._before + name
+        return cast(BinaryIO, PosixFile(path, traffic, name, self.page_cache))
 
     def read(self, name: str) -> bytes | None:
         """Read a whole file."""
@@ -238,7 +238,7 @@ class PosixStore:
             if fsync or is_dropped:
                 timed.call(FSYNC, lambda: sync_folder(path.parent))
         except OSError as error:
-            raise _write_refusal(error, path, doing) from error
+            raise write_refusal(error, path, doing) from error
 
     def _stream(self, path: Path, fill: Fill, timed: Timed) -> BinaryIO:
         """Write a new file as ``fill`` appends to it, each call one request; give it, still open."""

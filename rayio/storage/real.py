@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from threading import Event
 from typing import BinaryIO, Protocol, TypeVar
 
@@ -27,7 +27,7 @@ class Threaded(Protocol):
 
 def counted_opener(store: Store, traffic: Traffic) -> Opener:
     """Make an opener for files of a store that adds to ``traffic``."""
-    return lambda name: store.open(name, traffic)
+    return partial(store.open, traffic=traffic)
 
 
 @lru_cache(maxsize=2)

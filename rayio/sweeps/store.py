@@ -18,7 +18,7 @@ from rayio import __version__, regular, strict_json
 from rayio.errors import StorageError
 from rayio.replacing import replacing
 from rayio.scenario.fields import show
-from rayio.storage.posix import unwritten
+from rayio.storage.refusals import unwritten
 from rayio.sweeps.rows import Row
 
 VERSION = 1

@@ -111,7 +111,7 @@ class Hdf5(Kind):
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Let HDF5 read the wanted rows straight into ``out``, or through its chunk cache, and verify each."""
-        check_length(batch, out)
+        check_length(batch.total_bytes, out)
         ids = np.empty(len(batch.samples), np.int64)
         if not ids.size:
             return ids

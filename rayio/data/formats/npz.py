@@ -12,15 +12,16 @@ import struct
 import threading
 import zipfile
 from functools import lru_cache, partial
+from itertools import accumulate
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.reads import Runs, by_file, check_length, opened, place_of, read_into
+from rayio.data.formats.reads import Runs, by_file, check_length, opened, place_of, read_into, window
 from rayio.data.formats.sample import LABEL, Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
-from rayio.errors import RayioError
+from rayio.errors import DataError, RayioError
 from rayio.storage.base import Opener, Requests, RequestTable
 from rayio.storage.counted import WINDOW_BYTES
 
@@ -37,7 +38,10 @@ ROWS = LOCAL + len(SAMPLES) + ZIP64_SIZES + NPY
 _PARSING = threading.Lock()
 #: Of a local header and of an entry: signature, flags, method, lengths of name and extra field; of the end: signature,
 #: size and place of the directory. An entry also says where its local header is.
-LOCAL_FIELDS, ENTRY_FIELDS, END_FIELDS = struct.Struct("<4s2xHH16xHH"), struct.Struct("<4s4xHH16xHH10xI"), "<4s8xII2x"
+LOCAL_FIELDS, ENTRY_FIELDS, END_FIELDS = map(struct.Struct, ("<4s2xHH16xHH", "<4s4xHH16xH12xI", "<4s8xII2x"))
+#: What they say of ``x.npy`` in a file that we wrote, but for the length of the entry's extra field.
+NAME = SAMPLES.encode()
+FIRST_LOCAL, FIRST_ENTRY = (b"PK\3\4", 0, 0, len(NAME), ZIP64_SIZES), (b"PK\1\2", 0, 0, len(NAME), 0)
 
 
 class Npz:
@@ -119,39 +123,33 @@ class Npz:
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Find the rows with zipfile and numpy, read the wanted ones straight into ``out``, verify each."""
-        check_length(batch, out)
-        ids = np.empty(len(batch.samples), np.int64)
-        if not ids.size:
-            return ids
-        view = out.data
-        offsets = [0, *np.cumsum(batch.nbytes).tolist()]
+        offsets = [0, *accumulate(batch.nbytes.tolist())]
+        check_length(offsets[-1], out)
+        samples, rows = batch.samples.tolist(), batch.index.tolist()
+        ids, view = [0] * len(samples), out.data
         for file, runs in by_file(batch):
-            path = layout.path(file)
-            first = place_of(layout, batch, runs[0][0])
+            path, begin = layout.path(file), runs[0][0]
+            first = Place(path, samples[begin], rows[begin])
             with opened(opener, first) as stream:
-                row_bytes = int(batch.nbytes[runs[0][0]])
+                row_bytes = offsets[begin + 1] - offsets[begin]
                 shape = (layout.samples_per_file, row_bytes)
-                if is_plain := _is_plain(stream, shape):
-                    rows_at = ROWS
-                    labels_at = ROWS + shape[0] * shape[1] + LOCAL + len(LABELS) + ZIP64_SIZES + NPY
-                    fetched_at = stream.seek(0, io.SEEK_END) - WINDOW_BYTES
-                else:
-                    rows_at = _find_rows(stream, first, SAMPLES, "|u1", shape)
+                tail = _tail_if_plain(stream, shape)
+                rows_at = ROWS if tail is not None else _find_rows(stream, first, SAMPLES, "|u1", shape)
                 for start, stop in runs:
-                    index = int(batch.index[start])
                     span = view[offsets[start] : offsets[stop]]
-                    length = read_into(stream, rows_at + index * row_bytes, span)
+                    length = read_into(stream, rows_at + rows[start] * row_bytes, span)
                     for place in range(start, stop):
-                        sample = Place(path, int(batch.samples[place]), int(batch.index[place]))
-                        have = min(length - (offsets[place] - offsets[start]), row_bytes)
-                        if have < row_bytes:
+                        sample = first if place == begin else Place(path, samples[place], rows[place])
+                        if (have := length - (offsets[place] - offsets[start])) < row_bytes:
                             raise sample.error(
                                 f"expected {row_bytes} bytes, found {max(have, 0)}: the file is truncated"
                             )
-                        ids[place] = check(view[offsets[place] : offsets[place + 1]], layout.seed, sample)
-                    if is_plain and (at := labels_at + index * LABEL) >= fetched_at:  # they came with the directory
-                        _check_labels(stream, at, place_of(layout, batch, start), stop - start)
-        return ids
+                        row = span if stop - start == 1 else view[offsets[place] : offsets[place + 1]]
+                        ids[place] = check(row, layout.seed, sample)
+                    if tail is not None:
+                        of = first if start == begin else Place(path, samples[start], rows[start])
+                        _check_labels_in(*tail, shape, of, stop - start)
+        return np.array(ids, np.int64)
 
     def check_labels(self, opener: Opener, layout: Layout, number: int) -> None:
         """Read the labels of a file and compare each with its sample's id; see :class:`Format`."""
@@ -167,39 +165,55 @@ def _check_labels(stream: BinaryIO, at: int, first: Place, rows: int) -> None:
     stream.seek(at)
     content = stream.read(rows * LABEL)
     if len(content) < rows * LABEL:
-        raise first.error(f"expected {rows * LABEL} bytes of labels at byte {at}, found {len(content)}: truncated")
+        raise _few_labels(first, at, rows, len(content))
     wrong_label(np.frombuffer(content, "<i8"), first, at)
 
 
-def _is_plain(stream: BinaryIO, shape: tuple[int, int]) -> bool:
-    """Say whether a file is laid out as we write it: then its rows start at :data:`ROWS`.
+def _few_labels(first: Place, at: int, rows: int, have: int) -> DataError:
+    return first.error(f"expected {rows * LABEL} bytes of labels at byte {at}, found {have}: truncated")
 
-    It looks where zipfile and numpy would, at the directory at the end and at the headers at the start, but a tenth as
-    long. Whatever it does not know is left to them.
+
+def _check_labels_in(tail_at: int, tail: bytes, shape: tuple[int, int], first: Place, rows: int) -> None:
+    """Compare so many labels of a file laid out as we write it, where they came with its end."""
+    at = ROWS + shape[0] * shape[1] + LOCAL + len(LABELS) + ZIP64_SIZES + NPY + first.row * LABEL - tail_at
+    if at < 0 or (rows == 1 and tail[at : at + LABEL] == first.sample.to_bytes(LABEL, "little")):
+        return
+    if (have := max(0, len(tail) - at)) < rows * LABEL:
+        raise _few_labels(first, tail_at + at, rows, have)
+    wrong_label(np.frombuffer(tail, "<i8", rows, at), first, tail_at + at)
+
+
+def _tail_if_plain(stream: BinaryIO, shape: tuple[int, int]) -> tuple[int, bytes] | None:
+    """Say whether a file is laid out as we write it, by giving its end and where that starts; None: it is not.
+
+    Then its rows start at :data:`ROWS`. It looks where zipfile and numpy would, at the directory at the end and at the
+    headers at the start, but a tenth as long. Whatever it does not know is left to them.
     """
-    end_at = max(0, stream.seek(0, io.SEEK_END) - END)
-    stream.seek(end_at)
-    end = stream.read(END)
-    if len(end) < END:
-        return False
-    signature, size, directory_at = struct.unpack(END_FIELDS, end)
-    if signature != b"PK\5\6" or directory_at + size != end_at:
-        return False
-    stream.seek(directory_at)
-    entry = stream.read(ENTRY + len(SAMPLES))
-    stream.seek(0)
-    head = stream.read(ROWS)
-    if len(entry) < ENTRY + len(SAMPLES) or len(head) < ROWS:
-        return False
-    name = SAMPLES.encode()
-    return (
-        ENTRY_FIELDS.unpack_from(entry)[:4] == (b"PK\1\2", 0, 0, len(name))
-        and ENTRY_FIELDS.unpack_from(entry)[5] == 0
-        and entry[ENTRY:] == name
-        and LOCAL_FIELDS.unpack_from(head) == (b"PK\3\4", 0, 0, len(name), ZIP64_SIZES)
-        and head[LOCAL : LOCAL + len(name)] == name
-        and head[ROWS - NPY :] == _npy_header("|u1", shape)
+    find = getattr(stream, "window", None)
+    size = stream.seek(0, io.SEEK_END) if find is None else stream.size  # type: ignore[attr-defined]
+    find = find or partial(window, stream)
+    if size < ROWS + ENTRY + len(SAMPLES) + END:
+        return None
+    tail_at = max(0, size - WINDOW_BYTES)
+    tail_at, tail = find(tail_at, size - tail_at)
+    if len(tail) < size - tail_at:
+        return None
+    signature, directory_bytes, directory_at = END_FIELDS.unpack_from(tail, len(tail) - END)
+    entry_at = directory_at - tail_at
+    if signature != b"PK\5\6" or directory_at + directory_bytes != size - END or entry_at < 0:
+        return None
+    if directory_bytes < ENTRY + len(SAMPLES):
+        return None
+    _, head = find(0, ROWS)
+    is_plain = (
+        ENTRY_FIELDS.unpack_from(tail, entry_at) == FIRST_ENTRY
+        and tail.startswith(NAME, entry_at + ENTRY)
+        and len(head) >= ROWS
+        and LOCAL_FIELDS.unpack_from(head) == FIRST_LOCAL
+        and head.startswith(NAME, LOCAL)
+        and head.startswith(_npy_header("|u1", shape), ROWS - NPY)
     )
+    return (tail_at, tail) if is_plain else None
 
 
 def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tuple[int, ...]) -> int:

@@ -115,7 +115,7 @@ class Parquet(Kind):
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Let pyarrow read the row groups, verify each chunk, and put the wanted rows into ``out``."""
-        check_length(batch, out)
+        check_length(batch.total_bytes, out)
         ids = np.empty(len(batch.samples), np.int64)
         if not ids.size:
             return ids

@@ -73,10 +73,10 @@ def _few_by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:
         yield files[before], spans
 
 
-def check_length(batch: Batch, out: NDArray[np.uint8]) -> None:
-    """Refuse a buffer that is not as long as the batch."""
-    if len(out) != batch.total_bytes:
-        raise ValueError(f"out has {len(out)} bytes, the batch {batch.total_bytes}")
+def check_length(nbytes: int, out: NDArray[np.uint8]) -> None:
+    """Refuse a buffer that is not as long as a batch of so many bytes."""
+    if len(out) != nbytes:
+        raise ValueError(f"out has {len(out)} bytes, the batch {nbytes}")
 
 
 def place_of(layout: Layout, batch: Batch, place: int) -> Place:
@@ -94,12 +94,29 @@ def opened(opener: Opener, place: Place) -> BinaryIO:
         raise place.error(reason) from error
 
 
+def window(stream: BinaryIO, position: int, size: int) -> tuple[int, bytes]:
+    """Bytes of a file, ``size`` of them from ``position`` on, with what was fetched around them; and where that starts.
+
+    Files that count what is asked of them (``rayio.storage.counted``) are asked by place, any other by its position.
+    """
+    if (find := getattr(stream, "window", None)) is not None:
+        found: tuple[int, bytes] = find(position, size)
+        return found
+    stream.seek(position)
+    return position, stream.read(size)
+
+
 def read_into(stream: BinaryIO, offset: int, buffer: memoryview) -> int:
     """Read until ``buffer`` is full or the file ends; give the bytes read."""
-    stream.seek(offset)
-    length = 0
-    while length < len(buffer):
-        got = stream.readinto(buffer[length:])  # type: ignore[attr-defined]
+    fetch = getattr(stream, "fetch", None)
+    length, wanted = 0, len(buffer)
+    while length < wanted:
+        rest = buffer[length:] if length else buffer
+        if fetch is not None:
+            got = fetch(offset + length, rest)
+        else:
+            stream.seek(offset + length)
+            got = stream.readinto(rest)  # type: ignore[attr-defined]
         if not got:
             break
         length += got

@@ -51,7 +51,7 @@ def _checksum_seed(seed: int) -> int:
 
 
 def checksum(payload: memoryview, seed: int, sample: int) -> int:
-    """Hash a sample's payload for its header."""
+    """Hash a sample's payload for its header; :func:`check` does the same in place."""
     return xxhash.xxh3_64_intdigest(payload, (_checksum_seed(seed) + sample) & seeds.MASK)
 
 
@@ -87,7 +87,7 @@ def check(sample: memoryview, seed: int, place: Place) -> int:
         DataError: another sample, or bytes that do not match their checksum.
     """
     found, written = HEADER.unpack_from(sample)
-    computed = checksum(sample[HEADER.size :], seed, found)
+    computed = xxhash.xxh3_64_intdigest(sample[HEADER.size :], (_checksum_seed(seed) + found) & seeds.MASK)
     if written == computed and found == place.sample:
         return int(found)
     if written == computed:

@@ -84,7 +84,7 @@ class TfRecord:
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Read runs of records, verify both checksums of each, unpack it and verify the sample in it."""
-        check_length(batch, out)
+        check_length(batch.total_bytes, out)
         ids = np.empty(len(batch.samples), np.int64)
         if not ids.size:
             return ids
