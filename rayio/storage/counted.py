@@ -199,6 +199,9 @@ class CountedFile:
         """Say no."""
         return False
 
+    def flush(self) -> None:
+        """Do nothing: nothing is written."""
+
     def tell(self) -> int:
         """The position of the next read, in bytes from the file's start."""
         return self._position
