@@ -31,6 +31,11 @@ def children() -> set[int]:
     return {int(pid) for text in named for pid in text.split()}
 
 
+def open_files() -> int:
+    """How many files this process has open."""
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
 def running(pids: set[int]) -> bool:
     """Whether one of some processes has not ended; those of multiprocessing that have are forgotten."""
     multiprocessing.active_children()

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import os
 import random
+import socket
 from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from left import open_files
 
 from rayio.cluster import lines
 from rayio.cluster.calls import ReaderCalls
 from rayio.cluster.lent import LentBatches
-from rayio.cluster.lines import Address, Exchange, Line, Pieces
+from rayio.cluster.lines import PART_BYTES, Address, Exchange, Line, Pieces, Wire
 from rayio.cluster.shared import CHUNK_BYTES, Arenas, SharedBuffers
 from rayio.errors import DataError, RunError
 from rayio.pipeline.kernel import WallKernel
-from rayio.pipeline.loading import MAX_BUFFER_BYTES
 from rayio.pipeline.planning import plan_of
 from rayio.pipeline.queue import Delivery, Lease
 from rayio.pipeline.wiring import Wiring
@@ -189,6 +189,77 @@ def test_where_there_is_no_line_calls_are_rays(why: str, monkeypatch: pytest.Mon
     asyncio.run(main())
 
 
+def test_where_one_reader_is_on_another_ray_node_a_queue_reads_from_all_with_rays_calls(tmp_path: Path) -> None:
+    wanted = scenario(dataset__path="data", loader__num_workers=2)
+    plan = plan_of(wanted, modelled=False)
+
+    def rays(lease: Lease, *_: Any) -> list[Any]:
+        batches = [Delivery(0, step, lease.worker, 1, 5000, 0) for step in lease.steps]
+        headers: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        headers.set_result((1e-4, batches))
+        return [headers, f"parcel of worker {lease.worker}"]
+
+    async def main() -> None:
+        near, far = Actor(read=echo), Actor(node="there", read=echo)
+        near.read = far.read = Method(rays)  # type: ignore[attr-defined,arg-type]
+        async with line_to(near) as line, line_to(far) as none:
+            calls = ReaderCalls(plan, {(0, 0): line, (0, 1): none}, in_rank=False)
+            wiring = Wiring(plan, WallKernel(), Recorder(), tmp_path, None, num_ranks=1)  # type: ignore[arg-type]
+            calls.queue(wiring, plan.queue(0), evaluating=False)
+            got = [await calls._submit(Lease(0, worker, 0, (worker,))) for worker in (0, 1)]
+            assert [batch.payload for (batch,) in got] == [(f"parcel of worker {n}", 0) for n in (0, 1)]
+            assert not await calls.are_near()
+
+    asyncio.run(main())
+
+
+def test_a_file_that_waits_to_be_sent_is_the_one_that_was_meant() -> None:
+    async def main() -> None:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        arrived: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        wire = Wire(here, lambda *_: None, lambda: None)
+        wire.send(bytes(3 << 20))  # more than the socket holds
+        fd = os.memfd_create("meant")
+        meant = os.fstat(fd).st_ino
+        wire.send(b"a file", fd)
+        os.close(fd)
+        other = os.memfd_create("not meant")
+        assert other == fd
+
+        def receive(_: bytes, fd: int | None) -> None:
+            if fd is not None:
+                arrived.set_result(fd)
+
+        end = Wire(there, receive, lambda: None)
+        got = await asyncio.wait_for(arrived, 20)
+        assert os.fstat(got).st_ino == meant
+        assert not os.get_inheritable(got), "what this process starts would keep the memory"
+        before = open_files()
+        end.close()
+        wire.send(bytes(3 << 20))
+        wire.send(b"a file", got)
+        wire.close()
+        assert open_files() == before - 2
+        os.close(other)
+        os.close(got)
+
+    asyncio.run(main())
+
+
+def test_a_message_that_cannot_be_sent_ends_the_connection_on_both_sides() -> None:
+    async def main() -> None:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as little as the kernel permits
+        ends = [asyncio.Event(), asyncio.Event()]
+        wire = Wire(here, lambda *_: None, ends[0].set)
+        Wire(there, lambda *_: None, ends[1].set)
+        wire.send(bytes(PART_BYTES))
+        for ended in ends:
+            await asyncio.wait_for(ended.wait(), 20)
+
+    asyncio.run(main())
+
+
 def test_other_users_are_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         actor = Actor(echo=echo)
@@ -201,85 +272,13 @@ def test_other_users_are_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> Non
     asyncio.run(main())
 
 
-def test_lent_memory_never_overlaps_and_others_see_what_is_in_it() -> None:
-    buffers, there = SharedBuffers(), Arenas(1)
-    there.add(buffers.arena.number, os.dup(buffers.arena.fd))
-    draw = random.Random(3)
-    lent: list[tuple[Any, int]] = []
-    for number in range(3000):
-        if lent and draw.random() < 0.5:
-            buffer, marked = lent.pop(draw.randrange(len(lent)))
-            assert (there.look(buffers.piece(buffer)) == marked).all()
-            buffers.give_back(buffer)
-        else:
-            buffer = buffers.lend(draw.choice([1, 100, 5000, 70_000, draw.randrange(1, 300_000)]))
-            buffer[:] = number % 251
-            lent.append((buffer, number % 251))
-    for buffer, marked in lent:
-        seen = there.look(buffers.piece(buffer))
-        assert len(seen) == len(buffer)
-        assert (seen == marked).all()
-        assert not seen.flags.writeable
-
-
-def test_memory_that_is_free_beyond_what_is_kept_goes_back_to_the_system() -> None:
-    def held() -> int:
-        return os.fstat(buffers.arena.fd).st_blocks * 512
-
-    buffers = SharedBuffers()
-    size = CHUNK_BYTES * 3 // 2
-    many = [buffers.lend(size) for _ in range(40)]
-    for buffer in many:
-        buffer[:] = 1
-    assert held() >= 40 * size
-    for buffer in many:
-        buffers.give_back(buffer)
-    assert held() <= MAX_BUFFER_BYTES
-    length = os.fstat(buffers.arena.fd).st_size
-    again = [buffers.lend(size) for _ in range(40)]
-    assert os.fstat(buffers.arena.fd).st_size == length, "what is free was not lent again"
-    assert len({buffer.ctypes.data for buffer in again}) == 40
-
-
-def test_what_a_queue_that_was_killed_had_is_not_used_again_and_ends_with_those_who_look_at_it() -> None:
-    buffers, there = SharedBuffers(), Arenas(1)
-    old = buffers.arena.number
-    there.add(old, os.dup(buffers.arena.fd))
-    buffer = buffers.lend(1000)
-    buffer[:] = 7
-    piece = buffers.piece(buffer)
-    other = buffers.lend(1000)  # of another rank, whose queue lives
-    buffers.forget([buffer])
-    del buffer
-    new = buffers.lend(1000)
-    new[:] = 9
-    assert buffers.piece(new).arena != old
-    assert (there.look(piece) == 7).all()
-    assert buffers.fd(old) is not None, "what the other rank was lent cannot be handed over"
-    buffers.give_back(other)
-    del other
-    gc.collect()
-    assert buffers.fd(old) is None
-    assert buffers.num_free == 0, "memory that others may look at was taken back"
-    with pytest.raises(RunError, match="nobody has handed over"):
-        there.look(buffers.piece(new))
-
-
-def test_old_arenas_are_closed() -> None:
-    there = Arenas(1)
-    made = [SharedBuffers() for _ in range(6)]
-    for buffers in made:
-        there.add(buffers.arena.number, os.dup(buffers.arena.fd))
-    assert [there.fd(buffers.arena.number) is None for buffers in made] == [True, True] + [False] * 4
-
-
 def test_a_batch_stays_as_it_is_until_its_rank_is_done_with_it(tmp_path: Path) -> None:
     wanted = scenario(dataset__path="data", loader__num_workers=2, loader__prefetch_factor=4, loader__queue="in_rank")
     plan = plan_of(wanted, modelled=False)
     buffers, lent = SharedBuffers(), {(0, worker): LentBatches() for worker in range(2)}
 
-    async def read(lease: Lease, turn: int, stored: tuple[int, ...]) -> Any:
-        assert not lent[lease.rank, lease.worker].stored(turn, stored)
+    async def read(lease: Lease, caller: int, turn: int, stored: tuple[int, ...]) -> Any:
+        assert not lent[lease.rank, lease.worker].stored(caller, stored)
         batches = []
         for step in lease.steps:
             buffer = buffers.lend(5000)
@@ -287,7 +286,7 @@ def test_a_batch_stays_as_it_is_until_its_rank_is_done_with_it(tmp_path: Path) -
             done = Delivery(0, step, lease.worker, 1, 5000, 0, buffer)
             done.give_back = lambda buffer=buffer: buffers.give_back(buffer)
             batches.append(done)
-        lent[lease.rank, lease.worker].keep(turn, batches)
+        assert lent[lease.rank, lease.worker].keep(caller, turn, batches)
         there = [Delivery(0, b.step, b.worker, 1, 5000, 0, buffers.piece(b.payload)) for b in batches]
         return Pieces((1e-4, there), {buffers.arena.number})
 

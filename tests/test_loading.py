@@ -118,17 +118,18 @@ def test_batches_that_were_returned_are_done_when_the_caller_has_the_answer() ->
     def batch(name: str) -> Delivery:
         return Delivery(0, 0, 0, 1, 1, 0, name, give_back=lambda: done.append(name))
 
-    lent.stored(0, ())
-    lent.keep(0, [batch("a"), batch("b")])
-    lent.stored(1, ())
-    lent.keep(1, [batch("c")])
+    caller, another = 10, 20
+    lent.stored(caller, ())
+    lent.keep(caller, 0, [batch("a"), batch("b")])
+    lent.stored(caller, ())
+    lent.keep(caller, 1, [batch("c")])
     assert done == [], "the answers may still be on their way"
-    lent.stored(2, (1,))
+    lent.stored(caller, (1,))
     assert done == ["c"]
-    lent.stored(3, (0, 1, 7))
+    lent.stored(caller, (0, 1, 7))
     assert done == ["c", "a", "b"]
-    lent.keep(3, [batch("d")])
-    (forgotten,) = lent.stored(0, ())  # a queue that was started again
+    lent.keep(caller, 3, [batch("d")])
+    (forgotten,) = lent.stored(another, ())  # a queue that was started again
     assert forgotten.payload == "d"
-    lent.stored(1, (3,))
+    lent.stored(another, (3,))
     assert done == ["c", "a", "b"], "it does not know of the call that another queue made"

@@ -237,37 +237,41 @@ class Reader(Host):
     def _file(self, arena: int) -> int | None:
         return None if self._shared is None else self._shared.fd(arena)
 
-    async def read(self, lease: Lease, turn: int, stored: tuple[int, ...] = ()) -> Any:
+    async def read(self, lease: Lease, caller: int, turn: int, stored: tuple[int, ...] = ()) -> Any:
         """Read a lease: the seconds of work and the headers and, where bytes travel, a second object with every batch.
 
         Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns;
-        ``stored`` are those whose batches nobody looks at any more.
+        ``stored`` are those whose batches nobody looks at any more. ``caller`` is the number of the calling process.
         """
-        seconds, batches = await self._read(lease, turn, stored)
+        seconds, batches = await self._read(lease, caller, turn, stored)
         if not self.plan.payload:
             return seconds, batches
         return (seconds, [replace(b, payload=None) for b in batches]), [b.payload for b in batches]
 
-    async def _read_over_line(self, lease: Lease, turn: int, stored: tuple[int, ...]) -> Any:
+    async def _read_over_line(self, lease: Lease, caller: int, turn: int, stored: tuple[int, ...]) -> Any:
         """Read a lease as :meth:`read` does; the headers say where in shared memory the bytes are."""
-        seconds, batches = await self._read(lease, turn, stored)
+        seconds, batches = await self._read(lease, caller, turn, stored)
         if not self.plan.payload or self._shared is None:
             return seconds, batches
         batches = [replace(batch, payload=self._shared.piece(batch.payload)) for batch in batches]
         return Pieces((seconds, batches), {batch.payload.arena for batch in batches})
 
-    async def _read(self, lease: Lease, turn: int, stored: tuple[int, ...]) -> tuple[float, list[Delivery]]:
+    async def _read(
+        self, lease: Lease, caller: int, turn: int, stored: tuple[int, ...]
+    ) -> tuple[float, list[Delivery]]:
         self.begin()
         who = (lease.rank, lease.worker)
-        forgotten = self._lent[who].stored(turn, stored)
+        forgotten = self._lent[who].stored(caller, stored)
         if forgotten and self._shared is not None:
             self._shared.forget([batch.payload for batch in forgotten])
         async with self._turns[who].of(turn):
             began = self.kernel.now()
             batches = await roles.read_lease(self._envs[who], self.wiring.loading, lease)
             seconds = (self.kernel.now() - began) / 1e9
-        if self.plan.payload:
-            self._lent[who].keep(turn, batches)
+        if self.plan.payload and not self._lent[who].keep(caller, turn, batches):  # nobody hears of them any more
+            if self._shared is not None:
+                self._shared.leave([batch.payload for batch in batches])
+            return seconds, []
         return seconds, batches
 
 
@@ -289,6 +293,11 @@ class PrefetchQueue(Host):
             for (rank,) in birth.members
             for evaluating in ((False,) if self.plan.evaluation is None else (False, True))
         }
+
+    async def listen(self) -> Address:
+        """Say where this actor takes calls: nowhere where its batches are Ray's, which no line carries."""
+        said = await super().listen()
+        return said if not self.plan.payload or await self._calls.are_near() else said._replace(name=None)
 
     async def flush(self) -> tuple[int, ProcessCpu | None]:
         """Leave no take unanswered either: Ray would report it as failed when this actor is ended."""

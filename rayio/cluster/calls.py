@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -44,15 +44,16 @@ class ReaderCalls:
 
     ``lines`` lead to the actors that hold each (rank, worker). Over a line come headers alone, and the bytes lie in
     memory that the reader shares; Ray's calls return the bytes as an object of their own, which the queue hands on
-    unseen. ``in_rank`` queues look at the bytes themselves as soon as they are there.
+    unseen. ``in_rank`` queues look at the bytes themselves as soon as they are there. Others hand on what is all of
+    one kind: where one reader is on another Ray node, the calls to all of them are Ray's.
     """
 
     def __init__(self, plan: Plan, lines: Mapping[tuple[int, ...], Line], *, in_rank: bool) -> None:
         self.plan = plan
         self.in_rank = in_rank
         self.lines = lines
-        #: Tells the loans of this process from those of one that was killed.
-        self.number = int.from_bytes(os.urandom(8), "little")
+        #: Tells the loans of this process from those of one before it on this host, which was killed.
+        self.number = time.monotonic_ns()
         #: What to call on Ray for a lease of each worker.
         self._read = {who: line.handle.read.options(num_returns=1 + plan.payload) for who, line in lines.items()}
         #: The turn of each worker's next call.
@@ -64,6 +65,8 @@ class ReaderCalls:
         #: What a step takes a reader of late, by rank, and whether for evaluation.
         self._step_seconds: dict[tuple[int, bool], float] = {}
         self._queues: dict[tuple[int, bool], PrefetchQueue] = {}
+        #: Whether there are lines to all readers; None as long as nobody has asked.
+        self._are_near: bool | None = None
 
     def queue(self, wiring: Wiring, spec: QueueSpec, *, evaluating: bool) -> PrefetchQueue:
         """Make a rank's prefetch queue, or the one for its evaluations."""
@@ -78,10 +81,20 @@ class ReaderCalls:
         elif self._out.pop(loan, None) is not None:
             self._stored[loan.rank, loan.worker].append(loan.turn)
 
+    async def are_near(self) -> bool:
+        """Find out whether what the readers return may be handed on over a line.
+
+        Raises:
+            RayError: a reader is gone for good.
+        """
+        if self._are_near is None:
+            self._are_near = all([await line.reach() for line in self.lines.values()])
+        return self._are_near
+
     async def _submit(self, lease: Lease) -> list[Delivery]:
         line = self.lines[lease.rank, lease.worker]
         try:
-            is_near = line.is_near or await line.reach()
+            is_near = await (line.reach() if self.in_rank else self.are_near())
             seconds, batches = await (self._over_line(line, lease) if is_near else self._over_ray(lease))
         except Exception as error:
             raise plain(error) from None
@@ -93,19 +106,19 @@ class ReaderCalls:
         queue.lease_steps = lease_steps(usual, max(batch.nbytes for batch in batches), queue.state.spec)
         return batches
 
-    def _call(self, lease: Lease) -> tuple[Lease, int, tuple[int, ...]]:
+    def _call(self, lease: Lease) -> tuple[Lease, int, int, tuple[int, ...]]:
         """The arguments of a worker's next call."""
         who = lease.rank, lease.worker
         turn, stored = self._turn[who], self._stored[who]
         self._turn[who] = turn + 1
         self._stored[who] = []
-        return lease, turn, tuple(stored)
+        return lease, self.number, turn, tuple(stored)
 
     async def _over_line(self, line: Line, lease: Lease) -> tuple[float, list[Delivery]]:
         called = self._call(lease)
         seconds, batches = await line.call("read", *called)
         if self.plan.payload:
-            loan = Loan(self.number, lease.rank, lease.worker, called[1])
+            loan = Loan(self.number, lease.rank, lease.worker, called[2])
             self._out[loan] = len(batches)
             for batch in batches:
                 if self.in_rank:
@@ -124,7 +137,7 @@ class ReaderCalls:
         headers, parcel = returned
         seconds, batches = await headers
         self._stored[lease.rank, lease.worker].append(
-            called[1]
+            called[2]
         )  # Ray answers once everything that it returned is stored
         payloads = await parcel if self.in_rank else [(parcel, place) for place in range(len(batches))]
         return seconds, [replace(batch, payload=payload) for batch, payload in zip(batches, payloads, strict=True)]

@@ -17,18 +17,25 @@ class LentBatches:
 
     def __init__(self) -> None:
         self._by_turn: dict[int, Sequence[Delivery]] = {}
+        #: Who calls: a process that is started in the place of one that was killed has a higher number.
+        self._caller = 0
 
-    def stored(self, turn: int, turns: Iterable[int]) -> list[Delivery]:
-        """Learn with call ``turn`` which earlier calls' batches are done; give those of which it will not be said."""
+    def stored(self, caller: int, turns: Iterable[int]) -> list[Delivery]:
+        """Learn from ``caller`` which earlier calls' batches are done; give those of which it will not be said."""
         forgotten: list[Delivery] = []
-        if turn == 0:  # the first of another caller, which knows nothing of these
+        if caller > self._caller:  # it knows nothing of these
             forgotten = [batch for batches in self._by_turn.values() for batch in batches]
             self._by_turn.clear()
-        for known in turns:
-            for batch in self._by_turn.pop(known, ()):
-                batch.done()
+            self._caller = caller
+        if caller == self._caller:  # not what was still on its way from one that was killed
+            for known in turns:
+                for batch in self._by_turn.pop(known, ()):
+                    batch.done()
         return forgotten
 
-    def keep(self, turn: int, batches: Sequence[Delivery]) -> None:
-        """Hold the batches that the call ``turn`` returns."""
+    def keep(self, caller: int, turn: int, batches: Sequence[Delivery]) -> bool:
+        """Hold the batches that the call ``turn`` returns; say no where its caller is not there any more."""
+        if caller != self._caller:
+            return False
         self._by_turn[turn] = batches
+        return True

@@ -70,11 +70,13 @@ class Wire:
         self._loop.add_reader(end.fileno(), self._read)
 
     def send(self, message: bytes, fd: int | None = None) -> None:
-        """Send a message now, or as soon as the other end has room."""
-        while len(message) > PART_BYTES:
-            self._out.append((MORE + message[:PART_BYTES], None))
-            message = message[PART_BYTES:]
-        self._out.append((LAST + message, fd))
+        """Send a message now, or as soon as the other end has room; nothing where this one is closed."""
+        if self._end.fileno() < 0:
+            return
+        last = (len(message) - 1) // PART_BYTES * PART_BYTES
+        self._out.extend((MORE + message[start : start + PART_BYTES], None) for start in range(0, last, PART_BYTES))
+        # The file may be closed, and its number be another's, before the other end has room.
+        self._out.append((LAST + message[last:], None if fd is None else os.dup(fd)))
         if not self._is_writing:
             self._flush()
 
@@ -87,14 +89,17 @@ class Wire:
                     end.send(data)
                 else:
                     socket.send_fds(end, [data], [fd])
+                    os.close(fd)
                 self._out.popleft()
         except BlockingIOError:
             if not self._is_writing:
                 self._is_writing = True
                 self._loop.add_writer(end.fileno(), self._flush)
             return
-        except OSError:  # the reading side hears of the end
-            self._out.clear()
+        except OSError:  # whatever it was, calls are lost: the reading sides of both hear of the end
+            self._drop()
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
         if self._is_writing:
             self._is_writing = False
             self._loop.remove_writer(end.fileno())
@@ -103,6 +108,8 @@ class Wire:
         for _ in range(MOST_AT_ONCE):
             try:
                 data, fds, _, _ = socket.recv_fds(self._end, PART_BYTES + 1, 1)
+                for fd in fds:
+                    os.set_inheritable(fd, False)  # recv_fds leaves out flags that would say so
             except BlockingIOError:
                 return
             except OSError:
@@ -123,6 +130,13 @@ class Wire:
             if self._is_writing:
                 self._loop.remove_writer(self._end.fileno())
             self._end.close()
+            self._drop()
+
+    def _drop(self) -> None:
+        for _, fd in self._out:
+            if fd is not None:
+                os.close(fd)
+        self._out.clear()
 
 
 class Exchange:
@@ -152,7 +166,7 @@ class Exchange:
 
     def _accept(self) -> None:
         assert self._listening is not None
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # it has gone again
             end, _ = self._listening.accept()
             if not _is_own_user(end):
                 end.close()
@@ -179,8 +193,8 @@ class Exchange:
     def _hand_over(self, wire: Wire, arenas: Iterable[int]) -> None:
         for arena in arenas:
             if arena not in wire.handed and self._file is not None and (fd := self._file(arena)) is not None:
-                wire.handed.add(arena)
                 wire.send(pickle.dumps((ARENA, True, arena)), fd)
+                wire.handed.add(arena)
 
 
 def _wrapped(number: int, error: Exception) -> bytes:

@@ -163,7 +163,10 @@ class RemoteQueue:
             if parcel[0].payload is None:
                 self.hand.update((d.step, d) for d in parcel)
             elif self.line.is_near:
-                self.hand.update((d.step, self._mapped(d)) for d in parcel)
+                try:
+                    self.hand.update((d.step, self._mapped(d)) for d in parcel)
+                except Exception as error:
+                    self._failure = error
             else:
                 self._coming.update(d.step for d in parcel)
                 self.kernel.spawn(self._fetch(parcel), "fetch")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
@@ -18,15 +19,20 @@ from numpy.typing import NDArray
 from rayio.errors import RunError
 from rayio.pipeline.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
 
-#: An arena grows by so many bytes at least: a mapping of its own for every small batch would be one too many.
+#: An arena grows by so many bytes at least, and to twice its size: each mapping of a chunk keeps a file open.
 CHUNK_BYTES = 4 << 20
 #: Arenas of each reader that others keep open: one that is not the latest is of a process that was killed.
 KEPT_ARENAS = 4
 
 
+@cache
 def is_possible() -> bool:
-    """Whether this system has such memory: Linux has."""
-    return hasattr(os, "memfd_create")
+    """Whether this system has such memory: Linux has, where nothing forbids it."""
+    try:
+        os.close(os.memfd_create("rayio-batches"))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 class Piece(NamedTuple):
@@ -49,6 +55,10 @@ class Segment(NamedTuple):
     offset: int
     memory: NDArray[np.uint8]
 
+    def hollow(self) -> None:
+        """Give the memory back to the system; the place stays."""
+        self.chunk.madvise(mmap.MADV_REMOVE, self.offset, len(self.memory))
+
 
 class Arena:
     """An anonymous file that grows by chunks; its number is known to nobody by chance."""
@@ -68,7 +78,7 @@ class Arena:
         """Cut a new segment, of whole pages."""
         nbytes = _whole_pages(max(1, nbytes))
         if self._chunk is None or self._cut + nbytes > len(self._chunk):
-            length = max(nbytes, CHUNK_BYTES)
+            length = max(nbytes, CHUNK_BYTES, self._size)
             os.ftruncate(self.fd, self._size + length)
             self._chunk = mmap.mmap(self.fd, length, offset=self._size)
             self._start, self._cut = self._size, 0
@@ -113,12 +123,15 @@ class SharedBuffers(Buffers):
         """Take back what :meth:`lend` gave; nobody may look at it, or at a view of it, after that."""
         with self._lock:
             segment = self._lent.pop(_address(buffer), None)
-            if segment is None or segment.arena is not self.arena:
+            if segment is None:
+                return
+            if segment.arena is not self.arena:  # others have it open for long
+                segment.hollow()
                 return
             self._ready.append(segment)
             while len(self._ready) > MAX_BUFFERS or sum(len(s.memory) for s in self._ready) > MAX_BUFFER_BYTES:
                 oldest = self._ready.pop(0)
-                oldest.chunk.madvise(mmap.MADV_REMOVE, oldest.offset, len(oldest.memory))
+                oldest.hollow()
                 self._hollow.append(oldest)
 
     def piece(self, buffer: NDArray[np.uint8]) -> Piece:
@@ -131,16 +144,23 @@ class SharedBuffers(Buffers):
         arena = self._arenas.get(number)
         return None if arena is None else arena.fd
 
-    def forget(self, buffers: Iterable[NDArray[np.uint8]]) -> None:
-        """Begin another arena: who was lent these buffers will not say any more when they are free.
-
-        The memory of the one before ends when nobody has it open any more.
-        """
+    def leave(self, buffers: Iterable[NDArray[np.uint8]]) -> None:
+        """Never lend these buffers again: who was lent them will not say any more when they are free."""
         with self._lock:
             for buffer in buffers:
                 self._lent.pop(_address(buffer), None)
+
+    def forget(self, buffers: Iterable[NDArray[np.uint8]]) -> None:
+        """Leave these buffers, and begin another arena.
+
+        The memory of the one before ends when nobody has it open any more; what is free of it, at once.
+        """
+        self.leave(buffers)
+        with self._lock:
             self.arena = Arena()
             self._arenas[self.arena.number] = self.arena
+            for segment in self._ready:
+                segment.hollow()
             self._ready.clear()
             self._hollow.clear()
 
@@ -162,13 +182,13 @@ class Arenas:
 
     def __init__(self, num_readers: int) -> None:
         self._most = KEPT_ARENAS * num_readers
-        #: Oldest first.
+        #: Longest not used first.
         self._fds: dict[int, int] = {}
         #: Memory of the chunks that were looked into, by arena and offset.
         self._chunks: dict[tuple[int, int], NDArray[np.uint8]] = {}
 
     def add(self, number: int, fd: int) -> None:
-        """Keep an arena; close one that came long before it."""
+        """Keep an arena; close the one that was not used for longest when there are many."""
         if number in self._fds:
             os.close(fd)
             return
@@ -180,7 +200,9 @@ class Arenas:
 
     def fd(self, number: int) -> int | None:
         """The file of an arena, to be handed on; None where this process does not have it."""
-        return self._fds.get(number)
+        if (fd := self._fds.pop(number, None)) is not None:
+            self._fds[number] = fd
+        return fd
 
     def look(self, piece: Piece) -> NDArray[np.uint8]:
         """Map a batch, read-only.
@@ -188,9 +210,10 @@ class Arenas:
         Raises:
             RunError: nobody has handed over its arena.
         """
+        fd = self.fd(piece.arena)
         place = (piece.arena, piece.chunk)
         if (memory := self._chunks.get(place)) is None:
-            if (fd := self._fds.get(piece.arena)) is None:
+            if fd is None:
                 raise RunError(f"{piece.nbytes} bytes of a batch lie in memory that nobody has handed over")
             mapped = mmap.mmap(fd, piece.length, prot=mmap.PROT_READ, offset=piece.chunk)
             memory = self._chunks[place] = np.frombuffer(mapped, np.uint8)
