@@ -23,7 +23,7 @@ import numpy as np
 import psutil
 import ray
 from machine import print_machine
-from side import memory_and_ray
+from side import memory_and_ray, print_head, print_row, spread
 
 import rayio
 from rayio.predict.calibrate import calibrate
@@ -99,21 +99,16 @@ def main() -> None:
                 for name in KINDS:
                     for part, seconds in learned(size, name, root).items():
                         found[name][size][part].append(seconds)
-    print(
-        f"medians of {rounds} runs (least to most), ms\n{'loader':<12}{'batch':>8}" + "".join(f"{p:>24}" for p in PARTS)
-    )
+    print(f"Medians of {rounds} runs (least to most), ms.\n")
+    print_head("loader", "batch", *PARTS)
     for name, sizes in found.items():
         for size, parts in sizes.items():
-            print(f"{name:<12}{size:>8}" + "".join(f"{_spread(parts[part]):>24}" for part in PARTS))
+            print_row(name, size, *(spread([1000 * one for one in parts[part]], 2) for part in PARTS))
+    print()
     for name in KINDS:
         print(f"{name.upper()}: Costs({', '.join(_stored(found[name]))})")
     memory = psutil.virtual_memory().total / 2**30
     print(f"machine: {os.cpu_count()} cores, {memory:.0f} GiB, Ray {ray.__version__}; {datetime.now(UTC):%Y-%m-%d}")
-
-
-def _spread(seconds: list[float]) -> str:
-    low, high = (1000 * edge(seconds) for edge in (min, max))
-    return f"{1000 * statistics.median(seconds):.3f} ({low:.2f} to {high:.2f})"
 
 
 def _stored(sizes: dict[str, dict[str, list[float]]]) -> list[str]:

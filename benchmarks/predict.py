@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from machine import print_machine
 from real_loop import seconds_of_epochs
-from side import memory_and_ray
+from side import memory_and_ray, print_head, print_row
 
 import rayio
 from rayio.predict.calibrate import calibrate
@@ -109,22 +109,22 @@ def main() -> None:
     errors = []
     with memory_and_ray() as root:
         taught = {form: learned(form, root) for form in dict.fromkeys(point[0] for point in chosen)}
-        print(
-            f"{'format':>9}{'workers':>8}{'ranks':>6}{'batch':>6}{'sample':>9}{'compute':>9}{'eval':>6}{'saves':>6} |"
-            f"{'made':>8}{'predicted':>10} s |{'error':>8}"
-        )
+        print()
+        print_head(
+            "format", "workers", "ranks", "batch", "sample", "compute", "evaluation", "checkpoint", "made (s)",
+            "predicted (s)", "error",
+        )  # fmt: skip
         for form, workers, ranks, batch, sample, compute, evaluated, saved in chosen:
             wanted = scenario(form, workers, ranks, batch, sample, compute, evaluated, saved)
             rayio.generate(build(wanted), root=root)
             made = statistics.median(seconds_of_epochs(rayio.run(build(wanted), root=root)))
             said = predicted(taught[form], wanted, root)
             errors.append(said / made - 1)
-            print(
-                f"{form:>9}{workers:>8}{ranks:>6}{batch:>6}{f'{sample} KB':>9}{f'{compute} ms':>9}"
-                f"{'yes' if evaluated else '':>6}{'yes' if saved else '':>6} |{made:>8.3f}{said:>10.3f}   |"
-                f"{100 * errors[-1]:>+7.1f}%",
-                flush=True,
-            )
+            print_row(
+                form, workers, ranks, batch, f"{sample} KB", f"{compute} ms", "yes" if evaluated else "",
+                "yes" if saved else "", f"{made:.3f}", f"{said:.3f}", f"{100 * errors[-1]:+.1f} %",
+            )  # fmt: skip
+    print()
     size = np.abs(errors)
     found = dict(zip(GOALS, np.quantile(size, [0.5, 0.95]).tolist(), strict=True))
     for name, goal in GOALS.items():

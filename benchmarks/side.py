@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import statistics
 import subprocess
@@ -15,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ray
-
 import rayio
+from rayio.cluster.connect import connect
 from rayio.scenario.load import build
 
 #: Both sides compute with one thread a process, as PyTorch's workers do.
@@ -126,13 +124,10 @@ def memory_alone() -> Iterator[str]:
 
 @contextmanager
 def memory_and_ray() -> Iterator[str]:
-    """Give a folder in memory, with a local Ray around it that all runs share."""
+    """Give a folder in memory, with a local Ray around it that all runs share: one as rayio starts for itself."""
     with memory_alone() as root:
-        ray.init(
-            address="local", num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False,
-            logging_level=logging.ERROR, object_store_memory=2 << 30,
-        )  # fmt: skip
+        local = connect(None, Path(root, "ray.log"))
         try:
             yield root
         finally:
-            ray.shutdown()
+            local.close()
