@@ -6,15 +6,18 @@ spans of whole batches give what they can, and the result says which level has t
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup, Occupied
-from rayio.analyze.timeline import Ints, Lives, integers, nearest_rank, texts
+from rayio.analyze.timeline import Ints, Lives, integers, is_text, nearest_rank, texts
 from rayio.storage.base import OPEN, READ
 from rayio.trace.arrow import plain
+from rayio.trace.order import order_by
+from rayio.trace.slices import Slices
 from rayio.units import format_seconds
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ LISTED = 64
 _NEEDS_IO = "opens, files, offsets and the sizes of single requests need trace.level=io"
 
 
-def access(spans: pa.Table, lives: Lives) -> dict[str, Any]:
+def access(spans: pa.Table | Slices, lives: Lives) -> dict[str, Any]:
     """Sum up a run's requests; seconds, bytes, shares from 0 to 1, None for what the spans do not say.
 
     ``sequential_share`` and ``consecutive_share`` are of the requests that have one before them by the same role to the
@@ -43,38 +46,17 @@ def access(spans: pa.Table, lives: Lives) -> dict[str, Any]:
     ``exposed_share`` the part during which that rank did not compute. ``operations`` has a row for each operation that
     occurred; without spans of requests, ``requests`` and ``bytes`` are those that batches and checkpoint files counted.
     """
-    spans = spans.unify_dictionaries()
-    name = texts(spans, "name", tuple(f"io.{operation}" for operation in OPERATIONS))
-    chosen = np.flatnonzero(name >= 0)
-    is_fine = len(chosen) > 0
-    if not is_fine:
-        name = texts(spans, "name", OPERATIONS)
-        role, lane = texts(spans, "role", ("reader", "rank", "checkpoint_writer")), integers(spans, "lane")
-        chosen = np.flatnonzero((name >= 0) & (role >= 0) & (lane == (role == 1)))
-    operation, nbytes = name[chosen].astype(np.int64), integers(spans, "bytes")[chosen]
-    counted = np.ones(len(chosen), np.int64) if is_fine else integers(spans, "requests")[chosen]
-    start = integers(spans, "start_ns")[chosen]
-    length = integers(spans, "duration_ns")[chosen]
-    rank = integers(spans, "rank")[chosen]
-
-    rows: dict[str, Any] = {}
-    for number, what in enumerate(OPERATIONS):
-        mine = operation == number
-        if not mine.any():
-            continue
-        rows[what] = {
-            "requests": int(counted[mine].sum()),
-            "bytes": int(nbytes[mine].sum()),
-            "seconds": int(length[mine].sum()) / 1e9,
-            "bytes_per_second": _bandwidth(nbytes[mine], length[mine]),
-        }
-    read = sum(row["bytes"] for what, row in rows.items() if what == "read")
-    used = int(integers(spans, "bytes")[texts(spans, "name", ("data_wait", "eval_data_wait")) >= 0].sum())
+    slices = Slices.of(spans)
+    is_fine = any(f"io.{operation}" in slices.names for operation in OPERATIONS)
+    sums, files = _Sums(lives), _Files(_evaluated(slices)) if is_fine else None
+    for part in slices.parts(*_COLUMNS, *(_OF_FILES if is_fine else ())):
+        requests = Requested.of(part, is_fine=is_fine)
+        sums.add(part, requests)
+        if files is not None:
+            files.add(part, requests)
     found: dict[str, Any] = {
         "level": "io" if is_fine else "batch",
-        "operations": rows,
-        "read_amplification": read / used if used and read else None,
-        **_time(spans, lives, rank, start, start + length),
+        **sums.found(),
         "sizes": {},
         "sequential_share": None,
         "consecutive_share": None,
@@ -85,113 +67,268 @@ def access(spans: pa.Table, lives: Lives) -> dict[str, Any]:
         "files": [],
         "notes": [] if is_fine else [_NEEDS_IO],
     }
-    listed = np.array([row["rank"] for row in found["ranks"]], np.int64)
-    _add_operations(found["ranks"], Lookup(listed, listed).find(rank), operation, counted, nbytes)
-    if is_fine:
+    if files is not None:
         found["sizes"] = {
-            what: _histogram(nbytes[operation == OPERATIONS.index(what)]) for what in ("read", "write") if what in rows
+            what: dict(zip(SIZES, files.sizes[what].tolist(), strict=True))
+            for what in ("read", "write")
+            if what in files.sizes
         }
-        _add_files(found, spans, chosen, operation, nbytes, start)
+        found |= files.found()
+        found["notes"] += files.notes
     return found
 
 
-def _bandwidth(nbytes: Ints, length: Ints) -> dict[str, float] | None:
-    """The bytes per second of requests that moved something: of all of them together, and percentiles of single ones.
-
-    Percentiles are nearest-rank, so each is a bandwidth that occurred.
-    """
-    moved = (nbytes > 0) & (length > 0)
-    if not moved.any():
-        return None
-    each = np.sort(nbytes[moved] / (length[moved] / 1e9))
-    return {
-        "mean": float(nbytes[moved].sum() / (length[moved].sum() / 1e9)),
-        **{f"p{percent}": float(each[nearest_rank(len(each), percent)]) for percent in (50, 99)},
-    }
+def _evaluated(slices: Slices) -> Ints:
+    """The epochs of the batches of evaluations."""
+    if "eval_data_wait" not in slices.names:
+        return np.empty(0, np.int64)
+    found = [
+        np.unique(integers(part, "epoch")[texts(part, "name", ("eval_data_wait",)) == 0])
+        for part in slices.parts("name", "epoch")
+    ]
+    return np.unique(np.concatenate(found))
 
 
-def _histogram(nbytes: Ints) -> dict[str, int]:
-    """Count requests by size; a size at the upper end of a bin is in it."""
-    ends = np.array([*SIZES.values()])
-    counts = np.bincount(np.searchsorted(ends, nbytes, side="left"), minlength=len(ends))
-    return dict(zip(SIZES, counts.tolist(), strict=True))
+#: Columns that say what storage was asked for, and those that requests add.
+_COLUMNS = ("name", "role", "lane", "rank", "start_ns", "duration_ns", "bytes", "requests")
+_OF_FILES = ("index", "epoch", "file", "offset")
 
 
-def _time(spans: pa.Table, lives: Lives, rank: Ints, start: Ints, end: Ints) -> dict[str, Any]:
-    """Measure by rank the time with a request in flight, and the part of it in which the rank did not compute."""
-    life = Lookup(lives.rank, lives.rank).find(rank)
-    known = life >= 0
-    life, start, end = life[known], start[known], end[known]
-    start, end = np.maximum(start, lives.begin[life]), np.minimum(end, lives.end[life])
-    held = start < end
-    busy = Occupied.union(life[held], start[held], end[held])
-    name = texts(spans, "name", ("compute", "eval_compute"))  # on lanes 0 and 1
-    is_compute = (name >= 0) & (texts(spans, "role", ("rank",)) == 0) & (integers(spans, "lane") == name)
-    computes = np.flatnonzero(is_compute)
-    begin = integers(spans, "start_ns")[computes]
-    of = Lookup(lives.rank, lives.rank).find(integers(spans, "rank")[computes])
-    compute = Occupied.union(of, begin, begin + integers(spans, "duration_ns")[computes])
-    total, hidden = np.zeros(len(lives.rank), np.int64), np.zeros(len(lives.rank), np.int64)
-    np.add.at(total, busy.group, busy.end - busy.start)
-    np.add.at(hidden, busy.group, busy.within(compute))
-    wall = lives.end - lives.begin
-    every = int(wall.sum())
-    return {
-        "time_share": int(total.sum()) / every if every else None,
-        "exposed_share": int((total - hidden).sum()) / every if every else None,
-        "ranks": [
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """Requests, or the batches and files that they were made for; ``chosen`` is where they are in their table."""
+
+    chosen: Ints
+    operation: Ints
+    nbytes: Ints
+    counted: Ints
+    rank: Ints
+    start: Ints
+    length: Ints
+
+    @classmethod
+    def of(cls, spans: pa.Table, *, is_fine: bool) -> Requested:
+        """Take them out of some spans: single requests (``is_fine``), or whole batches and files."""
+        if is_fine:
+            names = tuple(f"io.{operation}" for operation in OPERATIONS)
+            chosen = np.flatnonzero(is_text(spans, "name", *names))
+        else:
+            names = OPERATIONS
+            is_of_rank = is_text(spans, "role", "rank")
+            is_any = is_of_rank | is_text(spans, "role", "reader", "checkpoint_writer")
+            is_there = plain(spans.column("lane")) == is_of_rank
+            chosen = np.flatnonzero(is_any & is_there & is_text(spans, "name", *names))
+        counted = np.ones(len(chosen), np.int64) if is_fine else integers(spans, "requests", chosen)
+        nbytes, rank, start, length = (
+            integers(spans, column, chosen) for column in ("bytes", "rank", "start_ns", "duration_ns")
+        )
+        return cls(chosen, texts(spans, "name", names, chosen).astype(np.int64), nbytes, counted, rank, start, length)
+
+
+class _Sums:
+    """What was asked for in all, and by rank."""
+
+    def __init__(self, lives: Lives) -> None:
+        self.lives = lives
+        listed = min(LISTED, len(lives.rank))
+        self.rows: list[dict[str, Any]] = [{} for _ in range(listed)]
+        self.number, self.moved, self.length = (np.zeros(len(OPERATIONS), np.int64) for _ in range(3))
+        self.occurred = np.zeros(len(OPERATIONS), np.bool_)
+        #: Of requests that moved something: bytes and ns of all together, and bytes per second of each.
+        self.of_moving = np.zeros((len(OPERATIONS), 2), np.int64)
+        self.each: list[list[NDArray[np.float64]]] = [[] for _ in OPERATIONS]
+        self.used = 0
+        self.total, self.hidden = (np.zeros(len(lives.rank), np.int64) for _ in range(2))
+        self.by_rank = np.zeros((2, listed, len(OPERATIONS)), np.int64)
+
+    def add(self, spans: pa.Table, asked: Requested) -> None:
+        """Add those of a slice."""
+        for code in range(len(OPERATIONS)):
+            mine = np.flatnonzero(asked.operation == code)
+            if not len(mine):
+                continue
+            nbytes, length = asked.nbytes[mine], asked.length[mine]
+            self.occurred[code] = True
+            self.number[code] += asked.counted[mine].sum()
+            self.moved[code] += nbytes.sum()
+            self.length[code] += length.sum()
+            moving = (nbytes > 0) & (length > 0)
+            nbytes, length = nbytes[moving], length[moving]
+            self.of_moving[code] += (nbytes.sum(), length.sum())
+            self.each[code].append(nbytes / (length / 1e9))
+        self.used += int(integers(spans, "bytes", is_text(spans, "name", "data_wait", "eval_data_wait")).sum())
+        self._add_time(spans, asked)
+        listed = self.lives.rank[: len(self.rows)]
+        _add_operations(self.by_rank, Lookup(listed, listed).find(asked.rank), asked)
+
+    def _add_time(self, spans: pa.Table, asked: Requested) -> None:
+        """Add by rank the time with a request in flight, and the part of it in which the rank computed."""
+        lives = self.lives
+        life = Lookup(lives.rank, lives.rank).find(asked.rank)
+        known = life >= 0
+        life, start, end = life[known], asked.start[known], (asked.start + asked.length)[known]
+        start, end = np.maximum(start, lives.begin[life]), np.minimum(end, lives.end[life])
+        held = start < end
+        busy = Occupied.union(life[held], start[held], end[held])
+        lane = plain(spans.column("lane"))
+        is_compute = is_text(spans, "name", "compute") & (lane == 0) | is_text(spans, "name", "eval_compute") & (
+            lane == 1
+        )
+        computes = np.flatnonzero(is_compute & is_text(spans, "role", "rank"))
+        begin = integers(spans, "start_ns", computes)
+        of = Lookup(lives.rank, lives.rank).find(integers(spans, "rank", computes))
+        compute = Occupied.union(of, begin, begin + integers(spans, "duration_ns", computes))
+        np.add.at(self.total, busy.group, busy.end - busy.start)
+        np.add.at(self.hidden, busy.group, busy.within(compute))
+
+    def found(self) -> dict[str, Any]:
+        """The sums as an answer has them."""
+        lives, total, hidden = self.lives, self.total, self.hidden
+        operations: dict[str, dict[str, Any]] = {
+            what: {
+                "requests": int(self.number[code]),
+                "bytes": int(self.moved[code]),
+                "seconds": int(self.length[code]) / 1e9,
+                "bytes_per_second": _bandwidth(self.of_moving[code], self.each[code]),
+            }
+            for code, what in enumerate(OPERATIONS)
+            if self.occurred[code]
+        }
+        read = int(self.moved[OPERATIONS.index("read")])
+        wall = lives.end - lives.begin
+        every = int(wall.sum())
+        rows = [
             {
                 "rank": int(lives.rank[n]),
                 "wall_seconds": int(wall[n]) / 1e9,
                 "io_seconds": int(total[n]) / 1e9,
                 "exposed_seconds": int(total[n] - hidden[n]) / 1e9,
+                **_operations(self.by_rank[:, n]),
             }
-            for n in range(min(LISTED, len(wall)))
-        ],
+            for n in range(len(self.rows))
+        ]
+        return {
+            "operations": operations,
+            "read_amplification": read / self.used if self.used and read else None,
+            "time_share": int(total.sum()) / every if every else None,
+            "exposed_share": int((total - hidden).sum()) / every if every else None,
+            "ranks": rows,
+        }
+
+
+def _bandwidth(sums: Ints, rates: list[NDArray[np.float64]]) -> dict[str, float] | None:
+    """The bytes per second of requests that moved something: of all of them together, and percentiles of single ones.
+
+    ``sums`` has their bytes and ns. Percentiles are nearest-rank, so each is a bandwidth that occurred.
+    """
+    if not any(map(len, rates)):
+        return None
+    each = np.concatenate(rates)
+    places = {f"p{percent}": nearest_rank(len(each), percent) for percent in (50, 99)}
+    each.partition([*places.values()])
+    return {
+        "mean": float(sums[0] / (sums[1] / 1e9)),
+        **{name: float(each[place]) for name, place in places.items()},
     }
 
 
-def _add_operations(rows: list[dict[str, Any]], place: Ints, operation: Ints, counted: Ints, nbytes: Ints) -> None:
-    """Add requests and bytes by operation to rows; ``place`` says to which each request belongs, -1 to none."""
-    shape, known = (len(rows), len(OPERATIONS)), place >= 0
-    number, moved = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    np.add.at(number, (place[known], operation[known]), counted[known])
-    np.add.at(moved, (place[known], operation[known]), nbytes[known])
-    for row, at in zip(rows, range(len(rows)), strict=True):
-        for code in np.flatnonzero(number[at]):
-            row[OPERATIONS[code]] = {"requests": int(number[at, code]), "bytes": int(moved[at, code])}
+def _add_operations(sums: Ints, place: Ints, asked: Requested) -> None:
+    """Add requests and bytes (the two of ``sums``) by row and operation; ``place`` is the row of each, -1 for none."""
+    known = np.flatnonzero(place >= 0)
+    at = (place[known], asked.operation[known])
+    np.add.at(sums[0], at, asked.counted[known])
+    np.add.at(sums[1], at, asked.nbytes[known])
 
 
-def _add_files(
-    found: dict[str, Any], spans: pa.Table, chosen: Ints, operation: Ints, nbytes: Ints, start: Ints
-) -> None:
-    """Add what only requests with a file and an offset say."""
-    missing = [column for column in ("file", "offset") if column not in spans.column_names]
-    if missing:
-        found["notes"].append(f"spans have no {' and no '.join(missing)}: nothing is known of files")
-        return
-    files, names = _numbered(spans, "file", chosen)
-    # The files of an evaluation's dataset have the names of training's, in another folder.
-    epoch, is_of = integers(spans, "epoch"), texts(spans, "name", ("eval_data_wait",)) == 0
-    is_evaluation = np.isin(epoch[chosen], np.unique(epoch[is_of])) & np.isin(operation, (OPEN, READ))
-    files = files + is_evaluation * len(names)
-    names += [f"{name} (evaluation)" if name else "" for name in names]
-    order = _numbered(spans, "role", chosen)[0] * (1 << 40) + _numbered(spans, "index", chosen)[0]
-    found |= _order(operation, order, files, integers(spans, "offset")[chosen], nbytes, start)
-    is_named = np.array([bool(name) for name in names] or [False])[files]
-    opens = np.bincount(files[is_named & (operation == OPERATIONS.index("open"))], minlength=len(names))
-    touched = np.bincount(files[is_named], minlength=len(names)) > 0
-    moved = np.bincount(files, weights=nbytes, minlength=len(names)).astype(np.int64)
-    found["num_files"] = int(touched.sum())
-    if opens.any():
-        found["opens_per_file"] = float(opens[opens > 0].mean())
-        found["most_opens_of_a_file"] = int(opens.max())
-        found["once_share"] = float((opens[opens > 0] == 1).mean())
-    first = np.lexsort((np.arange(len(names)), -moved))
-    first = first[touched[first]][:LISTED]
-    found["files"] = [{"file": names[number]} for number in first]
-    at = Lookup(first, first).find(files)
-    _add_operations(found["files"], at, operation, np.ones(len(files), np.int64), nbytes)
+def _operations(sums: Ints) -> dict[str, dict[str, int]]:
+    """One row of those sums: what there is of each operation that occurred."""
+    return {
+        OPERATIONS[code]: {"requests": int(sums[0, code]), "bytes": int(sums[1, code])}
+        for code in np.flatnonzero(sums[0])
+    }
+
+
+class _Files:
+    """What only requests with a file and an offset say. Evaluations are the ``epochs`` of their batches."""
+
+    def __init__(self, epochs: Ints) -> None:
+        self.epochs = epochs
+        #: Requests by their size, of each operation that moves bytes and occurred.
+        self.sizes: dict[str, Ints] = {}
+        self.notes: list[str] = []
+        self.names: list[str] = []
+        #: By file and operation; training's files come first, then those of the same names of evaluations.
+        self.number, self.moved = (np.zeros((0, len(OPERATIONS)), np.int64) for _ in range(2))
+        #: Requests that have one before them, those at its end or after it, those right at its end.
+        self.followed = self.ahead = self.at_once = 0
+
+    def add(self, spans: pa.Table, asked: Requested) -> None:
+        """Add those of a slice."""
+        for what in ("read", "write"):
+            mine = asked.operation == OPERATIONS.index(what)
+            if mine.any():
+                self.sizes[what] = self.sizes.get(what, 0) + _by_size(asked.nbytes[mine])
+        missing = [column for column in ("file", "offset") if column not in spans.column_names]
+        if missing:
+            self.notes = [f"spans have no {' and no '.join(missing)}: nothing is known of files"]
+            return
+        files, names = _numbered(spans, "file", asked.chosen)
+        self.names = names
+        # The files of an evaluation's dataset have the names of training's, in another folder.
+        epoch = integers(spans, "epoch")[asked.chosen]
+        files = files + (np.isin(epoch, self.epochs) & np.isin(asked.operation, (OPEN, READ))) * len(names)
+        place, size = files * len(OPERATIONS) + asked.operation, 2 * len(names) * len(OPERATIONS)
+        if not len(self.number):
+            self.number, self.moved = (np.zeros((2 * len(names), len(OPERATIONS)), np.int64) for _ in range(2))
+        self.number += np.bincount(place, minlength=size).reshape(self.number.shape)
+        np.add.at(self.moved.reshape(-1), place, asked.nbytes)
+        who = _numbered(spans, "role", asked.chosen)[0] * (1 << 40) + _numbered(spans, "index", asked.chosen)[0]
+        self._add_order(asked, who, files, integers(spans, "offset")[asked.chosen])
+
+    def _add_order(self, asked: Requested, who: Ints, files: Ints, offset: Ints) -> None:
+        """Compare each read and write with the one before it by the same role, of the same kind, to the same file."""
+        operation, nbytes = asked.operation, asked.nbytes
+        is_move = np.isin(operation, [OPERATIONS.index("read"), OPERATIONS.index("write")])
+        moves = np.flatnonzero(is_move & (offset >= 0))
+        order = moves[order_by(who[moves], files[moves], operation[moves], asked.start[moves])]
+        same: NDArray[np.bool_] = np.ones(max(len(order) - 1, 0), np.bool_)
+        for column in (operation, files, who):
+            same &= column[order][1:] == column[order][:-1]
+        after, before = offset[order][1:][same], (offset + nbytes)[order][:-1][same]
+        self.followed += len(after)
+        self.ahead += int((after >= before).sum())
+        self.at_once += int((after == before).sum())
+
+    def found(self) -> dict[str, Any]:
+        """What is known of files."""
+        if self.notes:
+            return {}
+        names = [*self.names, *(f"{name} (evaluation)" if name else "" for name in self.names)]
+        is_named = np.array([bool(name) for name in names], np.bool_)
+        opens = np.where(is_named, self.number[:, OPERATIONS.index("open")], 0)
+        touched, moved = is_named & self.number.any(axis=1), self.moved.sum(axis=1)
+        found: dict[str, Any] = {
+            "sequential_share": self.ahead / self.followed if self.followed else None,
+            "consecutive_share": self.at_once / self.followed if self.followed else None,
+            "num_files": int(touched.sum()),
+        }
+        if opens.any():
+            found["opens_per_file"] = float(opens[opens > 0].mean())
+            found["most_opens_of_a_file"] = int(opens.max())
+            found["once_share"] = float((opens[opens > 0] == 1).mean())
+        first = np.lexsort((np.arange(len(names)), -moved))
+        first = first[touched[first]][:LISTED]
+        found["files"] = [
+            {"file": names[file], **_operations(np.stack([self.number[file], self.moved[file]]))} for file in first
+        ]
+        return found
+
+
+def _by_size(nbytes: Ints) -> Ints:
+    """Count requests by size; a size at the upper end of a bin is in it."""
+    ends = np.array([*SIZES.values()])
+    counts: Ints = np.bincount(np.searchsorted(ends, nbytes, side="left"), minlength=len(ends))
+    return counts
 
 
 def _numbered(spans: pa.Table, column: str, chosen: Ints) -> tuple[Ints, list[str]]:
@@ -208,28 +345,13 @@ def _numbered(spans: pa.Table, column: str, chosen: Ints) -> tuple[Ints, list[st
     return codes, [name or "" for name in whole.dictionary.to_pylist()]
 
 
-def _order(operation: Ints, who: Ints, files: Ints, offset: Ints, nbytes: Ints, start: Ints) -> dict[str, float | None]:
-    """Compare each read and write with the one before it by the same role, of the same kind, to the same file."""
-    kinds = [OPERATIONS.index("read"), OPERATIONS.index("write")]
-    moves = np.flatnonzero(np.isin(operation, kinds) & (offset >= 0))
-    order = moves[np.lexsort((start[moves], operation[moves], files[moves], who[moves]))]
-    same: NDArray[np.bool_] = np.ones(max(len(order) - 1, 0), np.bool_)
-    for column in (operation, files, who):
-        same &= column[order][1:] == column[order][:-1]
-    after, before = offset[order][1:][same], (offset + nbytes)[order][:-1][same]
-    if not len(after):
-        return {"sequential_share": None, "consecutive_share": None}
-    return {
-        "sequential_share": float((after >= before).mean()),
-        "consecutive_share": float((after == before).mean()),
-    }
-
-
-def retried(spans: pa.Table) -> str | None:
+def retried(spans: pa.Table | Slices) -> str | None:
     """Say how many requests failed and were made again, and what that took; None where there was none."""
-    is_retry = texts(spans, "name", ("retry",)) == 0
-    if not (number := int(is_retry.sum())):
+    slices = Slices.of(spans)
+    if not (number := slices.names.get("retry", 0)):
         return None
-    lost = format_seconds(float(integers(spans, "duration_ns")[is_retry].sum()) / 1e9)
+    parts = slices.parts("name", "duration_ns")
+    took = sum(int(integers(part, "duration_ns")[texts(part, "name", ("retry",)) == 0].sum()) for part in parts)
     many = "request to storage was" if number == 1 else "requests to storage were"
+    lost = format_seconds(took / 1e9)
     return f"{number} {many} made again after a failure, which took {lost} in all (spans named retry)"

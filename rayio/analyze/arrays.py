@@ -5,15 +5,14 @@ Times are whole nanoseconds on one clock. Nothing here knows of tables: who has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from rayio.analyze.timeline import Ints, Lives, Steps, integers, texts, timeline
-from rayio.trace.arrow import rows
-from rayio.trace.span import FOREIGN_LANE
+from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, joined, timeline
+from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +29,14 @@ class Timed:
     epoch: Ints
     end: Ints
     duration: Ints
+
+    @classmethod
+    def of(cls, spans: pa.Table, chosen: Ints) -> Timed:
+        """Take it out of some spans of a table."""
+        rank, epoch, start, duration = (
+            integers(spans, column, chosen) for column in ("rank", "epoch", "start_ns", "duration_ns")
+        )
+        return cls(rank, epoch, start + duration, duration)
 
     @classmethod
     def nothing(cls) -> Timed:
@@ -58,28 +65,38 @@ class RunArrays:
     reads: Reads = field(default_factory=lambda: Reads(np.empty(0, np.int64), np.empty(0, np.int64)))
 
     @classmethod
-    def of_spans(cls, spans: pa.Table) -> RunArrays:
-        """Take them out of a table of spans, in any order; those of other libraries are left out."""
-        spans = own(spans).unify_dictionaries()
-        lives, steps = timeline(spans)
-        name = texts(spans, "name", TIMED)
-        rank, epoch, batch, nbytes = (integers(spans, column) for column in ("rank", "epoch", "batch", "bytes"))
-        duration = integers(spans, "duration_ns")
-        end = integers(spans, "start_ns") + duration
-        timed = {}
-        for code, kind in enumerate(TIMED):
-            chosen = np.flatnonzero(name == code)
-            if len(chosen):
-                timed[kind] = Timed(rank[chosen], epoch[chosen], end[chosen], duration[chosen])
-        read = np.flatnonzero(name == TIMED.index("read"))
-        return cls(lives, steps, timed, Reads(batch[read], nbytes[read]))
+    def of_spans(cls, spans: pa.Table | Slices) -> RunArrays:
+        """Take them out of spans, in any order; those of other libraries are left out."""
+        found, timed = [], dict[str, list[Timed]]()
+        reads = []
+        for part in Slices.of(spans).parts(*_COLUMNS):
+            found.append(timeline(part))
+            for kind in TIMED:
+                chosen = np.flatnonzero(is_text(part, "name", kind))
+                if len(chosen):
+                    timed.setdefault(kind, []).append(Timed.of(part, chosen))
+                if kind == "read":
+                    reads.append(Reads(*(integers(part, column, chosen) for column in ("batch", "bytes"))))
+        lives, steps = joined(found)
+        return cls(
+            lives, steps,
+            {kind: _together(timed.pop(kind)) for kind in TIMED if kind in timed},
+            _together(reads),
+        )  # fmt: skip
 
     def of(self, kind: str) -> Timed:
         """The work of one kind, timed; nothing where there was none."""
         return self.timed.get(kind) or Timed.nothing()
 
 
-def own(spans: pa.Table) -> pa.Table:
-    """Leave out the spans of other libraries: their names are their own."""
-    is_own = integers(spans, "lane") < FOREIGN_LANE
-    return spans if is_own.all() else rows(spans, is_own)
+_COLUMNS = (
+    "role", "name", "lane", "rank", "attempt", "epoch", "step", "batch", "start_ns", "duration_ns", "bytes", "link",
+)  # fmt: skip
+
+Parts = TypeVar("Parts", Timed, Reads)
+
+
+def _together(parts: Sequence[Parts]) -> Parts:
+    """Put what was taken out of slices one after the other."""
+    kind = type(parts[0])
+    return kind(*(np.concatenate([getattr(each, field.name) for each in parts]) for field in fields(kind)))

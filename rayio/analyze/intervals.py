@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.analyze.timeline import Ints
+from rayio.trace.order import Ints, order_by, packed_of
 
 #: Before every time that can be.
 BEFORE = np.iinfo(np.int64).min // 4
@@ -29,7 +29,7 @@ class Occupied:
     @classmethod
     def of(cls, group: Ints, start: Ints, end: Ints, kind: Ints) -> Occupied:
         """Sort intervals; of two of a group that overlap, the one that began first ends where the other begins."""
-        order = np.lexsort((end, start, group))
+        order = order_by(group, start, end)
         group, start, end = group[order], start[order], end[order]
         end[:-1] = np.where(group[1:] == group[:-1], np.minimum(end[:-1], start[1:]), end[:-1])
         return cls(group, start, end, kind[order])
@@ -40,7 +40,12 @@ class Occupied:
         It may be an interval of a group before ``group``.
         """
         number = len(self.start)
-        order = np.lexsort((np.concatenate([self.start, moment]), np.concatenate([self.group, group])))
+        keys = np.concatenate([self.group, group]), np.concatenate([self.start, moment])
+        packed, held = packed_of(keys)
+        if packed is not None and held == len(keys):
+            place: Ints = np.searchsorted(packed[:number], packed[number:], side="right") - 1
+            return place
+        order = order_by(*keys)
         is_moment = order >= number
         found = np.empty(len(moment), np.int64)
         found[order[is_moment] - number] = np.cumsum(~is_moment)[is_moment] - 1
@@ -52,7 +57,7 @@ class Occupied:
         number = len(start)
         who, when = np.concatenate([group, group]), np.concatenate([start, end])
         change = np.repeat(np.array([1, -1]), number)
-        order = np.lexsort((-change, when, who))
+        order = order_by(who, when, -change)
         depth = np.cumsum(change[order])
         opens, closes = order[(change[order] == 1) & (depth == 1)], order[depth == 0]
         return cls(who[opens], when[opens], when[closes], np.zeros(len(opens), np.int64))
@@ -87,7 +92,7 @@ class Lookup:
     """Positions by a key that may occur more than once: of equal keys the one with the highest ``rank`` counts."""
 
     def __init__(self, key: Ints, rank: Ints) -> None:
-        self._order = np.lexsort((rank, key))
+        self._order = order_by(key, rank)
         self._key = key[self._order]
 
     def find(self, wanted: Ints) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,14 @@ import numpy as np
 
 from rayio.analyze.intervals import Lookup
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import KINDS, Places, WorkDone
+from rayio.analyze.stages import COLUMNS, KINDS, Places, WorkDone
 from rayio.analyze.stalls import Attribution
-from rayio.analyze.timeline import Ints, integers, texts
+from rayio.analyze.timeline import Ints, integers, is_text, texts
 from rayio.analyze.window import Window, find_window
 from rayio.results.explained import StorageLimit
-from rayio.trace.arrow import plain
+from rayio.trace.arrow import numbers, plain
+from rayio.trace.order import groups_by
+from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,38 +33,29 @@ WORK_OF_STAGES = {
 }
 
 
-def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, readers: int) -> dict[str, Any]:
+def capacities(spans: pa.Table | Slices, charged: Attribution, shape: RunShape, readers: int) -> dict[str, Any]:
     """Say what each stage of the workers could deliver, and what the ranks ask for, in batches per second.
 
     ``readers`` is how many the run had; where it had none, ranks read themselves and are the workers. A stage's
     capacity is that of all workers if they did nothing else; the row ``worker`` is of all stages one after the other,
     which is what they do. Utilisation is the busy time in the window, per worker.
     """
-    spans = spans.unify_dictionaries()
     steps = charged.steps
     workers = readers or shape.world_size
     window = find_window(charged.lives, steps, shape)[0] or _everything(steps.start, steps.end)
-    leases = np.flatnonzero(texts(spans, "name", ("lease",)) == 0)
-    places = Places(spans)
-    ready = (integers(spans, "start_ns") + integers(spans, "duration_ns"))[leases]
-    work = WorkDone.of(spans, places, Lookup(places.of(leases), ready), ready)
-    # Service times are of the batches that were begun in the window, busy times of all that went on in it.
-    did = work.did
-    _, batch = np.unique(work.place, return_inverse=True)
-    begun = np.full(int(batch.max(initial=-1)) + 1, np.iinfo(np.int64).max)
-    np.minimum.at(begun, batch, did.start)
-    inside = window.holds(begun)[batch] & (work.place >= 0)
-    number = len(np.unique(batch[inside]))
-    length = did.end - did.start
-    busy = np.maximum(np.minimum(did.end, window.end) - np.maximum(did.start, window.begin), 0)
+    service, busy, number = Counter[str](), Counter[str](), 0
+    writers = _Writers()
+    for part in Slices.of(spans).parts(*COLUMNS):
+        number += _count(part, window, service, busy)
+        writers.count(part, window)
     computed = steps.parts["compute"][window.whole(steps)]
     demand = len(charged.lives.rank) / (float(computed.mean()) / 1e9) if len(computed) and computed.any() else None
-    rows = []
-    for stage in (*dict.fromkeys(KINDS), "worker"):
-        mine = np.isin(did.kind, [code for code, name in enumerate(KINDS) if stage in (name, "worker")])
-        if work_ns := int(length[mine & inside].sum()):
-            rows.append(_capacity(stage, work_ns / number, int(busy[mine].sum()), workers, window))
-    if row := _writers(spans, window):
+    rows = [
+        _capacity(stage, service[stage] / number, busy[stage], workers, window)
+        for stage in _ROWS
+        if service[stage]
+    ]  # fmt: skip
+    if row := writers.row(window):
         rows.append(row)
     return {
         "demand": demand,
@@ -69,6 +63,35 @@ def capacities(spans: pa.Table, charged: Attribution, shape: RunShape, readers: 
         "has_readers": readers > 0,
         "stages": rows,
     }
+
+
+#: Stages that have a row each, and all of them one after the other.
+_ROWS = (*dict.fromkeys(KINDS), "worker")
+
+
+def _count(spans: pa.Table, window: Window, service: Counter[str], busy: Counter[str]) -> int:
+    """Add up by stage the work of the batches that were begun in the window, and all that went on in it (ns).
+
+    The answer is how many batches those are.
+    """
+    places = Places(spans)
+    leases = np.flatnonzero(is_text(spans, "name", "lease"))
+    ready = integers(spans, "start_ns", leases) + integers(spans, "duration_ns", leases)
+    work = WorkDone.of(spans, places, Lookup(places.of(leases), ready), ready)
+    did = work.did
+    batch = groups_by(work.place)
+    begun = np.full(int(batch.max(initial=-1)) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(begun, batch, did.start)
+    inside = window.holds(begun)[batch] & (work.place >= 0)
+    length = did.end - did.start
+    at_work = np.maximum(np.minimum(did.end, window.end) - np.maximum(did.start, window.begin), 0)
+    for code, stage in enumerate(KINDS):
+        mine = did.kind == code
+        served, worked = int(length[mine & inside].sum()), int(at_work[mine].sum())
+        for row in (stage, "worker"):
+            service[row] += served
+            busy[row] += worked
+    return int(np.bincount(batch[inside]).astype(np.bool_).sum())
 
 
 def _everything(start: Ints, end: Ints) -> Window:
@@ -86,17 +109,29 @@ def _capacity(stage: str, service_ns: float, busy_ns: int, parallelism: int, win
     }
 
 
-def _writers(spans: pa.Table, window: Window) -> dict[str, Any] | None:
-    """What checkpoint writers can do and did, per file; None when they wrote nothing."""
-    name = texts(spans, "name", ("write", "fsync"))
-    is_write = (name >= 0) & (texts(spans, "role", ("checkpoint_writer",)) == 0) & (integers(spans, "lane") == 0)
-    chosen = np.flatnonzero(is_write & window.holds(integers(spans, "start_ns")))
-    files = int((name[chosen] == 0).sum())
-    if not files:
-        return None
-    codes = np.concatenate([plain(chunk.indices) for chunk in spans.column("index").chunks])
-    busy = int(integers(spans, "duration_ns")[chosen].sum())
-    return _capacity("writer", busy / files, busy, len(np.unique(codes[chosen])), window) if busy else None
+class _Writers:
+    """What checkpoint writers did in the window."""
+
+    def __init__(self) -> None:
+        self.files = self.busy = 0
+        self.who: set[str] = set()
+
+    def count(self, spans: pa.Table, window: Window) -> None:
+        """Add what they did in a slice."""
+        is_write = is_text(spans, "name", "write", "fsync") & is_text(spans, "role", "checkpoint_writer")
+        chosen = np.flatnonzero(is_write & (plain(spans.column("lane")) == 0))
+        if not len(chosen):
+            return
+        chosen = chosen[window.holds(integers(spans, "start_ns", chosen))]
+        self.files += int((texts(spans, "name", ("write",), chosen) == 0).sum())
+        self.busy += int(integers(spans, "duration_ns", chosen).sum())
+        self.who.update(spans["index"].take(numbers(chosen)).to_pylist())
+
+    def row(self, window: Window) -> dict[str, Any] | None:
+        """What they can do, per file; None when they wrote nothing."""
+        if not self.files or not self.busy:
+            return None
+        return _capacity("writer", self.busy / self.files, self.busy, len(self.who), window)
 
 
 def without_queueing(capacity: Mapping[str, Any], limit: StorageLimit) -> dict[str, Any]:

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick, split_exactly
-from rayio.analyze.timeline import Ints, Lives, Steps, integers, texts
+from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, texts
 from rayio.place import batch_parts
 from rayio.trace.arrow import plain
+from rayio.trace.order import order_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,16 +58,22 @@ _PUT, _UNRECORDED, _DERIVED = WORK.index("put"), len(WORK), len(WORK) + 1
 _OVERSHOOT, _LOST = len(WORK), len(WORK) + 1
 
 
+#: Columns of spans that say in which stage each batch was when.
+COLUMNS = (
+    "name", "role", "index", "node", "lane", "rank", "epoch", "step", "attempt", "start_ns", "duration_ns", "link",
+)  # fmt: skip
+
+
 class Places:
     """Numbers for (attempt, rank, epoch, step) in 63 bits, for spans and for steps alike."""
 
     def __init__(self, spans: pa.Table) -> None:
-        self._columns = [integers(spans, name) for name in ("attempt", "rank", "epoch", "step")]
+        self._columns = [plain(spans.column(name)) for name in ("attempt", "rank", "epoch", "step")]
         self._sizes = [int(column.max(initial=0)) + 1 for column in self._columns]
 
     def of(self, chosen: Ints) -> Ints:
         """Number the places of some spans, by position; -1 where they have none."""
-        columns = [column[chosen] for column in self._columns]
+        columns = [column[chosen].astype(np.int64) for column in self._columns]
         return np.where(np.minimum.reduce(columns) < 0, -1, self._number(*columns))
 
     def of_batches(self, lives: Lives, steps: Steps) -> Ints:
@@ -109,21 +116,26 @@ class WorkDone:
         Where no ``put`` span says how long a batch took into the object store, it is from the end of the work to when
         the batch was ready, or to when the worker began something else.
         """
-        role, lane = texts(spans, "role", ("reader", "rank")), integers(spans, "lane")
-        name = texts(spans, "name", (*WORK, "overshoot", "lost"))
-        is_work = ((role == 0) & (lane == 0)) | ((role == 1) & (lane == 1))
-        chosen = np.flatnonzero(((name >= 0) & (name < _LOST) & is_work) | ((name == _LOST) & (role == 0)))
+        chosen = np.flatnonzero(is_text(spans, "role", "reader", "rank"))
+        role, lane = texts(spans, "role", ("reader", "rank"), chosen), integers(spans, "lane", chosen)
+        name = texts(spans, "name", (*WORK, "overshoot", "lost"), chosen)
+        is_work = (name >= 0) & (name < _LOST) & (lane == role)  # a rank's own reading is on lane 1
+        mine = np.flatnonzero(is_work | ((name == _LOST) & (role == 0)))
+        chosen, role, name = chosen[mine], role[mine], name[mine]
         group = _groups(spans, role, chosen)
-        start = integers(spans, "start_ns")[chosen]
-        end = start + integers(spans, "duration_ns")[chosen]
-        order = np.lexsort((end, start, group))
+        start = integers(spans, "start_ns", chosen)
+        end = start + integers(spans, "duration_ns", chosen)
+        order = order_by(group, start, end)
         chosen, group, start, end = (x[order] for x in (chosen, group, start, end))
+        name = name[order]
         # A late wake-up belongs to what was slept; on a rank's lane it may be that of a snapshot, or an evaluation.
         follows = np.zeros(len(chosen), np.bool_)
         follows[1:] = (group[1:] == group[:-1]) & (start[1:] == end[:-1])
-        kept = (name[chosen] != _OVERSHOOT) | follows
-        chosen, group, start, end = (x[kept] for x in (chosen, group, start, end))
-        kind, place = name[chosen].astype(np.int64), places.of(chosen)
+        kept = (name != _OVERSHOOT) | follows
+        if not kept.all():
+            chosen, group, start, end = (x[kept] for x in (chosen, group, start, end))
+            name = name[kept]
+        kind, place = name.astype(np.int64), places.of(chosen)
 
         goes_on = np.zeros(len(chosen), np.bool_)
         goes_on[:-1] = (group[1:] == group[:-1]) & (place[1:] == place[:-1]) & (place[1:] >= 0)
@@ -136,15 +148,16 @@ class WorkDone:
         at = ready.find(place)
         puts = np.flatnonzero(~goes_on & (kind != _PUT) & (at >= 0) & (pick(ready_at, at, end) > end))
         put_end = np.minimum(ready_at[at[puts]], following[puts])
-        chosen = np.insert(chosen, puts + 1, chosen[puts])
-        group = np.insert(group, puts + 1, group[puts])
-        start, end = np.insert(start, puts + 1, end[puts]), np.insert(end, puts + 1, put_end)
-        kind, place = np.insert(kind, puts + 1, _DERIVED), np.insert(place, puts + 1, place[puts])
+        if len(puts):
+            chosen = np.insert(chosen, puts + 1, chosen[puts])
+            group = np.insert(group, puts + 1, group[puts])
+            start, end = np.insert(start, puts + 1, end[puts]), np.insert(end, puts + 1, put_end)
+            kind, place = np.insert(kind, puts + 1, _DERIVED), np.insert(place, puts + 1, place[puts])
         first = np.flatnonzero(np.diff(group, prepend=-1))
-        rank = integers(spans, "rank")[chosen]  # -1 in what was lost
+        rank = integers(spans, "rank", chosen)  # -1 in what was lost
         if len(first):
             rank = np.repeat(np.maximum.reduceat(rank, first), np.diff(np.append(first, len(rank))))
-        return cls(Occupied(group, start, end, kind), place, rank, integers(spans, "node")[chosen])
+        return cls(Occupied(group, start, end, kind), place, rank, integers(spans, "node", chosen))
 
 
 def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArray[np.int64]:
@@ -158,8 +171,9 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
     on another node is ``transfer``.
     """
     places = Places(spans)
-    name = texts(spans, "name", ("lease", "transfer", "memory_bound"))
-    leases, moves, bounds = (np.flatnonzero(name == number) for number in range(3))
+    leases, moves, bounds = (
+        np.flatnonzero(is_text(spans, "name", name)) for name in ("lease", "transfer", "memory_bound")
+    )
     begin = integers(spans, "start_ns")
     over = begin + integers(spans, "duration_ns")
     ready, ready_at = Lookup(places.of(leases), over[leases]), over[leases]
@@ -263,27 +277,28 @@ def _kept_idle(work: WorkDone, window: Occupied, first: Ints, since: Ints) -> In
 
 def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:
     """How long each worker only opened files between two times: requests have spans at trace.level io."""
-    name, role = texts(spans, "name", ("io.open", "io.read")), texts(spans, "role", ("reader", "rank"))
-    chosen = np.flatnonzero((name >= 0) & (role >= 0))
+    is_request = is_text(spans, "name", "io.open", "io.read")
+    chosen = np.flatnonzero(is_request & is_text(spans, "role", "reader", "rank"))
     if not len(chosen):
         return np.zeros(len(worker), np.int64)
-    group = _groups(spans, role, chosen)
-    reads = chosen[name[chosen] == 1]
+    group = _groups(spans, texts(spans, "role", ("reader", "rank"), chosen), chosen)
+    is_read = texts(spans, "name", ("io.read",), chosen) == 0
+    reads = chosen[is_read]
     both = Occupied.union(group, begin[chosen], over[chosen])
-    read = Occupied.union(group[name[chosen] == 1], begin[reads], over[reads])
+    read = Occupied.union(group[is_read], begin[reads], over[reads])
     who, when = np.tile(worker, 2), np.concatenate([since, until])
     only = (both.before(who, when, 1) - read.before(who, when, 1))[:, 0]
     return only[len(since) :] - only[: len(since)]
 
 
 def _groups(spans: pa.Table, role: NDArray[np.int32], chosen: Ints) -> Ints:
-    """Number the workers of some spans: readers, and ranks that read by themselves."""
+    """Number the workers of some spans, each of a ``role``: readers, and ranks that read by themselves."""
     codes = [plain(chunk.indices) for chunk in spans.column("index").chunks]
-    return (np.concatenate(codes) if codes else chosen).astype(np.int64)[chosen] * 2 + role[chosen]
+    return (np.concatenate(codes) if codes else chosen)[chosen].astype(np.int64) * 2 + role
 
 
 def _nodes(spans: pa.Table, lives: Lives) -> Ints:
     """The node of every rank; -1 for one that no span of its own names."""
-    chosen = np.flatnonzero(texts(spans, "role", ("rank",)) == 0)
-    at = Lookup(integers(spans, "rank")[chosen], chosen).find(lives.rank)
-    return pick(integers(spans, "node")[chosen], at, np.full(len(at), -1))
+    chosen = np.flatnonzero(is_text(spans, "role", "rank"))
+    at = Lookup(integers(spans, "rank", chosen), integers(spans, "start_ns", chosen)).find(lives.rank)
+    return pick(integers(spans, "node", chosen), at, np.full(len(at), -1))

@@ -8,6 +8,7 @@ Everything is whole nanoseconds, and for each step the charges and its compute s
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,11 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import split_exactly
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import STAGES, cut
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts, timeline
+from rayio.analyze.stages import COLUMNS, STAGES, cut
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, joined, texts, timeline
 from rayio.analyze.window import Window, settled
+from rayio.trace.order import order_by
+from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,41 +41,82 @@ CAUSES: dict[str, str] = {
 }
 _CAUSE = {name: number for number, name in enumerate(CAUSES)}
 
+#: Steps whose sync is charged at a time: what that takes of memory is a multiple of them.
+CHARGED_TOGETHER = 1 << 15
+
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Every completed step's loss by cause, in ns; rows are steps as in ``steps``, which is sorted by rank and time.
+    """Every completed step's loss by cause, in ns; an entry for each of ``steps``, which is sorted by rank and time.
 
-    ``waits`` has a column for each of :data:`STAGES` and sums to the step's data_wait; ``losses`` and ``by_sync`` have
-    one for each of :data:`CAUSES`. ``losses`` sums to the step's duration without its compute; ``by_sync`` is the part
-    of it that was spent waiting for the other ranks, and sums to the step's sync.
+    ``lost`` has the loss to each cause, and sums to the step's duration without its compute; ``lost_by_sync`` has the
+    part of it that was spent waiting for the other ranks, and sums to the step's sync. Where no step lost anything to a
+    cause, that is not in them.
     """
 
     lives: Lives
     steps: Steps
-    waits: NDArray[np.int64]
-    losses: NDArray[np.int64]
-    by_sync: NDArray[np.int64]
+    lost: Mapping[str, Ints]
+    lost_by_sync: Mapping[str, Ints]
+
+    @property
+    def losses(self) -> NDArray[np.int64]:
+        """What each step lost, with a column for each of :data:`CAUSES`."""
+        return _matrix(self.lost, CAUSES, self.steps.number)
+
+    @property
+    def by_sync(self) -> NDArray[np.int64]:
+        """What of it was spent waiting for the other ranks."""
+        return _matrix(self.lost_by_sync, CAUSES, self.steps.number)
+
+    @property
+    def waits(self) -> NDArray[np.int64]:
+        """The data_wait of each step, with a column for each of :data:`STAGES`."""
+        return (self.losses - self.by_sync)[:, : len(STAGES)]
 
 
-def attribute(spans: pa.Table, *, payload: bool = False) -> Attribution:
+def attribute(spans: pa.Table | Slices, *, payload: bool = False) -> Attribution:
     """Charge every loss of every completed step of a run, from its spans in any order.
 
     ``payload`` says that batches carry their bytes, so that the way from a reader on another node is ``transfer``.
     """
-    spans = spans.unify_dictionaries()
-    lives, steps = timeline(spans)
-    waits = cut(spans, lives, steps, payload=payload)
+    found, waited, outages = [], list[dict[str, Ints]](), []
+    for part in Slices.of(spans).parts(*COLUMNS):
+        lives, steps = timeline(part)
+        stages = cut(part, lives, steps, payload=payload)
+        waited.append({stage: stages[:, at].copy() for at, stage in enumerate(STAGES) if stages[:, at].any()})
+        found.append((lives, steps))
+        outages.append(_outages(part))
+    numbers = [steps.number for _, steps in found]
+    lives, steps = joined(found)
+    waits = {stage: _column(waited, stage, numbers) for stage in STAGES if any(stage in each for each in waited)}
     by_sync = _charge_sync(steps, waits)
-    losses = by_sync.copy()
-    losses[:, : len(STAGES)] += waits
+    losses = {**by_sync}
+    for stage, ns in waits.items():
+        losses[stage] = losses[stage] + ns if stage in losses else ns
     for name in _BLOCKING:
-        losses[:, _CAUSE[name]] += steps.parts[name]
-    other = _other(steps)
-    outage = np.minimum(_outage(spans, steps), other)
-    losses[:, _CAUSE["outage"]] += outage
-    losses[:, _CAUSE["other"]] += other - outage
-    return Attribution(lives, steps, waits, losses, by_sync)
+        _add(losses, name, steps.parts[name])
+    other = steps.duration - sum(steps.parts.values())
+    outage = np.minimum(_outage(outages, steps), other)
+    _add(losses, "outage", outage)
+    _add(losses, "other", other - outage)
+    return Attribution(lives, steps, losses, by_sync)
+
+
+def _add(charges: dict[str, Ints], cause: str, ns: Ints) -> None:
+    """Charge more to a cause; what was charged stays as it is for whoever has it."""
+    if ns.any():
+        charges[cause] = charges[cause] + ns if cause in charges else ns
+
+
+def _column(parts: Sequence[dict[str, Ints]], name: str, numbers: Sequence[int]) -> Ints:
+    """Take a column out of slices, each of so many steps, and put it together; where it is missing it is zero."""
+    return np.concatenate([part.pop(name, np.zeros(many, np.int64)) for part, many in zip(parts, numbers, strict=True)])
+
+
+def _matrix(columns: Mapping[str, Ints], names: Iterable[str], number: int) -> NDArray[np.int64]:
+    none = np.zeros(number, np.int64)
+    return np.stack([columns.get(name, none) for name in names], axis=1)
 
 
 def to_the_end(charged: Attribution, window: Window | None, shape: RunShape) -> Attribution:
@@ -89,59 +133,85 @@ def to_the_end(charged: Attribution, window: Window | None, shape: RunShape) -> 
         more[:, _CAUSE[name]] = np.maximum(pause[slowest] - pause[late], 0)
     more[:, _CAUSE["other"]] = np.maximum(longer[late] - more.sum(axis=1), 0)
     charges = split_exactly(longer[late], more)
-    losses, by_sync = charged.losses.copy(), charged.by_sync.copy()
-    losses[late] += charges
-    by_sync[late] += charges
-    return replace(charged, steps=steps, losses=losses, by_sync=by_sync)
+    lost, by_sync = {**charged.lost}, {**charged.lost_by_sync}
+    for number, cause in enumerate(CAUSES):
+        if charges[:, number].any():
+            ns = np.zeros(steps.number, np.int64)
+            ns[late] = charges[:, number]
+            _add(lost, cause, ns)
+            _add(by_sync, cause, ns)
+    return replace(charged, steps=steps, lost=lost, lost_by_sync=by_sync)
 
 
-def _other(steps: Steps) -> Ints:
-    return steps.duration - sum(steps.parts.values())
-
-
-def _outage(spans: pa.Table, steps: Steps) -> Ints:
-    """How long each step waited, after its compute, for a barrier that was not there to answer."""
+def _outages(spans: pa.Table) -> tuple[Ints, Ints]:
+    """When barriers were lost, and when they were there again."""
     is_lost = (texts(spans, "name", ("lost",)) == 0) & (texts(spans, "role", ("barrier",)) == 0)
     begins = integers(spans, "start_ns")[is_lost]
+    return begins, begins + integers(spans, "duration_ns")[is_lost]
+
+
+def _outage(outages: Sequence[tuple[Ints, Ints]], steps: Steps) -> Ints:
+    """How long each step waited, after its compute, for a barrier that was not there to answer."""
     waited = np.zeros(steps.number, np.int64)
-    for begin, end in zip(begins, begins + integers(spans, "duration_ns")[is_lost], strict=True):
-        waited += np.maximum(np.minimum(steps.end, end) - np.maximum(steps.computed, begin), 0)
+    for begins, ends in outages:
+        for begin, end in zip(begins, ends, strict=True):
+            waited += np.maximum(np.minimum(steps.end, end) - np.maximum(steps.computed, begin), 0)
     return waited
 
 
-def _charge_sync(steps: Steps, waits: NDArray[np.int64]) -> NDArray[np.int64]:
+def _charge_sync(steps: Steps, waits: Mapping[str, Ints]) -> dict[str, Ints]:
     """Charge every step's sync: until the slowest rank is there to its causes, then to the all-reduce.
 
     A round lasts from when a rank left the last barrier to when it computed; the slowest rank's round is longer by what
     it has more of: waiting in a stage, compute, a checkpoint after the step before.
     """
-    charged = np.zeros((steps.number, len(CAUSES)), np.int64)
     sync = steps.parts["sync"]
     if not sync.any():
-        return charged
-    key = np.stack([steps.attempt, steps.epoch, steps.step])
-    order = np.lexsort((steps.computed, *key[::-1]))
+        return {}
+    order = order_by(steps.attempt, steps.epoch, steps.step, steps.computed)
     is_last = np.ones(steps.number, np.bool_)
-    is_last[:-1] = (key[:, order[1:]] != key[:, order[:-1]]).any(axis=0)
+    is_last[:-1] = False
+    for key in (steps.attempt, steps.epoch, steps.step):
+        sorted_key = key[order]
+        is_last[:-1] |= sorted_key[1:] != sorted_key[:-1]
     slowest = np.empty(steps.number, np.int64)
     slowest[order] = order[is_last][np.cumsum(is_last) - is_last]
+    del order, is_last
 
     is_first = np.ones(steps.number, np.bool_)
     is_first[1:] = (steps.life[1:] != steps.life[:-1]) | (steps.attempt[1:] != steps.attempt[:-1])
     left = steps.start.copy()
     left[1:] = np.where(is_first[1:], left[1:], (steps.computed + sync)[:-1])
-    made = np.zeros_like(charged)
-    made[:, : len(STAGES)] = waits
-    made[:, _CAUSE["straggler"]] = steps.parts["compute"]
-    for name in _BLOCKING:
-        made[1:, _CAUSE[name]] = np.where(is_first[1:], 0, steps.parts[name][:-1])
-    made[:, _CAUSE["other"]] = steps.computed - left - made.sum(axis=1)
+    # Causes that a round may be longer by, in the order of the table: of two that are as large the first has the rest.
+    blocking = [name for name in _BLOCKING if steps.parts[name].any()]
+    kinds = [cause for cause in CAUSES if cause in waits or cause in ("straggler", *blocking, "startup", "other")]
 
-    late = np.clip(steps.computed[slowest] - steps.computed, 0, sync)
-    more = made[slowest] - made
-    began_later = left[slowest] - left
-    more[:, _CAUSE["startup"]] += np.where(is_first, began_later, 0)
-    more[:, _CAUSE["other"]] += np.where(is_first, 0, began_later)
-    charged = split_exactly(late, np.maximum(more, 0))
-    charged[:, _CAUSE["allreduce"]] += sync - late
-    return charged
+    def rounds(chosen: Ints) -> NDArray[np.int64]:
+        """What the rounds of some steps are made of, but for their beginning."""
+        made = np.zeros((len(chosen), len(kinds)), np.int64)
+        for column, cause in enumerate(kinds):
+            if cause in blocking:
+                made[:, column] = np.where(is_first[chosen], 0, steps.parts[cause][chosen - 1])
+            elif cause == "straggler":
+                made[:, column] = steps.parts["compute"][chosen]
+            elif cause in waits:
+                made[:, column] = waits[cause][chosen]
+        made[:, kinds.index("other")] = steps.computed[chosen] - left[chosen] - made.sum(axis=1)
+        return made
+
+    charged = {cause: np.zeros(steps.number, np.int64) for cause in kinds}
+    allreduce = np.zeros(steps.number, np.int64)
+    for first in range(0, steps.number, CHARGED_TOGETHER):
+        mine = np.arange(first, min(first + CHARGED_TOGETHER, steps.number))
+        other = slowest[mine]
+        late = np.clip(steps.computed[other] - steps.computed[mine], 0, sync[mine])
+        more = rounds(other) - rounds(mine)
+        began_later = left[other] - left[mine]
+        more[:, kinds.index("startup")] += np.where(is_first[mine], began_later, 0)
+        more[:, kinds.index("other")] += np.where(is_first[mine], 0, began_later)
+        split = split_exactly(late, np.maximum(more, 0))
+        for column, cause in enumerate(kinds):
+            charged[cause][mine] = split[:, column]
+        allreduce[mine] = sync[mine] - late
+    charged["allreduce"] = allreduce
+    return {cause: charged[cause] for cause in CAUSES if cause in charged and charged[cause].any()}

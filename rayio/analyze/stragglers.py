@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rayio.analyze.metrics import by_rank
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, Steps
+from rayio.trace.order import groups_by
 
 #: Share of a step's longest compute within which another rank's is as long: they are last together.
 TOGETHER = 0.01
@@ -27,9 +28,7 @@ def last_of_steps(steps: Steps, ranks: int) -> tuple[Ints, Ints]:
     number, shared = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     if not steps.number:
         return number, shared
-    key = np.stack([steps.attempt, steps.epoch, steps.step])
-    _, place = np.unique(key, axis=1, return_inverse=True)
-    place = place.reshape(-1)
+    place = groups_by(steps.attempt, steps.epoch, steps.step)
     compute = steps.parts["compute"]
     longest, shortest = np.zeros(place.max() + 1, np.int64), np.full(place.max() + 1, np.iinfo(np.int64).max)
     np.maximum.at(longest, place, compute)
@@ -43,7 +42,11 @@ def last_of_steps(steps: Steps, ranks: int) -> tuple[Ints, Ints]:
 
 def slow_ranks(steps: Steps, ranks: int) -> NDArray[np.bool_]:
     """Say which ranks are last in most steps, and more often than chance would have it."""
-    shared, number = last_of_steps(steps, ranks)
+    return _slow(*last_of_steps(steps, ranks))
+
+
+def _slow(shared: Ints, number: Ints) -> NDArray[np.bool_]:
+    ranks = len(shared)
     by_chance = shared / max(ranks, 1)
     deviation = np.sqrt(by_chance * (1 - 1 / max(ranks, 1)))
     slow: NDArray[np.bool_] = (2 * number > shared) & (number > by_chance + NO_CHANCE * deviation)
@@ -61,7 +64,7 @@ def worst_ranks(charged: Attribution) -> list[dict[str, Any]]:
     ranks = len(lives.rank)
     mean = by_rank(steps.parts["compute"], steps.life, ranks) / np.maximum(np.bincount(steps.life, minlength=ranks), 1)
     shared, number = last_of_steps(steps, ranks)
-    slow = slow_ranks(steps, ranks)
+    slow = _slow(shared, number)
     typical = typical_of(mean, slow)
     waited: NDArray[np.float64] = np.zeros(ranks)
     np.add.at(waited, steps.life, steps.parts["sync"])

@@ -5,18 +5,18 @@ Everything is arrays: one entry per rank, or one per step. Nothing here loops ov
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.trace.arrow import plain
+from rayio.trace.order import Ints as Ints
+from rayio.trace.order import order_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-Ints = NDArray[np.int64]
 
 #: What lane 0 of a rank is made of, in the order in which a step goes through it.
 PHASES = ("startup", "data_wait", "compute", "sync", "checkpoint", "evaluate")
@@ -74,19 +74,41 @@ class Steps:
         return self.end - self.start
 
 
-def texts(spans: pa.Table, column: str, among: tuple[str, ...]) -> NDArray[np.int32]:
-    """Number the entries of a dictionary column by their place in ``among``; -1 for any other text."""
+def texts(
+    spans: pa.Table, column: str, among: tuple[str, ...], chosen: NDArray[Any] | None = None
+) -> NDArray[np.int32]:
+    """Number the entries of a dictionary column, or the ``chosen`` ones, by their place in ``among``, -1 for others."""
     numbers: list[NDArray[np.int32]] = []
-    for chunk in spans.column(column).chunks:
+    chunks = spans.column(column).chunks
+    for chunk in chunks:
         known = [among.index(text) if text in among else -1 for text in chunk.dictionary.to_pylist()]
-        numbers.append(np.array([*known, -1], np.int32)[plain(chunk.indices)])
-    return np.concatenate(numbers) if numbers else np.empty(0, np.int32)
+        codes = plain(chunk.indices)
+        if chosen is not None and len(chunks) == 1:
+            codes = codes[chosen]
+        numbers.append(np.array([*known, -1], np.int32)[codes])
+    if len(chunks) == 1:
+        return numbers[0]
+    found = np.concatenate(numbers) if numbers else np.empty(0, np.int32)
+    return found if chosen is None else found[chosen]
 
 
-def integers(spans: pa.Table, column: str) -> Ints:
-    """A column of whole numbers as an array of int64."""
+def is_text(spans: pa.Table, column: str, *among: str) -> NDArray[np.bool_]:
+    """Say which entries of a dictionary column are one of a few texts; quicker than :func:`texts`."""
+    found: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
+    for chunk in spans.column(column).chunks:
+        codes = plain(chunk.indices)
+        is_any = np.zeros(len(codes), np.bool_)
+        for code, text in enumerate(chunk.dictionary.to_pylist()):
+            if text in among:
+                is_any |= codes == code
+        found.append(is_any)
+    return np.concatenate(found) if len(found) != 2 else found[1]
+
+
+def integers(spans: pa.Table, column: str, chosen: NDArray[Any] | None = None) -> Ints:
+    """A column of whole numbers as an array of int64, or the ``chosen`` entries of it."""
     values: NDArray[Any] = plain(spans.column(column))
-    return values.astype(np.int64, copy=False)
+    return (values if chosen is None else values[chosen]).astype(np.int64, copy=False)
 
 
 def nearest_rank(number: int, percent: int) -> int:
@@ -100,10 +122,10 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     A step that a later attempt completed again counts there; its time in the earlier attempt is ``restart``, as is
     the time between attempts and every start but the first.
     """
-    mine = np.flatnonzero((texts(spans, "role", ("rank",)) == 0) & (integers(spans, "rank") >= 0))
-    rank, attempt = integers(spans, "rank")[mine], integers(spans, "attempt")[mine]
-    start = integers(spans, "start_ns")[mine]
-    end = start + integers(spans, "duration_ns")[mine]
+    mine = np.flatnonzero(is_text(spans, "role", "rank") & (plain(spans.column("rank")) >= 0))
+    rank, attempt = integers(spans, "rank", mine), integers(spans, "attempt", mine)
+    start = integers(spans, "start_ns", mine)
+    end = start + integers(spans, "duration_ns", mine)
     attempts = int(attempt.max(initial=0)) + 1
     group = rank * attempts + attempt
 
@@ -114,13 +136,14 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     np.minimum.at(begins, group, start)
     np.maximum.at(ends, group, end)
 
-    phase = texts(spans, "name", PHASES)[mine]
-    tile = (phase >= 0) & (integers(spans, "lane")[mine] == 0)
-    epoch, step = integers(spans, "epoch")[mine][tile], integers(spans, "step")[mine][tile]
-    link = integers(spans, "link")[mine][tile]
+    phase = texts(spans, "name", PHASES, mine)
+    tile = np.flatnonzero((phase >= 0) & (integers(spans, "lane", mine) == 0))
+    tiles = mine[tile]
+    epoch, step, link = (integers(spans, column, tiles) for column in ("epoch", "step", "link"))
     group, start, end, phase = group[tile], start[tile], end[tile], phase[tile]
     order = _in_time(group, start, epoch, step, phase)
-    group, start, end, epoch, step, phase, link = (x[order] for x in (group, start, end, epoch, step, phase, link))
+    group, start, end, epoch, step, link = (x[order] for x in (group, start, end, epoch, step, link))
+    phase = phase[order]
 
     # A segment begins with each data_wait and with each attempt; what comes before the first data_wait is start-up.
     is_first = phase == _WAIT
@@ -169,10 +192,36 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     return lives, steps
 
 
+def joined(parts: list[tuple[Lives, Steps]]) -> tuple[Lives, Steps]:
+    """Put lives and steps of slices together, in the order of their ranks; the list is empty afterwards."""
+    if len(parts) == 1:
+        return parts.pop()
+    before = np.cumsum([0, *(len(lives.rank) for lives, _ in parts)])
+    lives, steps = [each for each, _ in parts], [each for _, each in parts]
+    parts.clear()
+    columns = {each.name: [getattr(one, each.name) for one in steps] for each in fields(Steps)}
+    shares = {name: [one.pop(name) for one in columns["parts"]] for name in [*columns["parts"][0]]}
+    columns["life"] = [life + first for life, first in zip(columns["life"], before, strict=False)]
+    del steps, columns["parts"]
+    return (
+        Lives(
+            np.concatenate([each.rank for each in lives]),
+            np.concatenate([each.begin for each in lives]),
+            np.concatenate([each.end for each in lives]),
+            {name: np.concatenate([each.split[name] for each in lives]) for name in lives[0].split},
+        ),
+        # Column by column, so that a long run's are not there twice.
+        Steps(
+            **{name: np.concatenate(columns.pop(name)) for name in [*columns]},
+            parts={name: np.concatenate(shares.pop(name)) for name in [*shares]},
+        ),
+    )
+
+
 def _in_time(group: Ints, start: Ints, epoch: Ints, step: Ints, phase: NDArray[np.int32]) -> Ints:
     """Order spans by rank and attempt, then time; on the virtual clock many start together, then by step and phase."""
     together = ((epoch + 1) << 36) | ((step + 1) << 4) | phase
-    return np.lexsort((together, start, group))
+    return order_by(group, start, together)
 
 
 def _sums(values: Ints, first: Ints) -> Ints:

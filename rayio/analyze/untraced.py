@@ -9,6 +9,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import integers
 from rayio.results.metrics import HEADLINE
 from rayio.results.run_result import Percentiles, Rank, RunResult, Seconds, Shares
+from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,15 +20,16 @@ NOTE = (
 )
 
 
-def measure_lives(spans: pa.Table, shape: RunShape, steps_of_rank: list[int], samples: int) -> RunResult:
+def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list[int], samples: int) -> RunResult:
     """Measure a run as :func:`rayio.analyze.metrics.measure` does; what needs spans of steps is None.
 
     ``spans`` are the ranks' lives, ``steps_of_rank`` the training steps that each rank has consumed, ``samples`` what
     all of them together held.
     """
-    begin, rank = integers(spans, "start_ns"), integers(spans, "rank")
-    end = begin + integers(spans, "duration_ns")
-    wall = int(end.max() - begin.min()) / 1e9 if len(spans) else 0.0
+    table = Slices.of(spans).named("life", "lost")
+    begin, rank = integers(table, "start_ns"), integers(table, "rank")
+    end = begin + integers(table, "duration_ns")
+    wall = int(end.max() - begin.min()) / 1e9 if len(table) else 0.0
     lives = dict(zip(rank.tolist(), ((end - begin) / 1e9).tolist(), strict=True))
     notes = [NOTE]
     if missing := shape.world_size - len(lives):

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayio.analyze.metrics import shares
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import OF_LOADER, STAGES
 from rayio.analyze.stalls import CAUSES, Attribution, to_the_end
+from rayio.analyze.timeline import Ints
 from rayio.analyze.window import FEWEST_STEPS, MOST, filling, find_window, first_step_share
 
 #: Share of step time above which waiting for data makes a run input-bound, and any loss binds.
@@ -49,7 +51,8 @@ def judge(charged: Attribution, shape: RunShape, target_au: float | None = None)
         inside = np.ones(steps.number, np.bool_)
     life, parts = steps.life[inside], steps.parts
     ranks = len(lives.rank)
-    losses, by_sync = charged.losses[inside], charged.by_sync[inside]
+    none = np.zeros(len(life), np.int64)
+    lost_to = {name: ns[inside] for name, ns in charged.lost.items()}
     share = shares(steps, inside, ranks)
     if steps.number and len(np.unique(life)) < ranks:
         notes.append("a rank has no step that counts: shares are of all ranks' time together, not means over ranks")
@@ -57,13 +60,13 @@ def judge(charged: Attribution, shape: RunShape, target_au: float | None = None)
     table: list[dict[str, Any]] = [
         {
             "cause": name,
-            "seconds": int(losses[:, number].sum()) / 1e9,
-            "share": share(losses[:, number]),
-            "waiting_seconds": int((losses - by_sync)[:, number].sum()) / 1e9,
-            "by_sync_seconds": int(by_sync[:, number].sum()) / 1e9,
+            "seconds": (nanoseconds := int(lost_to.get(name, none).sum())) / 1e9,
+            "share": share(lost_to.get(name, none)),
+            "waiting_seconds": (nanoseconds - (by_sync := _sum(charged.lost_by_sync.get(name), inside))) / 1e9,
+            "by_sync_seconds": by_sync / 1e9,
             "meaning": meaning,
         }
-        for number, (name, meaning) in enumerate(CAUSES.items())
+        for name, meaning in CAUSES.items()
     ]
     lost = [row for row in table if row["share"]]
     waited = share(parts["data_wait"][inside])
@@ -108,6 +111,10 @@ def judge(charged: Attribution, shape: RunShape, target_au: float | None = None)
         "table": table,
         "notes": notes,
     }
+
+
+def _sum(ns: Ints | None, inside: NDArray[np.bool_]) -> int:
+    return 0 if ns is None else int(ns[inside].sum())
 
 
 def loader_share(charged: Attribution, shape: RunShape) -> float | None:

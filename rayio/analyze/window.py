@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rayio.analyze.shape import RunShape
 from rayio.analyze.student import t_quantile
 from rayio.analyze.timeline import Ints, Lives, Steps
+from rayio.trace.order import groups_by
 
 #: Steps of every rank in the window below which nothing is concluded: no verdict, no interval.
 FEWEST_STEPS = 10
@@ -117,7 +118,10 @@ def interval(steps: Steps, inside: NDArray[np.bool_], au: float | None) -> Inter
     """
     if au is None or not inside.any():
         return None
-    place, number = np.unique((steps.epoch[inside] << 32) | steps.step[inside], return_inverse=True)
+    places = (steps.epoch[inside] << 32) | steps.step[inside]
+    number = groups_by(places)
+    place = np.empty(int(number.max()) + 1, np.int64)
+    place[number] = places
     if len(place) < FEWEST_STEPS:
         return None
     busy = np.bincount(number, steps.parts["compute"][inside])

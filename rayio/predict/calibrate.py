@@ -10,7 +10,6 @@ from uuid import uuid4
 
 import numpy as np
 
-from rayio.analyze.arrays import own
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Steps, texts, timeline
 from rayio.errors import RunError, StorageError
@@ -30,6 +29,7 @@ from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.storage.refusals import unwritten
+from rayio.trace.slices import own
 from rayio.trace.store import RunDirectory
 from rayio.units import format_seconds
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rayio.analyze.stages import OF_LOADER, shown
 from rayio.analyze.stalls import Attribution
@@ -16,9 +16,7 @@ from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.scenario.storage import UNKNOWN
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from rayio.trace.slices import Slices
 
 #: Workers are doubled at most this often in search of enough of them.
 DOUBLINGS = 4
@@ -213,7 +211,7 @@ def is_worth(verdict: Mapping[str, Any], table: Mapping[str, Any]) -> bool | Non
     return bool(most > verdict["tolerated"])
 
 
-def ready(scenario: Scenario, info: Mapping[str, Any], charged: Attribution, spans: pa.Table) -> Base | None:
+def ready(scenario: Scenario, info: Mapping[str, Any], charged: Attribution, spans: Slices) -> Base | None:
     """Make a run ready to be lived again, from its scenario, ``run.json`` and spans; None without spans of readers."""
     is_virtual = info.get("engine") == "virtual"
     measured = Measured.of(spans, charged, scenario, costs=scenario.charges if is_virtual else None)
@@ -225,6 +223,6 @@ def ready(scenario: Scenario, info: Mapping[str, Any], charged: Attribution, spa
         measured,
         modelled(scenario, info),
         bound if isinstance(bound, int) else None,
-        "memory_bound" in spans.column("name").unique().to_pylist(),
+        "memory_bound" in spans.names,
         slow_ranks(charged.steps, len(charged.lives.rank)),
     )

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from rayio.analyze.access import access
-from rayio.analyze.arrays import own
 from rayio.analyze.conclusion import sentence
 from rayio.analyze.service import capacities, without_queueing
 from rayio.analyze.shape import RunShape
@@ -21,7 +20,8 @@ from rayio.dlio.losses import in_words
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
 from rayio.predict.counterfactual import counterfactuals, is_worth, modelled, named, prediction, ready
-from rayio.predict.supply import batch_bytes, supply
+from rayio.predict.observe import Trained
+from rayio.predict.supply import supply
 from rayio.reporter import SILENT, Reporter
 from rayio.results.explained import VERSION, Access, Capacity, Explained, Verdict
 from rayio.results.origin import CHARGED, MEASURED, PREDICTED, Origin, kind_of
@@ -33,10 +33,8 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.scenario.source import UNREADABLE, plain
 from rayio.scenario.storage import UNKNOWN
+from rayio.trace.slices import Slices
 from rayio.trace.store import RunDirectory
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 #: Ranks that are told one by one, those that others waited for most.
 WORST = 8
@@ -63,7 +61,7 @@ def explain(
         return _as_published(directory, result)
     scenario = scenario_of(directory)
     reporter.live("explain: reading spans", 0.0)
-    spans = own(directory.spans())
+    spans = directory.slices()
     reporter.live(f"explain: {len(spans):,} spans are charged", 0.3)
     charged = attribute(spans, payload=directory.info.get("payload") == "real")
     found = explained(directory, scenario, spans, charged, simulate=simulate, target_au=target_au, reporter=reporter)
@@ -81,7 +79,7 @@ def explain(
 def explained(
     directory: RunDirectory,
     scenario: Scenario,
-    spans: pa.Table,
+    spans: Slices,
     charged: Attribution,
     *,
     simulate: bool = True,
@@ -103,9 +101,10 @@ def explained(
         verdict["table"] = [row | (_WAITED if row["cause"] == "unrecorded" else {}) for row in verdict["table"]]
         verdict["cause"] = "data_wait" if verdict["cause"] == "unrecorded" else verdict["cause"]
     capacity = capacities(spans, charged, shape, derive.num_readers(scenario))
-    capacity["batch_bytes"] = batch_bytes(scenario, spans)
+    read = Trained.of(spans, scenario.train.epochs)
+    capacity["batch_bytes"] = read.mean_bytes
     if charged.steps.number and (model := modelled(scenario, info)) is not None:
-        capacity = without_queueing(capacity, supply(scenario, model, capacity["demand"], spans))
+        capacity = without_queueing(capacity, supply(scenario, model, capacity["demand"], read))
     ranks = worst_ranks(charged)
     used = access(spans, charged.lives)
     notes = verdict.pop("notes")

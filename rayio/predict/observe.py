@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.analyze.timeline import Ints, integers, texts
+from rayio.analyze.timeline import Ints, integers, is_text, texts
 from rayio.place import batch_parts
 from rayio.trace.arrow import plain
+from rayio.trace.order import order_by
+from rayio.trace.slices import Slices
 from rayio.trace.span import SPANS
 
 if TYPE_CHECKING:
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 
 #: Stages of a batch in its reader, in their order.
 STAGES = ("read", "decode")
+
+
+#: Columns that reads are collected from.
+OF_READS = (
+    "name", "role", "index", "node", "lane", "batch", "start_ns", "duration_ns", "bytes", "requests", "status",
+)  # fmt: skip
+#: Columns that batches are followed through.
+OF_BATCHES = (*OF_READS, "rank", "epoch", "link")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +69,15 @@ class Batches:
 
 def reads(spans: pa.Table) -> Reads:
     """Collect the reads of a run; of one that was repeated, the last."""
-    stage, lane = texts(spans, "name", STAGES), integers(spans, "lane")
-    role = texts(spans, "role", ("reader", "rank"))
-    ok = texts(spans, "status", ("ok",)) == 0
-    inside = np.zeros(len(stage), np.bool_)
-    for code, name in enumerate(("reader", "rank")):
-        lanes = [SPANS[text].lanes[name] for text in STAGES]
-        inside |= (role == code) & (lane == lanes[0])
-    mine = np.flatnonzero(ok & inside & (stage >= 0))
-    batch, start = integers(spans, "batch")[mine], integers(spans, "start_ns")[mine]
-    mine = mine[np.lexsort((start, batch))]
-    stage, batch, start = stage[mine], integers(spans, "batch")[mine], integers(spans, "start_ns")[mine]
-    end = start + integers(spans, "duration_ns")[mine]
+    lane, inside = plain(spans.column("lane")), np.zeros(len(spans), np.bool_)
+    for name in ("reader", "rank"):
+        inside |= is_text(spans, "role", name) & (lane == SPANS[STAGES[0]].lanes[name])
+    mine = np.flatnonzero(inside & is_text(spans, "name", *STAGES) & is_text(spans, "status", "ok"))
+    batch, start = integers(spans, "batch", mine), integers(spans, "start_ns", mine)
+    mine = mine[order_by(batch, start)]
+    stage = texts(spans, "name", STAGES, mine)
+    batch, start = integers(spans, "batch", mine), integers(spans, "start_ns", mine)
+    end = start + integers(spans, "duration_ns", mine)
 
     is_read = stage == 0
     follows = np.zeros(len(mine), np.bool_)  # whether the next span is a later stage of the same read
@@ -90,14 +97,39 @@ def reads(spans: pa.Table) -> Reads:
     return Reads(
         batch=batch[kept],
         reader=everyone[at],
-        node=integers(spans, "node")[at],
+        node=integers(spans, "node", at),
         start=start[kept],
         end=end[kept],
-        nbytes=integers(spans, "bytes")[at],
-        requests=integers(spans, "requests")[at],
+        nbytes=integers(spans, "bytes", at),
+        requests=integers(spans, "requests", at),
         decode=decode[last],
         done=done[last],
     )
+
+
+class Trained(NamedTuple):
+    """What the batches of training asked of storage, in all: how many, their bytes and their requests."""
+
+    batches: int
+    nbytes: int
+    requests: int
+
+    @classmethod
+    def of(cls, slices: Slices, epochs: int) -> Trained:
+        """Sum up the reads of a run of so many epochs of training."""
+        found = [0, 0, 0]
+        for part in slices.parts(*OF_READS):
+            read = reads(part)
+            mine = batch_parts(read.batch)[1] < epochs
+            found[0] += int(mine.sum())
+            found[1] += int(read.nbytes[mine].sum())
+            found[2] += int(read.requests[mine].sum())
+        return cls(*found)
+
+    @property
+    def mean_bytes(self) -> float | None:
+        """Mean bytes that a batch read; None where no span says so."""
+        return self.nbytes / self.batches if self.batches else None
 
 
 def numbers(spans: pa.Table, column: str) -> Ints:

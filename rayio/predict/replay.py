@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rayio import seeds
 from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import KINDS, Places, WorkDone
+from rayio.analyze.stages import COLUMNS, KINDS, Places, WorkDone
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.analyze.window import find_window
@@ -31,6 +31,8 @@ from rayio.scenario.distribution import NO_TIME
 from rayio.scenario.every import Every
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
+from rayio.trace.order import groups_by
+from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -107,10 +109,9 @@ class Measured:
     has_work: bool
 
     @classmethod
-    def of(cls, spans: pa.Table, charged: Attribution, scenario: Scenario, *, costs: Costs | None) -> Measured:
+    def of(cls, spans: pa.Table | Slices, charged: Attribution, scenario: Scenario, *, costs: Costs | None) -> Measured:
         """Take the times out of a run's spans; ``costs`` are the messages', None to measure them too."""
-        spans = spans.unify_dictionaries()
-        steps = charged.steps
+        slices, steps = Slices.of(spans), charged.steps
         phase = evaluation.phase_of(scenario)
         shape = (derive.world_size(scenario), scenario.train.epochs, derive.steps_per_epoch(scenario))
         all_epochs = shape[1] + (0 if phase is None else phase.train.epochs)
@@ -120,18 +121,21 @@ class Measured:
         rank = charged.lives.rank[steps.life]
         held = (rank < shape[0]) & (steps.epoch < shape[1]) & (steps.step < shape[2])
         compute[rank[held], steps.epoch[held], steps.step[held]] = steps.parts["compute"][held] / 1e9
-        leases = np.flatnonzero(texts(spans, "name", ("lease",)) == 0)
-        begin, length = integers(spans, "start_ns"), integers(spans, "duration_ns")
-        places = Places(spans)
-        ready = Lookup(places.of(leases), (begin + length)[leases])
-        work = WorkDone.of(spans, places, ready, (begin + length)[leases])
-        read, decode = (_of_batches(work, places, numbers, with_evaluations) for numbers in (_READING, _DECODING))
+        read, decode = np.full(with_evaluations, np.nan), np.full(with_evaluations, np.nan)
+        for part in slices.parts(*COLUMNS):
+            leases = np.flatnonzero(texts(part, "name", ("lease",)) == 0)
+            places = Places(part)
+            ready_at = integers(part, "start_ns")[leases] + integers(part, "duration_ns")[leases]
+            work = WorkDone.of(part, places, Lookup(places.of(leases), ready_at), ready_at)
+            _enter(read, work, places, _READING)
+            _enter(decode, work, places, _DECODING)
         # A batch that was read and has no decode span took no time to decode.
-        decode = np.where(np.isnan(decode) & ~np.isnan(read), 0.0, decode)
+        decode[np.isnan(decode) & ~np.isnan(read)] = 0.0
         has_work = bool((~np.isnan(read)).any())
+        saves = slices.named("write", "fsync", "checkpoint", "snapshot")
         if costs is None:
-            costs = _costs(spans, charged, scenario)
-        return cls(compute, read, decode, _writes(spans, length), costs, has_work)
+            costs = _costs(slices, charged, scenario, saves)
+        return cls(compute, read, decode, _writes(saves), costs, has_work)
 
     def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None) -> Replay:
         """The scenario, cut to what one simulation may take, with these times.
@@ -187,17 +191,18 @@ def cut(scenario: Scenario) -> dict[str, Any]:
     return {"epochs": max(1, most // steps), "steps": min(steps, most)}
 
 
-def _of_batches(work: WorkDone, places: Places, kinds: list[int], shape: tuple[int, ...]) -> Floats:
-    """Sum the work of some kinds by batch, of the last attempt that has any."""
+def _enter(times: Floats, work: WorkDone, places: Places, kinds: list[int]) -> None:
+    """Sum the work of some kinds by batch, of the last attempt that has any, and enter it by rank, epoch and step."""
     chosen = np.flatnonzero(np.isin(work.did.kind, kinds) & (work.place >= 0))
-    number, where = np.unique(work.place[chosen], return_inverse=True)
+    where = groups_by(work.place[chosen])
+    number = np.zeros(int(where.max(initial=-1)) + 1, np.int64)
+    number[where] = work.place[chosen]
     seconds = np.zeros(len(number))
     np.add.at(seconds, where, (work.did.end - work.did.start)[chosen] / 1e9)
-    times = np.full(shape, np.nan)
     _, rank, epoch, step = places.parts(number)
+    shape = times.shape
     held = (rank < shape[0]) & (epoch < shape[1]) & (step < shape[2])
     times[rank[held], epoch[held], step[held]] = seconds[held]  # numbers ascend, so a later attempt overwrites
-    return times
 
 
 def addressed(
@@ -218,30 +223,35 @@ def addressed(
     }
 
 
-def _writes(spans: pa.Table, length: Ints) -> Floats:
+def _writes(saves: pa.Table) -> Floats:
     """The seconds of checkpoint files, each with a mean fsync."""
-    name = texts(spans, "name", ("write", "fsync"))
-    is_writer = (texts(spans, "role", ("checkpoint_writer",)) == 0) & (integers(spans, "lane") == 0)
+    name, length = texts(saves, "name", ("write", "fsync")), integers(saves, "duration_ns")
+    is_writer = (texts(saves, "role", ("checkpoint_writer",)) == 0) & (integers(saves, "lane") == 0)
     writes, syncs = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name == 1)] / 1e9
     each: Floats = writes + (syncs.sum() / len(writes) if len(writes) else 0.0)
     return each
 
 
-def _costs(spans: pa.Table, charged: Attribution, scenario: Scenario) -> Costs:
+def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.Table) -> Costs:
     """Measure what the engine's messages and wake-ups cost, as ``rayio calibrate`` does."""
     loader, sync = scenario.loader, scenario.train.sync
-    read = observe.reads(spans)
     window, _ = find_window(charged.lives, charged.steps, RunShape.of(scenario))
-    has_queue = np.full(len(read.batch), loader.num_workers > 0)
+    parts = []
+    for part in slices.parts(*observe.OF_BATCHES):
+        read = observe.reads(part)
+        has_queue = np.full(len(read.batch), loader.num_workers > 0)
+        parts.append(observe.batches(part, read.of(has_queue), derive.window_steps(scenario)))
     found = costs_of(
-        observe.batches(spans, read.of(has_queue), derive.window_steps(scenario)),
+        observe.Batches(
+            *(np.concatenate([getattr(one, each.name) for one in parts]) for each in fields(observe.Batches))
+        ),
         charged.steps,
         window.begin if window else 0,
         payload=False,
         backlog=loader.assignment == "static" and loader.prefetch_factor > 1,
         sync_seconds=None if not sync.meets else derive.allreduce_seconds(sync, derive.world_size(scenario)),
     )
-    return found.model_copy(update={"checkpoint": _message_of_checkpoints(spans)})
+    return found.model_copy(update={"checkpoint": _message_of_checkpoints(saves)})
 
 
 def _message_of_checkpoints(spans: pa.Table) -> float:

@@ -7,24 +7,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from rayio.data.asked import mean_of, planned_requests
-from rayio.place import batch_parts
-from rayio.predict import observe
+from rayio.predict.observe import Trained
 from rayio.results.explained import StorageLimit
 from rayio.scenario import derive
 from rayio.storage.limits import Asked, System, limit, seconds_alone
 from rayio.storage.model import Latencies
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from rayio.scenario.model import Scenario, StorageParameters
     from rayio.storage.base import Requests
 
 
-def supply(scenario: Scenario, model: StorageParameters, needs: float | None, spans: pa.Table) -> StorageLimit:
+def supply(scenario: Scenario, model: StorageParameters, needs: float | None, read: Trained) -> StorageLimit:
     """Find the limit of a run's storage, which was ``model``; ``needs`` is what its ranks ask for, in batches/s.
 
-    Bytes and requests of a batch are those that the spans have (levels batch, io and sample), else the plan's; opens
+    Bytes and requests of a batch are those that were ``read`` (levels batch, io and sample), else the plan's; opens
     are the plan's.
     """
     requests = planned_requests(scenario)
@@ -39,7 +36,7 @@ def supply(scenario: Scenario, model: StorageParameters, needs: float | None, sp
             opens_per_second=model.opens_per_second,
             number=scenario.cluster.nodes if model.scope == "node" else 1,
         ),
-        _asked(scenario, requests, spans),
+        _asked(requests, read),
         readers=derive.num_readers(scenario) or derive.world_size(scenario),
         depth=depth,
         needs=needs,
@@ -47,20 +44,12 @@ def supply(scenario: Scenario, model: StorageParameters, needs: float | None, sp
     )
 
 
-def batch_bytes(scenario: Scenario, spans: pa.Table) -> float | None:
-    """Mean bytes that a batch of training read; None where no span says so."""
-    read = observe.reads(spans)
-    mine = batch_parts(read.batch)[1] < scenario.train.epochs
-    return float(read.nbytes[mine].mean()) if mine.any() else None
-
-
-def _asked(scenario: Scenario, requests: list[Requests], spans: pa.Table) -> Asked:
+def _asked(requests: list[Requests], read: Trained) -> Asked:
     """What a batch of training asked for in the mean."""
-    planned, read = mean_of(requests), observe.reads(spans)
-    mine = batch_parts(read.batch)[1] < scenario.train.epochs
-    if not mine.any():
+    planned = mean_of(requests)
+    if not read.batches:
         return planned
-    return Asked(float(read.nbytes[mine].mean()), float(read.requests[mine].mean()), planned.opens)
+    return Asked(read.nbytes / read.batches, read.requests / read.batches, planned.opens)
 
 
 def _alone(scenario: Scenario, model: StorageParameters, requests: list[Requests]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rayio.analyze.arrays import RunArrays, own
+from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
@@ -79,7 +79,7 @@ class Content:
         except RayioError as error:
             trouble.append(f"{error}: nothing is explained")
         reporter.live("report: reading spans", 0.0)
-        spans = own(directory.spans()).unify_dictionaries()
+        spans = directory.slices()
         reporter.live(f"report: {len(spans):,} spans are charged", 0.2)
         if lost := directory.lost_files:
             trouble.append(

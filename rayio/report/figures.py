@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, is_text, texts
 from rayio.analyze.window import Window
 from rayio.report.bins import Bins
+from rayio.trace.arrow import plain
+from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,13 +64,14 @@ class OverTime:
         return self.samples / (self.bins.width / 1e9)
 
 
-def over_time(spans: pa.Table, lives: Lives, steps: Steps, shape: RunShape, bins: Bins) -> OverTime:
-    """Sum up the phases of all ranks by bin; spans of any order, with unified dictionaries."""
-    phase = texts(spans, "name", PHASES)
-    mine = (phase >= 0) & (texts(spans, "role", ("rank",)) == 0) & (integers(spans, "lane") == 0)
-    start = integers(spans, "start_ns")[mine]
-    end = start + integers(spans, "duration_ns")[mine]
-    spent = bins.covered(phase[mine].astype(np.int64), len(PHASES), start, end)
+def over_time(spans: pa.Table | Slices, lives: Lives, steps: Steps, shape: RunShape, bins: Bins) -> OverTime:
+    """Sum up the phases of all ranks by bin; spans of any order."""
+    spent = np.zeros((len(PHASES), bins.number), np.int64)
+    for part in Slices.of(spans).parts("name", "role", "lane", "start_ns", "duration_ns"):
+        is_phase = is_text(part, "role", "rank") & is_text(part, "name", *PHASES)
+        mine = np.flatnonzero(is_phase & (plain(part.column("lane")) == 0))
+        phase, start = texts(part, "name", PHASES, mine).astype(np.int64), integers(part, "start_ns", mine)
+        spent += bins.covered(phase, len(PHASES), start, start + integers(part, "duration_ns", mine))
     alive = bins.covered(np.zeros(len(lives.rank), np.int64), 1, lives.begin, lives.end)[0]
     split = dict(zip(PHASES, spent, strict=True)) | {"other": alive - spent.sum(axis=0)}
     number = shape.samples(lives.rank[steps.life], steps.step)
@@ -90,31 +93,33 @@ class Queues:
         return spent / (self.bins.width * self.queues)
 
 
-def queues(spans: pa.Table, lives: Lives, bins: Bins) -> Queues | None:
+def queues(spans: pa.Table | Slices, lives: Lives, bins: Bins) -> Queues | None:
     """Follow every batch from its lease to when its rank had it in hand; None without spans of queues.
 
     A batch that nobody took is ready until the last rank's end, as is one whose rank broke off.
     """
-    leases = np.flatnonzero(texts(spans, "name", ("lease",)) == 0)
-    if not len(leases):
+    slices = Slices.of(spans)
+    if "lease" not in slices.names:
         return None
-    waits = np.flatnonzero(texts(spans, "name", ("data_wait", "eval_data_wait")) >= 0)
-    begin, attempt = integers(spans, "start_ns"), integers(spans, "attempt")
-    over = begin + integers(spans, "duration_ns")
-    attempts = int(attempt.max(initial=0)) + 1
-    # Batch numbers have 62 bits; the attempt is told apart by numbering what occurs.
-    batch = np.concatenate([integers(spans, "batch")[leases], integers(spans, "link")[waits]])
-    number = np.unique(batch, return_inverse=True)[1] * attempts + attempt[np.concatenate([leases, waits])]
-    at = Lookup(number[len(leases) :], over[waits]).find(number[: len(leases)])
-    last = np.full(len(leases), int(lives.end.max(initial=int(over.max()))))
-    taken = np.maximum(pick(over[waits], at, last), over[leases])
-    none = np.zeros(len(leases), np.int64)
-    return Queues(
-        bins,
-        bins.covered(none, 1, begin[leases], over[leases])[0],
-        bins.covered(none, 1, over[leases], taken)[0],
-        max(len(np.unique(integers(spans, "rank")[leases])), 1),
-    )
+    reading, ready, number = np.zeros(bins.number, np.int64), np.zeros(bins.number, np.int64), 0
+    columns = ("name", "rank", "batch", "link", "attempt", "start_ns", "duration_ns")
+    for part in slices.parts(*columns):
+        leases = np.flatnonzero(is_text(part, "name", "lease"))
+        waits = np.flatnonzero(is_text(part, "name", "data_wait", "eval_data_wait"))
+        begin, attempt = integers(part, "start_ns"), integers(part, "attempt")
+        over = begin + integers(part, "duration_ns")
+        # Batch numbers have 62 bits; attempts, where there were several, are told apart by numbering what occurs.
+        batch = np.concatenate([integers(part, "batch", leases), integers(part, "link", waits)])
+        if (attempts := int(attempt.max(initial=0)) + 1) > 1:
+            batch = np.unique(batch, return_inverse=True)[1] * attempts + attempt[np.concatenate([leases, waits])]
+        at = Lookup(batch[len(leases) :], over[waits]).find(batch[: len(leases)])
+        last = np.full(len(leases), int(lives.end.max(initial=int(over.max(initial=0)))))
+        taken = np.maximum(pick(over[waits], at, last), over[leases])
+        none = np.zeros(len(leases), np.int64)
+        reading += bins.covered(none, 1, begin[leases], over[leases])[0]
+        ready += bins.covered(none, 1, over[leases], taken)[0]
+        number += len(np.unique(integers(part, "rank", leases)))
+    return Queues(bins, reading, ready, max(number, 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Occupied
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, is_text, texts
 from rayio.report.bins import Bins
-from rayio.trace.arrow import plain
+from rayio.trace.arrow import numbers, plain
+from rayio.trace.order import groups_by
+from rayio.trace.slices import Slices as Spans
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,17 +76,16 @@ class Tracks:
 
 
 def tracks(
-    spans: pa.Table, lives: Lives, steps: Steps, wanted: tuple[int, int] | None = None, most: int = MOST_SLICES
+    spans: pa.Table | Spans, lives: Lives, steps: Steps, wanted: tuple[int, int] | None = None, most: int = MOST_SLICES
 ) -> Tracks | None:
     """Choose the ranks, the windows and the slices of a run's timeline; None without anything to show.
 
-    ``wanted`` is a stretch (ns) that the reader asked for: it comes first among the windows. ``spans`` have unified
-    dictionaries.
+    ``wanted`` is a stretch (ns) that the reader asked for: it comes first among the windows.
     """
     if not len(lives.rank):
         return None
     ranks = shown_ranks(lives, steps)
-    names, slices = _slices(spans, ranks)
+    names, slices = _slices(_of_interest(Spans.of(spans), ranks), ranks)
     if not len(slices.track):
         return None
     begin, end = int(lives.begin.min()), int(lives.end.max())
@@ -149,6 +150,18 @@ def suggested(lives: Lives, steps: Steps, ranks: Ints) -> list[tuple[str, int, i
     return found
 
 
+def _of_interest(spans: Spans, ranks: Ints) -> pa.Table:
+    """What these ranks, their workers and all writers did, and what was lost; of all that there is to choose from."""
+    import pyarrow as pa
+
+    found = []
+    for part in spans.parts("name", "role", "index", "lane", "rank", "epoch", "step", "start_ns", "duration_ns"):
+        others = is_text(part, "role", "checkpoint_writer") | is_text(part, "name", "lost")
+        chosen = np.flatnonzero(np.isin(plain(part["rank"]), ranks) | others)
+        found.append(part if len(chosen) == len(part) else part.take(numbers(chosen)))
+    return pa.concat_tables(found).unify_dictionaries()
+
+
 def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[str], Slices]:
     """Take what these ranks, their workers and all writers did; a rank may do things inside a wait: a second track."""
     kind = texts(spans, "name", KINDS).astype(np.int64)
@@ -160,10 +173,13 @@ def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[str], Slices]:
     chosen = np.flatnonzero((kind >= 0) & (role >= 0) & on_track & (np.isin(rank, ranks) | is_writer | is_lost))
     index, texts_of = _indices(spans, chosen)
     inner = (role[chosen] == 0) & (lane[chosen] == 1)
-    key = np.stack([role[chosen] * 2 + inner, index])
-    found, track = np.unique(key, axis=1, return_inverse=True)
-    track = track.ravel()
-    named = [(int(code), texts_of[number]) for code, number in found.T]
+    code = role[chosen] * 2 + inner
+    track = groups_by(code, index)
+    one = np.zeros(int(track.max(initial=-1)) + 1, np.int64)  # a span of each track
+    one[track] = np.arange(len(track))
+    named = [
+        (kind_of, texts_of[number]) for kind_of, number in zip(code[one].tolist(), index[one].tolist(), strict=True)
+    ]
     sorting, shown = [_sorting(*name) for name in named], {*ranks.tolist()}
     wanted = [at for at, place in enumerate(sorting) if place[0] or place[1] in shown]
     order = sorted(wanted, key=sorting.__getitem__)[:MOST_TRACKS]

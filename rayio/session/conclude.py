@@ -27,6 +27,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.trace.arrow import empty_table
 from rayio.trace.recorder import Recorder
+from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -69,7 +70,7 @@ def with_spans(
 
 
 def numbers_of(
-    spans: pa.Table, scenario: Scenario, shape: RunShape, tallies: list[Tally], *, is_virtual: bool
+    spans: pa.Table | Slices, scenario: Scenario, shape: RunShape, tallies: list[Tally], *, is_virtual: bool
 ) -> RunResult:
     """Measure what spans say of a run; without spans of steps, what its ranks had consumed."""
     if scenario.trace.level != "none":

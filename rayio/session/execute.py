@@ -35,6 +35,8 @@ from rayio.session.result import Run
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
 from rayio.trace.files import together
+from rayio.trace.parts import write_what_fits
+from rayio.trace.slices import Slices
 from rayio.trace.store import LOG, RunDirectory
 from rayio.units import format_seconds
 
@@ -253,7 +255,7 @@ class _Session:
         result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error)
         self.directory.write_result(result)
         if (unstored := self.engine.outcome.unstored) is not None and result.trace is not None:
-            self.directory.write_what_fits(unstored)
+            write_what_fits(self.directory, unstored)
             with suppress(StorageError):
                 self.directory.write_result(replace(result, trace=replace(result.trace, stored=self.directory.stored)))
         self.directory.keep_log()
@@ -286,9 +288,9 @@ class _Session:
             self.notes.append(
                 f"{self.engine.outcome.recorded} spans were recorded and {stored} are stored: the numbers may be wrong"
             )
-        spans = self.directory.spans()
+        spans = self.directory.slices()
         if self.engine.outcome.unstored is not None:
-            spans = together(spans, self.engine.outcome.unstored)
+            spans = Slices.of(together(self.directory.spans(), self.engine.outcome.unstored))
         if (told := retried(spans)) is not None:
             self.notes.append(told)
         if trace.level == "step":

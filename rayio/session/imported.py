@@ -150,7 +150,7 @@ def _write(
     )  # fmt: skip
     if (table := recorder.drain()) is not None:
         directory.write_spans(table, "part-00000")
-    measured = measure(RunArrays.of_spans(directory.spans()), shape)
+    measured = measure(RunArrays.of_spans(directory.slices()), shape)
     told = explained(results)
     if batch is None:
         notes = [*notes, "the batch size is not in the results, so neither is samples_per_second"]

@@ -16,6 +16,7 @@ import numpy as np
 from rayio import regular
 from rayio.errors import StorageError
 from rayio.trace.arrow import coded, numbers, plain
+from rayio.trace.order import order_by
 from rayio.trace.rows import NOTHING
 from rayio.trace.span import ADDED, COLUMNS, SCHEMA_VERSION, schema
 
@@ -106,8 +107,8 @@ class SpanFile:
         held = {name: self.held(name) for name in columns}
         stored = {name: found[0] for name, found in held.items() if found is not None}
         try:
-            with pq.ParquetFile(self.path, page_checksum_verification=True) as file:  # `read_table` loads pandas
-                table = file.read(list(stored.values()))
+            with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
+                table = file.read(columns=list(stored.values()))
             arrays = {}
             for name in columns:
                 if (found := held[name]) is None:
@@ -167,15 +168,11 @@ def _replaced(files: Iterable[SpanFile]) -> frozenset[str]:
 
 def ordered(table: pa.Table, by: Sequence[str]) -> pa.Table:
     """Sort a table of spans; texts sort by their place in the dictionary, which is as good for lying together."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     table = table.unify_dictionaries().combine_chunks()
-    keys = {name: table[name] for name in by}
-    for name in by:
-        if COLUMNS[name] == "text":
-            keys[name] = pa.chunked_array([chunk.indices for chunk in table[name].chunks], pa.int32())
-    return table.take(pc.sort_indices(pa.table(keys), [(name, "ascending") for name in by]))
+    if not len(table):
+        return table
+    keys = [table[name].chunk(0).indices if COLUMNS[name] == "text" else table[name] for name in by]
+    return table.take(numbers(order_by(*(plain(key) for key in keys))))
 
 
 def together(*tables: pa.Table) -> pa.Table:

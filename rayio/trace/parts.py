@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING
 
+from rayio.errors import StorageError
 from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -62,3 +64,12 @@ class Parts:
         import pyarrow as pa
 
         return pa.concat_tables(self._tables) if self._tables else None
+
+
+def write_what_fits(directory: RunDirectory, table: pa.Table, rows: int = 1 << 12) -> None:
+    """Store as many of some spans as there is space for, in one file or in several."""
+    for size in (len(table), rows):
+        with contextlib.suppress(StorageError):
+            for first in range(0, len(table), max(size, 1)):
+                directory.write_spans(table.slice(first, size), "part-00000")
+            return

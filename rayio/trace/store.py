@@ -23,6 +23,7 @@ from rayio.storage.stores import DEFAULTS, Fill, Settings, told
 from rayio.trace import files
 from rayio.trace.arrow import empty_table
 from rayio.trace.elsewhere import told_apart
+from rayio.trace.slices import SLICE_ROWS, Slices, sliced
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 #: Version of the layout of a run directory, in ``run.json``.
 VERSION = 1
 
-#: Spans that compaction sorts and writes at a time: what it holds in memory, twice.
-COMPACT_ROWS = 1 << 21
+#: Spans that compaction sorts and writes at a time: what it holds in memory, three times.
+COMPACT_ROWS = 1 << 19
 
 #: A file that keeps space for the result while a run goes, and how much.
 RESERVED, RESERVED_BYTES = ".reserved", 128 << 10
@@ -50,7 +51,7 @@ class RunDirectory:
         self.store = storage.open(address, settings)
         self._mirror = None if self.store.is_local else Mirror(self.store)
         self._spans: pa.Table | None = None
-        self._lost: tuple[str, ...] = ()
+        self._lost: tuple[str, ...] | None = None
         #: Whether the run was there before: then spans that it should have are missed.
         self._is_reopened = False
         #: Whether it was made here.
@@ -210,14 +211,6 @@ class RunDirectory:
             with contextlib.suppress(OSError):
                 self.store.local(RESERVED).unlink()
 
-    def write_what_fits(self, table: pa.Table, rows: int = 1 << 12) -> None:
-        """Store as many of some spans as there is space for, in one file or in several."""
-        for size in (len(table), rows):
-            with contextlib.suppress(StorageError):
-                for first in range(0, len(table), max(size, 1)):
-                    self.write_spans(table.slice(first, size), "part-00000")
-                return
-
     def write(self, name: str, content: bytes) -> None:
         """Put a file into the run directory, whole or not at all.
 
@@ -351,6 +344,15 @@ class RunDirectory:
             self._spans = files.ordered(pa.concat_tables(tables), ["start_ns"]) if tables else empty_table()
         return self._spans
 
+    def slices(self, rows: int = SLICE_ROWS) -> Slices:
+        """The spans by slices of ranks, of about so many each, for who goes through all: few are one slice, sorted."""
+        whole, damaged = files.among(self.span_paths())
+        if sum(file.num_rows for file in whole) <= rows:
+            return Slices.of(self.spans())
+        found, lost = sliced(whole, rows)
+        self._lost = tuple(sorted([*damaged, *lost]))
+        return found
+
     def damaged_files(self) -> list[str]:
         """The names of span files whose footer cannot be read; quicker than reading them (see ``lost_files``)."""
         return files.among(self.span_paths())[1]
@@ -358,8 +360,9 @@ class RunDirectory:
     @property
     def lost_files(self) -> tuple[str, ...]:
         """Names of span files that are truncated, corrupted or of another schema; their spans are missing."""
-        self.spans()
-        return self._lost
+        if self._lost is None:
+            self.spans()
+        return self._lost or ()
 
     def _read_json(self, name: str) -> dict[str, Any] | None:
         content, path = self.store.read(name), self.store.full(name)

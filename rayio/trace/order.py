@@ -1,0 +1,78 @@
+"""Sorting by several whole numbers at once, for arrays of millions of spans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ints = NDArray[np.int64]
+
+#: Bits of a number that keys are packed into.
+_BITS = 63
+
+
+def order_by(*keys: NDArray[np.signedinteger]) -> Ints:
+    """The order of rows by these keys, the first one first; rows that are equal in all stay as they are.
+
+    It is that of ``np.lexsort``, which takes keys the other way round, in a fraction of the time: as many keys as there
+    is room for are packed into one number, and the others are looked at where that is the same.
+
+    >>> order_by(np.array([1, 0, 1]), np.array([5, 7, 4])).tolist()
+    [1, 2, 0]
+    """
+    packed, number = packed_of(keys)
+    if packed is None:
+        return np.lexsort(keys[::-1])
+    order: Ints = np.argsort(packed, kind="stable")
+    if number == len(keys):
+        return order
+    packed = packed[order]
+    same = packed[1:] == packed[:-1]
+    alike = np.zeros(len(order), np.bool_)
+    alike[1:] |= same
+    alike[:-1] |= same
+    at = np.flatnonzero(alike)
+    if 2 * len(at) > len(order):
+        return np.lexsort(keys[::-1])
+    if len(at):
+        rows = order[at]
+        order[at] = rows[np.lexsort((*(key[rows] for key in keys[: number - 1 : -1]), packed[at]))]
+    return order
+
+
+def groups_by(*keys: NDArray[np.signedinteger]) -> Ints:
+    """Number rows by these keys, from 0 and as the keys sort: rows that are equal in all have the same number.
+
+    >>> groups_by(np.array([7, 3, 7]), np.array([1, 1, 1])).tolist()
+    [1, 0, 1]
+    """
+    order = order_by(*keys)
+    number = np.zeros(len(order), np.int64)
+    if len(order):
+        is_new = np.zeros(len(order), np.bool_)
+        for key in keys:
+            ordered = key[order]
+            is_new[1:] |= ordered[1:] != ordered[:-1]
+        number[order] = np.cumsum(is_new)
+    return number
+
+
+def packed_of(keys: Sequence[NDArray[np.signedinteger]]) -> tuple[Ints | None, int]:
+    """Put the first keys, as many as there is room for, side by side into one number that sorts as they do.
+
+    The answer is None where the first one alone does not fit, and how many did.
+    """
+    packed, left = None, _BITS
+    if not len(keys[0]):
+        return np.zeros(0, np.int64), len(keys)
+    for number, key in enumerate(keys):
+        low = int(key.min())
+        bits = (int(key.max()) - low).bit_length()
+        if bits > left:
+            return packed, number
+        left -= bits
+        moved = key.astype(np.int64) - low
+        packed = moved if packed is None else (packed << bits) | moved
+    return packed, len(keys)
