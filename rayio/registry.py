@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Generic, TypeVar
@@ -103,7 +106,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return made
 
     def _installed(self) -> list[EntryPoint]:
-        return [*entry_points(group=f"rayio.{self.group}")]
+        return _installed(tuple((folder, _changed(folder)) for folder in sys.path)).get(f"rayio.{self.group}", [])
 
     def __contains__(self, name: object) -> bool:
         return name in self._references or any(point.name == name for point in self._installed())
@@ -130,6 +133,21 @@ class Registry(Mapping[str, T], Generic[T]):
                 if name in self._references:
                     raise
         return found
+
+
+@lru_cache(maxsize=4)
+def _installed(folders: tuple[tuple[str, int], ...]) -> dict[str, list[EntryPoint]]:
+    """Find what packages add, by group: once for the folders that Python looks into, as they are. It reads them all."""
+    found = entry_points()
+    return {group: [*found.select(group=group)] for group in found.groups if group.startswith("rayio.")}
+
+
+def _changed(folder: str) -> int:
+    """When something came into a folder or left it (ns); 0 where there is none."""
+    try:
+        return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116
+    except OSError:
+        return 0
 
 
 def _package(point: EntryPoint) -> str:

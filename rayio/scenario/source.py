@@ -94,27 +94,37 @@ class _Lines(dict[KeyPath, int]):
         self.seen = 0
 
 
-def _lines(node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...], lines: _Lines, *, kept: bool = True) -> None:
-    """Record the line of every key where ``kept``, refusing on the way what no scenario may have."""
+def _lines(node: yaml.Node, path: KeyPath, inside: set[int], lines: _Lines, *, kept: bool = True) -> None:
+    """Record the line of every key where ``kept``, refusing on the way what no scenario may have.
+
+    ``inside`` has the ids of the nodes that this one is in.
+    """
     lines.seen += 1
     if lines.seen > lines.most:
         problem = f"more than {lines.most} values, aliases counted as what they stand for"
         raise UnfitError(problem=problem, problem_mark=node.start_mark)
-    if any(outer is node for outer in inside):
+    if id(node) in inside:
         raise UnfitError(problem="an alias that contains itself", problem_mark=node.start_mark)
     if len(inside) > MAX_DEPTH:
         raise UnfitError(problem=f"nested too deeply: more than {MAX_DEPTH} levels", problem_mark=node.start_mark)
     if isinstance(node, yaml.ScalarNode) and is_torn(node.value):
         raise UnfitError(problem=TORN, problem_mark=node.start_mark)
-    children = node.value if isinstance(node, yaml.SequenceNode) else []
-    for child in children:
-        _lines(child, path, (*inside, node), lines, kept=False)
-    if not isinstance(node, yaml.MappingNode):
+    if not isinstance(node, yaml.CollectionNode):
         return
+    inside.add(id(node))
+    if isinstance(node, yaml.MappingNode):
+        _lines_of_keys(node, path, inside, lines, kept=kept)
+    else:
+        for child in node.value:
+            _lines(child, path, inside, lines, kept=False)
+    inside.discard(id(node))
+
+
+def _lines_of_keys(node: yaml.MappingNode, path: KeyPath, inside: set[int], lines: _Lines, *, kept: bool) -> None:
     seen: set[Hashable] = set()
     for key, value in node.value:
         if key.tag == "tag:yaml.org,2002:merge":
-            _lines(value, path, (*inside, node), lines, kept=False)
+            _lines(value, path, inside, lines, kept=False)
             continue
         if key.tag != "tag:yaml.org,2002:str":
             shown = show(key.value) if isinstance(key, yaml.ScalarNode) else "a list or mapping"
@@ -127,7 +137,7 @@ def _lines(node: yaml.Node, path: KeyPath, inside: tuple[yaml.Node, ...], lines:
         seen.add(key.value)
         if kept:
             lines[(*path, key.value)] = key.start_mark.line + 1
-        _lines(value, (*path, key.value), (*inside, node), lines, kept=kept)
+        _lines(value, (*path, key.value), inside, lines, kept=kept)
 
 
 def _constructed(text: str, lines: _Lines) -> Any:
@@ -137,7 +147,7 @@ def _constructed(text: str, lines: _Lines) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _lines(node, (), (), lines)
+        _lines(node, (), set(), lines)
         return loader.construct_document(node)
     except RecursionError:
         raise UnfitError(problem="nested too deeply") from None
