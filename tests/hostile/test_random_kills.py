@@ -1,4 +1,4 @@
-"""Fifty SIGKILLs at random moments: readers, queues and checkpoint writers die, the books stay even."""
+"""Sixty SIGKILLs at random moments: readers, queues and checkpoint writers die, the books stay even."""
 
 from __future__ import annotations
 
@@ -63,8 +63,9 @@ def _replaceable() -> dict[str, int]:
         {"loader__in_order": False, "loader__prefetch_factor": 8},
         {"loader__assignment": "dynamic"},
         {"cluster__roles_per_actor": 2},
+        {"loader__queue": "in_rank", "loader__assignment": "dynamic"},
     ],
-    ids=["static", "several steps a call", "out of order", "dynamic", "packed"],
+    ids=["static", "several steps a call", "out of order", "dynamic", "packed", "in rank"],
 )
 def test_ten_random_kills_leave_the_ledger_even(
     tmp_path: Path, overrides: dict[str, object], record_property: Callable[[str, object], None]
