@@ -1,4 +1,4 @@
-"""A Ray cluster of one node with its dashboard, until standard input ends; prints the dashboard's address."""
+"""A Ray cluster of one node with its dashboard, until standard input ends; prints its address, and Ray's folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def main() -> None:
     )  # fmt: skip
     # as `ray start` does: Ray looks there for the cluster that a job belongs to, or takes any of the machine
     Path(temporary, "ray_current_cluster").write_text(ray.get_runtime_context().gcs_address)
-    sys.stdout.write(f"http://{context.dashboard_url}\n")
+    sys.stdout.write(f"http://{context.dashboard_url} {temporary}\n")
     sys.stdout.flush()
     sys.stdin.read()
     ray.shutdown()

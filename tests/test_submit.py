@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import requests
 
 from rayio.session import Run
 
@@ -31,6 +33,8 @@ class Head:
     """A cluster, and what a client of it has."""
 
     address: str
+    #: Ray's own folder.
+    folder: str
     home: Path
     environment: dict[str, str]
 
@@ -67,10 +71,10 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     )  # fmt: skip
     assert process.stdin is not None
     assert process.stdout is not None
-    address = process.stdout.readline().strip()
+    address, _, folder = process.stdout.readline().strip().partition(" ")
     try:
         assert address.startswith("http://127.0.0.1:"), "the head did not start"
-        yield Head(address, home, environment)
+        yield Head(address, folder, home, environment)
     finally:
         begun = psutil.Process(process.pid).children(recursive=True)
         process.stdin.close()
@@ -106,11 +110,25 @@ def test_a_scenario_runs_where_there_is_ray_and_no_rayio(head: Head, tmp_path: P
         assert said in err
 
 
+def test_the_dashboard_of_grafana_asks_for_metrics_that_ray_has(head: Head) -> None:
+    overlay = Path(__file__).parents[1] / "k8s" / "overlays" / "monitoring" / "dashboard.json"
+    panels = json.loads(overlay.read_text())["panels"]
+    asked = {name for panel in panels for one in panel["targets"] for name in re.findall(r"ray_\w+(?={)", one["expr"])}
+    assert len(asked) >= 10
+    (found,) = json.loads(Path(head.folder, "prom_metrics_service_discovery.json").read_text())
+    ends, served = time.monotonic() + 120, set[str]()
+    while not asked <= served and time.monotonic() < ends:  # they come one after the other
+        for target in found["targets"]:
+            text = requests.get(f"http://{target}/metrics", timeout=60).text
+            served |= {*re.findall(r"(?m)^(ray_\w+)\{", text)}
+    assert asked <= served, asked - served
+
+
 def test_the_exit_code_is_that_of_the_run(head: Head, tmp_path: Path) -> None:
     where = ("--address", head.address, "--root", str(tmp_path))
     code, out, err = head.rayio("submit", "unet3d-small", *SMALL, "expect.au=>= 0.9999", *where, "--json")
     assert code == 3
-    assert "expected" in err.splitlines()[-1]
+    assert "is not >= 0.9999" in err.splitlines()[-1]
     assert json.loads(out)["result"]["exit_code"] == 3
     code, _, err = head.rayio("submit", "unet3d-small", *SMALL, "loader.kind=torch", "dataset.path=model://x", *where)
     assert code == 2
@@ -121,7 +139,7 @@ def test_the_exit_code_is_that_of_the_run(head: Head, tmp_path: Path) -> None:
 
 def test_ctrl_c_stops_the_job_and_leaves_a_run(head: Head, tmp_path: Path) -> None:
     where, run = ("--address", head.address), tmp_path / "runs" / "cut"
-    endless = ("train.epochs=5000", "train.compute=50 ms")
+    endless = ("train.epochs=4000", "train.compute=50 ms")
     process = head.start("submit", "unet3d-small", *SMALL, *endless, *where, "--out", str(run))
     ends = time.monotonic() + 120
     while not [*run.glob("spans/*")] and time.monotonic() < ends and process.poll() is None:
@@ -138,7 +156,7 @@ def test_a_job_that_is_left_alone_is_stopped_by_its_name_and_the_doctor_looks_fr
     head: Head, tmp_path: Path
 ) -> None:
     where = ("--address", head.address)
-    endless = ("train.epochs=5000", "train.compute=50 ms")
+    endless = ("train.epochs=4000", "train.compute=50 ms")
     code, job, err = head.rayio("submit", "unet3d-small", *SMALL, *endless, *where, "--root", str(tmp_path), "--detach")
     assert code == 0, err
     job = job.strip()
