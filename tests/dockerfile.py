@@ -71,6 +71,7 @@ def lend(root: Path) -> None:
 
 def run(stage: Stage, command: str) -> None:
     """Run a command in a root, as its user, with its variables."""
+    lend(stage.root)  # what was installed may have replaced some of it
     user, _, group = stage.user.partition(":")
     lent = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "http", "https", "no_proxy"))}
     subprocess.run(
@@ -111,7 +112,6 @@ def build(dockerfile: Path, context: Path, folder: Path) -> Stage:
             image, _, name = said.partition(" AS ")
             root = folder / f"stage-{number}"
             subprocess.run(["cp", "-a", str(bare(image, folder)), str(root)], check=True)
-            lend(root)
             stage = stages[name] = Stage(root)
             continue
         assert stage is not None
