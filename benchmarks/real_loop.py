@@ -22,7 +22,7 @@ import argparse
 import itertools
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,8 @@ from side import in_turn, memory_alone, memory_and_ray, on_torch, print_head, pr
 import rayio
 from rayio.scenario.load import build
 
+#: Workers, seconds of compute, and the bytes of a sample.
+Point = tuple[int, float, str]
 WORKERS, COMPUTE, SAMPLES = (1, 2, 4), (0.02, 0.05, 0.1), ("150 KB", "1 MB", "4 MB")
 QUICK = ((1, 0.02, "150 KB"), (2, 0.05, "1 MB"))
 BATCH, EPOCHS = 4, 3
@@ -102,15 +104,23 @@ def predicted(wanted: dict[str, Any], root: str, decode: float) -> float:
     return statistics.median(seconds_of_epochs(rayio.simulate(build(simulated), root=root)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(
+    about: str | None = __doc__,
+    points: Sequence[Point] = tuple(itertools.product(WORKERS, COMPUTE, SAMPLES)),
+    quick: Sequence[Point] = QUICK,
+    *,
+    ranks: int = 2,
+    reader: str = "numpy",
+) -> None:
+    """Run points, and print a row of each; ``quick``, ``ranks`` and ``reader`` are what options begin with."""
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="two points")
     parser.add_argument("--rounds", type=int, default=1, help="how often each point runs")
-    parser.add_argument("--ranks", type=int, default=2, help="ranks (default: 2)")
-    parser.add_argument("--reader", choices=("numpy", "same"), default="numpy", help="what the loop reads with")
+    parser.add_argument("--ranks", type=int, default=ranks, help=f"ranks (default: {ranks})")
+    parser.add_argument("--reader", choices=("numpy", "same"), default=reader, help="what the loop reads with")
     parser.add_argument("--engine", choices=("ray", "local"), default="ray", help="where ours run (default: ray)")
     asked = parser.parse_args()
-    points = QUICK if asked.quick else tuple(itertools.product(WORKERS, COMPUTE, SAMPLES))
+    points = quick if asked.quick else points
     print_machine()
     print(
         f"Ranks: {asked.ranks}; reader of the loop and of kind torch: {asked.reader}; engine {asked.engine}; medians "
