@@ -260,6 +260,22 @@ def test_a_message_that_cannot_be_sent_ends_the_connection_on_both_sides() -> No
     asyncio.run(main())
 
 
+def test_an_actor_that_lives_and_cannot_be_reached_is_called_by_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "AGAIN_SECONDS", 0)
+
+    async def elsewhere() -> Address:
+        return Address("here", b"\0rayio-nobody-listens-at-this")
+
+    async def main() -> None:
+        actor = Actor(echo=echo)
+        actor.listen = Method(elsewhere)
+        async with line_to(actor) as line:
+            assert await asyncio.wait_for(line.ask("echo", 5), 20) == (5,)
+            assert line.is_near is False
+
+    asyncio.run(main())
+
+
 def test_other_users_are_not_listened_to(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         actor = Actor(echo=echo)

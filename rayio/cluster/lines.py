@@ -15,7 +15,7 @@ import pickle
 import socket
 import struct
 import traceback
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ PART_BYTES = 32 << 10
 MOST_AT_ONCE = 32
 #: Seconds until an address that nobody answers at is asked for again.
 AGAIN_SECONDS = 0.05
+#: After so many times Ray's calls are used: it lives, and cannot be reached.
+MOST_TRIES = 100
 MORE, LAST = b"\x01", b"\x00"
 #: In place of a call's number: the message hands over an arena.
 ARENA = -1
@@ -257,6 +259,7 @@ class Line:
         return self._connecting
 
     async def _connect(self) -> None:
+        refused = Counter[bytes]()
         try:
             while self._wire is None:
                 address: Address = await self.handle.listen.remote()
@@ -271,6 +274,10 @@ class Line:
                     end.connect(address.name)
                 except OSError:  # it died since it said so, or has many to accept
                     end.close()
+                    refused[address.name] += 1
+                    if refused[address.name] > MOST_TRIES and not self._calls:  # in a container of its own, say
+                        self.is_near = False
+                        return
                     await asyncio.sleep(AGAIN_SECONDS)
                     continue
                 if not _is_own_user(end):
