@@ -30,6 +30,9 @@ def leave(code: int) -> NoReturn:
             with contextlib.suppress(OSError):
                 stream.flush()
         os._exit(code)
+    # Python ends itself by SIGINT where one came in a text that `exec` ran, as a dataclass is made, whoever caught it
+    # since. The next text that `exec` runs has it forget that.
+    exec("")
     sys.exit(code)
 
 

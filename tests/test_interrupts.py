@@ -374,6 +374,17 @@ def test_a_signal_that_comes_in_a_finalizer_is_not_lost(home: Path, capfd: pytes
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_a_signal_in_a_text_that_is_run_leaves_the_exit_code(tmp_path: Path) -> None:
+    """As dataclasses are made of texts: Python would end by SIGINT, though the interrupt was caught and told."""
+    program = (
+        "from rayio.deadline import leave\ntry:\n  exec('raise KeyboardInterrupt')\nexcept BaseException:\n  leave(130)"
+    )
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program/__main__.py").write_text(program)
+    done = subprocess.run([sys.executable, "-m", "program"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 def test_without_a_run_the_blocks_change_nothing() -> None:
     recorder = Recorder()
     with pytest.raises(KeyboardInterrupt), uninterrupted():
