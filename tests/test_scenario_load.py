@@ -30,7 +30,7 @@ name: full
 source: made up
 seed: 11
 cluster:
-  {nodes: 2, ranks_per_node: 3, cores: 8, roles_per_actor: 4, placement: spread, start_deadline: 60,
+  {nodes: 2, ranks_per_node: 3, cores: 8, roles_per_actor: 4, placement: spread, transport: ray, start_deadline: 60,
    stall_deadline: 300}
 dataset:
   path: model://x
@@ -54,6 +54,7 @@ loader:
   io_depth: 5
   assignment: dynamic
   in_order: false
+  queue: in_rank
   shuffle: block
   shuffle_block: 12
   partition: strided

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from rayio.cluster.placement import ACTOR_BYTES, actors, num_processes
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
 
-#: Memory of a pod beside its actors: Ray's own processes on a worker (270 MiB were measured with Ray 2.60) and on the
-#: head with its dashboard (700 MiB), and the driver, which also writes the report.
+#: Memory of a pod beside its actors: Ray's own processes on the head with its dashboard (700 MiB were measured with Ray
+#: 2.60) and on a worker (270 MiB: those of them that every node has), and the driver, which also writes the report.
 WORKER_BYTES, HEAD_BYTES, DRIVER_BYTES = 512 << 20, 1 << 30, 1 << 30
 #: Processes that mostly wait, for each processor of a pod.
 WAITING_PER_CPU = 40
