@@ -35,6 +35,7 @@ def _as_a_command() -> Iterator[None]:
     """Have signals end this process as they end a command, and give them back."""
     before, unraisable = {number: signal.getsignal(number) for number in SIGNALS}, sys.unraisablehook
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a suite in the background has it ignored
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # one that outlives its terminal, this one
     interruptible()
     yield
     with warnings.catch_warnings():  # a signal may come between a file's opening and whoever closes it
