@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from rayio.deadline import is_anything_left, within
 from rayio.errors import QueryError, StorageError
+from rayio.interrupts import held
 from rayio.trace.arrow import empty_table
 from rayio.trace.files import DamagedError, SpanFile, among
 from rayio.trace.rows import NOTHING
@@ -55,7 +56,8 @@ def query(directory: RunDirectory, sql: str) -> Answer:
         QueryError: one sentence: not SQL, not a SELECT, a name that does not exist, too little memory.
         StorageError: there were spans, and no file of them can be read.
     """
-    import duckdb
+    with held():  # as C code is loaded, a signal that is raised would abort the process
+        import duckdb
 
     files: dict[Path, str] = {}
     whole, damaged = among(directory.span_paths())
