@@ -260,6 +260,14 @@ def test_a_message_that_cannot_be_sent_ends_the_connection_on_both_sides() -> No
     asyncio.run(main())
 
 
+def test_a_scenario_may_keep_to_rays_calls() -> None:
+    from rayio.cluster.actors import has_lines
+
+    asked = {key: plan_of(scenario(cluster__transport=key), modelled=False) for key in ("auto", "ray")}
+    assert has_lines(asked["auto"])
+    assert not has_lines(asked["ray"])
+
+
 def test_an_actor_that_lives_and_cannot_be_reached_is_called_by_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "AGAIN_SECONDS", 0)
 

@@ -123,7 +123,7 @@ class Host:
         self.arenas = Arenas(ranks * birth.plan.loader.num_workers)
         self.wiring = Wiring(
             birth.plan, self.kernel, self.recorder, birth.root, self,
-            num_ranks=len({member[0] for member in birth.members}), born=self.born,
+            num_ranks=ranks, born=self.born,
         )  # fmt: skip
         context = ray.get_runtime_context()
         restarted = context.was_current_actor_reconstructed

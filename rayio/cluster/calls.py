@@ -136,9 +136,8 @@ class ReaderCalls:
             return seconds, list(batches)
         headers, parcel = returned
         seconds, batches = await headers
-        self._stored[lease.rank, lease.worker].append(
-            called[2]
-        )  # Ray answers once everything that it returned is stored
+        # Ray answers a call once everything that it returned is stored.
+        self._stored[lease.rank, lease.worker].append(called[2])
         payloads = await parcel if self.in_rank else [(parcel, place) for place in range(len(batches))]
         return seconds, [replace(batch, payload=payload) for batch, payload in zip(batches, payloads, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Lines: calls between actors of one host over a Unix socket, a twentieth of the processor time of Ray's own.
+"""Lines: calls between actors of one host over a Unix socket, at a tenth of the processor time of Ray's own.
 
 A call means what a call of Ray's to an actor that is started again means: it is made again until it is answered. An
 actor asks Ray for the address of another (``listen``); where that is on another Ray node there is no line, and Ray's
