@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
-
-#: Files that processes lock, and nothing else: all that are here anyway will do.
-GATE, ROOM = Path(__file__), Path(__file__).with_name("conftest.py")
 
 
 def is_shared(config: pytest.Config) -> bool:
@@ -65,17 +59,7 @@ class InGroups(LoadScopeScheduling):  # type: ignore[misc]
         return self.groups.get(nodeid, nodeid)
 
 
-@contextmanager
-def in_turn(item: pytest.Item) -> Iterator[None]:
-    """Wait until a test may run beside what runs, and hold others back while they may not run beside it."""
+def yield_to_ray(item: pytest.Item) -> None:
+    """Let the tests on Ray come first: only they look at clocks, and in this process none of them follows."""
     if item.get_closest_marker("ray") is None:
-        # Only what runs on Ray looks at clocks, and in this process nothing does any more: the others come first.
         os.nice(max(0, 5 - os.nice(0)))
-        yield
-        return
-    alone = item.get_closest_marker("alone") is not None
-    with GATE.open() as gate, ROOM.open() as room:
-        fcntl.flock(gate, fcntl.LOCK_EX)  # who waits to be alone holds it, so that nobody comes in before
-        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(gate, fcntl.LOCK_UN)
-        yield

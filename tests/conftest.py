@@ -88,8 +88,8 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
     if item.get_closest_marker("ray") is None:
         _end_ray()  # idle, it costs as much as a test; those that need it came before
-    with beside.in_turn(item):
-        return (yield)
+    beside.yield_to_ray(item)
+    return (yield)
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -43,47 +43,6 @@ def test_tests_on_ray_come_first_and_share_one_as_do_those_with_a_costly_fixture
     assert items == [other, clock, s3_on_ray, s3, plain]
 
 
-def test_who_must_be_alone_waits_for_those_inside_and_holds_back_those_that_come_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("GATE", "ROOM"):
-        (tmp_path / name).touch()
-        monkeypatch.setattr(beside, name, tmp_path / name)
-    story: list[str] = []
-
-    def run(name: str, *marks: str) -> threading.Thread:
-        def inside() -> None:
-            with beside.in_turn(marked("ray", *marks)):
-                story.append(name)
-
-        thread = threading.Thread(target=inside)
-        thread.start()
-        return thread
-
-    with beside.in_turn(marked("ray")):
-        run("beside").join()
-        alone = run("alone", "alone")
-        while story == ["beside"] and not _is_locked(beside.GATE):
-            pass
-        later = run("later")
-        later.join(0.05)
-        assert story == ["beside"]
-    alone.join()
-    later.join()
-    assert story == ["beside", "alone", "later"]
-
-
-def _is_locked(file: Path) -> bool:
-    import fcntl
-
-    with file.open() as opened:
-        try:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 def leave_a_process(home: Path) -> Callable[[], object]:
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     return lambda: process.communicate(b"\n")

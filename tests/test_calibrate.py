@@ -423,7 +423,6 @@ def calibrated(out: str) -> Scenario:
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.alone
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 def test_a_run_on_ray_is_predicted_by_what_it_taught(home: Path) -> None:

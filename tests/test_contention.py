@@ -104,7 +104,6 @@ def test_readers_of_several_actors_get_what_one_device_gives_and_no_more(tmp_pat
 
 @pytest.mark.slow
 @pytest.mark.ray
-@pytest.mark.alone
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 def test_a_shared_device_gives_the_same_on_ray(tmp_path: Path) -> None:
