@@ -392,7 +392,6 @@ def test_ctrl_c_leaves_a_readable_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.alone
 def test_ray_and_the_virtual_clock_agree_on_utilisation(tmp_path: Path) -> None:
     wanted = scenario(
         train__compute={"kind": "normal", "mean": "50 ms", "stdev": "2 ms"},

@@ -21,7 +21,7 @@ from rayio.session import Run
 
 pytest.importorskip("aiohttp", reason="needs ray[default]")
 
-pytestmark = [pytest.mark.ray, pytest.mark.alone, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 TOKEN = "f" * 64
 SMALL = ("dataset.num_files=14", "dataset.sample_bytes=20 kB", "train.epochs=1", "train.compute=10 ms",
