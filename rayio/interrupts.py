@@ -88,6 +88,8 @@ class Interrupts:
         self._postponed: int | None = None
         #: How many blocks are entered that may not be interrupted; the one that is left by :meth:`listen` is the first.
         self._depth = 1
+        #: What a block waits for that is long, and whose wait a second signal may end.
+        self._waits_for: str | None = None
         self._cancel: Callable[[], object] | None = None
 
     def __enter__(self) -> Self:
@@ -168,8 +170,11 @@ class Interrupts:
             if len(self._waiting) == 1:
                 with contextlib.suppress(RuntimeError):  # in the middle of another line
                     self._say("ending: what was recorded is written first")
-        elif self._depth:
+        elif self._depth and (self._waits_for is None or self._postponed is None):
             self._postponed = number
+            if self._waits_for is not None:
+                with contextlib.suppress(RuntimeError):
+                    self._say(f"interrupted: {self._waits_for}; a second signal ends it at once")
         else:
             self._raise(number, frame)
 
@@ -199,16 +204,21 @@ def hold() -> None:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Have a signal wait until this block is left: it does what must be done whole or not at all, and is quick."""
+def uninterrupted(waits_for: str | None = None) -> Iterator[None]:
+    """Have a signal wait until this block is left: it does what must be done whole or not at all, and is quick.
+
+    A block that may take seconds tells what it waits for: the first signal has that said, a second one is raised.
+    """
     here = _current
     if here is None or threading.current_thread() is not threading.main_thread():
         yield
         return
     here.enter()
+    here._waits_for, before = waits_for, here._waits_for
     try:
         yield
     finally:
+        here._waits_for = before
         here.leave()
 
 

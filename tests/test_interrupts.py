@@ -19,7 +19,7 @@ from datasets import on_disk
 
 import rayio
 from rayio.errors import StorageError
-from rayio.interrupts import SIGNALS, held, interruptible, uninterrupted
+from rayio.interrupts import SIGNALS, Interrupts, held, interruptible, uninterrupted
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session.conclude import in_memory
@@ -384,6 +384,26 @@ def test_a_signal_in_a_text_that_is_run_leaves_the_exit_code(tmp_path: Path) -> 
     (tmp_path / "program/__main__.py").write_text(program)
     done = subprocess.run([sys.executable, "-m", "program"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_the_first_signal_as_something_starts_waits_and_a_second_does_not(signals: int) -> None:
+    said: list[str] = []
+    passed: list[str] = []
+
+    def begin() -> None:
+        with Interrupts(said.append) as interrupts:
+            interrupts.listen()
+            with uninterrupted("a thing is starting"):
+                for _ in range(signals):
+                    signal.raise_signal(signal.SIGINT)
+                    passed.append("a signal")
+            passed.append("the block")
+
+    with pytest.raises(KeyboardInterrupt):
+        begin()
+    assert passed == ["a signal"]
+    assert said == ["interrupted: a thing is starting; a second signal ends it at once"]
 
 
 def test_without_a_run_the_blocks_change_nothing() -> None:

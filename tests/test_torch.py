@@ -245,16 +245,32 @@ SLOW = {"loader__decode": "50 ms", "train__epochs": 50}
 
 
 #: A program whose worker reads what it is to do; the program sends some bytes, and then no more.
-BEING_TOLD = """
+BEING_TOLD = {
+    "forkserver": """
 import os, sys
 from multiprocessing import forkserver
-forkserver.set_forkserver_preload(["rayio.loaders.fork_server"])
+forkserver.set_forkserver_preload(["rayio.loaders.worker_start"])
 sentinel, told = forkserver.connect_to_new_process([])
 os.write(told, bytes.fromhex(sys.argv[1]))
 os.close(told)
 os.read(sentinel, 8)  # the number of the process
 print(int.from_bytes(os.read(sentinel, 8), "little"))
-"""
+""",
+    "spawn": """
+import os, subprocess, sys
+from multiprocessing import spawn
+from rayio.loaders.dataloader import _spawned_in_silence
+there, told = os.pipe()
+os.set_inheritable(there, True)
+with _spawned_in_silence():
+    line = spawn.get_command_line(tracker_fd=os.dup(1), pipe_handle=there)
+worker = subprocess.Popen(line, close_fds=False)
+os.close(there)
+os.write(told, bytes.fromhex(sys.argv[1]))
+os.close(told)
+print(worker.wait())
+""",
+}
 
 
 @pytest.mark.parametrize(
@@ -266,9 +282,10 @@ print(int.from_bytes(os.read(sentinel, 8), "little"))
         pytest.param(b"cnobodys\nmodule\n.".hex(), "ModuleNotFoundError", id="what it does not have"),
     ],
 )
-def test_a_worker_whose_rank_has_gone_before_it_began_says_nothing(told: str, says: str) -> None:
+@pytest.mark.parametrize("context", BEING_TOLD)
+def test_a_worker_whose_rank_has_gone_before_it_began_says_nothing(context: str, told: str, says: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BEING_TOLD, told], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", BEING_TOLD[context], told], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "1\n"
     assert (done.stderr != "") == (says != "")

@@ -11,7 +11,7 @@ from rayio.dlio.losses import LOSSES
 from rayio.results.hosts import Fetched
 from rayio.results.metrics import SPLIT, STATISTICS, TIMES, lookup
 from rayio.results.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
-from rayio.results.run_result import Books, Imported, RunResult, Statistics
+from rayio.results.run_result import Between, Books, Imported, RunResult, Statistics
 from rayio.scenario.expect import Condition
 from rayio.units import format_bytes, format_number, format_seconds, format_share
 
@@ -136,6 +136,9 @@ def _headline(result: RunResult) -> list[str]:
         off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)
         epochs = f"{result.window_epochs} epoch{'s' * (result.window_epochs != 1)}"
         rows.insert(1, ("within", f"± {format_share(off)}", f"in 95 of 100 cases, from these steps of {epochs}"))
+    if (found_between := result.between) is not None:
+        share = f"{format_share(found_between.au_low)} to {format_share(found_between.au_high)}"
+        rows.insert(1, ("between", share, between_words(found_between)))
     if result.loader_share is None:
         rows = [row for row in rows if row[0] != "of it loader"]
     if result.au is None:
@@ -150,6 +153,14 @@ def _headline(result: RunResult) -> list[str]:
         remark = f"AU of evaluation, min {low}, max {high} over ranks; {found.rounds} of {each} each"
         rows.append(("evaluation", format_share(found.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
+
+
+def between_words(found: Between) -> str:
+    """Say what a prediction lies between, in time."""
+    low, high = (
+        f"{100 * abs(by):.0f} % {'more' if by > 0 else 'less'}" for by in (found.time_low - 1, found.time_high - 1)
+    )
+    return f"it may take {low} to {high} time: so sure are its costs"
 
 
 def fetched_row(found: Fetched) -> tuple[str, str, str]:

@@ -25,6 +25,7 @@ from rayio.cluster.control import LAST_SECONDS, Control
 from rayio.cluster.placement import ACTOR_BYTES, num_processes
 from rayio.deadline import within
 from rayio.errors import ClusterError
+from rayio.interrupts import uninterrupted
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
 from rayio.units import format_bytes
 
@@ -154,13 +155,15 @@ def _start(address: str | None, log: Path) -> None:
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     said: list[str] = []
     try:
-        if address is None:
-            with _own_signals(), _usual_priority(), without(UNHEARD):
-                ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
-        else:
-            token.use()
-            with _own_signals(), token.overheard(log) as said:
-                ray.init(address=address, **options)
+        # Ray's core does not survive that its start is left in the middle: the process ended by a fault (SIGSEGV).
+        with uninterrupted("Ray is still starting, and is ended when it has"):
+            if address is None:
+                with _own_signals(), _usual_priority(), without(UNHEARD):
+                    ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
+            else:
+                token.use()
+                with _own_signals(), token.overheard(log) as said:
+                    ray.init(address=address, **options)
     except Exception as error:  # Ray raises what it happens to have
         if address is not None:
             refused = token.refusal(address, " ".join(said), error)

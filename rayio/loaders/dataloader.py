@@ -19,6 +19,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from multiprocessing import spawn
 from time import perf_counter_ns
 from typing import Any
 
@@ -38,8 +39,9 @@ from rayio.pipeline.threads import Threads
 from rayio.place import Where
 from rayio.trace.recorder import Recorder
 
-#: What the server of ``forkserver`` imports before it forks the first worker.
-PRELOADED = ["rayio.loaders.fork_server", __name__]
+#: What a worker that is not a plain fork imports first, and the server of ``forkserver`` before it forks one.
+FIRST = "rayio.loaders.worker_start"
+PRELOADED = [FIRST, __name__]
 #: Seconds that workers get to end by themselves before they are killed.
 CLOSE_SECONDS = 2.0
 
@@ -244,7 +246,7 @@ class DataLoaderQueue:
                 self._addresses.open(at.epoch, at.attempt)
                 self._left = len(self._addresses)
                 self._begun = perf_counter_ns()
-                with _without_main():
+                with _without_main(), _spawned_in_silence():
                     self._iterator = iter(self._loader)  # asks workers that stay, one of which may have died since
                 self._begun = None
                 self._processes = list(getattr(self._iterator, "_workers", ()))
@@ -335,3 +337,27 @@ def _without_main() -> Iterator[None]:
             yield
         finally:
             sys.modules["__main__"] = main
+
+
+@contextmanager
+def _spawned_in_silence() -> Iterator[None]:
+    """Have what ``spawn`` starts import :data:`FIRST` before all else, and Ctrl-C not reach it before that.
+
+    It may not find that module: what its rank can import it learns from its rank.
+    """
+    command_line = spawn.get_command_line
+
+    def with_the_first(**told: object) -> list[str]:
+        said = command_line(**told)
+        if "-c" in said:
+            place = said.index("-c") + 1
+            said[place] = f"try:\n    import {FIRST}\nexcept ImportError:\n    pass\n{said[place]}"
+        return said
+
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # handed down by this thread
+    spawn.get_command_line = with_the_first
+    try:
+        yield
+    finally:
+        spawn.get_command_line = command_line
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 MIN_STEPS = 10
 #: From this share of its bytes from memory on, a run met no device.
 CACHED = 0.95
+#: How sure a calibration is of processor times, in how many times as long, and of a step beside them, as a share: what
+#: runs took that were predicted (`benchmarks/predict.py`). Processors that are all busy slow each other down.
+CPU_BETWEEN, STEP_ERROR = (0.85, 1.75), 0.05
 #: What is left of a read at least when its parsing is taken off it (ns), and what lies between two runs.
 LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
 #: Decoding that differs by more than this from what the scenario says replaces it.
@@ -205,6 +208,10 @@ def learn(
     learned = _costs(spans, steps, read, warm, plan, storing.get("model") or plan.storage, notes)
     whence = ", ".join(_whence(one.info, one.name) for one in all_runs)
     learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
+    if cpu.is_work:
+        least, most = CPU_BETWEEN
+        sure = cpu.model_copy(update={"at_least": least, "at_most": most})
+        learned = learned.model_copy(update={"cpu": sure, "error": STEP_ERROR})
     changed: dict[str, Any] = {
         "storage": scenario.storage.model_copy(update=storing),
         "loader": scenario.loader.model_copy(update=loading),

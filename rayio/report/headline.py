@@ -111,6 +111,8 @@ def _au(result: RunResult) -> Number:
     if result.au is not None and result.au_interval_low is not None and result.au_interval_high is not None:
         off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)
         remark = f"± {format_share(off)} in 95 of 100 cases"
+    if (found := result.between) is not None:
+        remark = f"predicted between {format_share(found.au_low)} and {format_share(found.au_high)}"
     if result.world_size > 1 and result.au is not None:
         remark += f"; {format_share(result.au_min)} to {format_share(result.au_max)} over ranks"
     return "au", "au", "AU", format_share(result.au), remark

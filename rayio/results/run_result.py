@@ -200,6 +200,16 @@ class Imported(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Between(Record):
+    """What a prediction lies between: its costs say how sure they are (``costs.cpu.at_most``, ``costs.error`` ...)."""
+
+    time_low: float = value("the least that the run may take, of what it is predicted to take", "fraction")
+    time_high: float = value("the most that it may take", "fraction")
+    au_low: Number = value("lower end of AU", "fraction")
+    au_high: Number = value("upper end of AU", "fraction")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult(Record):
     """What a run of rayio, or of another benchmark that was imported, came to: ``result.json``, version 2."""
 
@@ -264,6 +274,7 @@ class RunResult(Record):
         "fraction",
         can_be_absent=True,
     )
+    between: Between | None = value("what a prediction lies between, where its costs say it", can_be_absent=True)
     origin: Origin | None = value(
         "whether this was measured, predicted or imported, and which models it rests on", can_be_absent=True
     )

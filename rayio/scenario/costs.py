@@ -30,6 +30,19 @@ def _name_of_format(value: Any) -> str:
 _FormatName = Annotated[str, Reads(_name_of_format, {"type": "string", "pattern": _NAME})]
 
 
+#: What CPU times may be multiplied by at most, and one of that at least.
+MOST_FACTOR = 10.0
+
+
+def _factor(least: float, most: float) -> Reads:
+    def read(value: Any) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise RefusedError(f"must be a number from {least:g} to {most:g}")
+        return float(value)
+
+    return Reads(read, {"type": "number", "minimum": least, "maximum": most})
+
+
 class CpuCosts(Section):
     """What a batch takes of processors, in CPU seconds: with ``cluster.cores`` it is done on the cores of a node.
 
@@ -57,10 +70,25 @@ class CpuCosts(Section):
         0.0, description="What a node's processes take each second whatever goes on, on one core: clocks, heartbeats."
     )
 
+    at_least: Annotated[float, _factor(1 / MOST_FACTOR, 1.0)] = Field(
+        1.0, description="What all of these may have to be multiplied by, at least: one end of a prediction's interval."
+    )
+    at_most: Annotated[float, _factor(1.0, MOST_FACTOR)] = Field(
+        1.0, description="The same at most: processors are slower where all of them are busy, or others have them."
+    )
+
     @property
     def is_work(self) -> bool:
         """Whether anything takes processor time."""
-        return self.model_copy(update={"format": ""}) != CpuCosts()
+        return self.model_copy(update={"format": "", "at_least": 1.0, "at_most": 1.0}) != CpuCosts()
+
+    def times(self, factor: float) -> CpuCosts:
+        """All of it so many times as long."""
+        changed: dict[str, float] = {}
+        for name, value in self.model_dump(exclude={"format", "at_least", "at_most", "background"}).items():
+            if value:
+                changed[name] = value / factor if name.endswith("bandwidth") else value * factor
+        return self.model_copy(update=changed)
 
     def parsing(self, num_samples: int, nbytes: int) -> float:
         """The CPU seconds of reading so many samples of so many bytes together."""
@@ -112,6 +140,9 @@ class Costs(Section):
     cpu: CpuCosts = Field(
         default_factory=CpuCosts,
         description="The part of all that which is work of processors, which cluster.cores bounds.",
+    )
+    error: Annotated[float, _factor(0.0, 1.0)] = Field(
+        0.0, description="What times may be off by beside that, as a share: what a calibration could not simulate back."
     )
     source: Text = Field("", description="Where these numbers come from: `rayio calibrate` names its run.")
 

@@ -27,6 +27,7 @@ from rayio.results.run_result import RunResult, TraceCounts
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
+from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
 from rayio.session.fetched import fetched, stayed
@@ -253,6 +254,8 @@ class _Session:
             hosts=tuple(sighting.host for sighting in outcome.before) or None,
         )  # fmt: skip
         result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error)
+        if engine_named(self.engine_name).is_virtual and error is None:
+            result = replace(result, between=between(self.scenario, result))
         self.directory.write_result(result)
         if (unstored := self.engine.outcome.unstored) is not None and result.trace is not None:
             write_what_fits(self.directory, unstored)

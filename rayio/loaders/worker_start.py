@@ -1,8 +1,8 @@
-"""What the server of ``forkserver`` imports first: of a rank that has gone, neither it nor its forks say a word.
+"""What a process imports first that is to be a worker of PyTorch's: of a rank that has gone, it says not a word.
 
-A fork reads what it is to do from its rank. Where that ended meanwhile, Python prints the traceback of whatever the
-fork met in its place, on the terminal of a command that is over. So does the server, which does not ignore a terminal's
-Ctrl-C before it has imported all that it was told to.
+A worker that is spawned or forked by a server reads what it is to do from its rank. Where that ended meanwhile, Python
+prints the traceback of whatever the worker met in its place, on the terminal of a command that is over. So does the
+server, which does not ignore a terminal's Ctrl-C before it has imported all that it was told to.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import sys
 from multiprocessing import spawn
 from types import TracebackType
 
-#: What reading from a process that has ended comes to.
-OF_THE_GONE = (EOFError, ConnectionError, pickle.UnpicklingError)
+#: What reading from a process that has ended comes to; the last: a lock that ended with it.
+OF_THE_GONE = (EOFError, ConnectionError, pickle.UnpicklingError, FileNotFoundError)
 
 
 def _say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -24,7 +24,7 @@ def _say(kind: type[BaseException], error: BaseException, trace: TracebackType |
 
 
 def _was_being_told(trace: TracebackType | None) -> bool:
-    """Say whether a fork was still reading what it is to do."""
+    """Say whether a worker was still reading what it is to do."""
     last = None
     while trace is not None:
         if trace.tb_frame.f_code is spawn._main.__code__:

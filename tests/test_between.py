@@ -1,0 +1,86 @@
+"""What a prediction lies between: held against runs whose costs are known."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rayio
+from rayio.errors import ScenarioError
+from scenarios import scenario
+
+#: Two ranks whose batches keep processors busy for 24 ms, of which both have two cores.
+CPU = {"sample": "8 ms", "reader": "3 ms", "queue": "2 ms", "rank": "3 ms", "at_least": 0.8, "at_most": 1.5}
+RUN: dict[str, Any] = {
+    "dataset__num_files": 400, "loader__num_workers": 4, "train__epochs": 1, "cluster__cores": 2,
+}  # fmt: skip
+
+
+def predicted(home: Path, number: int, **changes: Any) -> rayio.Run:
+    return rayio.simulate(scenario(**RUN | changes), root=home, out=f"r{number}")
+
+
+def test_a_run_whose_cores_are_busy_takes_as_much_longer_as_its_processors_do(tmp_path: Path) -> None:
+    busy = {"train__compute": "1 ms", "costs": {"cpu": CPU, "error": 0.1}}
+    found = predicted(tmp_path, 0, **busy).result.between
+    assert found is not None
+    assert found.time_low == pytest.approx(0.8 / 1.1, rel=0.02)
+    assert found.time_high == pytest.approx(1.5 * 1.1, rel=0.02)
+    # The change really made: the same run with costs that are so many times as large.
+    usual, slower = (
+        predicted(tmp_path, number, train__compute="1 ms", costs={"cpu": _longer(factor)}).result
+        for number, factor in ((1, 1.0), (2, 1.5))
+    )
+    assert usual.between is None, "costs that say nothing of how sure they are"
+    assert (slower.wall_seconds or 0) / (usual.wall_seconds or 1) == pytest.approx(found.time_high / 1.1, rel=1e-6)
+    assert found.au_low is not None
+    assert (slower.au or 0) / 1.1 == pytest.approx(found.au_low, rel=1e-6)
+
+
+def _longer(factor: float) -> dict[str, str]:
+    return {name: f"{float(value.split()[0]) * factor} ms" for name, value in CPU.items() if isinstance(value, str)}
+
+
+def test_idle_processors_leave_nothing_open_but_the_error(tmp_path: Path) -> None:
+    found = predicted(tmp_path, 0, train__compute="100 ms", costs={"cpu": CPU, "error": 0.05}).result.between
+    assert found is not None
+    assert found.time_low == pytest.approx(1 / 1.05, rel=0.002)
+    assert found.time_high == pytest.approx(1.05, rel=0.01)
+    assert found.au_high == 1.0
+
+
+def test_a_long_run_is_as_sure_as_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    busy = {"train__compute": "1 ms", "costs": {"cpu": CPU}}
+    whole = predicted(tmp_path, 0, **busy).result.between
+    monkeypatch.setattr("rayio.predict.replay.MOST_RANK_STEPS", 60)
+    part = predicted(tmp_path, 1, **busy).result.between
+    assert whole is not None
+    assert part is not None
+    assert whole != part
+    assert part.time_high == pytest.approx(whole.time_high, rel=0.03)
+
+
+def test_the_summary_and_the_file_say_it(tmp_path: Path) -> None:
+    done = predicted(tmp_path, 0, train__compute="1 ms", costs={"cpu": CPU, "error": 0.1})
+    line = next(line for line in done.summary().splitlines() if line.startswith("  between"))
+    assert line.endswith("it may take 27 % less to 65 % more time: so sure are its costs")
+    kept = json.loads((tmp_path / "r0" / "result.json").read_text())["between"]
+    assert kept["time_high"] == pytest.approx(1.65, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("costs", "says"),
+    [
+        ({"error": 2}, "costs.error=2: must be a number from 0 to 1"),
+        ({"error": True}, "costs.error=true: must be a number from 0 to 1"),
+        ({"cpu": {"at_most": 0.5}}, "costs.cpu.at_most=0.5: must be a number from 1 to 10"),
+        ({"cpu": {"at_least": 1.5}}, "costs.cpu.at_least=1.5: must be a number from 0.1 to 1"),
+    ],
+)
+def test_what_is_no_share_or_factor_is_refused(costs: dict[str, Any], says: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        scenario(costs=costs)
+    assert says in str(caught.value)
