@@ -172,7 +172,7 @@ def test_what_cannot_be_asked_of_a_cluster_is_one_line(
 
 
 def node(number: int, **changes: Any) -> Surveyed:
-    versions = {"rayio": rayio.__version__, "ray": version("ray"), "python": platform.python_version()}
+    versions: dict[str, Any] = {"rayio": rayio.__version__, "ray": version("ray"), "python": platform.python_version()}
     one = Node(node_id=str(number) * 56, host=f"host-{number}", free_bytes=1, object_store_bytes=1 << 30, **versions)
     return replace(Surveyed(one, {"CPU": 2.0}, Offset(0, 1000), None, None), **changes)
 

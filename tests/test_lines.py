@@ -261,7 +261,7 @@ def test_a_message_that_cannot_be_sent_ends_the_connection_on_both_sides() -> No
 
 
 def test_a_scenario_may_keep_to_rays_calls() -> None:
-    from rayio.cluster.actors import has_lines
+    from rayio.cluster.birth import has_lines
 
     asked = {key: plan_of(scenario(cluster__transport=key), modelled=False) for key in ("auto", "ray")}
     assert has_lines(asked["auto"])

@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayio.cluster.placement import ActorSpec, actors, bundles, num_processes, strategy
+from rayio.cluster.placement import TIER, ActorSpec, Place, actors, grounds, num_processes
+from rayio.errors import ClusterError
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of
 from scenarios import scenario
@@ -27,16 +28,18 @@ def plans(draw: st.DrawFn) -> Plan:
     if writers != "none":
         who = {"dedicated": draw(st.integers(1, 20))} if writers == "dedicated" else writers
         saved = {"every": {"epochs": 1}, "path": "ck", "model": {"bytes": 1000}, "writers": who}
+    workers = draw(st.integers(0, 5))
     wanted = scenario(
         cluster={
             "nodes": draw(st.integers(1, 4)),
             "ranks_per_node": draw(st.integers(1, 20)),
-            "placement": draw(st.sampled_from(["colocated", "spread"])),
+            "placement": draw(st.sampled_from(["colocated", "spread", *["dedicated_readers"] * (workers > 0)])),
+            "reader_nodes": draw(st.integers(1, 3)),
             "roles_per_actor": draw(st.just("auto") | st.integers(1, 9)),
         },
         dataset={"path": "data", "num_files": 200, "sample_bytes": 100},
         loader={
-            "num_workers": draw(st.integers(0, 5)),
+            "num_workers": workers,
             "batch_size": 1,
             "queue": draw(st.sampled_from(["actor", "in_rank"])),
         },
@@ -78,7 +81,7 @@ def test_every_actor_is_on_the_node_of_all_its_roles(plan: Plan) -> None:
     }
     for actor in actors(plan):
         assert {homes[actor.kind](*member) for member in actor.members} == {actor.node}
-        assert 0 <= actor.node < len(bundles(plan))
+        assert 0 <= actor.node < plan.cluster.all_nodes
 
 
 @settings(max_examples=60)
@@ -96,7 +99,7 @@ def test_names_are_unique_and_say_who_is_inside(plan: Plan) -> None:
 def test_actors_hold_no_more_roles_than_said_and_none_is_left_half_empty(plan: Plan) -> None:
     most = plan.cluster.roles_per_actor
     for kind in ("reader", "queue", "rank", "checkpoint_writer"):
-        for node in range(plan.cluster.nodes):
+        for node in range(plan.cluster.all_nodes):
             sizes = [len(a.members) for a in actors(plan) if (a.kind, a.node) == (kind, node)]
             assert len(set(sizes[:-1])) <= 1
             assert not sizes or sizes[-1] <= sizes[0]
@@ -109,7 +112,7 @@ def test_actors_hold_no_more_roles_than_said_and_none_is_left_half_empty(plan: P
 def test_placement_follows_from_the_plan_alone(plan: Plan) -> None:
     there = pickle.loads(pickle.dumps(plan))
     assert actors(there) == actors(plan)
-    assert bundles(there) == bundles(plan)
+    assert grounds(there, [Place()]) == grounds(plan, [Place()])
 
 
 @settings(max_examples=60)
@@ -219,9 +222,45 @@ def test_the_barrier_and_the_collector_are_processes_too(sync: str, more: int) -
     assert num_processes(plan) == len(actors(plan)) + more
 
 
-def test_every_emulated_node_has_a_bundle() -> None:
-    assert len(bundles(plan_of(scenario(cluster__nodes=5), modelled=True))) == 5
+def laid(places: list[Place], **cluster: Any) -> Any:
+    return grounds(plan_of(scenario(cluster=cluster), modelled=True), places)
 
 
-def test_bundles_lie_on_ray_nodes_of_their_own_where_there_are_enough() -> None:
-    assert [strategy(2, ray_nodes) for ray_nodes in (1, 2, 3)] == ["PACK", "STRICT_SPREAD", "STRICT_SPREAD"]
+READER = {"placement": "dedicated_readers"}
+
+
+def test_every_emulated_node_has_a_bundle_those_of_readers_too() -> None:
+    assert len(laid([Place()], nodes=5).bundles) == 5
+    assert len(laid([Place()], nodes=5, reader_nodes=3, **READER).bundles) == 8
+
+
+def test_bundles_lie_on_ray_nodes_of_their_own_where_there_are_enough_else_evenly_on_all() -> None:
+    found = [laid([Place()] * ray_nodes, nodes=2) for ray_nodes in (1, 2, 3)]
+    assert [one.strategy for one in found] == ["SPREAD", "STRICT_SPREAD", "STRICT_SPREAD"]
+    assert [one.is_packed for one in found] == [True, False, False]
+    assert laid([Place()] * 3, nodes=2, reader_nodes=2, **READER).is_packed
+
+
+def test_ray_nodes_that_are_labelled_for_readers_have_them_alone() -> None:
+    kept = Place(is_for_readers=True)
+    found = laid([Place(), kept, Place(), kept], nodes=2, reader_nodes=1, **READER)
+    assert found.labels == [{TIER: "!readers"}, {TIER: "!readers"}, {TIER: "readers"}]
+    assert not found.is_packed
+    assert laid([Place(), kept], nodes=1, reader_nodes=2, **READER).is_packed, "two nodes of readers on one"
+    assert laid([Place(), kept], nodes=2).labels == [], "nobody asked for a tier"
+    assert laid([Place(), Place()], nodes=1, **READER).labels == [], "there is no label"
+    with pytest.raises(ClusterError, match=r"all 2 Ray nodes are labelled rayio-tier=readers, and ranks need others"):
+        laid([kept, kept], nodes=1, **READER)
+
+
+def test_a_node_of_known_cores_claims_them_of_a_ray_node_of_its_own_and_is_refused_where_it_does_not_fit() -> None:
+    small, large = Place(cpus=4), Place(cpus=16)
+    found = laid([small, large], nodes=2, cores=[16, 2])
+    assert (found.strategy, found.bundles) == ("STRICT_SPREAD", [{"CPU": 16.0}, {"CPU": 2.0}])
+    assert laid([small, large], nodes=2, cores=16).bundles == [{"CPU": 0.001}] * 2, "one number is the model's alone"
+    assert laid([small], nodes=2, cores=[16, 2]).bundles == [{"CPU": 0.001}] * 2, "packed: they share what there is"
+    with pytest.raises(ClusterError, match=r"node 1 has 8, and the Ray node that is left for it has 4; .* are 16, 4$"):
+        laid([small, large], nodes=2, cores=[16, 8])
+    kept = Place(cpus=2, is_for_readers=True)
+    with pytest.raises(ClusterError, match=r"node 1 has 3, and the Ray node that is left for it has 2"):
+        laid([large, large, kept], nodes=1, cores=[1, 3], **READER)

@@ -185,7 +185,6 @@ def test_what_version_01_wrote_into_its_run_directories_is_still_read() -> None:
         ("storage.stage=true", ""),
         ("storage.cache=[{tier: ram}]", ""),
         ("storage.faults={stall: 1}", ""),
-        ("cluster.placement=dedicated_readers", ""),
         ("train.device_copy={via: host}", ""),
         ("train.compute={kind: gamma, mean: 1}", "train.compute.kind=gamma"),
         ("checkpoint.every={seconds: 3}", "checkpoint.every.seconds=3"),

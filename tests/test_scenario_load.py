@@ -30,8 +30,8 @@ name: full
 source: made up
 seed: 11
 cluster:
-  {nodes: 2, ranks_per_node: 3, cores: 8, roles_per_actor: 4, placement: spread, transport: ray, start_deadline: 60,
-   stall_deadline: 300}
+  {nodes: 2, ranks_per_node: 3, cores: 8, roles_per_actor: 4, placement: dedicated_readers, reader_nodes: 2,
+   nic_bandwidth: 10 GB/s, nic_latency: 20 us, transport: ray, start_deadline: 60, stall_deadline: 300}
 dataset:
   path: model://x
   format: npz

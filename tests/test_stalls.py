@@ -191,6 +191,31 @@ def test_a_wait_out_of_order_is_that_of_the_batch_it_got() -> None:
     assert [of_wait(charged, 0), of_wait(charged, 1)] == [{"decode": 10}, {"read": 20}]
 
 
+def test_a_batch_sent_to_another_node_was_put_nowhere_before() -> None:
+    trace = story()
+    work(trace, 0, ("read", 0, 20))
+    lease(trace, 0, 0, 90)
+    trace.add("reader", "transfer", 20, 85, 1, rank=0, epoch=0, step=0)
+    assert of_wait(attribute(trace.spans)) == {"read": 20, "transfer": 65, "put": 5, "handoff": 10}
+
+
+def test_what_a_rank_measured_as_it_fetched_a_batch_is_transfer_and_the_rest_of_its_way_is_not() -> None:
+    trace = story()
+    work(trace, 0, ("read", 0, 40))
+    lease(trace, 0, 0, 50)
+    trace.add("rank", "transfer", 62, 95, 2, rank=0, epoch=0, step=0)
+    expected = {"read": 40, "put": 10, "transfer": 33, "handoff": 17}
+    assert of_wait(attribute(trace.spans, payload=True)) == expected
+
+
+def test_what_a_rank_fetched_into_its_own_queue_is_transfer_too() -> None:
+    trace = story()
+    work(trace, 0, ("read", 0, 40))
+    trace.add("rank", "transfer", 45, 80, 2, rank=0, epoch=0, step=0)
+    lease(trace, 0, 0, 80)
+    assert of_wait(attribute(trace.spans)) == {"read": 40, "put": 5, "transfer": 35, "handoff": 20}
+
+
 def test_on_another_node_the_way_of_real_bytes_to_the_rank_is_transfer() -> None:
     trace = story()
     trace.recorder.add(trace.recorder.register("reader", "0-0", 1), "read", 0, 40, 0, 0, 0, 0)

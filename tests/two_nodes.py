@@ -82,7 +82,7 @@ def main(root: str, *, lose: bool) -> None:
     other = cluster.add_node(**resources, env_vars={"PYTHONPATH": path})
     wanted = scenario(
         dataset__path="data", cluster__nodes=2, cluster__ranks_per_node=1, cluster__placement="spread",
-        train__epochs=2000 if lose else 1, train__compute="100 ms", trace__tasks=True,
+        train__epochs=2000 if lose else 4, train__compute="100 ms", trace__tasks=True,
     )  # fmt: skip
     told: dict[str, Any] = {}
     reporter = Loser(cluster, other) if lose else Library()
@@ -101,9 +101,14 @@ def main(root: str, *, lose: bool) -> None:
         "nodes": len(info["nodes"]),
         "clocks": info["clocks"],
         "notes": left.result["notes"],
+        "homes": {actor["name"].removeprefix("rank-"): actor.get("node") for actor in info["actors"]},
         "began": dict(
             spans[(spans["name"] == "compute") & (spans["step"] == 0)][["rank", "start_ns"]].to_numpy().tolist()
         ),
+        "lasted": {
+            rank: of_rank.sort_values("start_ns")["duration_ns"].tolist()
+            for rank, of_rank in spans[spans["name"] == "compute"].groupby("rank")
+        },
         "tasks": {
             name: json.loads(said)["attributes"]["job"]
             for name, said in zip(tasks["name"], tasks["attributes"], strict=True)

@@ -114,7 +114,7 @@ class WorkDone:
         """Collect it. A stage lasts until the next of its batch begins, so that what lies between them has a name.
 
         Where no ``put`` span says how long a batch took into the object store, it is from the end of the work to when
-        the batch was ready, or to when the worker began something else.
+        the batch was ready, or was sent to another node, or to when the worker began something else.
         """
         chosen = np.flatnonzero(is_text(spans, "role", "reader", "rank"))
         role, lane = texts(spans, "role", ("reader", "rank"), chosen), integers(spans, "lane", chosen)
@@ -146,8 +146,13 @@ class WorkDone:
         kind = np.where(kind[named] >= len(WORK), _UNRECORDED, kind[named])
 
         at = ready.find(place)
-        puts = np.flatnonzero(~goes_on & (kind != _PUT) & (at >= 0) & (pick(ready_at, at, end) > end))
-        put_end = np.minimum(ready_at[at[puts]], following[puts])
+        sent = _sent(spans, "reader", "rank")
+        set_out = pick(ready_at, at, end)
+        if len(sent):
+            sent_at = integers(spans, "start_ns", sent)
+            set_out = np.minimum(set_out, pick(sent_at, Lookup(places.of(sent), -sent_at).find(place), set_out))
+        puts = np.flatnonzero(~goes_on & (kind != _PUT) & (at >= 0) & (set_out > end))
+        put_end = np.minimum(set_out[puts], following[puts])
         if len(puts):
             chosen = np.insert(chosen, puts + 1, chosen[puts])
             group = np.insert(group, puts + 1, group[puts])
@@ -171,9 +176,8 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
     on another node is ``transfer``.
     """
     places = Places(spans)
-    leases, moves, bounds = (
-        np.flatnonzero(is_text(spans, "name", name)) for name in ("lease", "transfer", "memory_bound")
-    )
+    leases, bounds = (np.flatnonzero(is_text(spans, "name", name)) for name in ("lease", "memory_bound"))
+    moves, fetches = _sent(spans, "reader"), _sent(spans, "rank")
     begin = integers(spans, "start_ns")
     over = begin + integers(spans, "duration_ns")
     ready, ready_at = Lookup(places.of(leases), over[leases]), over[leases]
@@ -223,8 +227,11 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
         column[lay_ready] = 0
     at_queue, done = np.where(lay_ready, asked, at_queue), np.where(lay_ready, asked, done)
     move = Lookup(places.of(moves), over[moves]).find(wanted)
-    left, landed = pick(begin[moves], move, at_queue), pick(over[moves], move, at_queue)
-    moved = np.maximum(np.minimum(landed, at_queue) - np.maximum(left, done), 0)
+    moved = _within(pick(begin[moves], move, at_queue), pick(over[moves], move, at_queue), done, at_queue)
+    # Where a rank fetched its bytes itself: before they were at its queue, or on their way from there.
+    fetch = Lookup(places.of(fetches), over[fetches]).find(wanted)
+    left, landed = pick(begin[fetches], fetch, arrived), pick(over[fetches], fetch, arrived)
+    moved = np.minimum(moved + _within(left, landed, done, at_queue), at_queue - done)
     spent["transfer"] += moved
     spent["put"] += np.where(is_put, 0, at_queue - done - moved)
     spent["handoff"] += np.where(is_put, at_queue - done - moved, 0)
@@ -233,9 +240,23 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
     freed = np.clip(earlier, at_queue, arrived)
     spent["reorder"] += freed - at_queue
     is_far = (pick(work.node, last, asked) != _nodes(spans, lives)[steps.life]) & (last >= 0) & payload
-    spent["transfer"] += np.where(is_far, arrived - freed, 0)
-    spent["handoff"] += np.where(is_far, 0, arrived - freed)
+    fetched = np.where(is_far & (fetch < 0), arrived - freed, _within(left, landed, freed, arrived))
+    spent["transfer"] += fetched
+    spent["handoff"] += arrived - freed - fetched
     return split_exactly(arrived - asked, np.stack([*spent.values()], axis=1))
+
+
+def _sent(spans: pa.Table, *by: str) -> Ints:
+    """Positions of the spans of batches on their way between nodes: those that some roles recorded."""
+    found = np.flatnonzero(is_text(spans, "name", "transfer"))
+    chosen: Ints = found[texts(spans, "role", by, found) >= 0]
+    return chosen
+
+
+def _within(left: Ints, landed: Ints, since: Ints, until: Ints) -> Ints:
+    """How much of each way lies between two times."""
+    length: Ints = np.maximum(np.minimum(landed, until) - np.maximum(left, since), 0)
+    return length
 
 
 def _busy_since(work: WorkDone, granted: Ints, window: Occupied) -> tuple[Ints, Ints]:

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import ray
 
+from rayio.cluster.birth import Birth, address, has_lines
 from rayio.cluster.calls import Loan, ReaderCalls
+from rayio.cluster.keeper import Keeper
 from rayio.cluster.lent import LentBatches
 from rayio.cluster.lines import Address, Exchange, Line, Pieces
-from rayio.cluster.placement import Kind, actors
-from rayio.cluster.remote import OwnQueue, RemoteArbiter, RemoteBarrier, RemoteQueue, RemoteTimekeeper, RemoteWriter
-from rayio.cluster.shared import Arenas, SharedBuffers, is_possible
+from rayio.cluster.remote import (
+    Fetches,
+    OwnQueue,
+    RemoteArbiter,
+    RemoteBarrier,
+    RemoteNetwork,
+    RemoteQueue,
+    RemoteTimekeeper,
+    RemoteWriter,
+)
+from rayio.cluster.shared import Arenas, SharedBuffers
 from rayio.cluster.tasks import tell
 from rayio.cluster.turns import Turns
 from rayio.otel import children, hosts, provider
@@ -24,7 +35,6 @@ from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.pipeline.env import QueuePort, Shard
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec, Take
 from rayio.pipeline.sighting import Sighting, look
 from rayio.pipeline.standing import Standing
@@ -32,7 +42,7 @@ from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.arrow import empty_table
-from rayio.trace.clocks import Anchor, agree, tell_drift
+from rayio.trace.clocks import agree
 from rayio.trace.recorder import Recorder
 from rayio.trace.store import to_ipc
 
@@ -42,49 +52,6 @@ WATCH = "watch"
 FLUSH_SECONDS = 0.7
 #: Calls that an async actor takes at a time; beyond its limit Ray queues them without a word.
 MAX_CONCURRENCY = 100_000
-
-
-@dataclass(frozen=True)
-class Birth:
-    """What every actor is built from; with it alone Ray can start it again."""
-
-    name: str
-    node: int
-    members: tuple[tuple[int, ...], ...]
-    plan: Plan
-    #: Address from which the scenario's relative paths start, on the actor's node.
-    root: str
-    anchor: Anchor
-    #: Ray namespace in which the actors of this run have their names.
-    namespace: str
-
-    def find(self, name: str) -> Any:
-        """The handle of another actor of this run."""
-        return ray.get_actor(name, namespace=self.namespace)
-
-    def holders(self, kind: Kind, among: Container[tuple[int, ...]]) -> dict[tuple[int, ...], Any]:
-        """The handle of the actor that holds each of some roles of a kind, by role."""
-        found: dict[tuple[int, ...], Any] = {}
-        for spec in actors(self.plan, kind):
-            if wanted := [member for member in spec.members if member in among]:
-                found |= dict.fromkeys(wanted, self.find(spec.name))
-        return found
-
-    def readers(self) -> dict[tuple[int, ...], Any]:
-        """The handles of the readers of this actor's ranks, by (rank, worker)."""
-        workers = range(self.plan.loader.num_workers)
-        return self.holders("reader", {(rank, worker) for (rank,) in self.members for worker in workers})
-
-
-def has_lines(plan: Plan) -> bool:
-    """Whether actors of one host may call each other over lines."""
-    return plan.cluster.transport == "auto" and is_possible()
-
-
-def address(plan: Plan, exchange: Exchange | None) -> Address:
-    """Where this actor takes calls, as its ``listen`` says."""
-    node = ray.get_runtime_context().get_node_id()
-    return Address(node, exchange.open() if exchange is not None and has_lines(plan) else None)
 
 
 class Host:
@@ -113,6 +80,8 @@ class Host:
             threads=0 if self.reads_in_place and alone and threads == 1 else threads,
         )
         self.born = self.kernel.now()
+        #: What keeps spans in the run's time; None where this host's clock is the driver's.
+        self._keeper = Keeper.of(birth.anchor, self.collector, self.born)
         #: What takes in the spans of other processes: this one's children, and tasks of the run on this host.
         self._others: list[children.Children | hosts.HostSpool] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
@@ -200,9 +169,10 @@ class Host:
         """
         for other in self._others:
             other.close()
-        if (table := self.recorder.drain()) is not None:
-            await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
-        await asyncio.to_thread(tell_drift, self.birth.anchor, RemoteTimekeeper(self.collector))
+        if self._keeper is not None:
+            await self._keeper.learn(self.kernel, is_last=True)
+        if (message := self._drained()) is not None:
+            await self.collector.push.remote(self.birth.name, message, self.recorder.drained)
         return self.recorder.drained, self._cpu.read()
 
     async def _flush_regularly(self) -> None:
@@ -210,12 +180,28 @@ class Host:
             await asyncio.sleep(FLUSH_SECONDS)
             for other in self._others:
                 other.collect()
-            if (table := self.recorder.drain()) is not None:
-                self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
+            if self._keeper is not None:
+                await self._keeper.learn(self.kernel)
+            if (message := self._drained()) is not None:
+                self.collector.push.remote(self.birth.name, message, self.recorder.drained)
+
+    def _drained(self) -> bytes | None:
+        """What was recorded since, in the time of the run; None where that is nothing."""
+        if (table := self.recorder.drain()) is None:
+            return None
+        return to_ipc(table if self._keeper is None else self._keeper.course.corrected(table))
 
     def arbiter(self, device: int) -> RemoteArbiter:
         """See ``rayio.pipeline.wiring.Devices``."""
         return RemoteArbiter(self.line(self.birth.find(f"storage-{device}")))
+
+    @cached_property
+    def _network(self) -> RemoteNetwork:
+        return RemoteNetwork(self.line(self.birth.find("network")))
+
+    def network(self) -> RemoteNetwork:
+        """See ``rayio.pipeline.wiring.Devices``."""
+        return self._network
 
 
 class Reader(Host):
@@ -267,7 +253,9 @@ class Reader(Host):
         async with self._turns[who].of(turn):
             began = self.kernel.now()
             batches = await roles.read_lease(self._envs[who], self.wiring.loading, lease)
-            seconds = (self.kernel.now() - began) / 1e9
+            ended = self.kernel.now()
+        await self._envs[who].send(batches, Where(lease.rank, attempt=lease.attempt), ended)
+        seconds = (ended - began) / 1e9
         if self.plan.payload and not self._lent[who].keep(caller, turn, batches):  # nobody hears of them any more
             if self._shared is not None:
                 self._shared.leave([batch.payload for batch in batches])
@@ -342,7 +330,7 @@ class TrainerRank(Host):
         """See ``rayio.pipeline.wiring.RankPorts``."""
         if self._calls is not None:
             return OwnQueue(self._calls.queue(self.wiring, spec, evaluating=evaluating))
-        return RemoteQueue(self._queues[spec.rank,], self.kernel, spec)
+        return RemoteQueue(self._queues[spec.rank,], self.kernel, spec, Fetches(self.wiring, spec.rank))
 
     def barrier(self) -> RemoteBarrier:
         """See ``rayio.pipeline.wiring.RankPorts``."""

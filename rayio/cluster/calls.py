@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple
 
 from rayio.cluster.lines import Line
-from rayio.cluster.remote import plain
+from rayio.cluster.remote import Fetches, plain
 from rayio.cluster.shared import Piece
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
@@ -65,11 +65,15 @@ class ReaderCalls:
         #: What a step takes a reader of late, by rank, and whether for evaluation.
         self._step_seconds: dict[tuple[int, bool], float] = {}
         self._queues: dict[tuple[int, bool], PrefetchQueue] = {}
+        #: What records the way of bytes to each rank in this process.
+        self._fetches: dict[int, Fetches] = {}
         #: Whether there are lines to all readers; None as long as nobody has asked.
         self._are_near: bool | None = None
 
     def queue(self, wiring: Wiring, spec: QueueSpec, *, evaluating: bool) -> PrefetchQueue:
         """Make a rank's prefetch queue, or the one for its evaluations."""
+        if self.in_rank:
+            self._fetches.setdefault(spec.rank, Fetches(wiring, spec.rank))
         made = self._queues[spec.rank, evaluating] = wiring.queue(spec, self._submit, evaluating=evaluating)
         return made
 
@@ -138,7 +142,12 @@ class ReaderCalls:
         seconds, batches = await headers
         # Ray answers a call once everything that it returned is stored.
         self._stored[lease.rank, lease.worker].append(called[2])
-        payloads = await parcel if self.in_rank else [(parcel, place) for place in range(len(batches))]
+        if self.in_rank:
+            since = self._queues[lease.rank, self.plan.is_evaluation(lease.epoch)].env.kernel.now()
+            payloads = await parcel
+            self._fetches[lease.rank].note(batches, since)
+        else:
+            payloads = [(parcel, place) for place in range(len(batches))]
         return seconds, [replace(batch, payload=payload) for batch, payload in zip(batches, payloads, strict=True)]
 
 

@@ -12,6 +12,7 @@ from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.storage.stores import Settings
 from rayio.trace.arrow import plain
 from rayio.trace.clocks import Anchor, Clocks, Offset
+from rayio.trace.drift import Stray
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
@@ -62,13 +63,17 @@ class Collector:
         """See ``rayio.trace.clocks.Timekeeper``."""
         return self._clocks.met(boot_id, node, found, own_ns)
 
-    def wants_drift(self, boot_id: str) -> bool:
+    def wants_drift(self, boot_id: str, at: int | None) -> bool:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        return self._clocks.wants_drift(boot_id)
+        return self._clocks.wants_drift(boot_id, at)
 
-    def drifted(self, boot_id: str, found: Offset) -> None:
+    def drifted(self, boot_id: str, found: Offset, at: int) -> None:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        self._clocks.drifted(boot_id, found)
+        self._clocks.drifted(boot_id, found, at)
+
+    def strayed(self, boot_id: str) -> Stray | None:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        return self._clocks.strayed(boot_id)
 
     def alive(self, name: str) -> None:
         """Note that an actor that records no spans lives."""

@@ -11,7 +11,7 @@ import signal
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rayio import __version__
 from rayio.cluster import token
 from rayio.cluster.control import LAST_SECONDS, Control
-from rayio.cluster.placement import ACTOR_BYTES, num_processes
+from rayio.cluster.placement import ACTOR_BYTES, READERS, TIER, Grounds, Place, grounds, num_processes
 from rayio.deadline import within
 from rayio.errors import ClusterError
 from rayio.interrupts import uninterrupted
@@ -44,6 +44,10 @@ UNHEARD = ("start_log_monitor", "start_api_server")
 PRIORITY = "RAY_worker_niceness"
 
 
+#: What is known of a node's place that nobody has asked about.
+NOWHERE = Place()
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """One node of the Ray cluster."""
@@ -55,6 +59,7 @@ class Node:
     python: str
     free_bytes: int
     object_store_bytes: int
+    place: Place = NOWHERE
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +287,24 @@ def preflight(plan: Plan, connection: Connection) -> list[str]:
 
 
 def _shared(plan: Plan, connection: Connection) -> list[str]:
-    emulated, real = plan.cluster.nodes, len(connection.nodes)
-    if emulated <= real:
+    cluster, real = plan.cluster, len(connection.nodes)
+    if not grounds_of(plan, connection).is_packed:
         return []
+    readers = f" and cluster.reader_nodes={cluster.reader_nodes}" if cluster.has_reader_tier else ""
     return [
-        f"cluster.nodes={emulated} are emulated on {real} Ray node{'s' if real > 1 else ''}: they share processors, "
-        "memory and storage, so real I/O competes where it would not on nodes of their own"
+        f"cluster.nodes={cluster.nodes}{readers} are emulated on {real} Ray node{'s' if real > 1 else ''}: they share "
+        "processors, memory and storage, so real I/O competes where it would not on nodes of their own; each has its "
+        "own network interface (cluster.nic_bandwidth) and storage device (storage.model) only in the model"
     ]
+
+
+def grounds_of(plan: Plan, connection: Connection) -> Grounds:
+    """How the emulated nodes of a run come to lie on the nodes of a cluster.
+
+    Raises:
+        ClusterError: they do not fit.
+    """
+    return grounds(plan, [node.place for node in connection.nodes])
 
 
 def _tight(plan: Plan) -> list[str]:
@@ -305,9 +321,12 @@ def _probe() -> tuple[Node, ...]:
     """Ask every node for its versions and memory; a cluster of one node, this one, is asked directly."""
     alive = [n for n in ray.nodes() if n["Alive"]]
     stores = {n["NodeID"]: int(n["Resources"].get("object_store_memory", 0)) for n in alive}
+    places = {
+        n["NodeID"]: Place(float(n["Resources"].get("CPU", 0)), n.get("Labels", {}).get(TIER) == READERS) for n in alive
+    }
     if list(stores) == [ray.get_runtime_context().get_node_id()]:
         (only,) = stores.items()
-        return (_describe(*only),)
+        return (replace(_describe(*only), place=places[only[0]]),)
     asked = {
         node_id: ray.remote(num_cpus=0)(_describe)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
@@ -318,7 +337,7 @@ def _probe() -> tuple[Node, ...]:
     for node_id, reference in asked.items():
         host = next(n["NodeManagerHostname"] for n in alive if n["NodeID"] == node_id)
         try:
-            found.append(ray.get(reference, timeout=PROBE_SECONDS))
+            found.append(replace(ray.get(reference, timeout=PROBE_SECONDS), place=places[node_id]))
         except Exception as error:
             raise ClusterError(f"node {host} cannot run rayio: {_first_line(error)}; install it there") from None
     return tuple(found)

@@ -36,15 +36,33 @@ class RayEngine:
         is_there = self.site.address or os.environ.get("RAY_ADDRESS")
         say("connecting to Ray" if is_there else "starting a local Ray")
         connection = self._connection = connect.connect(self.site.address, self.site.directory.log)
+        cluster = self.plan.cluster
+        is_packed = connect.grounds_of(self.plan, connection).is_packed
         if self.plan.payload:
-            bound = connect.in_flight_bytes(self.plan.cluster.nodes, connection)
-            self.plan = replace(self.plan, auto_bytes_in_flight=bound)
+            # The batches of all ranks lie in the object stores of the nodes that read.
+            bound = connect.in_flight_bytes(cluster.all_nodes, connection)
+            of_ranks = bound * len(cluster.reading_nodes) // cluster.nodes
+            self.plan = replace(self.plan, auto_bytes_in_flight=min(bound, of_ranks))
         warnings = connect.preflight(self.plan, connection)
+        if self.plan.network is not None and not is_packed:
+            self.plan = replace(self.plan, network=None)
+            warnings.append(
+                "cluster.nic_bandwidth and nic_latency are not charged: each node has a Ray node of its own, and "
+                "batches cross the network that is there"
+            )
         for text in warnings:
             say(f"warning: {text}")
         self.outcome.notes += warnings
         nodes = [_described(node) for node in connection.nodes]
         self.outcome.info |= {"ray": connection.nodes[0].ray, "nodes": nodes, "is_our_ray": connection.is_ours}
+        self.outcome.info["placement"] = {
+            "kind": cluster.placement,
+            "nodes": cluster.nodes,
+            "reader_nodes": cluster.all_nodes - cluster.nodes,
+            "ray_nodes": len(connection.nodes),
+            "is_packed": is_packed,
+            "is_network_modelled": self.plan.network is not None,
+        }
 
     def run(self, watch: Watch) -> None:
         """See ``rayio.pipeline.engine.Engine``."""
@@ -56,6 +74,7 @@ class RayEngine:
         )
         group.start(say)
         self.outcome.info |= {"actors": group.actors}
+        self.outcome.info["placement"]["ray_node_of"] = group.homes
         began, told = time.monotonic(), 0
         say(f"{len(group.handles)} actors are running")
 
@@ -93,13 +112,14 @@ class RayEngine:
             outcome.notes += [*(_restarted(restart) for restart in group.restarts), *drifts(group.clocks)]
             outcome.notes += group.vigil.notes
             same = {"boot_id": Anchor.new().boot_id, "offset_ns": 0, "error_ns": 0}
-            clocks = {str(node): group.clocks.get(node, same) for node in range(self.plan.cluster.nodes)}
+            clocks = {str(node): group.clocks.get(node, same) for node in range(self.plan.cluster.all_nodes)}
             outcome.info |= {"cpu_seconds": group.cpu.as_json()}
             outcome.info |= {"actors": group.actors, "restarts": group.restarts, "clocks": clocks}
 
 
 def _described(node: connect.Node) -> dict[str, Any]:
-    return {"id": node.node_id, "host": node.host, "python": node.python, "object_store_bytes": node.object_store_bytes}
+    said: dict[str, Any] = {"id": node.node_id, "host": node.host, "python": node.python}
+    return said | {"object_store_bytes": node.object_store_bytes, "cpus": node.place.cpus}
 
 
 def _restarted(restart: Mapping[str, Any]) -> str:

@@ -9,16 +9,22 @@ from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.placement_group import (
+    PlacementGroup,
+    placement_group,
+    placement_group_table,
+    remove_placement_group,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from rayio.cluster import actors as shells
+from rayio.cluster.birth import Birth
 from rayio.cluster.collector import Collector
-from rayio.cluster.connect import Connection
-from rayio.cluster.placement import ActorSpec, actors, bundles, strategy
+from rayio.cluster.connect import Connection, grounds_of
+from rayio.cluster.placement import ActorSpec, actors
 from rayio.cluster.remote import plain
 from rayio.cluster.rounds import Rounds
-from rayio.cluster.servers import BarrierActor, StorageServer
+from rayio.cluster.servers import BarrierActor, NetworkServer, StorageServer
 from rayio.deadline import within
 from rayio.errors import ClusterError, RayioError, RunError
 from rayio.interrupts import hold
@@ -70,6 +76,8 @@ class ActorGroup:
         self.handles: dict[str, Any] = {}
         self.group: PlacementGroup | None = None
         self.directory = directory
+        #: The Ray node of each emulated one, by its number as text.
+        self.homes: dict[str, str] = {}
         #: What run.json says of the actors.
         self.actors: list[dict[str, Any]] = []
         #: What ranks consumed, of those that are over or could be asked.
@@ -103,6 +111,11 @@ class ActorGroup:
             self.handles["barrier"] = self._actor(
                 BarrierActor, "barrier", self._bundle(0), -1, birth, concurrency=shells.MAX_CONCURRENCY
             )
+        if self.plan.network is not None:
+            birth = self._birth("network", 0, ())
+            self.handles["network"] = self._actor(
+                NetworkServer, "network", self._bundle(0), -1, birth, concurrency=shells.MAX_CONCURRENCY
+            )
         for spec in self.specs:
             self.handles[spec.name] = self._create(spec)
 
@@ -124,18 +137,23 @@ class ActorGroup:
             ) from None
 
     def _place(self, deadline: float) -> None:
-        nodes, ray_nodes = self.plan.cluster.nodes, len(self.connection.nodes)
-        how = strategy(nodes, ray_nodes)
+        laid = grounds_of(self.plan, self.connection)
         seconds = max(1.0, deadline - time.monotonic())
 
         def place() -> bool:
-            self.group = placement_group(bundles(self.plan), strategy=how, name=self.run_id)
-            return bool(self.group.wait(seconds))
+            self.group = placement_group(
+                laid.bundles, strategy=laid.strategy, name=self.run_id, bundle_label_selector=laid.labels or None
+            )
+            if not self.group.wait(seconds):
+                return False
+            found = placement_group_table(self.group)["bundles_to_node_id"]
+            self.homes = {str(bundle): found[bundle] for bundle in sorted(found)}
+            return True
 
         if not self._from_ray(place, deadline):
             raise ClusterError(
-                f"no room for {nodes} bundles ({how}) on {ray_nodes} Ray nodes within "
-                f"{self.plan.cluster.start_deadline:g} s; free some CPU or lower cluster.nodes"
+                f"no room for {len(laid.bundles)} bundles ({laid.strategy}) on {len(self.connection.nodes)} Ray nodes "
+                f"within {self.plan.cluster.start_deadline:g} s; free some CPU or lower cluster.nodes"
             )
 
     def _bundle(self, node: int) -> PlacementGroupSchedulingStrategy:
@@ -157,8 +175,8 @@ class ActorGroup:
         remote: Any = ray.remote(concurrency_groups={shells.WATCH: 1})(cls) if concurrency else ray.remote(cls)
         return remote.options(**options).remote(*args)
 
-    def _birth(self, name: str, node: int, members: tuple[tuple[int, ...], ...]) -> shells.Birth:
-        return shells.Birth(
+    def _birth(self, name: str, node: int, members: tuple[tuple[int, ...], ...]) -> Birth:
+        return Birth(
             name=name, node=node, members=members, plan=self.plan, root=self.root, anchor=self.anchor,
             namespace=self.run_id,
         )  # fmt: skip
@@ -316,7 +334,9 @@ class ActorGroup:
                 self.tallies += ray.get(reference)
 
     def _flush(self) -> None:
-        asked = [self.handles[name].spent.remote() for name in ("barrier", "collector") if name in self.handles]
+        asked = [
+            self.handles[name].spent.remote() for name in ("barrier", "network", "collector") if name in self.handles
+        ]
         asked += [
             self.handles[s.name].flush.remote() for s in self.specs if s.kind != "storage" and s.name in self.handles
         ]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from rayio.errors import ClusterError
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.wiring import loader_of
 
@@ -15,6 +16,10 @@ KINDS: tuple[Kind, ...] = ("storage", "reader", "queue", "checkpoint_writer", "r
 
 #: What one Ray actor costs (measured, Ray 2.60): memory of its process.
 ACTOR_BYTES = 62 << 20
+#: Name and value of the label of Ray nodes that are kept for readers: ``ray start --labels rayio-tier=readers``.
+TIER, READERS = "rayio-tier", "readers"
+#: What an emulated node claims of a Ray node's processors, so that it has a place there.
+LITTLE = 0.001
 #: Up to so many readers on a node get a process each, as PyTorch's workers do.
 UNPACKED_READERS = 16
 #: Where modelled roles are packed, so many actors of a kind share a node.
@@ -109,14 +114,73 @@ def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]
 def num_processes(plan: Plan) -> int:
     """Number of processes that a run starts on all nodes: actors, barrier, collector, and workers of loaders."""
     workers = 0 if _has_roles(plan) else plan.world_size * plan.loader.num_workers
-    return len(actors(plan)) + 1 + plan.has_barrier + workers
+    return len(actors(plan)) + 1 + plan.has_barrier + (plan.network is not None) + workers
 
 
-def bundles(plan: Plan) -> list[dict[str, float]]:
-    """Make one bundle per emulated node. Roles mostly wait, so a bundle claims a place and next to no CPU."""
-    return [{"CPU": 0.001}] * plan.cluster.nodes
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A Ray node, as far as it matters for what can live there."""
+
+    cpus: float = 0.0
+    #: Whether it bears the label that keeps it for readers (:data:`TIER`).
+    is_for_readers: bool = False
 
 
-def strategy(nodes: int, ray_nodes: int) -> Literal["STRICT_SPREAD", "PACK"]:
-    """Whether each bundle has a Ray node to itself: where there are enough of them."""
-    return "STRICT_SPREAD" if nodes <= ray_nodes else "PACK"
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """How the emulated nodes of a run lie on Ray's: a bundle each, and what keeps them apart."""
+
+    bundles: list[dict[str, float]]
+    strategy: Literal["STRICT_SPREAD", "SPREAD"]
+    #: The label that each bundle's Ray node bears; empty where none is asked for.
+    labels: list[dict[str, str]]
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether emulated nodes share Ray nodes, so that the network between them is a model."""
+        return self.strategy == "SPREAD"
+
+
+def grounds(plan: Plan, places: Sequence[Place]) -> Grounds:
+    """Lay the emulated nodes of a plan out on a cluster: each has a Ray node of its own where there are enough.
+
+    Where ``cluster.placement`` is dedicated_readers and some Ray nodes are labelled for readers, readers live there and
+    nobody else does. Roles mostly wait, so a bundle claims a place and next to no CPU; but where ``cluster.cores`` says
+    what each node has, it claims that of a Ray node of its own.
+
+    Raises:
+        ClusterError: all Ray nodes are kept for readers, or a node has more cores than any that is left.
+    """
+    cluster = plan.cluster
+    has_tier = cluster.has_reader_tier and any(place.is_for_readers for place in places)
+    numbers = range(cluster.all_nodes)
+    tiers: list[tuple[range, list[float]]] = [(numbers, [place.cpus for place in places])]
+    labels: list[dict[str, str]] = []
+    if has_tier:
+        others = [place.cpus for place in places if not place.is_for_readers]
+        if not others:
+            raise ClusterError(
+                f"cluster.placement=dedicated_readers: all {len(places)} Ray nodes are labelled {TIER}={READERS}, and "
+                "ranks need others; take the label off some"
+            )
+        readers = [place.cpus for place in places if place.is_for_readers]
+        tiers = [(numbers[: cluster.nodes], others), (numbers[cluster.nodes :], readers)]
+        labels = [{TIER: READERS if number >= cluster.nodes else f"!{READERS}"} for number in numbers]
+    if any(len(wanted) > len(there) for wanted, there in tiers):
+        return Grounds([{"CPU": LITTLE}] * len(numbers), "SPREAD", labels)
+    if not isinstance(cluster.cores, tuple):
+        return Grounds([{"CPU": LITTLE}] * len(numbers), "STRICT_SPREAD", labels)
+    for wanted, there in tiers:
+        _check_fit(wanted, cluster.cores, there)
+    return Grounds([{"CPU": float(cores)} for cores in cluster.cores], "STRICT_SPREAD", labels)
+
+
+def _check_fit(nodes: range, cores: Sequence[int], there: Sequence[float]) -> None:
+    """Refuse nodes that do not fit: the largest into the largest, and so on, for that fits if anything does."""
+    largest = sorted(nodes, key=lambda node: -cores[node])
+    for node, cpus in zip(largest, sorted(there, reverse=True), strict=False):
+        if cores[node] > cpus:
+            raise ClusterError(
+                f"cluster.cores: node {node} has {cores[node]}, and the Ray node that is left for it has {cpus:g}; "
+                f"processors there are {', '.join(f'{cpus:g}' for cpus in sorted(there, reverse=True)[:16])}"
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -17,12 +17,17 @@ from rayio.pipeline.env import Shard
 from rayio.pipeline.in_process import LocalQueue
 from rayio.pipeline.kernel import Future, WallKernel
 from rayio.pipeline.queue import Consumed, Delivery, QueueSpec, Take
+from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.clocks import Offset
+from rayio.trace.drift import Stray
+from rayio.trace.span import SPANS
 
 #: A take that got nothing within this time is answered and asked again, so that no call is ever lost for good.
 PATIENCE_NS = 10_000_000_000
+#: Lane of a rank's spans of bytes on their way to it.
+FETCH_LANE = SPANS["transfer"].lanes["rank"]
 #: A rank that has a batch in hand tells its queue what it consumed when that is half of the window, or this late.
 TELL_NS = 5_000_000
 
@@ -35,7 +40,7 @@ def plain(error: BaseException) -> BaseException:
 
 
 class RemoteTimekeeper:
-    """The collector's clock, asked as an actor starts and ends: nothing is under way then, so it waits for answers."""
+    """The collector's clock, asked as an actor starts and by a thread from then on: whoever asks waits."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -49,13 +54,37 @@ class RemoteTimekeeper:
         known: int | None = ray.get(self.handle.met.remote(boot_id, node, found, own_ns))
         return known
 
-    def wants_drift(self, boot_id: str) -> bool:
+    def wants_drift(self, boot_id: str, at: int | None) -> bool:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        return bool(ray.get(self.handle.wants_drift.remote(boot_id)))
+        return bool(ray.get(self.handle.wants_drift.remote(boot_id, at)))
 
-    def drifted(self, boot_id: str, found: Offset) -> None:
+    def drifted(self, boot_id: str, found: Offset, at: int) -> None:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        ray.get(self.handle.drifted.remote(boot_id, found))
+        ray.get(self.handle.drifted.remote(boot_id, found, at))
+
+    def strayed(self, boot_id: str) -> Stray | None:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        found: Stray | None = ray.get(self.handle.strayed.remote(boot_id))
+        return found
+
+
+class Fetches:
+    """Records how long the bytes of a rank's batches were under way from other nodes, by those who fetch them."""
+
+    def __init__(self, wiring: Wiring, rank: int) -> None:
+        plan = wiring.plan
+        here, workers = plan.node_of_rank(rank), range(plan.loader.num_workers)
+        self.rank = rank
+        #: The workers that read on other nodes.
+        self.far = {worker for worker in workers if plan.node_of_reader(rank, worker) != here}
+        self.env = wiring.fetching_rank(rank) if self.far else None
+
+    def note(self, batches: Sequence[Delivery], since: int) -> None:
+        """Record that the bytes of batches, which were asked for at ``since``, have come."""
+        for batch in batches:
+            if self.env is not None and batch.worker in self.far:
+                at = Where(self.rank, batch.epoch, batch.step, batch.attempt)
+                self.env.span("transfer", since, self.env.kernel.now(), at, lane=FETCH_LANE, nbytes=batch.nbytes)
 
 
 class RemoteQueue:
@@ -64,8 +93,10 @@ class RemoteQueue:
     What has arrived but is not yet asked for is held in ``hand`` and does not count as consumed.
     """
 
-    def __init__(self, line: Line, kernel: WallKernel, spec: QueueSpec) -> None:
+    def __init__(self, line: Line, kernel: WallKernel, spec: QueueSpec, fetches: Fetches | None = None) -> None:
         self.line = line
+        #: What records how long bytes from other nodes are under way.
+        self.fetches = fetches
         self.kernel = kernel
         self.spec = spec
         self.consumed = Consumed()
@@ -195,8 +226,11 @@ class RemoteQueue:
         """Fetch the bytes of batches that one call to a reader returned together."""
         epoch, payloads = parcel[0].epoch, []
         lost = False
+        since = self.kernel.now()
         try:
             payloads = await parcel[0].payload[0]
+            if self.fetches is not None:
+                self.fetches.note(parcel, since)
             for delivery in parcel:
                 if (found := payloads[delivery.payload[1]].nbytes) != delivery.nbytes:
                     raise RunError(
@@ -292,6 +326,17 @@ class RemoteWriter:
         except RayTaskError as error:
             raise plain(error) from None
         return served
+
+
+class RemoteNetwork:
+    """The modelled network in another actor."""
+
+    def __init__(self, line: Line) -> None:
+        self.line = line
+
+    async def send(self, now: int, source: int, target: int, nbytes: int) -> int:
+        """See ``rayio.pipeline.network.Network.send``."""
+        return int(await self.line.ask("send", now, source, target, nbytes))
 
 
 class RemoteArbiter:

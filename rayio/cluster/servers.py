@@ -1,4 +1,4 @@
-"""The actors that serve all others and record no spans: the barrier, and the modelled storage devices."""
+"""The actors that serve all others and record no spans: the barrier, the modelled network and storage devices."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 
 import ray
 
-from rayio.cluster.actors import FLUSH_SECONDS, Birth, address
+from rayio.cluster.actors import FLUSH_SECONDS
+from rayio.cluster.birth import Birth, address
 from rayio.cluster.lines import Address, Exchange
 from rayio.pipeline.barrier import Barrier
 from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.pipeline.kernel import WallKernel
+from rayio.pipeline.network import Network
 from rayio.place import Where
 from rayio.storage.model import Device
 
@@ -66,6 +68,28 @@ class BarrierActor(Server):
         self._cpu.begin()
         latest = [self.barrier.announce(at.rank, at.epoch, at.step, at.attempt, deadline) for at, deadline in arrivals]
         return max([int(await one) for one in latest])
+
+
+class NetworkServer(Server):
+    """The modelled network between emulated nodes: the single arbiter of what is on its way when.
+
+    One that is started again knows nothing of what was on its way: that was sent already.
+    """
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        assert birth.plan.network is not None
+        self.network = Network(birth.plan.network)
+        self.exchange = Exchange({"send": self.send})
+
+    async def ready(self) -> dict[str, Any]:
+        """Answer when the actor has started."""
+        return self.told()
+
+    async def send(self, now: int, source: int, target: int, nbytes: int) -> int:
+        """See ``rayio.pipeline.network.Network.send``."""
+        self._cpu.begin()
+        return self.network.send(now, source, target, nbytes)
 
 
 class StorageServer(Server):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -45,16 +46,17 @@ def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
     (of which batches in flight may take 30 %), and a batch in the hands of each reader. It has a processor for each
     reader and writer that does real I/O, and one for every 40 processes that wait.
     """
-    workers = plan.cluster.nodes if num_workers is None else num_workers
-    together = -(-plan.cluster.nodes // workers)
+    nodes = plan.cluster.all_nodes
+    workers = nodes if num_workers is None else num_workers
+    together = -(-nodes // workers)
     per_node = Counter(spec.node for spec in actors(plan))
     loading = 0 if plan.modelled else _busy(plan)
     beside = num_processes(plan) - per_node.total()  # barrier, collector, a loader's own processes
-    own = -(-(beside - 1 - plan.has_barrier) // plan.cluster.nodes)
+    own = -(-(beside - 1 - plan.has_barrier) // nodes)
     processes = together * (max(per_node.values()) + own) + plan.has_barrier
-    held = together * _window_bytes(plan)
+    held = together * _window_bytes(plan) * _ranks_per_reading_node(plan)
     store = max(LEAST_STORE_BYTES, _stepped(held / IN_FLIGHT_SHARE)) if held else LEAST_STORE_BYTES
-    hands = together * plan.cluster.ranks_per_node * _in_hands(plan)
+    hands = together * plan.cluster.ranks_per_node * _in_hands(plan) * _ranks_per_reading_node(plan)
     memory = WORKER_BYTES + processes * ACTOR_BYTES + store + hands
     return Pods(
         head=Pod(HEAD_CPUS, _stepped(HEAD_BYTES + DRIVER_BYTES + ACTOR_BYTES + LEAST_STORE_BYTES), LEAST_STORE_BYTES),
@@ -66,8 +68,13 @@ def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
 def _busy(plan: Plan) -> int:
     """Roles of one emulated node that keep a processor busy: readers, and writers of checkpoints."""
     writers = Counter(plan.node_of_writer(number) for number in range(plan.num_writers))
-    readers = plan.cluster.ranks_per_node * max(1, plan.loader.num_workers)
+    readers = math.ceil(plan.cluster.ranks_per_node * max(1, plan.loader.num_workers) * _ranks_per_reading_node(plan))
     return readers + max(writers.values(), default=0)
+
+
+def _ranks_per_reading_node(plan: Plan) -> float:
+    """How many nodes of ranks the readers of a node read for: one, unless they have nodes of their own."""
+    return plan.cluster.nodes / len(plan.cluster.reading_nodes) if plan.cluster.has_reader_tier else 1.0
 
 
 def _window_bytes(plan: Plan) -> float:

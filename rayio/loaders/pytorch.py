@@ -64,9 +64,9 @@ class TorchLoader(Kind):
             )
         if loader.worker != "process":
             yield f"loader.worker={loader.worker}: PyTorch's workers are processes; use process, or loader.kind=actors"
-        if cluster.placement == "spread" and cluster.nodes > 1:
+        if cluster.is_crossed:
             yield (
-                "cluster.placement=spread: PyTorch's workers live beside their rank; use colocated, or "
+                f"cluster.placement={cluster.placement}: PyTorch's workers live beside their rank; use colocated, or "
                 "loader.kind=actors"
             )
         if loader.payload == "none":

@@ -19,6 +19,7 @@ from rayio.data.formats import Format
 from rayio.errors import RayioError
 from rayio.pipeline import roles
 from rayio.pipeline.kernel import BlockingKernel
+from rayio.pipeline.network import NetworkPort
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery
 from rayio.pipeline.wiring import Wiring
@@ -93,10 +94,13 @@ class Reading:
 
 
 class _NoDevices:
-    """Another library's loader has no modelled storage."""
+    """Another library's loader has no modelled storage, nor readers on other nodes."""
 
     def arbiter(self, device: int) -> Arbiter:
         raise AssertionError("modelled storage in another library's loader")
+
+    def network(self) -> NetworkPort:
+        raise AssertionError("a modelled network in another library's loader")
 
 
 class _Buffers:

@@ -8,6 +8,7 @@ from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 from rayio.errors import RayioError
 from rayio.otel.foreign import Here, during
 from rayio.pipeline.kernel import Kernel
+from rayio.pipeline.network import Route
 from rayio.pipeline.processors import Cores
 from rayio.pipeline.queue import Delivery
 from rayio.pipeline.standing import Standing
@@ -77,6 +78,7 @@ class Env:
         "queue",
         "recorder",
         "role",
+        "route",
         "storage",
         "writers",
     )
@@ -125,6 +127,8 @@ class Env:
         self.late_ns = 0
         #: What this role's work is done on, where that is modelled.
         self.cores: Cores | None = None
+        #: A reader's way to its rank, where that is on another node and the network is a model.
+        self.route: Route | None = None
         #: What went wrong as a checkpoint was written behind training.
         self.failure: Exception | None = None
         #: The checkpoint that is being written behind.
@@ -193,6 +197,19 @@ class Env:
         nbytes = await self.kernel.threaded(function)
         self.doing = before
         self.span(name, start, self.kernel.now(), at, lane=lane, nbytes=nbytes)
+
+    async def send(self, batches: Sequence[Delivery], at: Where, since: int) -> None:
+        """Return when a reader's batches, which set out at ``since``, have come to their rank's node."""
+        if self.route is None:
+            return
+        now, ends = self.kernel.now(), []
+        for batch in batches:
+            end = self.route.send(now, batch.nbytes)
+            ends.append(end if isinstance(end, int) else await end)
+        for batch, end in zip(batches, ends, strict=True):
+            await self.kernel.sleep_until(end)
+            here = Where(at.rank, batch.epoch, batch.step, batch.attempt)
+            self.span("transfer", since, self.kernel.now(), here, lane=1, nbytes=batch.nbytes)
 
     async def read(
         self,

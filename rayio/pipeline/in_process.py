@@ -15,6 +15,7 @@ from rayio.pipeline.env import Env, Shard
 from rayio.pipeline.kernel import Future, Kernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
+from rayio.pipeline.network import Network
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.processors import CoresOf, MessageCpu, Process
@@ -75,7 +76,7 @@ class Workers:
         #: What messages take of processors; None where those are as many as there is work.
         self.cpu = cpu
         #: Whether a lease costs nothing but the read.
-        self.is_free = cpu is None and not costs.of_loader
+        self.is_free = cpu is None and not costs.of_loader and all(env.route is None for env in envs)
         self._names = [f"{env.name} to be free" for env in envs]
         #: By worker: None when it is free, else who waits for it, in order.
         self._waiting: list[list[Future] | None] = [None] * len(envs)
@@ -112,7 +113,12 @@ class Workers:
             self._release(worker)
         rate = self.costs.transfer_bandwidth
         moved = taken(nbytes, rate) if self.loading.payload else 0.0
-        if moving := self.costs.transfer_latency + moved:
+        moving = self.costs.transfer_latency + moved
+        if env.route is not None:
+            since = env.kernel.now()
+            await self._pass(env, moving)
+            await env.send(batches, at, since)
+        elif moving:
             await env.sleep("transfer", moving, at, lane=1)
         if self.cpu is not None:
             await self.cpu.delivered(nbytes, self.costs.take, self.costs.receive)
@@ -209,6 +215,7 @@ class InProcess:
             loader=loader, cores=cores,
         )  # fmt: skip
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
+        self._network = None if plan.network is None else Network(plan.network)
         self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets), round(costs.barrier * 1e9))
         self._writers: dict[int, LocalWriter] = {}
         #: The readers of each rank, which its two queues share.
@@ -227,6 +234,11 @@ class InProcess:
     def arbiter(self, device: int) -> LocalArbiter:
         """See ``rayio.pipeline.wiring.Devices``."""
         return LocalArbiter(self._devices[device])
+
+    def network(self) -> Network:
+        """See ``rayio.pipeline.wiring.Devices``."""
+        assert self._network is not None
+        return self._network
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> LocalQueue:
         """See ``rayio.pipeline.wiring.RankPorts``; a rank's readers are made with its first queue."""

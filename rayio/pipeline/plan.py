@@ -6,7 +6,7 @@ actor can be restarted with the plan and its own name. It knows no scenario: ``p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from rayio.data.sampler import Sampler
 from rayio.pipeline.checkpoint import Checkpointing
 from rayio.pipeline.ledger import WORD, Tally
 from rayio.pipeline.loading import Loading
+from rayio.pipeline.network import NetworkSpec
 from rayio.pipeline.phases import Phased, PhasedStorage
 from rayio.pipeline.queue import QueueSpec
 from rayio.pipeline.schedule import Schedule
@@ -129,6 +130,8 @@ class Plan:
     held_seconds: float = 0.0
     #: What ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
     auto_bytes_in_flight: int | None = None
+    #: The modelled network between nodes; None is one that takes no time.
+    network: NetworkSpec | None = None
 
     @property
     def world_size(self) -> int:
@@ -171,10 +174,18 @@ class Plan:
         return rank // self.cluster.ranks_per_node
 
     def node_of_reader(self, rank: int, worker: int) -> int:
-        """The node of a reader: beside its rank, or the next in turn over all nodes."""
+        """The node of a reader: beside its rank, or the next in turn over all nodes, or over those of readers.
+
+        Readers that share a process stay together. Where nodes differ in cores, each has its share of the turns.
+        """
         if self.cluster.placement == "colocated":
             return self.node_of_rank(rank)
-        return (rank * self.loader.num_workers + worker) % self.cluster.nodes
+        turn = rank if self.loader.worker == "thread" else rank * self.loader.num_workers + worker
+        return self._turns[turn % len(self._turns)]
+
+    @cached_property
+    def _turns(self) -> Sequence[int]:
+        return self.cluster.turns()
 
     def node_of_writer(self, writer: int) -> int:
         """The node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
@@ -333,7 +344,7 @@ class Plan:
     @property
     def num_devices(self) -> int:
         """Number of modelled devices."""
-        return self.device_of_node(self.cluster.nodes - 1) + 1
+        return self.device_of_node(self.cluster.all_nodes - 1) + 1
 
     # --- the books --------------------------------------------------------------------------------------------------
 

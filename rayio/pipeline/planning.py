@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rayio.data.sampler import Sampler
 from rayio.pipeline.checkpoint import Checkpointing
+from rayio.pipeline.network import NetworkSpec
 from rayio.pipeline.plan import EvaluationPhase, LoaderSpec, Phase, Plan
 from rayio.pipeline.schedule import Schedule
 from rayio.scenario import derive, evaluation
@@ -69,6 +70,7 @@ def plan_of(
         trace=scenario.trace,
         costs=_charged(scenario),
         held_seconds=_held(scenario),
+        network=_network(scenario),
         auto_bytes_in_flight=auto_bytes_in_flight,
     )
 
@@ -123,6 +125,14 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
     )
 
 
+def _network(scenario: Scenario) -> NetworkSpec | None:
+    """The modelled network; none where nothing crosses it, or batches have no bytes that could."""
+    cluster, loader = scenario.cluster, scenario.loader
+    if not (cluster.has_network and cluster.is_crossed) or loader.payload == "none" or not loader.num_workers:
+        return None
+    return NetworkSpec(cluster.nic_bandwidth, cluster.nic_latency)
+
+
 #: Our own loader, and the name of what it costs.
 OUR_LOADER, OURS = "actors", "ray"
 
@@ -156,7 +166,7 @@ def storage_of(scenario: Scenario) -> StorageParameters:
     if model == UNKNOWN:  # a run that would ask for it is refused before it begins: see checks.check_simulated
         return _NOBODYS
     preset = PRESETS[model]
-    parts = scenario.cluster.nodes if preset.shared_cap and preset.scope == "node" else 1
+    parts = len(scenario.cluster.reading_nodes) if preset.shared_cap and preset.scope == "node" else 1
     return StorageParameters(
         first_byte=LogNormal(median=preset.first_byte_median, sigma=preset.first_byte_sigma, max=preset.first_byte_max),
         open=LogNormal(median=preset.open_median, sigma=preset.open_sigma),

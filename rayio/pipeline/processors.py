@@ -12,6 +12,7 @@ from heapq import heappop, heappush
 from typing import TypeVar
 
 from rayio.pipeline.kernel import Future, Kernel
+from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import CpuCosts, taken
 from rayio.storage.base import Opener, Requests, Served, Storage
 
@@ -118,15 +119,14 @@ class Process:
 CoresOf = Callable[[int], Cores]
 
 
-def cores_of(kernel: Kernel, number: int | None, background: float) -> CoresOf | None:
-    """The cores of every node, of which each has so many; None where they are as many as there is work.
+def cores_of(kernel: Kernel, cluster: Cluster, background: float) -> CoresOf | None:
+    """The cores of every node, those that ``cluster`` says; None where they are as many as there is work.
 
     ``background`` is what a node's processes take all the time, in cores; a tenth of one core is left at least.
     """
-    if number is None:
+    if cluster.cores is None:
         return None
-    left = max(0.1, number - background)
-    return cache(lambda node: Cores(kernel, left))
+    return cache(lambda node: Cores(kernel, max(0.1, (cluster.cores_of(node) or 0) - background)))
 
 
 class ParsedStorage:

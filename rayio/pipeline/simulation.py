@@ -31,7 +31,7 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     kernel = VirtualKernel(watch)
     recorder.pid = 0
     with softly(kernel.cancel):
-        cores = cores_of(kernel, plan.cluster.cores, plan.costs.cpu.background)
+        cores = cores_of(kernel, plan.cluster, plan.costs.cpu.background)
         roles = InProcess(plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores)
         kernel.run(roles.run())
         hold()

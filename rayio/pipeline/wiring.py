@@ -18,6 +18,7 @@ from rayio.pipeline.env import BarrierPort, Env, QueuePort, WriterPort
 from rayio.pipeline.kernel import Coro, Kernel, WallKernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
+from rayio.pipeline.network import NetworkPort, Route
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue, Submit
 from rayio.pipeline.processors import CoresOf, ParsedStorage
@@ -31,10 +32,13 @@ from rayio.trace.recorder import Recorder
 
 
 class Devices(Protocol):
-    """What an engine supplies to every role of a process that uses modelled storage."""
+    """What an engine supplies to every role of a process that uses what is modelled."""
 
     def arbiter(self, device: int) -> Arbiter:
         """Reach a modelled storage device."""
+
+    def network(self) -> NetworkPort:
+        """Reach the modelled network between nodes."""
 
 
 class RankPorts(Protocol):
@@ -157,6 +161,9 @@ class Wiring:
         node = self.plan.node_of_reader(rank, worker)
         env = self._env("reader", f"{rank}-{worker}", node)
         env.storage = self.datasets(node)
+        target = self.plan.node_of_rank(rank)
+        if self.plan.network is not None and node != target:
+            env.route = Route(self.devices.network(), node, target)
         return env
 
     def queue(self, spec: QueueSpec, submit: Submit, *, evaluating: bool) -> PrefetchQueue:
@@ -194,6 +201,10 @@ class Wiring:
             env.barrier = ports.barrier()
         env.queue = self.loader.batches(self, env, rank, ports)
         return roles.train(env, self.plan.training(rank), tally, attempt)
+
+    def fetching_rank(self, rank: int) -> Env:
+        """Make the world of a rank for the part of it that fetches batches from other nodes."""
+        return self._env("rank", str(rank), self.plan.node_of_rank(rank))
 
     def reading_rank(self, rank: int) -> Env:
         """Make the world of a rank that reads its own batches, for the part of it that reads."""

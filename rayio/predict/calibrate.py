@@ -329,7 +329,9 @@ def _costs(
 ) -> Costs:  # fmt: skip
     """Work out the costs, and add to ``notes`` what the run could not show."""
     loader, has_queue = plan.loader, plan.loader.num_workers > 0
-    seen = observe.batches(spans, read.of(np.full(len(read.batch), has_queue)), plan.queue(0).window)
+    seen = observe.batches(
+        spans, read.of(np.full(len(read.batch), has_queue)), plan.queue(0).window, network=plan.network is not None
+    )
     backlog = loader.assignment == "static" and loader.prefetch_factor > 1
     learned = costs(
         seen, steps, warm, payload=plan.payload, backlog=backlog,

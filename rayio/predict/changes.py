@@ -140,6 +140,15 @@ def _no_loader(replay: Replay, base: Base) -> Replay:
     return replace(replay, scenario=replay.scenario.model_copy(update={"costs": kept}))
 
 
+def _no_network(replay: Replay, base: Base) -> Replay:
+    """The way of batches between nodes takes no time."""
+    return _with(replay, "cluster", nic_bandwidth=None, nic_latency=0.0)
+
+
+def _more_reader_nodes(replay: Replay, base: Base) -> Replay:
+    return _with(replay, "cluster", reader_nodes=2 * replay.scenario.cluster.reader_nodes)
+
+
 def _unbounded(replay: Replay, base: Base) -> Replay:
     return _with(replay, "loader", max_bytes_in_flight=1 << 60)
 
@@ -177,6 +186,10 @@ def changes(base: Base) -> dict[str, Change]:
         found["latency = 0"] = _limit_gone(first_byte=NO_TIME, open=NO_TIME)
     if measured.costs.of_loader:
         found["loader = 0"] = _no_loader
+    if scenario.cluster.has_network and scenario.cluster.is_crossed:
+        found["network = ∞"] = _no_network
+        if scenario.cluster.has_reader_tier and not isinstance(scenario.cluster.cores, tuple):
+            found["reader_nodes × 2"] = _more_reader_nodes
     found["workers × 2" if scenario.loader.num_workers else "1 worker"] = _more_workers(2)
     if scenario.loader.num_workers > 1:
         found["workers ÷ 2"] = _more_workers(0.5)
@@ -266,6 +279,7 @@ def keys_of(scenario: Scenario) -> dict[str, str]:
         "io_depth × 2": f"loader.io_depth={2 * loader.io_depth}",
         **{f"format {name}": f"dataset.format={name}" for name in OF_SAMPLES},
         **({} if chunk is None else {"chunk × 2": f"dataset.chunk={BYTES.exact(2 * chunk)}"}),
+        "reader_nodes × 2": f"cluster.reader_nodes={2 * scenario.cluster.reader_nodes}",
         "no bound on bytes": "no bound on bytes (loader.max_bytes_in_flight)",
         "checkpoints async": "checkpoint.asynchronous=true",
         "checkpoints ÷ 2": f"checkpoint.every={{steps: {2 * derive.checkpoint_period(scenario)}}}",

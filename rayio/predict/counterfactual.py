@@ -93,7 +93,7 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
         "evaluation": ("no evaluations",),
         "all-reduce": ("no barrier",),
         "input": (*OF_INPUT, *(read or (f"{verdict['cause']} = 0",))),
-        "loader": ("no bound on bytes", "prefetch × 2", "loader = 0"),
+        "loader": ("no bound on bytes", "prefetch × 2", "reader_nodes × 2", "network = ∞", "loader = 0"),
     }.get(verdict["bound"], ())
     chosen = [rows[name] for name in wanted if name in rows and name != "read = 0"]
     most = max((row["time_saved"] for row in chosen), default=0.0)
@@ -154,6 +154,7 @@ REMOVALS: dict[str, tuple[str, ...]] = {
     "decode = 0": ("decode",),
     "read = 0": ("read", "open", "retry"),
     "loader = 0": OF_LOADER,
+    "network = ∞": ("transfer",),
     "no bound on bytes": ("memory_bound",),
     "no stragglers": ("straggler",),
     "no barrier": ("straggler", "allreduce"),

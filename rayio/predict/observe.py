@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.timeline import Ints, integers, is_text, texts
 from rayio.place import batch_parts
 from rayio.trace.arrow import plain
@@ -143,8 +144,11 @@ def numbers(spans: pa.Table, column: str) -> Ints:
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
-def batches(spans: pa.Table, read: Reads, window: int) -> Batches:
-    """Follow each batch through reader and queue; ``window`` is how many steps may be begun and not yet consumed."""
+def batches(spans: pa.Table, read: Reads, window: int, *, network: bool = False) -> Batches:
+    """Follow each batch through reader and queue; ``window`` is how many steps may be begun and not yet consumed.
+
+    Where the ``network`` was a model, a batch was done when it had crossed that.
+    """
     waits = np.flatnonzero((texts(spans, "name", ("data_wait",)) == 0) & (texts(spans, "role", ("rank",)) == 0))
     batch, asked = integers(spans, "link")[waits], integers(spans, "start_ns")[waits]
     had = asked + integers(spans, "duration_ns")[waits]
@@ -169,11 +173,17 @@ def batches(spans: pa.Table, read: Reads, window: int) -> Batches:
     turn = np.lexsort((read.start, read.reader))
     same = read.reader[turn[1:]] == read.reader[turn[:-1]]
     freed[turn[1:]] = np.where(same, read.done[turn[:-1]], -1)
+    done = read.done
+    if network:
+        sent = np.flatnonzero((texts(spans, "name", ("transfer",)) == 0) & (texts(spans, "role", ("reader",)) == 0))
+        came = integers(spans, "start_ns", sent) + integers(spans, "duration_ns", sent)
+        at = Lookup(integers(spans, "batch", sent), came).find(read.batch)
+        done = np.maximum(done, pick(came, at, done))
     return Batches(
         granted=granted[found],
         freed=freed[place],
         began=read.start[place],
-        done=read.done[place],
+        done=done[place],
         asked=asked[found],
         had=had[found],
         nbytes=nbytes[found],

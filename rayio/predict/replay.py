@@ -240,7 +240,11 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
     for part in slices.parts(*observe.OF_BATCHES):
         read = observe.reads(part)
         has_queue = np.full(len(read.batch), loader.num_workers > 0)
-        parts.append(observe.batches(part, read.of(has_queue), derive.window_steps(scenario)))
+        parts.append(
+            observe.batches(
+                part, read.of(has_queue), derive.window_steps(scenario), network=scenario.cluster.has_network
+            )
+        )
     found = costs_of(
         observe.Batches(
             *(np.concatenate([getattr(one, each.name) for one in parts]) for each in fields(observe.Batches))

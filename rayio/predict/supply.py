@@ -34,7 +34,7 @@ def supply(scenario: Scenario, model: StorageParameters, needs: float | None, re
             open=model.open.expected,
             requests_per_second=model.requests_per_second if model.opens_per_second is None else None,
             opens_per_second=model.opens_per_second,
-            number=scenario.cluster.nodes if model.scope == "node" else 1,
+            number=len(scenario.cluster.reading_nodes) if model.scope == "node" else 1,
         ),
         _asked(requests, read),
         readers=derive.num_readers(scenario) or derive.world_size(scenario),

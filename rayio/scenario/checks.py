@@ -130,6 +130,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
     if derive.dataset_bytes(scenario) > derive.MAX_BYTES:
         size = format_bytes(derive.dataset_bytes(scenario))
         yield f"{files} × dataset.sample_bytes: {size}; at most {format_bytes(derive.MAX_BYTES)} are possible"
+    if cluster.has_reader_tier and loader.num_workers == 0:
+        yield (
+            "cluster.placement=dedicated_readers: there are no readers with loader.num_workers=0; raise it, or use "
+            "cluster.placement=colocated"
+        )
     if loader.worker == "thread" and cluster.placement == "spread" and cluster.nodes > 1:
         yield (
             f"loader.worker=thread: the readers of a rank share a process, and cluster.placement=spread has them on "
@@ -172,12 +177,14 @@ def idle(scenario: Scenario) -> list[str]:
         said.append(f"train.steps={train.steps}: caps nothing, an epoch has {derive.uncapped_steps(scenario)[1]} steps")
     if not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
         said.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
+    if scenario.cluster.nic_bandwidth is not None and scenario.cluster.is_crossed and loader.payload == "none":
+        said.append("cluster.nic_bandwidth: no bytes cross it with loader.payload=none")
     for section in sections(scenario):
         said += section.idle()
     said += of_kinds(scenario, lambda kind: kind.idle(scenario))
     if scenario.cluster.cores is not None and not (scenario.charges.cpu.is_work or isinstance(loader.decode, Work)):
         said.append(
-            f"cluster.cores={scenario.cluster.cores}: nothing takes a processor, for costs.cpu says nothing; "
+            f"cluster.cores={show(scenario.cluster.cores)}: nothing takes a processor, for costs.cpu says nothing; "
             "rayio calibrate learns it from a run"
         )
     if loader.scaling == "weak" and derive.is_replicated(scenario):

@@ -2,17 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rayio.place import MAX_RANKS
-from rayio.scenario.fields import Section, choice, quantity, whole
-from rayio.units import SECONDS, format_seconds
+from rayio.scenario.fields import Reads, RefusedError, Seconds, Section, choice, quantity, show, whole
+from rayio.units import RATE, SECONDS, format_seconds
 
 #: Bounds of ``stall_deadline``, in seconds: silences are looked for a few times within it.
 MIN_STALL_SECONDS, MAX_STALL_SECONDS = 1.0, 720 * 3600.0
+#: Cores of one node.
+MAX_CORES = 1 << 20
+
+
+_core_number = whole(1, MAX_CORES, or_none=True)
+
+
+def _cores(value: Any) -> int | tuple[int, ...] | None:
+    """Read a number of cores for all nodes, or a list of one for each."""
+    if not isinstance(value, (list, tuple)):
+        number: int | None = _core_number.read(value)
+        return number
+    if not value or not all(type(one) is int and 1 <= one <= MAX_CORES for one in value):
+        raise RefusedError(f"must have a whole number from 1 to {MAX_CORES} for each node")
+    return tuple(value)
+
+
+def _as_list(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+_NUMBER_OF_CORES = {"type": "integer", "minimum": 1, "maximum": MAX_CORES}
+_CORES_SCHEMA = {
+    "anyOf": [
+        _NUMBER_OF_CORES,
+        {"type": "array", "items": _NUMBER_OF_CORES, "minItems": 1},
+        {"const": "none"},
+        {"type": "null"},
+    ]
+}
+
+
+def in_proportion(weights: Mapping[int, int]) -> list[int]:
+    """List each key as often as its weight says, in lowest terms, so that each has its share of what comes first.
+
+    >>> in_proportion({0: 2, 1: 4, 2: 2})
+    [1, 0, 2, 1]
+    """
+    least = math.gcd(*weights.values())
+    times = {key: weight // least for key, weight in weights.items()}
+    return [key for _, key in sorted(((n + 0.5) / many, key) for key, many in times.items() for n in range(many))]
 
 
 class Cluster(Section):
@@ -24,18 +66,32 @@ class Cluster(Section):
     ranks_per_node: Annotated[int, whole(1, MAX_RANKS)] = Field(
         1, description="Trainer ranks (accelerators) on each node."
     )
-    cores: Annotated[int | None, whole(1, 1 << 20, or_none=True)] = Field(
+    cores: Annotated[int | tuple[int, ...] | None, Reads(_cores, _CORES_SCHEMA, write=_as_list)] = Field(
         None,
         description="Processor cores of each node on the virtual clock, which all roles of the node share for the work "
-        "that costs.cpu says; none is as many as there is work. A real run has those of its machines.",
+        "that costs.cpu says; none is as many as there is work. A list has a number for each node, those of readers "
+        "last: readers in turn on nodes then live there in that proportion. A real run has the cores of its machines: "
+        "on Ray a list says which Ray nodes are large enough.",
     )
     roles_per_actor: Annotated[int | Literal["auto"], whole(1, MAX_RANKS, or_word="auto")] = Field(
         "auto",
         description="Roles of one kind on one node that share an actor; the reader threads of a rank count as one.",
     )
     placement: Annotated[
-        Literal["colocated", "spread"], choice("colocated", "spread", later=("dedicated_readers",))
-    ] = Field("colocated", description="Whether readers live beside their rank, or in turn on all nodes.")
+        Literal["colocated", "spread", "dedicated_readers"], choice("colocated", "spread", "dedicated_readers")
+    ] = Field(
+        "colocated",
+        description="Whether readers live beside their rank, in turn on all nodes, or in turn on nodes of their own.",
+    )
+    reader_nodes: Annotated[int, whole(1, MAX_RANKS)] = Field(
+        1, description="Nodes beside those of the ranks that only read, with placement dedicated_readers."
+    )
+    nic_bandwidth: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = Field(
+        None,
+        description="Bytes per second of each node's network interface, each way, on which batches that were read on "
+        "another node take their turn; none is free. On Ray it is a model where nodes are only pretended.",
+    )
+    nic_latency: Seconds = Field(0.0, description="Time of a batch's way to another node, beside that of its bytes.")
     transport: Annotated[Literal["auto", "ray"], choice("auto", "ray")] = Field(
         "auto",
         description="How batches and what is said of them travel between actors on Ray: over sockets and shared memory "
@@ -51,9 +107,61 @@ class Cluster(Section):
     )
 
     def contradictions(self) -> Iterator[str]:
-        """A deadline too short to look for silences within it."""
+        """A deadline too short to look for silences within it, and cores of other nodes than there are."""
+        if isinstance(self.cores, tuple) and len(self.cores) != self.all_nodes:
+            nodes = f"cluster.nodes={self.nodes}"
+            nodes += f" and cluster.reader_nodes={self.reader_nodes}" * self.has_reader_tier
+            yield (
+                f"cluster.cores={show([*self.cores])}: has {len(self.cores)} numbers for the {self.all_nodes} nodes of "
+                f"{nodes}; give one for each"
+            )
         if self.stall_deadline < MIN_STALL_SECONDS:
             yield f"cluster.stall_deadline={format_seconds(self.stall_deadline)}: must be at least 1 s"
+
+    def idle(self) -> Iterator[str]:
+        """Nodes of readers that nobody places there, and a network that nothing crosses."""
+        if not self.has_reader_tier and self.reader_nodes != type(self).model_fields["reader_nodes"].default:
+            yield f"cluster.reader_nodes={self.reader_nodes}: nothing lives there with placement {self.placement}"
+        if self.has_network and not self.is_crossed:
+            key = "nic_latency" if self.nic_bandwidth is None else "nic_bandwidth"
+            yield f"cluster.{key}: every batch is read on its rank's node with cluster.placement={self.placement}" + (
+                "" if self.placement == "colocated" else " on one node"
+            )
+
+    @property
+    def has_reader_tier(self) -> bool:
+        """Whether readers have nodes of their own."""
+        return self.placement == "dedicated_readers"
+
+    @property
+    def has_network(self) -> bool:
+        """Whether a batch's way between nodes takes any time in the model."""
+        return self.nic_bandwidth is not None or self.nic_latency > 0
+
+    @property
+    def is_crossed(self) -> bool:
+        """Whether batches are read on other nodes than they are trained on."""
+        return self.has_reader_tier or (self.placement == "spread" and self.nodes > 1)
+
+    @property
+    def all_nodes(self) -> int:
+        """Nodes of the ranks and, after them, those of readers alone."""
+        return self.nodes + (self.reader_nodes if self.has_reader_tier else 0)
+
+    def cores_of(self, node: int) -> int | None:
+        """The cores of one node; None is as many as there is work."""
+        return self.cores[node] if isinstance(self.cores, tuple) else self.cores
+
+    @property
+    def reading_nodes(self) -> range:
+        """The nodes on which datasets are read."""
+        return range(self.nodes, self.all_nodes) if self.has_reader_tier else range(self.nodes)
+
+    def turns(self) -> Sequence[int]:
+        """The nodes on which readers live in turn, in that order; a node with more cores has more of the turns."""
+        if not isinstance(self.cores, tuple):
+            return self.reading_nodes
+        return in_proportion({node: self.cores[node] for node in self.reading_nodes})
 
     @property
     def world_size(self) -> int:

@@ -77,7 +77,7 @@ def _of_storage(
         preset = PRESETS[model]
         first_byte, opening, connection = preset.first_byte_median, preset.open_median, preset.connection_bandwidth
         shared, calls, scope = preset.bandwidth, preset.opens_per_second or preset.requests_per_second, preset.scope
-    systems = scenario.cluster.nodes if scope == "node" else 1
+    systems = len(scenario.cluster.reading_nodes) if scope == "node" else 1
     yield "storage.model.first_byte", (samples + requests) * first_byte
     yield "storage.model.open", samples * opening
     yield "storage.model.connection_bandwidth", nbytes / connection

@@ -1,8 +1,9 @@
 """One clock per host: an anchor that turns ``perf_counter_ns``, common to all its processes, into time of day.
 
 Hosts agree on the driver's: an actor elsewhere asks a few times what time it is there, and takes the answer that came
-back soonest. So spans are recorded in one time, and nothing is to be corrected when they are read. At the end of a run
-it asks again: what clocks drifted apart meanwhile is told, for barriers kept to it and nothing can correct that.
+back soonest. So spans are recorded in one time, and nothing is to be corrected when they are read. While the run goes,
+and at its end, one actor of each host asks again: what clocks drift apart is taken out of spans before they are stored
+(``drift.py``), and told; barriers keep to the clock as it is, so what ranks wait for each other is what they waited.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import psutil
+
+from rayio.trace.drift import Stray
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -60,6 +63,8 @@ class Offset(NamedTuple):
 
 #: Questions that an actor on another host asks.
 PINGS = 16
+#: How long after each other a host asks while the run goes (ns): twice as long each time, up to the longest.
+FIRST_WAIT_NS, LONGEST_WAIT_NS = 500_000_000, 10_000_000_000
 
 
 def estimate(pings: Sequence[Ping]) -> Offset:
@@ -88,11 +93,17 @@ class Timekeeper(Protocol):
         emulated node that asks, ``own_ns`` the anchor that it would have by its own time of day.
         """
 
-    def wants_drift(self, boot_id: str) -> bool:
-        """Say to the first actor of the host of this boot that it is to ask for the time again, as the run ends."""
+    def wants_drift(self, boot_id: str, at: int | None) -> bool:
+        """Say to the first actor of the host of this boot that it is to ask for the time again.
 
-    def drifted(self, boot_id: str, found: Offset) -> None:
-        """Note the anchor that it estimated then."""
+        That is when its clock is ``at`` a time that it is due, or as the run ends (None).
+        """
+
+    def drifted(self, boot_id: str, found: Offset, at: int) -> None:
+        """Note the anchor that it estimated then, when its clock was ``at``."""
+
+    def strayed(self, boot_id: str) -> Stray | None:
+        """How far that host's clock was found to have strayed, the last time that an actor there asked."""
 
 
 def ask(timekeeper: Timekeeper, clock: Callable[[], int]) -> Offset:
@@ -100,11 +111,24 @@ def ask(timekeeper: Timekeeper, clock: Callable[[], int]) -> Offset:
     return estimate([Ping(clock(), timekeeper.now(), clock()) for _ in range(PINGS)])
 
 
-def tell_drift(anchor: Anchor, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> None:
-    """Say at the end of a run that goes by ``anchor`` what this host's clock is by now, if nobody else there has."""
+def stray(
+    anchor: Anchor,
+    own_ns: int,
+    timekeeper: Timekeeper,
+    clock: Callable[[], int] = time.perf_counter_ns,
+    *,
+    is_last: bool = False,
+) -> Stray | None:
+    """How far this host's clock has strayed in a run that goes by ``anchor``, measured now if nobody else there has.
+
+    ``own_ns`` is the anchor that this host agreed on. None where that is the run's own, or nothing is known yet.
+    """
     here = boot_id()
-    if here != anchor.boot_id and timekeeper.wants_drift(here):
-        timekeeper.drifted(here, ask(timekeeper, clock))
+    if here == anchor.boot_id:
+        return None
+    if timekeeper.wants_drift(here, None if is_last else own_ns + clock()):
+        timekeeper.drifted(here, ask(timekeeper, clock), own_ns + clock())
+    return timekeeper.strayed(here)
 
 
 def agree(anchor: Anchor, node: int, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> int:
@@ -135,7 +159,8 @@ def drifts(of_node: Mapping[Any, Mapping[str, Any]]) -> list[str]:
         drift, error = abs(said["drift_ns"]) / 1e6, said["drift_error_ns"] / 1e6
         sentences.append(
             f"the clock of node {listed} drifted {drift:.1f} ms (± {error:.1f}) from the driver's during the run: "
-            "times of its spans, and sync, are wrong by up to that much; have the hosts' clocks kept by NTP or PTP"
+            "times of its spans are corrected; ranks really waited for it, in sync; have the hosts' clocks kept by NTP "
+            "or PTP"
         )
     return sentences
 
@@ -145,8 +170,11 @@ class Clocks:
 
     def __init__(self) -> None:
         self._found: dict[str, Offset] = {}
-        #: Boots of hosts that were asked again.
+        #: Boots of hosts that were asked again at the end.
         self._asked: set[str] = set()
+        #: When each host is to ask again, by its own clock, and after how long that is; and what it found last.
+        self._due: dict[str, tuple[int, int]] = {}
+        self._strayed: dict[str, Stray] = {}
         #: By emulated node: its boot, how far its own time of day was from the driver's, and how sure that is; at the
         #: end also what is to be added to the times of its spans by then, and how sure that is.
         self.of_node: dict[int, dict[str, str | int]] = {}
@@ -160,15 +188,27 @@ class Clocks:
         self.of_node.setdefault(node, {"boot_id": boot_id, "offset_ns": own_ns - known.ns, "error_ns": known.error_ns})
         return known.ns
 
-    def wants_drift(self, boot_id: str) -> bool:
+    def wants_drift(self, boot_id: str, at: int | None) -> bool:
         """See :class:`Timekeeper`."""
-        is_wanted = boot_id in self._found and boot_id not in self._asked
-        self._asked.add(boot_id)
-        return is_wanted
+        if boot_id not in self._found:
+            return False
+        if at is None:
+            is_wanted = boot_id not in self._asked
+            self._asked.add(boot_id)
+            return is_wanted
+        due, wait = self._due.get(boot_id, (at, FIRST_WAIT_NS))
+        if at >= due:
+            self._due[boot_id] = at + wait, min(2 * wait, LONGEST_WAIT_NS)
+        return at >= due
 
-    def drifted(self, boot_id: str, found: Offset) -> None:
+    def strayed(self, boot_id: str) -> Stray | None:
+        """See :class:`Timekeeper`."""
+        return self._strayed.get(boot_id)
+
+    def drifted(self, boot_id: str, found: Offset, at: int) -> None:
         """See :class:`Timekeeper`."""
         first = self._found[boot_id]
+        self._strayed[boot_id] = Stray(at, found.ns - first.ns)
         for said in self.of_node.values():
             if said["boot_id"] == boot_id:
                 said |= {"drift_ns": found.ns - first.ns, "drift_error_ns": found.error_ns + first.error_ns}

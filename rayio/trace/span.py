@@ -18,7 +18,7 @@ SCHEMA_VERSION = 2
 
 #: What a role may be; a reader is named by its rank and its number there ("3-1"), the others by one number ("3"), and
 #: the queue of a rank's evaluations by both ("3-eval").
-ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage")
+ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,16 @@ SPANS: dict[str, SpanName] = {
         {"reader": 0},
         "transfer, worker → queue: one batch into the object store, where an engine knows it (the virtual one)",
     ),
-    "transfer": SpanName({"reader": 1}, "one batch on its way between nodes, where an engine knows it"),
+    "transfer": SpanName(
+        {"reader": 1, "rank": 2},
+        "one batch on its way between nodes: sent by its reader where the network is a model, fetched by its rank else",
+    ),
     "lease": SpanName({"queue": 1}, "from the grant of one batch to a worker until it was ready at its queue"),
     "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),
     "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
     "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),
     "lost": SpanName(
-        {"reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1},
+        {"reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1, "network": 1},
         "from when a killed actor was last heard until it was started again: what it recorded in between is gone",
     ),
     "sample": SpanName({"reader": 1, "rank": 1}, "level sample: one sample was read (see Env.read)"),

@@ -1,0 +1,67 @@
+"""The network between nodes, where it is a model: each node's interface, and who has it when. Pure; times in ns.
+
+A batch leaves through the interface of the node on which it was read, and enters through that of its rank's: each
+direction is a queue without gaps, first come, first served, and both are taken from when the batch is sent. So a node
+of readers gives all ranks together what its interface lets through, and a rank gets what its own does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from rayio.storage.model import Device, DeviceSpec
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """Bytes per second of an interface, each way (None: any), and seconds of the way between two."""
+
+    bandwidth: float | None
+    latency: float = 0.0
+
+
+class Network:
+    """The interfaces of all nodes: the single arbiter of what is on its way when."""
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        rate = math.inf if spec.bandwidth is None else spec.bandwidth
+        self.rate, self.latency = rate, spec.latency
+        made = partial(Device, DeviceSpec(rate, rate))
+        self._leaving: defaultdict[int, Device] = defaultdict(made)
+        self._entering: defaultdict[int, Device] = defaultdict(made)
+
+    def send(self, now: int, source: int, target: int, nbytes: int) -> int:
+        """When so many bytes that are sent now from a node arrive at another, behind what was sent before.
+
+        >>> network = Network(NetworkSpec(bandwidth=1e9))
+        >>> network.send(0, 0, 1, 1000), network.send(0, 0, 2, 1000), network.send(0, 3, 2, 1000)
+        (1000, 2000, 2000)
+        """
+        alone = round((self.latency + nbytes / self.rate) * 1e9)
+        left = self._leaving[source].reserve(now, 0, nbytes, alone)
+        return max(left, self._entering[target].reserve(now, 0, nbytes, alone))
+
+
+class NetworkPort(Protocol):
+    """A network that may live elsewhere."""
+
+    def send(self, now: int, source: int, target: int, nbytes: int) -> int | Awaitable[int]:
+        """See :meth:`Network.send`; a network of this process answers at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A reader's way to its rank on another node."""
+
+    network: NetworkPort
+    source: int
+    target: int
+
+    def send(self, now: int, nbytes: int) -> int | Awaitable[int]:
+        """When so many bytes that are sent now arrive."""
+        return self.network.send(now, self.source, self.target, nbytes)

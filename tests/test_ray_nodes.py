@@ -1,0 +1,56 @@
+"""Runs on clusters of several Ray nodes: each a command of its own with its own HOME, for they take long."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rayio.pipeline.planning import plan_of
+from rayio.place import batch_id
+from scenarios import scenario
+
+pytestmark = [pytest.mark.slow, pytest.mark.ray]
+
+
+def on_four_nodes(root: Path, *names: str) -> dict[str, Any]:
+    """Run tests/four_nodes.py; give what it prints."""
+    environment = {**os.environ, "HOME": str(root), "RAY_AUTH_MODE": "disabled"}
+    command = [sys.executable, str(Path(__file__).with_name("four_nodes.py")), str(root), *names]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def test_every_placement_on_four_ray_nodes_delivers_what_one_node_does(tmp_path: Path) -> None:
+    told = on_four_nodes(tmp_path)
+    plan = plan_of(scenario(cluster__ranks_per_node=4, train__epochs=1), modelled=True)
+    planned = [batch_id(rank, 0, step) for rank in range(4) for step in range(plan.steps[0])]
+    for name, one in told.items():
+        assert (one["exit"], one["ledger"]["even"]) == (0, True), name
+        assert one["ledger"] == told["one node"]["ledger"], name
+        assert one["delivered"] == planned, name
+
+    on_ray = [one for name, one in told.items() if name != "one node"]
+    assert [one["ray_nodes"] for one in on_ray] == [4, 4, 4, 4]
+    assert [one["placement"]["is_packed"] for one in on_ray] == [False, False, False, True]
+    for placement in (one["placement"] for one in on_ray):
+        assert len(placement["ray_node_of"]) == placement["nodes"] + placement["reader_nodes"]
+    for name in ("dedicated_readers", "packed"):
+        assert (told[name]["ranks"], told[name]["readers"]) == ([False], [True]), "the label keeps ranks out"
+
+    # On Ray nodes of their own ranks fetched what crossed; where nodes are packed, readers sent it by the model first.
+    batches = told["one node"]["batches"]
+    assert [told[name]["moved"] for name in ("one node", "colocated")] == [{}, {}]
+    assert told["dedicated_readers"]["moved"] == {"rank": batches}
+    assert told["packed"]["moved"] == {"reader": batches, "rank": batches}
+    assert min(told["packed"]["sent_seconds"]) >= told["packed"]["moved_bytes"][0] / 1e6
+    assert any(note.startswith("cluster.nic_bandwidth") for note in told["dedicated_readers"]["notes"])
+    (packed,) = (note for note in told["packed"]["notes"] if "are emulated on" in note)
+    assert packed.startswith("cluster.nodes=4 and cluster.reader_nodes=4 are emulated on 4 Ray nodes: ")
