@@ -54,7 +54,9 @@ class BarrierState:
         here = (epoch, step)
         if here in self.released:
             return {here: self.released[here]}
-        arrived = self.deadlines.setdefault(here, {})
+        arrived = self.deadlines.get(here)
+        if arrived is None:
+            arrived = self.deadlines[here] = {}
         arrived[rank] = deadline
         done: list[Step] = []
         if len(self.deadlines) > 1:
@@ -70,17 +72,24 @@ class BarrierState:
         return out
 
 
+def at_once(future: Future, latest: int) -> None:
+    """Wake who waits."""
+    future.set_result(latest)
+
+
 class Barrier:
-    """The waiting around a :class:`BarrierState`, for any kernel."""
+    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` tells who waits the latest deadline."""
 
     def __init__(
         self,
         kernel: Kernel,
         parties: Callable[[int, int], int],
         meets: Callable[[int, int, int], bool] = _everybody,
+        answer: Callable[[Future, int], None] = at_once,
     ) -> None:
         self.kernel = kernel
         self.state = BarrierState(parties, meets)
+        self._answer = answer
         self._waiting: dict[Step, Future] = {}
 
     def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:
@@ -89,11 +98,11 @@ class Barrier:
         here = (epoch, step)
         for key, latest in released.items():
             if key != here and (waiting := self._waiting.pop(key, None)) is not None:
-                waiting.set_result(latest)
+                self._answer(waiting, latest)
         future = self._waiting.get(here)
         if future is None:
             future = self._waiting[here] = self.kernel.future(f"the other ranks at epoch {epoch}, step {step}")
         if here in released:
             del self._waiting[here]
-            future.set_result(released[here])
+            self._answer(future, released[here])
         return future

@@ -16,7 +16,7 @@ from rayio.place import Where as Where
 from rayio.storage.base import Issued, Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples, sample_rows
 from rayio.trace.levels import narrowed
-from rayio.trace.recorder import Recorder
+from rayio.trace.recorder import Add, Recorder
 from rayio.trace.rows import Many
 from rayio.trace.span import RETRY_LANE, SPANS
 
@@ -58,7 +58,6 @@ class Env:
     """One role's world: its clock, its name in the trace, and the ports that its engine gave it."""
 
     __slots__ = (
-        "_add",
         "_behind",
         "_writer",
         "barrier",
@@ -79,6 +78,7 @@ class Env:
         "recorder",
         "role",
         "route",
+        "span",
         "storage",
         "writers",
     )
@@ -134,25 +134,8 @@ class Env:
         #: The checkpoint that is being written behind.
         self._behind: Awaitable[None] | None = None
         self._writer = recorder.register(role, index, node)
-        self._add = self.recorder.add
-
-    def span(
-        self,
-        name: str,
-        start: int,
-        end: int,
-        at: Where,
-        *,
-        lane: int = 0,
-        nbytes: int = 0,
-        requests: int = 0,
-        link: int = 0,
-        status: str = "ok",
-    ) -> None:
-        """Record what happened between two times (ns). Spans are recorded here and nowhere else."""
-        add = self._add  # what is in a variable is called faster than what is in a slot
-        rank, epoch, step, attempt = at
-        add(self._writer, name, start, end, lane, rank, epoch, step, attempt, nbytes, requests, 0, link, status)
+        #: Records what happened between two times (ns). Spans are recorded here and nowhere else.
+        self.span: Add = self.recorder.adder(self._writer)
 
     def standing(self) -> Iterator[Standing]:
         """What this role is doing, if it is doing anything."""
@@ -243,7 +226,7 @@ class Env:
         _, _, number, nbytes, _, issued, _, retried, _ = served
         if retried is not None:
             self._record_retries(retried, at)
-        self.span("read", start, self.kernel.now(), at, lane=lane, nbytes=nbytes, requests=number)
+        self.span("read", start, self.kernel.now(), at, lane, nbytes, number)
         if issued is not None:
             if self.level == "io":
                 self.recorder.add_many(Many(self._writer, at, issued.rows, issued.files))
@@ -307,7 +290,7 @@ class Env:
             await self.kernel.sleep_until(self.kernel.now() + self.held_ns)
         self.doing = None
         link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
-        self.span(name, asked, self.kernel.now(), at, lane=lane, nbytes=delivery.nbytes, link=link)
+        self.span(name, asked, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
         return delivery
 
     async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:
@@ -324,13 +307,15 @@ class Env:
         self.doing = ("compute", start, at, mine)
         end = max(await self.barrier.announce(at, mine), mine) + round(sync_seconds * 1e9)
         self.doing = ("sync", mine, at, end)
-        await self.kernel.sleep_until(end + self.late_ns)
+        if self.kernel.now() < (wake := end + self.late_ns):
+            await self.kernel.sleep_until(wake)
         self.doing = None
-        self.span("compute", start, mine, at)
+        span = self.span
+        span("compute", start, mine, at)
         if end > mine:
-            self.span("sync", mine, end, at)
+            span("sync", mine, end, at)
         if (woken := self.kernel.now()) > end:
-            self.span("overshoot", end, woken, at)
+            span("overshoot", end, woken, at)
 
     async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
         """Have every shard written, in parallel, and wait until all are durable: the rank's ``checkpoint``."""

@@ -6,11 +6,12 @@ what the messages of the Ray engine take: on the virtual clock they pass here, s
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from rayio.pipeline import roles
-from rayio.pipeline.barrier import Barrier
+from rayio.pipeline.barrier import Barrier, at_once
 from rayio.pipeline.env import Env, Shard
 from rayio.pipeline.kernel import Future, Kernel
 from rayio.pipeline.ledger import Tally
@@ -26,6 +27,9 @@ from rayio.scenario.costs import Costs, taken
 from rayio.storage.base import Served
 from rayio.storage.model import Device, LocalArbiter
 from rayio.trace.recorder import Recorder
+
+#: Gives a future its value, and lets who waits for it go on at a time (ns).
+AnswerAt = Callable[[Any, Any, int], None]
 
 #: Messages that take no time, besides what the engine's own take.
 FREE = Costs()
@@ -190,7 +194,8 @@ class LocalWriter:
 class InProcess:
     """All roles of a plan in this process, and the ports between them. Real storage is under ``root``.
 
-    With ``cores`` of each node the work that ``costs.cpu`` says is done on them.
+    With ``cores`` of each node the work that ``costs.cpu`` says is done on them. ``answer_at`` is a clock's that can
+    wake ranks later than they are answered.
     """
 
     def __init__(
@@ -203,6 +208,7 @@ class InProcess:
         costs: Costs = FREE,
         loader: LoaderKind | None = None,
         cores: CoresOf | None = None,
+        answer_at: AnswerAt | None = None,
     ) -> None:
         self.plan = plan
         self.cores = cores
@@ -216,7 +222,14 @@ class InProcess:
         )  # fmt: skip
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         self._network = None if plan.network is None else Network(plan.network)
-        self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets), round(costs.barrier * 1e9))
+        delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(costs.step * 1e9)
+        answer = at_once
+        if answer_at is not None and not delay_ns:  # ranks sleep from their answer to the end of the step: in one go
+
+            def answer(future: Future, latest: int) -> None:
+                answer_at(future, latest, latest + after_ns)
+
+        self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets, answer), delay_ns)
         self._writers: dict[int, LocalWriter] = {}
         #: The readers of each rank, which its two queues share.
         self._workers: dict[int, Workers] = {}

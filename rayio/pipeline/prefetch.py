@@ -119,8 +119,8 @@ class PrefetchQueue:
         try:
             for delivery in await self.submit(lease):
                 self.state.batch_read(delivery)
-                at = env.where(lease.rank, delivery.epoch, delivery.step, delivery.attempt)
-                env.span("lease", granted, env.kernel.now(), at, lane=1, nbytes=delivery.nbytes)
+                at = (lease.rank, delivery.epoch, delivery.step, delivery.attempt)
+                env.span("lease", granted, env.kernel.now(), at, 1, delivery.nbytes)
             if self.state.spec.assignment == "dynamic":
                 self._grant()
         except Exception as error:

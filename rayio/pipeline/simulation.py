@@ -32,7 +32,10 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     recorder.pid = 0
     with softly(kernel.cancel):
         cores = cores_of(kernel, plan.cluster, plan.costs.cpu.background)
-        roles = InProcess(plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores)
+        roles = InProcess(
+            plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores,
+            answer_at=kernel.answer_at,
+        )  # fmt: skip
         kernel.run(roles.run())
         hold()
 

@@ -121,6 +121,27 @@ class VirtualKernel:
         """Make a future whose label shows in a deadlock report."""
         return VirtualFuture(self.ready, label)
 
+    def answer_at(self, future: VirtualFuture, value: Any, deadline: int) -> None:
+        """Set a future's value now, for who waits to go on at ``deadline``: as if each slept until then by itself."""
+        waiters, future._waiters = future._waiters, None
+        future.set_result(value)
+        if waiters is not None:
+            self.spawn(self._sleep_on(waiters if type(waiters) is list else [waiters], deadline), future.label)
+
+    async def _sleep_on(self, tasks: list[VirtualTask], deadline: int) -> None:
+        """Have tasks sleep that were to be woken."""
+        if deadline <= self.time:
+            self.ready.extend(tasks)
+            return
+        others = self._sleepers.get(deadline)
+        if others is None:
+            self._sleepers[deadline] = tasks
+            heappush(self._times, deadline)
+        elif type(others) is list:
+            others.extend(tasks)
+        else:
+            self._sleepers[deadline] = [cast("VirtualTask", others), *tasks]
+
     def spawn(self, work: Coro[T], name: str) -> Awaitable[T]:
         """Start ``work``: it runs when the caller next waits."""
         task = VirtualTask(self.ready, work, name)

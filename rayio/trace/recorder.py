@@ -6,9 +6,10 @@ Nothing is ever dropped: ``recorded`` counts what was added, and what was draine
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from struct import Struct
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,16 @@ _ROW = np.dtype(
     ]
 )
 _pack = Struct("<qqqqqiiiiiihhh").pack
+
+
+class Add(Protocol):
+    """Records one span of a role: its name, its times (ns), its place (rank, epoch, step, attempt), and the rest."""
+
+    def __call__(
+        self, name: str, start: int, end: int, at: tuple[int, int, int, int], lane: int = 0, nbytes: int = 0,
+        requests: int = 0, link: int = 0, status: str = "ok",
+    ) -> None:  # fmt: skip
+        """Record it."""
 
 
 class _Codes(dict[str, int]):
@@ -100,6 +111,7 @@ class Recorder:
         self._described: _Writers | None = None
         self._names = _Codes({name: code for code, name in enumerate(SPANS)})
         self._statuses = _Codes({status: code for code, status in enumerate(STATUSES)})
+        self._adders = self._made_adders()
 
     def register(self, role: str, index: str, node: int, pid: int | None = None) -> int:
         """The number under which a role adds its spans; asking again for the same role gives the same number.
@@ -145,22 +157,60 @@ class Recorder:
             self._statuses[status],
         )
         if len(packed) >= self._limit:
-            with uninterrupted(), self._lock:
-                self._take()
+            self._spill()
+
+    def adder(self, writer: int) -> Add:
+        """What :meth:`add` does, for one role and quicker."""
+        if type(self).add is Recorder.add:
+            return self._adders(writer)
+
+        def add(
+            name: str, start: int, end: int, at: tuple[int, int, int, int], lane: int = 0, nbytes: int = 0,
+            requests: int = 0, link: int = 0, status: str = "ok",
+        ) -> None:  # fmt: skip
+            self.add(writer, name, start, end, lane, *at, nbytes, requests, 0, link, status)
+
+        return add
+
+    def _made_adders(self) -> Callable[[int], Add]:
+        """Make what makes adders: what all of them need is at hand, and there once."""
+        packed, limit, names, statuses, pack = self._packed, self._limit, self._names, self._statuses, _pack
+        extend = packed.extend
+
+        def adder(writer: int) -> Add:
+            def add(
+                name: str, start: int, end: int, at: tuple[int, int, int, int], lane: int = 0, nbytes: int = 0,
+                requests: int = 0, link: int = 0, status: str = "ok",
+            ) -> None:  # fmt: skip
+                rank, epoch, step, attempt = at
+                extend(
+                    pack(
+                        start, end, nbytes, 0, link, requests, writer, rank, epoch, step, attempt, names[name], lane,
+                        statuses[status],
+                    )
+                )  # fmt: skip
+                if len(packed) >= limit:
+                    self._spill()
+
+            return add
+
+        return adder
+
+    def _spill(self) -> None:
+        with uninterrupted(), self._lock:
+            self._take()
 
     def add_many(self, many: Many) -> None:
         """Record the requests of one call to storage."""
         self._many.append(many)
         if len(self._many) & 0xFF == 0:
-            with uninterrupted(), self._lock:
-                self._take()
+            self._spill()
 
     def add_wide(self, span: Wide) -> None:
         """Record one span with every column."""
         self._wide.append(span)
         if len(self._wide) >= self._rows:
-            with uninterrupted(), self._lock:
-                self._take()
+            self._spill()
 
     #: The number of a batch, for ``link``.
     batch_id = staticmethod(batch_id)
