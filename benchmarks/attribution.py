@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from machine import print_machine
 
-from rayio.analyze.access import access
-from rayio.analyze.service import capacities
+from rayio.analyze.access import Accesses
+from rayio.analyze.passes import summed
+from rayio.analyze.service import Capacities
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
@@ -26,6 +27,7 @@ from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import plan_of
 from rayio.scenario.load import build
 from rayio.trace.recorder import Recorder
+from rayio.trace.slices import Slices
 
 RANKS, STEPS = 32, 500
 
@@ -85,8 +87,8 @@ def main() -> None:
         parts = [
             seconds(attribute, table),
             seconds(judge, charged, shape),
-            seconds(capacities, table, charged, shape, 4 * RANKS * times),
-            seconds(access, table, lives),
+            seconds(summed, table, Capacities(lives, charged.steps, shape, 4 * RANKS * times)),
+            seconds(summed, table, Accesses(Slices.of(table), lives)),
         ]
         columns = f"{parts[0]:>12.2f}" + "".join(f"{part:>10.2f}" for part in (*parts[1:], sum(parts)))
         print(f"{len(table):>12,}{columns}", flush=True)

@@ -8,10 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rayio.analyze.access import Accesses
+from rayio.analyze.passes import summed
+from rayio.analyze.timeline import timeline
 from rayio.place import batch_id
 from rayio.results.metrics import HEADLINE
 from rayio.results.run_result import Percentiles, RunResult, Seconds, Shares
 from rayio.trace.recorder import Recorder
+from rayio.trace.slices import Slices
 from rayio.trace.span import FOREIGN_LANE, schema
 
 
@@ -64,6 +68,11 @@ def with_foreign(spans: pa.Table) -> pa.Table:
     for name, column in columns.items():
         foreign = foreign.set_column(foreign.schema.get_field_index(name), foreign.schema.field(name), column)
     return pa.concat_tables([spans, foreign])
+
+
+def access_of(spans: pa.Table) -> dict[str, Any]:
+    """How storage was used, from spans in any order."""
+    return summed(spans, Accesses(Slices.of(spans), timeline(spans)[0])).found()
 
 
 def result(**known: Any) -> RunResult:

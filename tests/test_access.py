@@ -6,12 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from handmade import Trace
+from handmade import Trace, access_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayio.analyze.access import SIZES, access
-from rayio.analyze.timeline import timeline
+from rayio.analyze.access import SIZES
 from scenarios import simulated
 
 
@@ -49,7 +48,7 @@ class Requests:
     @property
     def access(self) -> dict[str, Any]:
         spans = self.spans
-        return access(spans, timeline(spans)[0])
+        return access_of(spans)
 
 
 def test_an_evaluation_reads_files_of_its_own_uses_its_bytes_and_computes() -> None:
@@ -60,7 +59,7 @@ def test_an_evaluation_reads_files_of_its_own_uses_its_bytes_and_computes() -> N
         dataset=dataset, train=train, trace__level="io", storage__model=storage, loader__num_workers=1,
         loader__prefetch_factor=4,
     )  # fmt: skip
-    found = access(run.spans, timeline(run.spans)[0])
+    found = access_of(run.spans)
     assert found["read_amplification"] == pytest.approx(1 + 2 * 4096 / 50_000, abs=0.001)
     assert (found["num_files"], found["opens_per_file"], found["once_share"]) == (24, 1, 1)
     assert sorted(row["file"] for row in found["files"])[:2] == [
@@ -178,12 +177,12 @@ def test_read_amplification_is_bytes_read_over_bytes_that_reached_a_rank() -> No
     spans = trace.trace.spans
     trace.add("read", 100, 200, file="a", offset=0, nbytes=1500)
     whole = pa.concat_tables([spans, trace.spans])
-    assert access(whole, timeline(whole)[0])["read_amplification"] == 3
+    assert access_of(whole)["read_amplification"] == 3
 
 
 def test_level_batch_gives_what_whole_batches_say_and_names_the_level_for_the_rest() -> None:
     run = simulated()
-    found = access(run.spans, timeline(run.spans)[0])
+    found = access_of(run.spans)
     assert found["level"] == "batch"
     rows = run.rows("read")
     read = found["operations"]["read"]
@@ -198,12 +197,12 @@ def test_requests_without_files_and_offsets_say_so() -> None:
     requests = Requests()
     requests.add("read", 100, 200, nbytes=10)
     spans = requests.spans.drop_columns(["file", "offset"])
-    found = access(spans, timeline(spans)[0])
+    found = access_of(spans)
     assert found["notes"] == ["spans have no file and no offset: nothing is known of files"]
     assert found["sizes"]["read"]["0-100"] == 1
 
 
 def test_a_run_without_spans_used_nothing() -> None:
     spans = Trace().spans
-    found = access(spans, timeline(spans)[0])
+    found = access_of(spans)
     assert (found["operations"], found["time_share"], found["ranks"]) == ({}, None, [])

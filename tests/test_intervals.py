@@ -52,6 +52,16 @@ def test_a_union_covers_each_moment_once_and_within_measures_what_two_have_in_co
     assert int(joined.within(another).sum()) == len(moments_of(one) & moments_of(other))
 
 
+@given(st.lists(piece, max_size=10))
+def test_a_union_is_the_same_however_long_a_nanosecond_is(pieces: list[tuple[int, int, int, int]]) -> None:
+    group, start, length, _ = columns(list(pieces), 4)
+    near = Occupied.union(group, start, start + length)
+    far = Occupied.union(group, start << 56, (start + length) << 56)  # no room for groups side by side
+    assert far.group.tolist() == near.group.tolist()
+    assert far.start.tolist() == (near.start << 56).tolist()
+    assert far.end.tolist() == (near.end << 56).tolist()
+
+
 amounts = st.lists(
     st.tuples(st.integers(0, 10**13), st.lists(st.integers(0, 10**13), min_size=3, max_size=3)), max_size=5
 )
@@ -62,11 +72,22 @@ def test_a_split_is_in_proportion_and_sums_to_the_nanosecond(rows: list[tuple[in
     weight = np.array([row for _, row in rows], np.int64).reshape(-1, 3)
     total = weight.sum(axis=1)
     amount = np.array([min(amount, int(most)) for (amount, _), most in zip(rows, total, strict=True)], np.int64)
-    parts = split_exactly(amount, weight)
+    parts = np.array(split_exactly(amount, [*weight.T]), np.int64).T
     assert parts.sum(axis=1).tolist() == amount.tolist()
     assert parts.min(initial=0) >= 0
     fair = weight * (amount / np.maximum(total, 1))[:, None]
     assert np.abs(parts - fair).max(initial=0) <= 3
+
+
+@given(st.lists(st.tuples(st.integers(-3, 12), st.integers(0, 3)), max_size=12), st.sampled_from([1, 1000]))
+def test_a_lookup_finds_the_last_of_those_with_the_highest_rank_however_far_keys_lie_apart(
+    rows: list[tuple[int, int]], apart: int
+) -> None:
+    key, rank = columns([(key * apart, rank) for key, rank in rows], 2)
+    wanted = np.arange(-5, 15) * apart
+    expected = [max(((rank, at) for at, (key, rank) in enumerate(rows) if key * apart == one), default=(0, -1))[1]
+                for one in wanted.tolist()]  # fmt: skip
+    assert Lookup(key, rank).find(wanted).tolist() == expected
 
 
 def test_of_equal_keys_the_one_with_the_highest_rank_is_found() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from rayio.analyze.access import access
-from rayio.analyze.timeline import timeline
+from handmade import access_of
+
 from scenarios import simulated
 
 #: 24 files of 32 samples, read two batches a file by one reader.
@@ -32,7 +32,7 @@ class Pattern(NamedTuple):
 
 def pattern(shuffle: str, **settings: Any) -> Pattern:
     run = simulated(**OF_ONE_RANK | {"loader__shuffle": shuffle} | settings)
-    found = access(run.spans, timeline(run.spans)[0])
+    found = access_of(run.spans)
     operations = found["operations"]
     return Pattern(
         operations["open"]["requests"],

@@ -13,16 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rayio
-from rayio.analyze.access import access, retried
+from rayio.analyze.access import Accesses, retried
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
-from rayio.analyze.service import capacities
+from rayio.analyze.passes import Timelines, summed
+from rayio.analyze.service import Capacities
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
 from rayio.analyze.verdict import judge
 from rayio.errors import StorageError
-from rayio.predict.explain import explained, scenario_of
-from rayio.predict.observe import Trained
+from rayio.place import batch_parts
+from rayio.predict.explain import Seen, explained, scenario_of
+from rayio.predict.observe import Trained, reads
 from rayio.predict.replay import Measured
 from rayio.report import figures, tracks
 from rayio.report.build import write
@@ -97,15 +99,28 @@ def test_numbers_are_those_of_the_whole_however_small_the_slices_are(run: RunDir
     same(fields_of(charged), fields_of(expected))
     same(judge(charged, shape), judge(expected, shape))
     readers = derive.num_readers(scenario)
-    same(capacities(cut, charged, shape, readers), capacities(whole, charged, shape, readers))
-    same(access(cut, charged.lives), access(whole, charged.lives))
-    same(Trained.of(cut, scenario.train.epochs), Trained.of(whole, scenario.train.epochs))
+    lives, steps = charged.lives, charged.steps
+    bins = figures.time_bins(lives, steps)
+
+    def found(spans: Slices) -> list[Any]:
+        asked = Trained(scenario.train.epochs)
+        sums: list[Any] = [
+            Capacities(lives, steps, shape, readers), Accesses(spans, lives), figures.Split(lives, steps, shape, bins),
+            figures.Depths(spans, lives, bins), tracks.Drawn(lives, steps),
+        ]  # fmt: skip
+        Timelines(spans).go_through(*sums, asked)
+        alone = summed(spans, Trained(scenario.train.epochs))
+        told = [reads(part) for part in spans.parts()]
+        mine = [each.of(batch_parts(each.batch)[1] < scenario.train.epochs) for each in told]
+        expected = [sum(int(np.sum(ns)) for ns in each) for each in zip(
+            *((np.ones(len(one.batch)), one.nbytes, one.requests) for one in mine), strict=True
+        )]  # fmt: skip
+        assert [alone.batches, alone.nbytes, alone.requests] == expected
+        return [asked.batches, asked.nbytes, asked.requests, *(fields_of(each.found()) for each in sums)]
+
+    same(found(cut), found(whole))
     for costs in (None, scenario.charges):
         same(*(fields_of(Measured.of(each, charged, scenario, costs=costs)) for each in (cut, whole)))
-    bins = figures.time_bins(charged.lives, charged.steps)
-    same(*(fields_of(figures.over_time(each, charged.lives, charged.steps, shape, bins)) for each in (cut, whole)))
-    same(*(fields_of(figures.queues(each, charged.lives, bins)) for each in (cut, whole)))
-    same(*(fields_of(tracks.tracks(each, charged.lives, charged.steps)) for each in (cut, whole)))
     assert (retried(cut), len(cut)) == (retried(whole), len(whole))
 
 
@@ -134,8 +149,9 @@ def test_a_report_and_an_explanation_never_have_all_spans(simulate: bool, tmp_pa
     stored = run.stored
     assert stored > 500
     assert 0 < run.most <= 200 + stored // 4  # a slice, and the rank that goes beyond it
-    scenario, charged = scenario_of(run), attribute(run.slices())
-    explained(run, scenario, run.slices(), charged, simulate=simulate)
+    seen = Seen(Timelines(run.slices()), scenario := scenario_of(run), run.info)
+    seen.timed.go_through(*seen.sums)
+    explained(run, scenario, seen, simulate=simulate)
 
 
 def test_every_span_of_rayio_is_in_one_slice_and_those_of_a_rank_together(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_engines import COSTS, FAST, scenarios
 
+from rayio.analyze.part import WORK
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import STAGES, WORK
+from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import CAUSES, Attribution, attribute
 from rayio.analyze.verdict import judge
 from rayio.place import batch_id

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup, Occupied
+from rayio.analyze.part import Part
 from rayio.analyze.timeline import Ints, Lives, integers, is_text, nearest_rank, texts
 from rayio.storage.base import OPEN, READ
 from rayio.trace.arrow import plain
@@ -38,44 +39,59 @@ LISTED = 64
 _NEEDS_IO = "opens, files, offsets and the sizes of single requests need trace.level=io"
 
 
-def access(spans: pa.Table | Slices, lives: Lives) -> dict[str, Any]:
-    """Sum up a run's requests; seconds, bytes, shares from 0 to 1, None for what the spans do not say.
+class Accesses:
+    """A run's requests, summed up; seconds, bytes, shares from 0 to 1, None for what the spans do not say.
 
     ``sequential_share`` and ``consecutive_share`` are of the requests that have one before them by the same role to the
     same file; ``time_share`` is the time with a request in flight over the wall time of the rank that it was for,
     ``exposed_share`` the part during which that rank did not compute. ``operations`` has a row for each operation that
     occurred; without spans of requests, ``requests`` and ``bytes`` are those that batches and checkpoint files counted.
     """
-    slices = Slices.of(spans)
-    is_fine = any(f"io.{operation}" in slices.names for operation in OPERATIONS)
-    sums, files = _Sums(lives), _Files(_evaluated(slices)) if is_fine else None
-    for part in slices.parts(*_COLUMNS, *(_OF_FILES if is_fine else ())):
-        requests = Requested.of(part, is_fine=is_fine)
-        sums.add(part, requests)
+
+    def __init__(self, slices: Slices, lives: Lives) -> None:
+        self.is_fine = any(f"io.{operation}" in slices.names for operation in OPERATIONS)
+        self.columns = (*_COLUMNS, *(_OF_FILES if self.is_fine else ()))
+        self.lives = lives
+        self._sums = _Sums(lives)
+        self._epochs = _evaluated(slices) if self.is_fine else np.empty(0, np.int64)
+        self._files = _Files(self._epochs) if self.is_fine else None
+
+    def of(self, part: Part) -> tuple[_Sums, _Files | None]:
+        """Sum up those of a slice."""
+        requests = Requested.of(part.spans, is_fine=self.is_fine)
+        sums, files = _Sums(self.lives), _Files(self._epochs) if self.is_fine else None
+        sums.take(part.spans, requests)
         if files is not None:
-            files.add(part, requests)
-    found: dict[str, Any] = {
-        "level": "io" if is_fine else "batch",
-        **sums.found(),
-        "sizes": {},
-        "sequential_share": None,
-        "consecutive_share": None,
-        "num_files": None,
-        "opens_per_file": None,
-        "most_opens_of_a_file": None,
-        "once_share": None,
-        "files": [],
-        "notes": [] if is_fine else [_NEEDS_IO],
-    }
-    if files is not None:
-        found["sizes"] = {
-            what: dict(zip(SIZES, files.sizes[what].tolist(), strict=True))
-            for what in ("read", "write")
-            if what in files.sizes
+            files.take(part.spans, requests)
+        return sums, files
+
+    def add(self, found: tuple[_Sums, _Files | None]) -> None:
+        """Add those of a slice."""
+        sums, files = found
+        self._sums.add(sums)
+        if self._files is not None and files is not None:
+            self._files.add(files)
+
+    def found(self) -> dict[str, Any]:
+        """What came of it."""
+        files = self._files
+        found: dict[str, Any] = {
+            "level": "io" if self.is_fine else "batch",
+            **self._sums.found(),
+            "sizes": {},
+            **dict.fromkeys(_OF_ORDER),
+            "files": [],
+            "notes": [] if self.is_fine else [_NEEDS_IO],
         }
-        found |= files.found()
-        found["notes"] += files.notes
-    return found
+        if files is not None:
+            found["sizes"] = {
+                what: dict(zip(SIZES, files.sizes[what].tolist(), strict=True))
+                for what in ("read", "write")
+                if what in files.sizes
+            }
+            found |= files.found()
+            found["notes"] += files.notes
+        return found
 
 
 def _evaluated(slices: Slices) -> Ints:
@@ -91,6 +107,10 @@ def _evaluated(slices: Slices) -> Ints:
 
 #: Columns that say what storage was asked for, and those that requests add.
 _COLUMNS = ("name", "role", "lane", "rank", "start_ns", "duration_ns", "bytes", "requests")
+#: Shares and counts that only requests with files and offsets say.
+_OF_ORDER = (
+    "sequential_share", "consecutive_share", "num_files", "opens_per_file", "most_opens_of_a_file", "once_share",
+)  # fmt: skip
 _OF_FILES = ("index", "epoch", "file", "offset")
 
 
@@ -141,8 +161,8 @@ class _Sums:
         self.total, self.hidden = (np.zeros(len(lives.rank), np.int64) for _ in range(2))
         self.by_rank = np.zeros((2, listed, len(OPERATIONS)), np.int64)
 
-    def add(self, spans: pa.Table, asked: Requested) -> None:
-        """Add those of a slice."""
+    def take(self, spans: pa.Table, asked: Requested) -> None:
+        """Add requests."""
         for code in range(len(OPERATIONS)):
             mine = np.flatnonzero(asked.operation == code)
             if not len(mine):
@@ -160,6 +180,15 @@ class _Sums:
         self._add_time(spans, asked)
         listed = self.lives.rank[: len(self.rows)]
         _add_operations(self.by_rank, Lookup(listed, listed).find(asked.rank), asked)
+
+    def add(self, others: _Sums) -> None:
+        """Add the sums of other requests."""
+        for name in ("number", "moved", "length", "of_moving", "total", "hidden", "by_rank"):
+            getattr(self, name)[...] += getattr(others, name)
+        self.occurred |= others.occurred
+        self.used += others.used
+        for mine, theirs in zip(self.each, others.each, strict=True):
+            mine += theirs
 
     def _add_time(self, spans: pa.Table, asked: Requested) -> None:
         """Add by rank the time with a request in flight, and the part of it in which the rank computed."""
@@ -262,8 +291,8 @@ class _Files:
         #: Requests that have one before them, those at its end or after it, those right at its end.
         self.followed = self.ahead = self.at_once = 0
 
-    def add(self, spans: pa.Table, asked: Requested) -> None:
-        """Add those of a slice."""
+    def take(self, spans: pa.Table, asked: Requested) -> None:
+        """Add requests."""
         for what in ("read", "write"):
             mine = asked.operation == OPERATIONS.index(what)
             if mine.any():
@@ -284,6 +313,20 @@ class _Files:
         np.add.at(self.moved.reshape(-1), place, asked.nbytes)
         who = _numbered(spans, "role", asked.chosen)[0] * (1 << 40) + _numbered(spans, "index", asked.chosen)[0]
         self._add_order(asked, who, files, integers(spans, "offset")[asked.chosen])
+
+    def add(self, others: _Files) -> None:
+        """Add the sums of other requests."""
+        for what, sizes in others.sizes.items():
+            self.sizes[what] = self.sizes.get(what, 0) + sizes
+        self.notes, self.names = others.notes, others.names
+        if len(others.number):
+            if not len(self.number):
+                self.number, self.moved = (np.zeros_like(others.number) for _ in range(2))
+            self.number += others.number
+            self.moved += others.moved
+        self.followed += others.followed
+        self.ahead += others.ahead
+        self.at_once += others.at_once
 
     def _add_order(self, asked: Requested, who: Ints, files: Ints, offset: Ints) -> None:
         """Compare each read and write with the one before it by the same role, of the same kind, to the same file."""

@@ -69,14 +69,11 @@ class RunArrays:
         """Take them out of spans, in any order; those of other libraries are left out."""
         found, timed = [], dict[str, list[Timed]]()
         reads = []
-        for part in Slices.of(spans).parts(*_COLUMNS):
-            found.append(timeline(part))
-            for kind in TIMED:
-                chosen = np.flatnonzero(is_text(part, "name", kind))
-                if len(chosen):
-                    timed.setdefault(kind, []).append(Timed.of(part, chosen))
-                if kind == "read":
-                    reads.append(Reads(*(integers(part, column, chosen) for column in ("batch", "bytes"))))
+        for times, kinds, read in Slices.of(spans).each(_of_slice, *_COLUMNS):
+            found.append(times)
+            reads.append(read)
+            for kind, work in kinds.items():
+                timed.setdefault(kind, []).append(work)
         lives, steps = joined(found)
         return cls(
             lives, steps,
@@ -92,6 +89,14 @@ class RunArrays:
 _COLUMNS = (
     "role", "name", "lane", "rank", "attempt", "epoch", "step", "batch", "start_ns", "duration_ns", "bytes", "link",
 )  # fmt: skip
+
+
+def _of_slice(_: int, spans: pa.Table) -> tuple[tuple[Lives, Steps], dict[str, Timed], Reads]:
+    """Take them out of one slice."""
+    chosen = {kind: np.flatnonzero(is_text(spans, "name", kind)) for kind in TIMED}
+    reads = Reads(*(integers(spans, column, chosen["read"]) for column in ("batch", "bytes")))
+    return timeline(spans), {kind: Timed.of(spans, mine) for kind, mine in chosen.items() if len(mine)}, reads
+
 
 Parts = TypeVar("Parts", Timed, Reads)
 

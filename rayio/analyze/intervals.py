@@ -6,12 +6,14 @@ differences over adjoining intervals add up.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.trace.order import Ints, order_by, packed_of
+from rayio.trace.order import DENSE, Ints, order_by, packed_of
 
 #: Before every time that can be.
 BEFORE = np.iinfo(np.int64).min // 4
@@ -54,13 +56,27 @@ class Occupied:
     @classmethod
     def union(cls, group: Ints, start: Ints, end: Ints) -> Occupied:
         """Join intervals of a group that overlap or touch; their kind is 0."""
-        number = len(start)
-        who, when = np.concatenate([group, group]), np.concatenate([start, end])
-        change = np.repeat(np.array([1, -1]), number)
-        order = order_by(who, when, -change)
-        depth = np.cumsum(change[order])
-        opens, closes = order[(change[order] == 1) & (depth == 1)], order[depth == 0]
-        return cls(who[opens], when[opens], when[closes], np.zeros(len(opens), np.int64))
+        if not len(start):
+            return cls(group, start, end, start)
+        order = order_by(group, start)
+        group, start, end = group[order], start[order], end[order]
+        is_first = np.ones(len(start), np.bool_)
+        is_first[1:] = group[1:] != group[:-1]
+        # When all before it in its group are over; groups come one after the other on one axis where there is room.
+        low, span = int(start.min()), int(end.max()) - int(start.min()) + 1
+        number = np.cumsum(is_first) - 1
+        if (int(number[-1]) + 1) * span < 1 << 62:
+            begin = number * span - low
+            over = np.maximum.accumulate(end + begin)
+            is_first[1:] |= (start + begin)[1:] > over[:-1]
+        else:
+            edges = [*np.flatnonzero(is_first).tolist(), len(start)]
+            for first, last in pairwise(edges):
+                over = np.maximum.accumulate(end[first:last])
+                is_first[first + 1 : last] = start[first + 1 : last] > over[:-1]
+        first_ones = np.flatnonzero(is_first)
+        ends = np.maximum.reduceat(end, first_ones)
+        return cls(group[first_ones], start[first_ones], ends, np.zeros(len(ends), np.int64))
 
     def before(self, group: Ints, moment: Ints, kinds: int) -> NDArray[np.int64]:
         """Sum for each moment how long each kind was on in its group until then, up to a constant of the group.
@@ -89,14 +105,35 @@ class Occupied:
 
 
 class Lookup:
-    """Positions by a key that may occur more than once: of equal keys the one with the highest ``rank`` counts."""
+    """Positions by a key that may occur more than once: of equal keys the one with the highest ``rank`` counts.
+
+    Of those that are equal in both it is the last one.
+    """
 
     def __init__(self, key: Ints, rank: Ints) -> None:
-        self._order = order_by(key, rank)
-        self._key = key[self._order]
+        #: By key, from the lowest on: its position, or -1. None where keys lie too far apart, or not in their order.
+        self._table: Ints | None = None
+        if len(key):
+            self._low = int(key.min())
+            if int(key.max()) - self._low < DENSE * len(key):
+                self._table = self._tabled(key, rank)
+        if self._table is None:
+            self._order = order_by(key, rank)
+            self._key = key[self._order]
+
+    def _tabled(self, key: Ints, rank: Ints) -> Ints | None:
+        """Make the table; None where of equal keys the last one has not the highest rank."""
+        place = key - self._low
+        table = np.full(int(place.max()) + 1, -1)
+        table[place] = np.arange(len(key))
+        return table if (rank[table[place]] >= rank).all() else None
 
     def find(self, wanted: Ints) -> Ints:
         """Find the position of each wanted key; -1 where there is none."""
+        if self._table is not None:
+            place = wanted - self._low
+            is_inside = (place >= 0) & (place < len(self._table))
+            return np.where(is_inside, self._table[np.where(is_inside, place, 0)], -1)
         if not len(self._key):
             return np.full(len(wanted), -1)
         at = np.maximum(np.searchsorted(self._key, wanted, side="right") - 1, 0)
@@ -108,13 +145,24 @@ def pick(values: Ints, at: Ints, otherwise: Ints) -> Ints:
     return np.where(at >= 0, values[at], otherwise) if len(values) else otherwise
 
 
-def split_exactly(amount: Ints, weight: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Split each amount over its row of ``weight`` (not negative) in proportion, in whole ns that sum to it exactly.
+def split_exactly(amount: Ints, weight: Sequence[Ints]) -> list[Ints]:
+    """Split each amount over its weights (one array a kind, not negative) in proportion, in whole ns that sum to it.
 
-    What rounding leaves goes to the heaviest. A row without weight gives nothing: its amount must be 0.
+    What rounding leaves goes to the heaviest, of equals the first. What has no weight at all gives nothing: its amount
+    must be 0.
     """
-    total = weight.sum(axis=1)
+    total = np.zeros(len(amount), np.int64)
+    for mine in weight:
+        total += mine
     ratio = amount / np.maximum(total, 1)
-    parts: NDArray[np.int64] = np.floor(weight * ratio[:, None]).astype(np.int64)
-    parts[np.arange(len(amount)), weight.argmax(axis=1)] += amount - parts.sum(axis=1)
+    left, most, heaviest = amount.copy(), np.full(len(amount), -1), np.zeros(len(amount), np.int8)
+    parts = []
+    for kind, mine in enumerate(weight):
+        part: Ints = np.floor(mine * ratio).astype(np.int64)
+        parts.append(part)
+        left -= part
+        np.copyto(heaviest, kind, where=mine > most)
+        np.maximum(most, mine, out=most)
+    for kind, part in enumerate(parts):
+        part += np.where(heaviest == kind, left, 0)
     return parts

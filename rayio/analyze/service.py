@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rayio.analyze.intervals import Lookup
+from rayio.analyze.part import COLUMNS, KINDS, Part
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import COLUMNS, KINDS, Places, WorkDone
-from rayio.analyze.stalls import Attribution
-from rayio.analyze.timeline import Ints, integers, is_text, texts
+from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, texts
 from rayio.analyze.window import Window, find_window
 from rayio.results.explained import StorageLimit
 from rayio.trace.arrow import numbers, plain
 from rayio.trace.order import groups_by
-from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,51 +30,67 @@ WORK_OF_STAGES = {
 }
 
 
-def capacities(spans: pa.Table | Slices, charged: Attribution, shape: RunShape, readers: int) -> dict[str, Any]:
-    """Say what each stage of the workers could deliver, and what the ranks ask for, in batches per second.
+class Capacities:
+    """What each stage of the workers could deliver, and what the ranks ask for, in batches per second.
 
     ``readers`` is how many the run had; where it had none, ranks read themselves and are the workers. A stage's
     capacity is that of all workers if they did nothing else; the row ``worker`` is of all stages one after the other,
     which is what they do. Utilisation is the busy time in the window, per worker.
     """
-    steps = charged.steps
-    workers = readers or shape.world_size
-    window = find_window(charged.lives, steps, shape)[0] or _everything(steps.start, steps.end)
-    service, busy, number = Counter[str](), Counter[str](), 0
-    writers = _Writers()
-    for part in Slices.of(spans).parts(*COLUMNS):
-        number += _count(part, window, service, busy)
-        writers.count(part, window)
-    computed = steps.parts["compute"][window.whole(steps)]
-    demand = len(charged.lives.rank) / (float(computed.mean()) / 1e9) if len(computed) and computed.any() else None
-    rows = [
-        _capacity(stage, service[stage] / number, busy[stage], workers, window)
-        for stage in _ROWS
-        if service[stage]
-    ]  # fmt: skip
-    if row := writers.row(window):
-        rows.append(row)
-    return {
-        "demand": demand,
-        "delivered": int(window.holds(steps.arrived).sum()) / window.seconds,
-        "has_readers": readers > 0,
-        "stages": rows,
-    }
+
+    columns = COLUMNS
+
+    def __init__(self, lives: Lives, steps: Steps, shape: RunShape, readers: int) -> None:
+        self.lives, self.steps, self.readers = lives, steps, readers
+        self.workers = readers or shape.world_size
+        self.window = find_window(lives, steps, shape)[0] or _everything(steps.start, steps.end)
+        self._service, self._busy, self._number = Counter[str](), Counter[str](), 0
+        self._writers = _Writers()
+
+    def of(self, part: Part) -> tuple[Counter[str], Counter[str], int, _Writers]:
+        """Add up the work of a slice."""
+        service, busy, writers = Counter[str](), Counter[str](), _Writers()
+        writers.count(part.spans, self.window)
+        return service, busy, _count(part, self.window, service, busy), writers
+
+    def add(self, found: tuple[Counter[str], Counter[str], int, _Writers]) -> None:
+        """Add that of a slice."""
+        service, busy, number, writers = found
+        self._service.update(service)
+        self._busy.update(busy)
+        self._number += number
+        self._writers.add(writers)
+
+    def found(self) -> dict[str, Any]:
+        """What came of it."""
+        steps, window = self.steps, self.window
+        computed = steps.parts["compute"][window.whole(steps)]
+        demand = len(self.lives.rank) / (float(computed.mean()) / 1e9) if len(computed) and computed.any() else None
+        rows = [
+            _capacity(stage, self._service[stage] / self._number, self._busy[stage], self.workers, window)
+            for stage in _ROWS
+            if self._service[stage]
+        ]  # fmt: skip
+        if row := self._writers.row(window):
+            rows.append(row)
+        return {
+            "demand": demand,
+            "delivered": int(window.holds(steps.arrived).sum()) / window.seconds,
+            "has_readers": self.readers > 0,
+            "stages": rows,
+        }
 
 
 #: Stages that have a row each, and all of them one after the other.
 _ROWS = (*dict.fromkeys(KINDS), "worker")
 
 
-def _count(spans: pa.Table, window: Window, service: Counter[str], busy: Counter[str]) -> int:
+def _count(part: Part, window: Window, service: Counter[str], busy: Counter[str]) -> int:
     """Add up by stage the work of the batches that were begun in the window, and all that went on in it (ns).
 
     The answer is how many batches those are.
     """
-    places = Places(spans)
-    leases = np.flatnonzero(is_text(spans, "name", "lease"))
-    ready = integers(spans, "start_ns", leases) + integers(spans, "duration_ns", leases)
-    work = WorkDone.of(spans, places, Lookup(places.of(leases), ready), ready)
+    work = part.work
     did = work.did
     batch = groups_by(work.place)
     begun = np.full(int(batch.max(initial=-1)) + 1, np.iinfo(np.int64).max)
@@ -126,6 +139,12 @@ class _Writers:
         self.files += int((texts(spans, "name", ("write",), chosen) == 0).sum())
         self.busy += int(integers(spans, "duration_ns", chosen).sum())
         self.who.update(spans["index"].take(numbers(chosen)).to_pylist())
+
+    def add(self, others: _Writers) -> None:
+        """Add what was counted in another slice."""
+        self.files += others.files
+        self.busy += others.busy
+        self.who |= others.who
 
     def row(self, window: Window) -> dict[str, Any] | None:
         """What they can do, per file; None when they wrote nothing."""

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick, split_exactly
-from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, texts
-from rayio.place import batch_parts
-from rayio.trace.arrow import plain
-from rayio.trace.order import order_by
+from rayio.analyze.part import KINDS, PUT, Part, WorkDone, groups, sent
+from rayio.analyze.timeline import Ints, Lives, integers, is_text, texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,139 +45,21 @@ def shown(cause: str) -> str:
     return f"{SHOWN.get(name, name)}{equals}{rest}"
 
 
-#: Spans of a worker that are a stage of their batch by the same name.
-WORK = ("open", "read", "retry", "decode", "put")
-
-#: What lies on a worker's timeline: its work, what was lost with a killed process, and ``put`` as far as it is derived.
-KINDS = (*WORK, "unrecorded", "put")
-_PUT, _UNRECORDED, _DERIVED = WORK.index("put"), len(WORK), len(WORK) + 1
-_OVERSHOOT, _LOST = len(WORK), len(WORK) + 1
-
-
-#: Columns of spans that say in which stage each batch was when.
-COLUMNS = (
-    "name", "role", "index", "node", "lane", "rank", "epoch", "step", "attempt", "start_ns", "duration_ns", "link",
-)  # fmt: skip
-
-
-class Places:
-    """Numbers for (attempt, rank, epoch, step) in 63 bits, for spans and for steps alike."""
-
-    def __init__(self, spans: pa.Table) -> None:
-        self._columns = [plain(spans.column(name)) for name in ("attempt", "rank", "epoch", "step")]
-        self._sizes = [int(column.max(initial=0)) + 1 for column in self._columns]
-
-    def of(self, chosen: Ints) -> Ints:
-        """Number the places of some spans, by position; -1 where they have none."""
-        columns = [column[chosen].astype(np.int64) for column in self._columns]
-        return np.where(np.minimum.reduce(columns) < 0, -1, self._number(*columns))
-
-    def of_batches(self, lives: Lives, steps: Steps) -> Ints:
-        """Number the batch that each step got: the one its wait links to, or where waits have no links its own."""
-        rank = lives.rank[steps.life]
-        of_rank, of_epoch, of_step = batch_parts(steps.batch)
-        is_own = (of_rank == rank) & (of_epoch == steps.epoch)
-        linked = np.where(is_own & steps.batch.any(), of_step, steps.step)
-        return np.where(linked < self._sizes[3], self._number(steps.attempt, rank, steps.epoch, linked), -1)
-
-    def parts(self, number: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Split numbers into (attempt, rank, epoch, step)."""
-        _, ranks, epochs, steps = self._sizes
-        number, step = np.divmod(number, steps)
-        number, epoch = np.divmod(number, epochs)
-        attempt, rank = np.divmod(number, ranks)
-        return attempt, rank, epoch, step
-
-    def _number(self, attempt: Ints, rank: Ints, epoch: Ints, step: Ints) -> Ints:
-        _, ranks, epochs, steps = self._sizes
-        return ((attempt * ranks + rank) * epochs + epoch) * steps + step
-
-
-@dataclass(frozen=True, slots=True)
-class WorkDone:
-    """What every worker did, by worker (group) and time. ``place`` is of the batch, ``rank`` whom the worker serves.
-
-    Kinds of ``did`` are positions in :data:`KINDS`.
-    """
-
-    did: Occupied
-    place: Ints
-    rank: Ints
-    node: Ints
-
-    @classmethod
-    def of(cls, spans: pa.Table, places: Places, ready: Lookup, ready_at: Ints) -> WorkDone:
-        """Collect it. A stage lasts until the next of its batch begins, so that what lies between them has a name.
-
-        Where no ``put`` span says how long a batch took into the object store, it is from the end of the work to when
-        the batch was ready, or was sent to another node, or to when the worker began something else.
-        """
-        chosen = np.flatnonzero(is_text(spans, "role", "reader", "rank"))
-        role, lane = texts(spans, "role", ("reader", "rank"), chosen), integers(spans, "lane", chosen)
-        name = texts(spans, "name", (*WORK, "overshoot", "lost"), chosen)
-        is_work = (name >= 0) & (name < _LOST) & (lane == role)  # a rank's own reading is on lane 1
-        mine = np.flatnonzero(is_work | ((name == _LOST) & (role == 0)))
-        chosen, role, name = chosen[mine], role[mine], name[mine]
-        group = _groups(spans, role, chosen)
-        start = integers(spans, "start_ns", chosen)
-        end = start + integers(spans, "duration_ns", chosen)
-        order = order_by(group, start, end)
-        chosen, group, start, end = (x[order] for x in (chosen, group, start, end))
-        name = name[order]
-        # A late wake-up belongs to what was slept; on a rank's lane it may be that of a snapshot, or an evaluation.
-        follows = np.zeros(len(chosen), np.bool_)
-        follows[1:] = (group[1:] == group[:-1]) & (start[1:] == end[:-1])
-        kept = (name != _OVERSHOOT) | follows
-        if not kept.all():
-            chosen, group, start, end = (x[kept] for x in (chosen, group, start, end))
-            name = name[kept]
-        kind, place = name.astype(np.int64), places.of(chosen)
-
-        goes_on = np.zeros(len(chosen), np.bool_)
-        goes_on[:-1] = (group[1:] == group[:-1]) & (place[1:] == place[:-1]) & (place[1:] >= 0)
-        following = np.append(start[1:], -BEFORE)[: len(start)]
-        following[:-1][group[1:] != group[:-1]] = -BEFORE
-        end = np.where(goes_on, following, np.minimum(end, following))
-        named = np.maximum.accumulate(np.where(kind != _OVERSHOOT, np.arange(len(kind)), 0))
-        kind = np.where(kind[named] >= len(WORK), _UNRECORDED, kind[named])
-
-        at = ready.find(place)
-        sent = _sent(spans, "reader", "rank")
-        set_out = pick(ready_at, at, end)
-        if len(sent):
-            sent_at = integers(spans, "start_ns", sent)
-            set_out = np.minimum(set_out, pick(sent_at, Lookup(places.of(sent), -sent_at).find(place), set_out))
-        puts = np.flatnonzero(~goes_on & (kind != _PUT) & (at >= 0) & (set_out > end))
-        put_end = np.minimum(set_out[puts], following[puts])
-        if len(puts):
-            chosen = np.insert(chosen, puts + 1, chosen[puts])
-            group = np.insert(group, puts + 1, group[puts])
-            start, end = np.insert(start, puts + 1, end[puts]), np.insert(end, puts + 1, put_end)
-            kind, place = np.insert(kind, puts + 1, _DERIVED), np.insert(place, puts + 1, place[puts])
-        first = np.flatnonzero(np.diff(group, prepend=-1))
-        rank = integers(spans, "rank", chosen)  # -1 in what was lost
-        if len(first):
-            rank = np.repeat(np.maximum.reduceat(rank, first), np.diff(np.append(first, len(rank))))
-        return cls(Occupied(group, start, end, kind), place, rank, integers(spans, "node", chosen))
-
-
-def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArray[np.int64]:
-    """Charge the data_wait of every step to stages: one row per step, one column per stage, in ns, sums to the wait.
+def cut(part: Part, *, payload: bool) -> dict[str, Ints]:
+    """Charge the data_wait of every step to stages: an array for each that occurred, in ns, which sum to the wait.
 
     A wait is charged over the whole life of what was waited for: from when the worker of the batch last had nothing to
     do, through every batch that kept it busy, to when the rank had this one; in proportion to what filled that time.
     Where a stage stands in a batch's way tells nothing: compute hides what comes first, which is no smaller cause.
 
-    ``spans`` have unified dictionaries. ``payload`` says that batches carry their bytes, so that the way from a reader
-    on another node is ``transfer``.
+    ``payload`` says that batches carry their bytes, so that the way from a reader on another node is ``transfer``.
     """
-    places = Places(spans)
-    leases, bounds = (np.flatnonzero(is_text(spans, "name", name)) for name in ("lease", "memory_bound"))
-    moves, fetches = _sent(spans, "reader"), _sent(spans, "rank")
-    begin = integers(spans, "start_ns")
-    over = begin + integers(spans, "duration_ns")
-    ready, ready_at = Lookup(places.of(leases), over[leases]), over[leases]
-    work = WorkDone.of(spans, places, ready, ready_at)
+    spans, (lives, steps), places, leases, begin, over = (
+        part.spans, part.timed, part.places, part.leases, part.begin, part.over
+    )  # fmt: skip
+    bounds = np.flatnonzero(is_text(spans, "name", "memory_bound"))
+    moves, fetches = sent(spans, "reader"), sent(spans, "rank")
+    ready, ready_at, work = part.ready, over[leases], part.work
     did = work.did
     window = Occupied.union(integers(spans, "rank")[bounds], begin[bounds], over[bounds])
     first, busy_since = _busy_since(work, pick(begin[leases], ready.find(work.place), did.start), window)
@@ -189,7 +67,7 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
     asked, arrived, wanted = steps.start, steps.arrived, places.of_batches(lives, steps)
     last = Lookup(work.place, did.end).find(wanted)
     # A worker is done with a batch where its work ends, not where what follows in the same call does.
-    is_put = pick(did.kind, last, asked) == _PUT
+    is_put = pick(did.kind, last, asked) == PUT
     done = np.minimum(pick(did.end, last, arrived), arrived)
     since = np.minimum(pick(busy_since, last, asked), asked)
     spent = {stage: np.zeros(steps.number, np.int64) for stage in STAGES}
@@ -198,11 +76,12 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
     mine = np.flatnonzero(last >= 0)
     since = np.minimum(since, done)
     late = np.minimum(did.end[last[mine]] - done[mine], did.end[last[mine]] - did.start[last[mine]])
-    length = did.end - did.start
-    for kind, stage in enumerate(KINDS):
-        until = np.append(0, np.cumsum(np.where(did.kind == kind, length, 0)))
-        doing = until[last[mine] + 1] - until[first[last[mine]]] - np.where(did.kind[last[mine]] == kind, late, 0)
-        spent[stage][mine] += doing
+    length, occurs = did.end - did.start, np.bincount(did.kind, minlength=len(KINDS))
+    until, final, kind_of_last = np.zeros(len(length) + 1, np.int64), last[mine] + 1, did.kind[last[mine]]
+    begun = first[last[mine]]
+    for kind in np.flatnonzero(occurs).tolist():
+        np.cumsum(np.where(did.kind == kind, length, 0), out=until[1:])
+        spent[KINDS[kind]][mine] += until[final] - until[begun] - np.where(kind_of_last == kind, late, 0)
     idle = done[mine] - since[mine] - sum(column[mine] for column in spent.values())
     bound = np.minimum(_kept_idle(work, window, first, busy_since)[last[mine]], idle)
     spent["memory_bound"][mine] = bound
@@ -243,14 +122,9 @@ def cut(spans: pa.Table, lives: Lives, steps: Steps, *, payload: bool) -> NDArra
     fetched = np.where(is_far & (fetch < 0), arrived - freed, _within(left, landed, freed, arrived))
     spent["transfer"] += fetched
     spent["handoff"] += arrived - freed - fetched
-    return split_exactly(arrived - asked, np.stack([*spent.values()], axis=1))
-
-
-def _sent(spans: pa.Table, *by: str) -> Ints:
-    """Positions of the spans of batches on their way between nodes: those that some roles recorded."""
-    found = np.flatnonzero(is_text(spans, "name", "transfer"))
-    chosen: Ints = found[texts(spans, "role", by, found) >= 0]
-    return chosen
+    # Nobody has time to spend where all weights are nothing, so the first stage may be missing.
+    spent = {stage: ns for stage, ns in spent.items() if ns.any()}
+    return dict(zip(spent, split_exactly(arrived - asked, [*spent.values()]), strict=True))
 
 
 def _within(left: Ints, landed: Ints, since: Ints, until: Ints) -> Ints:
@@ -302,7 +176,7 @@ def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints
     chosen = np.flatnonzero(is_request & is_text(spans, "role", "reader", "rank"))
     if not len(chosen):
         return np.zeros(len(worker), np.int64)
-    group = _groups(spans, texts(spans, "role", ("reader", "rank"), chosen), chosen)
+    group = groups(spans, texts(spans, "role", ("reader", "rank"), chosen), chosen)
     is_read = texts(spans, "name", ("io.read",), chosen) == 0
     reads = chosen[is_read]
     both = Occupied.union(group, begin[chosen], over[chosen])
@@ -310,12 +184,6 @@ def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints
     who, when = np.tile(worker, 2), np.concatenate([since, until])
     only = (both.before(who, when, 1) - read.before(who, when, 1))[:, 0]
     return only[len(since) :] - only[: len(since)]
-
-
-def _groups(spans: pa.Table, role: NDArray[np.int32], chosen: Ints) -> Ints:
-    """Number the workers of some spans, each of a ``role``: readers, and ranks that read by themselves."""
-    codes = [plain(chunk.indices) for chunk in spans.column("index").chunks]
-    return (np.concatenate(codes) if codes else chosen)[chosen].astype(np.int64) * 2 + role
 
 
 def _nodes(spans: pa.Table, lives: Lives) -> Ints:

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import split_exactly
+from rayio.analyze.part import COLUMNS, Part
+from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import COLUMNS, STAGES, cut
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, joined, texts, timeline
+from rayio.analyze.stages import STAGES, cut
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts
 from rayio.analyze.window import Window, settled
 from rayio.trace.order import order_by
 from rayio.trace.slices import Slices
@@ -39,7 +41,6 @@ CAUSES: dict[str, str] = {
     "outage": "the barrier had died, and was being started again",
     "other": "rayio's own overhead",
 }
-_CAUSE = {name: number for number, name in enumerate(CAUSES)}
 
 #: Steps whose sync is charged at a time: what that takes of memory is a multiple of them.
 CHARGED_TOGETHER = 1 << 15
@@ -76,31 +77,56 @@ class Attribution:
 
 
 def attribute(spans: pa.Table | Slices, *, payload: bool = False) -> Attribution:
-    """Charge every loss of every completed step of a run, from its spans in any order.
+    """Charge every loss of every completed step of a run, from its spans in any order; see :class:`Losses`."""
+    timed = Timelines(spans)
+    losses = Losses(timed, payload=payload)
+    timed.go_through(losses)
+    return losses.charged()
+
+
+class Losses:
+    """The loss of every completed step.
 
     ``payload`` says that batches carry their bytes, so that the way from a reader on another node is ``transfer``.
     """
-    found, waited, outages = [], list[dict[str, Ints]](), []
-    for part in Slices.of(spans).parts(*COLUMNS):
-        lives, steps = timeline(part)
-        stages = cut(part, lives, steps, payload=payload)
-        waited.append({stage: stages[:, at].copy() for at, stage in enumerate(STAGES) if stages[:, at].any()})
-        found.append((lives, steps))
-        outages.append(_outages(part))
-    numbers = [steps.number for _, steps in found]
-    lives, steps = joined(found)
-    waits = {stage: _column(waited, stage, numbers) for stage in STAGES if any(stage in each for each in waited)}
-    by_sync = _charge_sync(steps, waits)
-    losses = {**by_sync}
-    for stage, ns in waits.items():
-        losses[stage] = losses[stage] + ns if stage in losses else ns
-    for name in _BLOCKING:
-        _add(losses, name, steps.parts[name])
-    other = steps.duration - sum(steps.parts.values())
-    outage = np.minimum(_outage(outages, steps), other)
-    _add(losses, "outage", outage)
-    _add(losses, "other", other - outage)
-    return Attribution(lives, steps, losses, by_sync)
+
+    columns = COLUMNS
+
+    def __init__(self, timed: Timelines, *, payload: bool = False) -> None:
+        self.timed = timed
+        self.payload = payload
+        self._waited: list[dict[str, Ints]] = []
+        self._numbers: list[int] = []
+        self._outages: list[tuple[Ints, Ints]] = []
+
+    def of(self, part: Part) -> tuple[dict[str, Ints], int, tuple[Ints, Ints]]:
+        """The waits of a slice by stage, how many they are, and its outages."""
+        waited = {stage: ns for stage, ns in cut(part, payload=self.payload).items() if ns.any()}
+        return waited, part.timed[1].number, _outages(part.spans)
+
+    def add(self, found: tuple[dict[str, Ints], int, tuple[Ints, Ints]]) -> None:
+        """Add those of a slice."""
+        waited, number, outages = found
+        self._waited.append(waited)
+        self._numbers.append(number)
+        self._outages.append(outages)
+
+    def charged(self) -> Attribution:
+        """Charge what was added up, and what ranks waited for each other."""
+        lives, steps, waited = self.timed.lives, self.timed.steps, self._waited
+        kinds = [stage for stage in STAGES if any(stage in each for each in waited)]
+        waits = {stage: _column(waited, stage, self._numbers) for stage in kinds}
+        by_sync = _charge_sync(steps, waits)
+        losses = {**by_sync}
+        for stage, ns in waits.items():
+            losses[stage] = losses[stage] + ns if stage in losses else ns
+        for name in _BLOCKING:
+            _add(losses, name, steps.parts[name])
+        other = steps.duration - sum(steps.parts.values())
+        outage = np.minimum(_outage(self._outages, steps), other)
+        _add(losses, "outage", outage)
+        _add(losses, "other", other - outage)
+        return Attribution(lives, steps, losses, by_sync)
 
 
 def _add(charges: dict[str, Ints], cause: str, ns: Ints) -> None:
@@ -127,17 +153,14 @@ def to_the_end(charged: Attribution, window: Window | None, shape: RunShape) -> 
         return charged
     last = np.flatnonzero(np.diff(charged.steps.life, append=-1))
     slowest = last[charged.steps.end[last].argmax()]
-    more = np.zeros((len(late), len(CAUSES)), np.int64)
-    for name in _BLOCKING:
-        pause = charged.steps.parts[name]
-        more[:, _CAUSE[name]] = np.maximum(pause[slowest] - pause[late], 0)
-    more[:, _CAUSE["other"]] = np.maximum(longer[late] - more.sum(axis=1), 0)
-    charges = split_exactly(longer[late], more)
+    pauses = {name: charged.steps.parts[name] for name in _BLOCKING}
+    more = {name: np.maximum(pause[slowest] - pause[late], 0) for name, pause in pauses.items()}
+    more["other"] = np.maximum(longer[late] - sum(more.values()), 0)
     lost, by_sync = {**charged.lost}, {**charged.lost_by_sync}
-    for number, cause in enumerate(CAUSES):
-        if charges[:, number].any():
+    for cause, part in zip(more, split_exactly(longer[late], [*more.values()]), strict=True):
+        if part.any():
             ns = np.zeros(steps.number, np.int64)
-            ns[late] = charges[:, number]
+            ns[late] = part
             _add(lost, cause, ns)
             _add(by_sync, cause, ns)
     return replace(charged, steps=steps, lost=lost, lost_by_sync=by_sync)
@@ -186,18 +209,21 @@ def _charge_sync(steps: Steps, waits: Mapping[str, Ints]) -> dict[str, Ints]:
     blocking = [name for name in _BLOCKING if steps.parts[name].any()]
     kinds = [cause for cause in CAUSES if cause in waits or cause in ("straggler", *blocking, "startup", "other")]
 
-    def rounds(chosen: Ints) -> NDArray[np.int64]:
+    def rounds(chosen: Ints) -> dict[str, Ints]:
         """What the rounds of some steps are made of, but for their beginning."""
-        made = np.zeros((len(chosen), len(kinds)), np.int64)
-        for column, cause in enumerate(kinds):
+        made = dict.fromkeys(kinds, np.zeros(len(chosen), np.int64))
+        lasted = steps.computed[chosen] - left[chosen]
+        for cause in kinds:
             if cause in blocking:
-                made[:, column] = np.where(is_first[chosen], 0, steps.parts[cause][chosen - 1])
+                made[cause] = np.where(is_first[chosen], 0, steps.parts[cause][chosen - 1])
             elif cause == "straggler":
-                made[:, column] = steps.parts["compute"][chosen]
+                made[cause] = steps.parts["compute"][chosen]
             elif cause in waits:
-                made[:, column] = waits[cause][chosen]
-        made[:, kinds.index("other")] = steps.computed[chosen] - left[chosen] - made.sum(axis=1)
-        return made
+                made[cause] = waits[cause][chosen]
+            else:
+                continue
+            lasted -= made[cause]
+        return made | {"other": lasted}
 
     charged = {cause: np.zeros(steps.number, np.int64) for cause in kinds}
     allreduce = np.zeros(steps.number, np.int64)
@@ -205,13 +231,13 @@ def _charge_sync(steps: Steps, waits: Mapping[str, Ints]) -> dict[str, Ints]:
         mine = np.arange(first, min(first + CHARGED_TOGETHER, steps.number))
         other = slowest[mine]
         late = np.clip(steps.computed[other] - steps.computed[mine], 0, sync[mine])
-        more = rounds(other) - rounds(mine)
+        of_slowest, own = rounds(other), rounds(mine)
         began_later = left[other] - left[mine]
-        more[:, kinds.index("startup")] += np.where(is_first[mine], began_later, 0)
-        more[:, kinds.index("other")] += np.where(is_first[mine], 0, began_later)
-        split = split_exactly(late, np.maximum(more, 0))
-        for column, cause in enumerate(kinds):
-            charged[cause][mine] = split[:, column]
+        of_slowest["startup"] = of_slowest["startup"] + np.where(is_first[mine], began_later, 0)
+        of_slowest["other"] += np.where(is_first[mine], 0, began_later)
+        more = [np.maximum(of_slowest[cause] - own[cause], 0) for cause in kinds]
+        for cause, ns in zip(kinds, split_exactly(late, more), strict=True):
+            charged[cause][mine] = ns
         allreduce[mine] = sync[mine] - late
     charged["allreduce"] = allreduce
     return {cause: charged[cause] for cause in CAUSES if cause in charged and charged[cause].any()}

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: What lane 0 of a rank is made of, in the order in which a step goes through it.
 PHASES = ("startup", "data_wait", "compute", "sync", "checkpoint", "evaluate")
 
+#: Columns of spans that lives and steps are made of.
+COLUMNS = ("name", "role", "lane", "rank", "attempt", "epoch", "step", "start_ns", "duration_ns", "link")
+
 _WAIT, _COMPUTE = PHASES.index("data_wait"), PHASES.index("compute")
 #: What a step may end with after its training is done.
 _PAUSES = (PHASES.index("checkpoint"), PHASES.index("evaluate"))

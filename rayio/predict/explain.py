@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rayio.analyze.access import access
+from rayio.analyze.access import Accesses
 from rayio.analyze.conclusion import sentence
-from rayio.analyze.service import capacities, without_queueing
+from rayio.analyze.passes import Summed, Timelines
+from rayio.analyze.service import Capacities, without_queueing
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stalls import Attribution, attribute
+from rayio.analyze.stalls import Attribution, Losses
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import judge
 from rayio.dlio.losses import in_words
@@ -33,7 +35,6 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.scenario.source import UNREADABLE, plain
 from rayio.scenario.storage import UNKNOWN
-from rayio.trace.slices import Slices
 from rayio.trace.store import RunDirectory
 
 #: Ranks that are told one by one, those that others waited for most.
@@ -63,8 +64,9 @@ def explain(
     reporter.live("explain: reading spans", 0.0)
     spans = directory.slices()
     reporter.live(f"explain: {len(spans):,} spans are charged", 0.3)
-    charged = attribute(spans, payload=directory.info.get("payload") == "real")
-    found = explained(directory, scenario, spans, charged, simulate=simulate, target_au=target_au, reporter=reporter)
+    seen = Seen(Timelines(spans), scenario, directory.info)
+    seen.timed.go_through(*seen.sums)
+    found = explained(directory, scenario, seen, simulate=simulate, target_au=target_au, reporter=reporter)
     reporter.done()
     result = directory.result
     return replace(
@@ -76,21 +78,38 @@ def explain(
     )
 
 
+class Seen:
+    """What of a run's spans an explanation is made of; it is there once all slices were gone through for ``sums``."""
+
+    def __init__(self, timed: Timelines, scenario: Scenario, info: Mapping[str, Any]) -> None:
+        lives, steps = timed.lives, timed.steps
+        self.timed = timed
+        self.losses = Losses(timed, payload=info.get("payload") == "real")
+        self.capacities = Capacities(lives, steps, RunShape.of(scenario), derive.num_readers(scenario))
+        self.trained = Trained(scenario.train.epochs)
+        self.accesses = Accesses(timed.slices, lives)
+        self.sums: tuple[Summed, ...] = (self.losses, self.capacities, self.trained, self.accesses)
+
+    @cached_property
+    def charged(self) -> Attribution:
+        """The losses of every step."""
+        return self.losses.charged()
+
+
 def explained(
     directory: RunDirectory,
     scenario: Scenario,
-    spans: Slices,
-    charged: Attribution,
+    seen: Seen,
     *,
     simulate: bool = True,
     target_au: float | None = None,
     reporter: Reporter = SILENT,
 ) -> Explained:
-    """Explain a run whose spans are at hand, with their losses already charged; how it ended is not in the notes.
+    """Explain a run whose spans were gone through; how it ended is not in the notes.
 
     See :func:`explain`.
     """
-    info = directory.info
+    info, spans, charged = directory.info, seen.timed.slices, seen.charged
     shape = RunShape.of(scenario)
     verdict = judge(charged, shape, _target(scenario) if target_au is None else target_au)
     if meaning := {"dlio": "in no record of the results", "virtual": CHARGED}.get(str(info.get("engine"))):
@@ -100,13 +119,12 @@ def explained(
     if told is not None:  # "unrecorded" is a word of the benchmark's own split, for something else
         verdict["table"] = [row | (_WAITED if row["cause"] == "unrecorded" else {}) for row in verdict["table"]]
         verdict["cause"] = "data_wait" if verdict["cause"] == "unrecorded" else verdict["cause"]
-    capacity = capacities(spans, charged, shape, derive.num_readers(scenario))
-    read = Trained.of(spans, scenario.train.epochs)
+    capacity, read = seen.capacities.found(), seen.trained
     capacity["batch_bytes"] = read.mean_bytes
     if charged.steps.number and (model := modelled(scenario, info)) is not None:
         capacity = without_queueing(capacity, supply(scenario, model, capacity["demand"], read))
     ranks = worst_ranks(charged)
-    used = access(spans, charged.lives)
+    used = seen.accesses.found()
     notes = verdict.pop("notes")
     if info.get("imported"):
         notes.append("imported results have no readers: waits cannot be taken apart, nor the run simulated")

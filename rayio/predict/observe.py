@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup, pick
+from rayio.analyze.part import Part
 from rayio.analyze.timeline import Ints, integers, is_text, texts
 from rayio.place import batch_parts
 from rayio.trace.arrow import plain
 from rayio.trace.order import order_by
-from rayio.trace.slices import Slices
 from rayio.trace.span import SPANS
 
 if TYPE_CHECKING:
@@ -70,10 +70,7 @@ class Batches:
 
 def reads(spans: pa.Table) -> Reads:
     """Collect the reads of a run; of one that was repeated, the last."""
-    lane, inside = plain(spans.column("lane")), np.zeros(len(spans), np.bool_)
-    for name in ("reader", "rank"):
-        inside |= is_text(spans, "role", name) & (lane == SPANS[STAGES[0]].lanes[name])
-    mine = np.flatnonzero(inside & is_text(spans, "name", *STAGES) & is_text(spans, "status", "ok"))
+    mine = np.flatnonzero(_by_readers(spans) & is_text(spans, "name", *STAGES) & is_text(spans, "status", "ok"))
     batch, start = integers(spans, "batch", mine), integers(spans, "start_ns", mine)
     mine = mine[order_by(batch, start)]
     stage = texts(spans, "name", STAGES, mine)
@@ -108,24 +105,42 @@ def reads(spans: pa.Table) -> Reads:
     )
 
 
-class Trained(NamedTuple):
-    """What the batches of training asked of storage, in all: how many, their bytes and their requests."""
+def _by_readers(spans: pa.Table) -> NDArray[np.bool_]:
+    """Say which spans are on the lane of a reader, or of a rank that reads by itself."""
+    lane, inside = plain(spans.column("lane")), np.zeros(len(spans), np.bool_)
+    for name in ("reader", "rank"):
+        inside |= is_text(spans, "role", name) & (lane == SPANS[STAGES[0]].lanes[name])
+    return inside
 
-    batches: int
-    nbytes: int
-    requests: int
 
-    @classmethod
-    def of(cls, slices: Slices, epochs: int) -> Trained:
-        """Sum up the reads of a run of so many epochs of training."""
-        found = [0, 0, 0]
-        for part in slices.parts(*OF_READS):
-            read = reads(part)
-            mine = batch_parts(read.batch)[1] < epochs
-            found[0] += int(mine.sum())
-            found[1] += int(read.nbytes[mine].sum())
-            found[2] += int(read.requests[mine].sum())
-        return cls(*found)
+class Trained:
+    """What the batches of training asked of storage, in all: how many, their bytes and their requests.
+
+    They are the reads of a run of so many epochs of training.
+    """
+
+    columns = (
+        "name", "role", "lane", "attempt", "rank", "epoch", "step", "start_ns", "bytes", "requests", "status",
+    )  # fmt: skip
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+        self.batches = self.nbytes = self.requests = 0
+
+    def of(self, part: Part) -> tuple[int, int, int]:
+        """Sum up the reads of a slice; of one that was repeated, the last, as :func:`reads` does."""
+        spans = part.spans
+        mine = np.flatnonzero(_by_readers(spans) & is_text(spans, "name", "read") & is_text(spans, "status", "ok"))
+        batch = part.places.of_any_attempt(mine)
+        last = Lookup(batch, integers(spans, "start_ns", mine)).find(batch) == np.arange(len(mine))
+        mine = mine[last & (batch >= 0) & (integers(spans, "epoch", mine) < self.epochs)]
+        return len(mine), int(integers(spans, "bytes", mine).sum()), int(integers(spans, "requests", mine).sum())
+
+    def add(self, found: tuple[int, int, int]) -> None:
+        """Add those of a slice."""
+        self.batches += found[0]
+        self.nbytes += found[1]
+        self.requests += found[2]
 
     @property
     def mean_bytes(self) -> float | None:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.analyze.intervals import Lookup, pick
+from rayio.analyze.part import COLUMNS, KINDS, Part, Places, WorkDone
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import COLUMNS, KINDS, Places, WorkDone
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.analyze.window import find_window
@@ -122,13 +122,9 @@ class Measured:
         held = (rank < shape[0]) & (steps.epoch < shape[1]) & (steps.step < shape[2])
         compute[rank[held], steps.epoch[held], steps.step[held]] = steps.parts["compute"][held] / 1e9
         read, decode = np.full(with_evaluations, np.nan), np.full(with_evaluations, np.nan)
-        for part in slices.parts(*COLUMNS):
-            leases = np.flatnonzero(texts(part, "name", ("lease",)) == 0)
-            places = Places(part)
-            ready_at = integers(part, "start_ns")[leases] + integers(part, "duration_ns")[leases]
-            work = WorkDone.of(part, places, Lookup(places.of(leases), ready_at), ready_at)
-            _enter(read, work, places, _READING)
-            _enter(decode, work, places, _DECODING)
+        for part in map(Part, slices.parts(*COLUMNS)):
+            _enter(read, part.work, part.places, _READING)
+            _enter(decode, part.work, part.places, _DECODING)
         # A batch that was read and has no decode span took no time to decode.
         decode[np.isnan(decode) & ~np.isnan(read)] = 0.0
         has_work = bool((~np.isnan(read)).any())

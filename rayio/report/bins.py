@@ -44,12 +44,13 @@ class Bins:
         held = end > start
         row, start, end = row[held], start[held], end[held]
         # A whole bin for each interval that is on at its left edge, corrected in the bins where one begins or ends.
-        covered = np.zeros((rows, self.number + 1), np.int64)
-        on = np.zeros((rows, self.number + 1), np.int64)
+        edges = self.number + 1
         first, final = start // self.width, end // self.width
-        np.add.at(on, (row, first), 1)
-        np.add.at(on, (row, final), -1)
-        np.add.at(covered, (row, first), -(start - first * self.width))
-        np.add.at(covered, (row, final), end - final * self.width)
-        answer: NDArray[np.int64] = (covered + np.cumsum(on, axis=1) * self.width)[:, : self.number]
+        begins, ends = row * edges + first, row * edges + final
+        on = np.bincount(begins, minlength=rows * edges) - np.bincount(ends, minlength=rows * edges)
+        covered = np.zeros(rows * edges, np.int64)
+        np.add.at(covered, begins, first * self.width - start)
+        np.add.at(covered, ends, end - final * self.width)
+        whole = np.cumsum(on.reshape(rows, edges), axis=1) * self.width
+        answer: NDArray[np.int64] = (covered.reshape(rows, edges) + whole)[:, : self.number]
         return answer

@@ -7,11 +7,11 @@ from typing import Any
 
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
+from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stalls import attribute
 from rayio.analyze.window import Window, find_window, settled
 from rayio.errors import RayioError, ScenarioError
-from rayio.predict.explain import explain, explained, scenario_of
+from rayio.predict.explain import Seen, explain, explained, scenario_of
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
 from rayio.reporter import SILENT, Reporter
@@ -85,8 +85,8 @@ class Content:
             trouble.append(
                 f"span files that cannot be read: {', '.join(lost)}. Their spans are missing in every figure."
             )
-        charged = attribute(spans, payload=info.get("payload") == "real")
-        lives, steps = charged.lives, charged.steps
+        timed = Timelines(spans)
+        lives, steps = timed.lives, timed.steps
         shape = RunShape.of(scenario) if scenario else _guessed(result, len(lives.rank))
         if result is None and scenario is not None:
             result = replace(measure(RunArrays.of_spans(spans), shape), scenario=scenario.name)
@@ -97,16 +97,6 @@ class Content:
             trouble.append("The run has no spans of ranks: there is nothing to draw.")
         elif not steps.number:
             trouble.append(_no_steps(scenario))
-        asked = steps.number <= SIMULATED_STEPS if simulate is None else simulate
-        explanation: Explained | None = None
-        if told and told.reduced:
-            explanation = explain(directory.address)
-        elif scenario is not None:
-            try:
-                explanation = explained(directory, scenario, spans, charged, simulate=asked, reporter=reporter)
-            except RayioError as error:  # what was measured stands, whatever a simulation of it may say
-                trouble.append(f"The run cannot be simulated: {error}")
-                explanation = explained(directory, scenario, spans, charged, simulate=False)
         begin = int(lives.begin.min(initial=0 if not len(lives.rank) else lives.begin[0]))
         end = int(lives.end.max(initial=begin))
         if wanted and wanted[0] * 1e9 >= end - begin:
@@ -114,16 +104,32 @@ class Content:
         stretch = (begin + int(wanted[0] * 1e9), min(begin + int(wanted[1] * 1e9), end)) if wanted else None
         has_steps = steps.number > 0
         bins = figures.time_bins(lives, steps) if has_steps else Bins.over(begin, end, 1)
+        seen = Seen(timed, scenario, info) if scenario is not None and not (told and told.reduced) else None
+        split, depths = figures.Split(lives, steps, shape, bins), figures.Depths(spans, lives, bins)
+        drawn = tracks.Drawn(lives, steps, stretch)
+        drawings = ((split, depths) if has_steps else ()) + ((drawn,) if has_steps or stretch else ())
+        timed.go_through(*(() if seen is None else seen.sums), *drawings)
+        asked = steps.number <= SIMULATED_STEPS if simulate is None else simulate
+        explanation: Explained | None = None
+        if told and told.reduced:
+            explanation = explain(directory.address)
+        elif scenario is not None and seen is not None:
+            reporter.live("report: why", 0.5)
+            try:
+                explanation = explained(directory, scenario, seen, simulate=asked, reporter=reporter)
+            except RayioError as error:  # what was measured stands, whatever a simulation of it may say
+                trouble.append(f"The run cannot be simulated: {error}")
+                explanation = explained(directory, scenario, seen, simulate=False)
         reporter.live("report: figures", 0.6)
         window = find_window(lives, steps, shape)[0]
         return cls(
             directory=directory, info=info, result=result, has_no_result=has_no_result, scenario=scenario,
             explanation=explanation, trouble=trouble, begin=begin, end=end, window=window,
-            over_time=figures.over_time(spans, lives, steps, shape, bins) if has_steps else None,
-            queues=figures.queues(spans, lives, bins) if has_steps else None,
+            over_time=split.found() if has_steps else None,
+            queues=depths.found() if has_steps else None,
             step_times=figures.histogram(figures.step_times(settled(steps, window, shape)[0], window)),
             heat_map=figures.heat_map(lives, steps, bins) if has_steps else None,
-            timeline=tracks.tracks(spans, lives, steps, stretch) if has_steps or stretch else None,
+            timeline=drawn.found() if has_steps or stretch else None,
             is_simulated=asked,
         )  # fmt: skip
 

@@ -6,21 +6,18 @@ Everything is arrays of at most a few thousand numbers, however long the run was
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Lookup, pick
+from rayio.analyze.part import Part
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, is_text, texts
 from rayio.analyze.window import Window
 from rayio.report.bins import Bins
 from rayio.trace.arrow import plain
 from rayio.trace.slices import Slices
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Floats = NDArray[np.float64]
 
@@ -64,19 +61,34 @@ class OverTime:
         return self.samples / (self.bins.width / 1e9)
 
 
-def over_time(spans: pa.Table | Slices, lives: Lives, steps: Steps, shape: RunShape, bins: Bins) -> OverTime:
-    """Sum up the phases of all ranks by bin; spans of any order."""
-    spent = np.zeros((len(PHASES), bins.number), np.int64)
-    for part in Slices.of(spans).parts("name", "role", "lane", "start_ns", "duration_ns"):
-        is_phase = is_text(part, "role", "rank") & is_text(part, "name", *PHASES)
-        mine = np.flatnonzero(is_phase & (plain(part.column("lane")) == 0))
-        phase, start = texts(part, "name", PHASES, mine).astype(np.int64), integers(part, "start_ns", mine)
-        spent += bins.covered(phase, len(PHASES), start, start + integers(part, "duration_ns", mine))
-    alive = bins.covered(np.zeros(len(lives.rank), np.int64), 1, lives.begin, lives.end)[0]
-    split = dict(zip(PHASES, spent, strict=True)) | {"other": alive - spent.sum(axis=0)}
-    number = shape.samples(lives.rank[steps.life], steps.step)
-    samples = _weighted(bins, steps, len(lives.rank), number).sum(axis=0)
-    return OverTime(bins, split, alive, samples)
+class Split:
+    """What the ranks' time went to, summed up by bin."""
+
+    columns = ("name", "role", "lane", "start_ns", "duration_ns")
+
+    def __init__(self, lives: Lives, steps: Steps, shape: RunShape, bins: Bins) -> None:
+        self.lives, self.steps, self.shape, self.bins = lives, steps, shape, bins
+        self._spent = np.zeros((len(PHASES), bins.number), np.int64)
+
+    def of(self, part: Part) -> Ints:
+        """Sum up the phases of the ranks of a slice."""
+        spans = part.spans
+        is_phase = is_text(spans, "role", "rank") & is_text(spans, "name", *PHASES)
+        mine = np.flatnonzero(is_phase & (plain(spans.column("lane")) == 0))
+        phase, start = texts(spans, "name", PHASES, mine).astype(np.int64), part.begin[mine]
+        return self.bins.covered(phase, len(PHASES), start, part.over[mine])
+
+    def add(self, found: Ints) -> None:
+        """Add those of a slice."""
+        self._spent += found
+
+    def found(self) -> OverTime:
+        """What came of it."""
+        lives, steps, bins = self.lives, self.steps, self.bins
+        alive = bins.covered(np.zeros(len(lives.rank), np.int64), 1, lives.begin, lives.end)[0]
+        split = dict(zip(PHASES, self._spent, strict=True)) | {"other": alive - self._spent.sum(axis=0)}
+        number = self.shape.samples(lives.rank[steps.life], steps.step)
+        return OverTime(bins, split, alive, _weighted(bins, steps, len(lives.rank), number).sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,33 +105,43 @@ class Queues:
         return spent / (self.bins.width * self.queues)
 
 
-def queues(spans: pa.Table | Slices, lives: Lives, bins: Bins) -> Queues | None:
-    """Follow every batch from its lease to when its rank had it in hand; None without spans of queues.
+class Depths:
+    """Every batch from its lease to when its rank had it in hand, summed up by bin.
 
     A batch that nobody took is ready until the last rank's end, as is one whose rank broke off.
     """
-    slices = Slices.of(spans)
-    if "lease" not in slices.names:
-        return None
-    reading, ready, number = np.zeros(bins.number, np.int64), np.zeros(bins.number, np.int64), 0
-    columns = ("name", "rank", "batch", "link", "attempt", "start_ns", "duration_ns")
-    for part in slices.parts(*columns):
-        leases = np.flatnonzero(is_text(part, "name", "lease"))
-        waits = np.flatnonzero(is_text(part, "name", "data_wait", "eval_data_wait"))
-        begin, attempt = integers(part, "start_ns"), integers(part, "attempt")
-        over = begin + integers(part, "duration_ns")
-        # Batch numbers have 62 bits; attempts, where there were several, are told apart by numbering what occurs.
-        batch = np.concatenate([integers(part, "batch", leases), integers(part, "link", waits)])
-        if (attempts := int(attempt.max(initial=0)) + 1) > 1:
-            batch = np.unique(batch, return_inverse=True)[1] * attempts + attempt[np.concatenate([leases, waits])]
-        at = Lookup(batch[len(leases) :], over[waits]).find(batch[: len(leases)])
-        last = np.full(len(leases), int(lives.end.max(initial=int(over.max(initial=0)))))
-        taken = np.maximum(pick(over[waits], at, last), over[leases])
+
+    columns = ("name", "rank", "epoch", "step", "link", "attempt", "start_ns", "duration_ns")
+
+    def __init__(self, slices: Slices, lives: Lives, bins: Bins) -> None:
+        self.lives, self.bins = lives, bins
+        self._are_there = "lease" in slices.names
+        self._reading, self._ready = (np.zeros(bins.number, np.int64) for _ in range(2))
+        self._number = 0
+
+    def of(self, part: Part) -> tuple[Ints, Ints, int]:
+        """Follow the batches of a slice, and count its queues."""
+        spans, bins, leases, begin, over = part.spans, self.bins, part.leases, part.begin, part.over
+        waits = np.flatnonzero(is_text(spans, "name", "data_wait", "eval_data_wait"))
+        taken = part.places.of_links(waits, integers(spans, "link", waits))
+        at = Lookup(taken, over[waits]).find(part.places.of(leases))
+        last = np.full(len(leases), int(self.lives.end.max(initial=int(over.max(initial=0)))))
+        had = np.maximum(pick(over[waits], at, last), over[leases])
         none = np.zeros(len(leases), np.int64)
-        reading += bins.covered(none, 1, begin[leases], over[leases])[0]
-        ready += bins.covered(none, 1, over[leases], taken)[0]
-        number += len(np.unique(integers(part, "rank", leases)))
-    return Queues(bins, reading, ready, max(number, 1))
+        reading = bins.covered(none, 1, begin[leases], over[leases])[0]
+        ready = bins.covered(none, 1, over[leases], had)[0]
+        return reading, ready, len(np.unique(integers(spans, "rank", leases)))
+
+    def add(self, found: tuple[Ints, Ints, int]) -> None:
+        """Add those of a slice."""
+        reading, ready, number = found
+        self._reading += reading
+        self._ready += ready
+        self._number += number
+
+    def found(self) -> Queues | None:
+        """What came of it; None without spans of queues."""
+        return Queues(self.bins, self._reading, self._ready, max(self._number, 1)) if self._are_there else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +218,16 @@ def heat_map(lives: Lives, steps: Steps, bins: Bins, rows: int = ROWS) -> HeatMa
 def _weighted(bins: Bins, steps: Steps, rows: int, amount: Ints) -> Floats:
     """Sum amounts of steps by rank and bin, each spread evenly over its step."""
     first, last = bins.of(steps.start), bins.of(np.maximum(steps.end - 1, steps.start))
-    summed = np.zeros((rows, bins.number))
+    summed = np.zeros(rows * bins.number)
     length = np.maximum(steps.duration, 1)
     for offset in range(int((last - first).max(initial=0)) + 1):  # as many rounds as the longest step has bins
         chosen = np.flatnonzero(first + offset <= last)
         at = first[chosen] + offset
         low = bins.begin + at * bins.width
         part = np.minimum(steps.end[chosen], low + bins.width) - np.maximum(steps.start[chosen], low)
-        np.add.at(summed, (steps.life[chosen], at), amount[chosen] * np.maximum(part, 1) / length[chosen])
-    return summed
+        cells = steps.life[chosen] * bins.number + at
+        np.add.at(summed, cells, amount[chosen] * np.maximum(part, 1) / length[chosen])
+    return summed.reshape(rows, bins.number)
 
 
 def _highest(values: Floats, groups: list[tuple[int, int]]) -> Floats:

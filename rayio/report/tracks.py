@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Occupied
+from rayio.analyze.part import Part
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, is_text, texts
 from rayio.report.bins import Bins
 from rayio.trace.arrow import numbers, plain
 from rayio.trace.order import groups_by
-from rayio.trace.slices import Slices as Spans
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,36 +75,58 @@ class Tracks:
     num_ranks: int
 
 
-def tracks(
-    spans: pa.Table | Spans, lives: Lives, steps: Steps, wanted: tuple[int, int] | None = None, most: int = MOST_SLICES
-) -> Tracks | None:
-    """Choose the ranks, the windows and the slices of a run's timeline; None without anything to show.
+class Drawn:
+    """The ranks, the windows and the slices of a run's timeline.
 
     ``wanted`` is a stretch (ns) that the reader asked for: it comes first among the windows.
     """
-    if not len(lives.rank):
-        return None
-    ranks = shown_ranks(lives, steps)
-    names, slices = _slices(_of_interest(Spans.of(spans), ranks), ranks)
-    if not len(slices.track):
-        return None
-    begin, end = int(lives.begin.min()), int(lives.end.max())
-    windows = suggested(lives, steps, ranks)
-    if wanted is not None:
-        windows.insert(0, (ASKED, *wanted))
-    is_coarse = len(slices.track) > most
-    if not is_coarse:
-        return Tracks(names, [(begin, end, slices)], False, windows, ranks, len(lives.rank))
-    levels = [(begin, end, _coarse(slices, len(names), begin, end))]
-    for number, (name, low, high) in enumerate(windows):
-        inside = slices.within(low, high)
-        while len(inside.track) > (most if name == ASKED else WINDOW_SLICES) and high - low > 1:
-            high = low + (high - low) // 2
-            inside = inside.within(low, high)
-        is_less = name == ASKED and high < windows[number][2]
-        windows[number] = (name + ", its beginning" if is_less else name, low, high)
-        levels.append((low, high, inside))
-    return Tracks(names, levels, True, windows, ranks, len(lives.rank))
+
+    columns = ("name", "role", "index", "lane", "rank", "epoch", "step", "start_ns", "duration_ns")
+
+    def __init__(self, lives: Lives, steps: Steps, wanted: tuple[int, int] | None = None) -> None:
+        self.lives, self.steps, self.wanted = lives, steps, wanted
+        self.ranks = shown_ranks(lives, steps)
+        self._spans: list[pa.Table] = []
+
+    def of(self, part: Part) -> pa.Table:
+        """What these ranks, their workers and all writers did in a slice, and what was lost."""
+        spans = part.spans.select(self.columns)
+        others = is_text(spans, "role", "checkpoint_writer") | is_text(spans, "name", "lost")
+        chosen = np.flatnonzero(np.isin(plain(spans["rank"]), self.ranks) | others)
+        return spans if len(chosen) == len(spans) else spans.take(numbers(chosen))
+
+    def add(self, found: pa.Table) -> None:
+        """Keep those of a slice."""
+        if len(found) or not self._spans:
+            self._spans.append(found)
+
+    def found(self, most: int = MOST_SLICES) -> Tracks | None:
+        """Choose what is shown; None without anything to show."""
+        import pyarrow as pa
+
+        lives, steps, ranks = self.lives, self.steps, self.ranks
+        if not len(lives.rank):
+            return None
+        names, slices = _slices(pa.concat_tables(self._spans).unify_dictionaries(), ranks)
+        if not len(slices.track):
+            return None
+        begin, end = int(lives.begin.min()), int(lives.end.max())
+        windows = suggested(lives, steps, ranks)
+        if self.wanted is not None:
+            windows.insert(0, (ASKED, *self.wanted))
+        is_coarse = len(slices.track) > most
+        if not is_coarse:
+            return Tracks(names, [(begin, end, slices)], False, windows, ranks, len(lives.rank))
+        levels = [(begin, end, _coarse(slices, len(names), begin, end))]
+        for number, (name, low, high) in enumerate(windows):
+            inside = slices.within(low, high)
+            while len(inside.track) > (most if name == ASKED else WINDOW_SLICES) and high - low > 1:
+                high = low + (high - low) // 2
+                inside = inside.within(low, high)
+            is_less = name == ASKED and high < windows[number][2]
+            windows[number] = (name + ", its beginning" if is_less else name, low, high)
+            levels.append((low, high, inside))
+        return Tracks(names, levels, True, windows, ranks, len(lives.rank))
 
 
 def shown_ranks(lives: Lives, steps: Steps, most: int = MOST_RANKS) -> Ints:
@@ -148,18 +170,6 @@ def suggested(lives: Lives, steps: Steps, ranks: Ints) -> list[tuple[str, int, i
                 found.append((title, low, min(high, end)))
         found.append(around("the last steps", end))
     return found
-
-
-def _of_interest(spans: Spans, ranks: Ints) -> pa.Table:
-    """What these ranks, their workers and all writers did, and what was lost; of all that there is to choose from."""
-    import pyarrow as pa
-
-    found = []
-    for part in spans.parts("name", "role", "index", "lane", "rank", "epoch", "step", "start_ns", "duration_ns"):
-        others = is_text(part, "role", "checkpoint_writer") | is_text(part, "name", "lost")
-        chosen = np.flatnonzero(np.isin(plain(part["rank"]), ranks) | others)
-        found.append(part if len(chosen) == len(part) else part.take(numbers(chosen)))
-    return pa.concat_tables(found).unify_dictionaries()
 
 
 def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[str], Slices]:

@@ -10,8 +10,11 @@ from __future__ import annotations
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +26,11 @@ from rayio.trace.span import COLUMNS, FOREIGN_LANE
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+T = TypeVar("T")
+
+#: Slices that are worked at side by side, in threads: numpy and Arrow let others run meanwhile.
+TOGETHER = 2
 
 #: Spans of a slice, unless a single rank has more.
 SLICE_ROWS = 1 << 19
@@ -66,11 +74,39 @@ class Slices:
 
         There is one at least; that of a run without spans has no rows.
         """
+        return (self._part(number, columns) for number in range(self.number))
+
+    @property
+    def number(self) -> int:
+        """How many slices there are."""
+        return 1 if self._aside is None else self._aside.number
+
+    def each(self, work: Callable[[int, pa.Table], T], *columns: str) -> Iterator[T]:
+        """What some work gives of each slice (its number, and its spans with these columns or all), in their order.
+
+        Slices are read and worked at in threads, :data:`TOGETHER` at a time.
+        """
+        if self.number == 1:
+            yield work(0, self._part(0, columns))
+            return
+        waiting: deque[Future[T]] = deque()
+        with ThreadPoolExecutor(TOGETHER, "rayio-slice") as pool:
+            try:
+                for number in range(self.number):
+                    waiting.append(pool.submit(lambda at: work(at, self._part(at, columns)), number))
+                    if len(waiting) > TOGETHER:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for late in waiting:
+                    late.cancel()
+
+    def _part(self, number: int, columns: Sequence[str]) -> pa.Table:
         if self._table is not None:
-            yield self._table
-        if self._aside is not None:
-            for number in range(self._aside.number):
-                yield self._aside.table(number, columns)
+            return self._table
+        assert self._aside is not None
+        return self._aside.table(number, columns)
 
     def named(self, *names: str) -> pa.Table:
         """All spans of these names, which are few, sorted by start."""
@@ -120,16 +156,29 @@ def sliced(files: Sequence[SpanFile], rows: int = SLICE_ROWS) -> tuple[Slices, l
     slice_of = np.unique((np.cumsum(by_rank) - by_rank) // rows, return_inverse=True)[1].astype(np.uint16)
     aside = _Aside(columns, int(slice_of.max(initial=0)) + 1)
     kept = dict[str, int]()
-    for file in whole:
-        try:
-            table = own(file.read(columns))
-        except DamagedError as error:  # in a column that was not looked at before
-            damaged.append(str(error))
-            continue
+    for table in _ahead(whole, columns, damaged):
         aside.keep(table, slice_of, rows)
         for name, number in _counted(table).items():
             kept[name] = kept.get(name, 0) + number
     return Slices(kept, aside=aside), damaged
+
+
+def _ahead(files: Sequence[SpanFile], columns: Sequence[str], damaged: list[str]) -> Iterator[pa.Table]:
+    """Read files one after the other, each while the one before it is worked at; name those that are damaged."""
+    with ThreadPoolExecutor(1, "rayio-ahead") as pool:
+        waiting: deque[Future[pa.Table]] = deque()
+        try:
+            for number in range(len(files) + 1):
+                if number < len(files):
+                    waiting.append(pool.submit(lambda file: own(file.read(columns)), files[number]))
+                if number:
+                    try:
+                        yield waiting.popleft().result()
+                    except DamagedError as error:  # in a column that was not looked at before
+                        damaged.append(str(error))
+        finally:
+            for late in waiting:
+                late.cancel()
 
 
 class _Aside:
@@ -161,14 +210,15 @@ class _Aside:
             }
             found[ROW] = np.arange(self._rows, self._rows + len(part))
             self._rows += len(part)
+            columns = [np.ascontiguousarray(found[name], kind) for name, kind in self._kinds.items()]
             where = self._where(found, slice_of)
-            order = np.argsort(where, kind="stable")
-            edges = np.searchsorted(where[order], np.arange(self.number + 1))
-            sorted_ = [found[name].astype(kind, copy=False)[order] for name, kind in self._kinds.items()]
-            for number in np.flatnonzero(np.diff(edges)):
-                low, high = edges[number], edges[number + 1]
-                self._blocks[number].append((self._end, int(high - low)))
-                self._append(b"".join(column[low:high].data for column in sorted_))
+            if np.count_nonzero(where[1:] != where[:-1]) > len(where) >> 4:  # in the order of time, and not of ranks
+                order = np.argsort(where, kind="stable")
+                columns, where = [column[order] for column in columns], where[order]
+            for number, ranges in _ranges(where):
+                length = sum(high - low for low, high in ranges)
+                self._blocks[number].append((self._end, length))
+                self._append([column[low:high] for column in columns for low, high in ranges])
 
     def table(self, number: int, columns: Sequence[str]) -> pa.Table:
         """A slice, with these columns or all."""
@@ -196,14 +246,18 @@ class _Aside:
                 at, offset = at + read, offset + read
         return values
 
-    def _append(self, block: bytes) -> None:
+    def _append(self, arrays: Sequence[NDArray[Any]]) -> None:
+        views = deque(array.data.cast("B") for array in arrays)
         try:
-            written = 0
-            while written < len(block):
-                written += os.pwrite(self._file.fileno(), memoryview(block)[written:], self._end + written)
+            while views:
+                written = os.pwritev(self._file.fileno(), [*islice(views, _MOST_BUFFERS)], self._end)
+                self._end += written
+                while views and written >= len(views[0]):
+                    written -= len(views.popleft())
+                if written:
+                    views[0] = views[0][written:]
         except OSError as error:
             raise _no_space(error) from None
-        self._end += len(block)
 
     def _numbers(self, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
         """Number the texts of a column, in the order in which they came up."""
@@ -226,10 +280,23 @@ class _Aside:
         return slice_of[rank] if len(slice_of) else np.zeros(len(rank), np.uint16)
 
 
+def _ranges(where: NDArray[np.uint16]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
+    """Where the rows of each slice lie, as ranges."""
+    first = np.flatnonzero(np.append(True, where[1:] != where[:-1])[: len(where)])
+    of, edges = where[first], [*first.tolist(), len(where)]
+    order = np.argsort(of, kind="stable")
+    starts = [*np.searchsorted(of[order], np.unique(of)).tolist(), len(order)]
+    for low, high in pairwise(starts):
+        yield int(of[order[low]]), [(edges[at], edges[at + 1]) for at in order[low:high].tolist()]
+
+
 def _no_space(error: OSError) -> StorageError:
     where = f"cannot lay spans aside in {tempfile.gettempdir()}: {error.strerror}"
     return StorageError(f"{where}; make space there, or name another folder in TMPDIR")
 
+
+#: Buffers that the kernel takes in one call.
+_MOST_BUFFERS = 512
 
 #: Columns that are laid aside with fewer bytes than they have in memory.
 _KINDS = {"name": "int16", "role": "int8", "index": "int32", "status": "int8", "file": "int32", "lane": "int16"}
