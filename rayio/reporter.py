@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rayio.results.live import Live
+
 
 class Reporter:
     """Told how a command goes; this one keeps it to itself, the command line has one that prints."""
@@ -11,6 +16,9 @@ class Reporter:
 
     def live(self, text: str, share: float | None = None) -> None:
         """Tell how far a command is; each replaces the one before. ``share`` is the part of it that is done, 0 to 1."""
+
+    def looked(self, live: Live) -> None:
+        """Tell how far a run is, as values; about once a second."""
 
     def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
         """Tell how far the generation of a dataset is."""

@@ -132,7 +132,7 @@ def local_ray() -> Iterator[None]:
     """Start Ray once; only what was started here is stopped."""
     import ray
 
-    from rayio.cluster.connect import UNHEARD, without
+    from rayio.cluster.connect import UNHEARD, start_own
 
     with tempfile.TemporaryDirectory(prefix="rayio-home-") as home, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", home)
@@ -145,11 +145,10 @@ def local_ray() -> Iterator[None]:
             # What else is installed on the workers: the package with kinds that tests/test_kinds.py uses there.
             others = [installed(Path(home, "toy"), TOY / "pyproject.toml"), str(TOY)]
             workers.setenv("PYTHONPATH", os.pathsep.join(filter(None, [installed(Path(home)), *others, path])))
-            with without([*UNHEARD, "start_monitor"]):  # nor one that adds nodes
-                ray.init(
-                    address="local", num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False,
-                    logging_level=logging.ERROR, object_store_memory=400 << 20,
-                )  # fmt: skip
+            start_own(  # nor one that adds nodes
+                [*UNHEARD, "start_monitor"],
+                log_to_driver=False, logging_level=logging.ERROR, object_store_memory=400 << 20,
+            )  # fmt: skip
         RUNNING.append(ray.shutdown)
         yield
         _end_ray()

@@ -28,6 +28,7 @@ from rayio.pipeline.planning import plan_of
 from rayio.place import Where, batch_id
 from rayio.predict.explain import explain
 from rayio.reporter import Reporter
+from rayio.results.live import Live
 from rayio.scenario.write import to_yaml
 from rayio.session import Run, generate, run
 from scenarios import scenario, simulated
@@ -53,6 +54,10 @@ class Killer(Reporter):
         self.said: list[str] = []
         self.pids: dict[str, int] = {}
         self.killed: str | None = None
+        self.lives: list[Live] = []
+
+    def looked(self, live: Live) -> None:
+        self.lives.append(live)
 
     def say(self, text: str) -> None:
         self.said.append(text)
@@ -271,6 +276,13 @@ def test_a_killed_process_is_started_again_and_the_books_are_even(
     assert any(note.startswith(f"{kind} died and was started again") for note in explained["notes"])
     outage = next(row["seconds"] for row in explained["verdict"]["table"] if row["cause"] == "outage")
     assert (outage > 0) == (kind == "barrier")
+    told, books = killer.lives, done.result["ledger"]
+    assert [live.restarts for live in (told[0], told[-1])] == [0, 1]
+    counted = [live.samples for live in told if live.samples is not None]
+    assert 0 < counted[-1] <= books["delivered_samples"]
+    assert counted == sorted(counted)
+    readers = [live.queues.readers for live in told if live.queues is not None]  # of those who have told so far
+    assert max(readers, default=0) == (0 if "loader__num_workers" in overrides else 2 * ranks)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,10 @@ pytest.importorskip("aiohttp", reason="needs ray[default]")
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
 TOKEN = "f" * 64
+#: What clients and the cluster have in their environment, and nothing may show.
+PLANTED = {"AWS_ACCESS_KEY_ID": "AKIAPLANTEDPLANTED01", "AWS_SECRET_ACCESS_KEY": "planted/secret+of/a-bucket",
+           "OTEL_EXPORTER_OTLP_HEADERS": "api-key=planted-header"}  # fmt: skip
+SECRETS = (TOKEN, "AKIAPLANTEDPLANTED01", "planted/secret+of/a-bucket", "planted-header")
 SMALL = ("dataset.num_files=14", "dataset.sample_bytes=20 kB", "train.epochs=1", "train.compute=10 ms",
          "cluster.ranks_per_node=1", "loader.num_workers=1", "checkpoint=none")  # fmt: skip
 
@@ -47,7 +51,7 @@ class Head:
     def rayio(self, *arguments: str, **variables: str) -> tuple[int, str, str]:
         process = self.start(*arguments, **variables)
         out, err = process.communicate(timeout=240)
-        assert TOKEN not in out + err
+        assert not [secret for secret in SECRETS if secret in out + err]
         return process.returncode, out, err
 
 
@@ -60,7 +64,8 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Head]:
     poisoned = home / "poisoned" / "rayio"
     poisoned.mkdir(parents=True)
     (poisoned / "__init__.py").write_text("raise ModuleNotFoundError(\"No module named 'rayio'\")\n")
-    environment = {**os.environ, "HOME": str(home), "RAY_AUTH_MODE": "token"}
+    environment = {**os.environ, **PLANTED, "HOME": str(home), "RAY_AUTH_MODE": "token"}
+    environment["RAY_metrics_report_interval_ms"] = "1000"  # its own is 10 s
     for name in ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         environment.pop(name, None)
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -95,9 +100,10 @@ def test_a_scenario_runs_where_there_is_ray_and_no_rayio(head: Head, tmp_path: P
     assert done.result.ledger is not None
     assert done.result.ledger.even
     assert (tmp_path / "runs" / "data" / "unet3d-small").is_dir(), "relative paths start beside the run directory"
-    assert TOKEN not in "".join(
-        path.read_text(errors="replace") for path in done.path.rglob("*") if path.suffix in (".json", ".txt", ".yaml")
-    )
+    written = b"".join(path.read_bytes() for path in done.path.rglob("*") if path.is_file())
+    logged = b"".join(path.read_bytes() for path in Path(head.folder).glob("session_*/logs/job-driver-rayio-*"))
+    assert b"rayio-live: " in logged
+    assert not [secret for secret in SECRETS if secret.encode() in written + logged]
     code, out, err = head.rayio("status", *where, "--json")
     (listed,) = json.loads(out)["jobs"]
     assert (code, listed["status"], listed["scenario"], listed["exit_code"]) == (0, "SUCCEEDED", "mine", 0)
@@ -110,18 +116,46 @@ def test_a_scenario_runs_where_there_is_ray_and_no_rayio(head: Head, tmp_path: P
         assert said in err
 
 
-def test_the_dashboard_of_grafana_asks_for_metrics_that_ray_has(head: Head) -> None:
+def served(head: Head) -> dict[str, float]:
+    """Every metric that the cluster serves, summed over its labels."""
+    (found,) = json.loads(Path(head.folder, "prom_metrics_service_discovery.json").read_text())
+    sums: dict[str, float] = {}
+    for target in found["targets"]:
+        text = requests.get(f"http://{target}/metrics", timeout=60).text
+        assert not [secret for secret in SECRETS if secret in text]
+        for name, number in re.findall(r"(?m)^(ray_\w+)(?:\{.*\})? (\S+)$", text):
+            sums[name] = sums.get(name, 0.0) + float(number)
+    return sums
+
+
+def test_a_run_is_watched_from_outside_by_prometheus_and_by_top(head: Head, tmp_path: Path) -> None:
+    where, run = ("--address", head.address), tmp_path / "runs" / "watched"
+    endless = ("train.epochs=4000", "train.compute=20 ms", "loader.decode=30 ms")
+    code, job, err = head.rayio("submit", "unet3d-small", *SMALL, *endless, *where, "--out", str(run), "--detach")
+    assert code == 0, err
+    job = job.strip()
     overlay = Path(__file__).parents[1] / "k8s" / "overlays" / "monitoring" / "dashboard.json"
     panels = json.loads(overlay.read_text())["panels"]
     asked = {name for panel in panels for one in panel["targets"] for name in re.findall(r"ray_\w+(?={)", one["expr"])}
-    assert len(asked) >= 10
-    (found,) = json.loads(Path(head.folder, "prom_metrics_service_discovery.json").read_text())
-    ends, served = time.monotonic() + 120, set[str]()
-    while not asked <= served and time.monotonic() < ends:  # they come one after the other
-        for target in found["targets"]:
-            text = requests.get(f"http://{target}/metrics", timeout=60).text
-            served |= {*re.findall(r"(?m)^(ray_\w+)\{", text)}
-    assert asked <= served, asked - served
+    asked -= {"ray_rayio_restarts_total"}  # nobody died
+    assert len(asked) >= 20
+    ends, names = time.monotonic() + 180, set[str]()
+    while not asked <= names and time.monotonic() < ends:  # they come one after the other
+        names |= {*(now := served(head))}
+    assert asked <= names, asked - names
+    scraped = now["ray_rayio_samples_total"]
+    while (told := json.loads(head.rayio("top", job, *where, "--once", "--json")[1]))["samples"] < scraped:
+        assert time.monotonic() < ends + 60
+    assert told["waits"]["decode"] > 0.5 * sum(told["waits"].values())
+    assert told["queues"]["readers"] == 1
+    head.rayio("stop", job, *where)
+    code, out, err = head.rayio("top", job, *where)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0].endswith("exit code 130")
+    books = Run.open(run).result.ledger
+    assert books is not None
+    assert 0 < scraped <= told["samples"] <= books.delivered_samples
+    assert served(head)["ray_rayio_samples_total"] <= books.delivered_samples
 
 
 def test_the_exit_code_is_that_of_the_run(head: Head, tmp_path: Path) -> None:

@@ -15,7 +15,20 @@ from typing import Annotated
 import typer
 
 from rayio import __version__
-from rayio.cli import completion, export, jobs, kubernetes, predictions, results, runs, scenarios, sizing, sweeps, why
+from rayio.cli import (
+    completion,
+    export,
+    jobs,
+    kubernetes,
+    predictions,
+    results,
+    runs,
+    scenarios,
+    sizing,
+    sweeps,
+    top,
+    why,
+)
 from rayio.deadline import leave
 from rayio.errors import RayioError
 from rayio.interrupts import INTERRUPTED, interruptible
@@ -65,6 +78,7 @@ def application() -> typer.Typer:
     export.add_to(app)
     scenarios.add_to(app)
     jobs.add_to(app)
+    top.add_to(app)
     kubernetes.add_to(app)
     completion.add_to(app)
     return app

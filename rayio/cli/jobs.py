@@ -71,7 +71,7 @@ def submit(
     from rayio.jobs import submit as submitting
 
     terminal = Terminal()
-    where = _dashboard(address)
+    where = dashboard(address)
     with alone(as_json):
         jobs, job_id = submitting.submit(
             source, overrides or (), address=where, out=out, root=root, pip=pip, is_installed=installed,
@@ -116,13 +116,13 @@ def status(
     """
     from rayio.cluster.jobs import Jobs
 
-    where = _dashboard(address)
+    where = dashboard(address)
     with alone(as_json):
         jobs = Jobs(where)
         found = [jobs.state(job)] if job is not None else [j for j in jobs.all() if everything or "rayio" in j.metadata]
     listed = tuple(map(_listed, found))
     if as_json:
-        print_json(JobsListed(address=where, jobs=listed))
+        print_json(JobsListed(address=jobs.address, jobs=listed))
         return
     for one in listed:
         took = "" if one.seconds is None else f"  {one.seconds:.0f} s"
@@ -131,7 +131,7 @@ def status(
         if one.status in ("PENDING", "FAILED") and job is not None:
             print(f"  {' '.join(one.message.split())}")
     if not listed:
-        print(f"no job of rayio at {where}")
+        print(f"no job of rayio at {jobs.address}")
 
 
 def stop(job: JobId, address: Dashboard = None) -> None:
@@ -141,7 +141,7 @@ def stop(job: JobId, address: Dashboard = None) -> None:
     """
     from rayio.cluster.jobs import Jobs
 
-    jobs = Jobs(_dashboard(address))
+    jobs = Jobs(dashboard(address))
     before = jobs.state(job)
     if before.is_over:
         print(f"{job} is over: {before.status}")
@@ -201,7 +201,7 @@ def add_to(app: typer.Typer) -> None:
         app.command()(command)
 
 
-def _dashboard(address: str | None) -> str:
+def dashboard(address: str | None) -> str:
     """Where the dashboard is: what was given, or what Ray's variables say."""
     found = address or next((v for name in VARIABLES if (v := os.environ.get(name, "")).startswith("http")), None)
     if found is None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 from typing import TYPE_CHECKING
 
 from rayio.reporter import Reporter
+from rayio.results.live import LIVE_LINE, LIVE_VARIABLE
 from rayio.units import format_bytes
 
 if TYPE_CHECKING:
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     from rich.status import Status
 
     from rayio.results.answers import GeneratedDataset
+    from rayio.results.live import Live
 
 #: Seconds between two progress lines when the output is not a terminal.
 PLAIN_SECONDS = 5.0
@@ -28,6 +32,7 @@ class Terminal(Reporter):
         self._console: Console | None = None
         self._status: Status | None = None
         self._said = self._began = time.monotonic()
+        self._looked = -PLAIN_SECONDS
         #: When the part that is under way began, and the share of it that was done then.
         self._since: tuple[float, float] | None = None
         #: What datasets came to.
@@ -57,6 +62,13 @@ class Terminal(Reporter):
             self._status = self._console.status(text)
             self._status.start()
         self._status.update(text)
+
+    def looked(self, live: Live) -> None:
+        """Print how far a run is, now and then, where whoever submitted it as a job may read it."""
+        now = time.monotonic()
+        if os.environ.get(LIVE_VARIABLE) and now - self._looked >= PLAIN_SECONDS:
+            self._looked = now
+            print(f"{LIVE_LINE}{json.dumps(live.as_json(), allow_nan=False)}", file=sys.stderr, flush=True)
 
     def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
         """Show how far the generation is."""

@@ -35,6 +35,7 @@ from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.pipeline.env import QueuePort, Shard
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
+from rayio.pipeline.levels import Levels, levels_of
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec, Take
 from rayio.pipeline.sighting import Sighting, look
 from rayio.pipeline.standing import Standing
@@ -82,6 +83,8 @@ class Host:
         self.born = self.kernel.now()
         #: What keeps spans in the run's time; None where this host's clock is the driver's.
         self._keeper = Keeper.of(birth.anchor, self.collector, self.born)
+        #: What its ranks have consumed.
+        self.tallies: dict[int, Tally] = {}
         #: What takes in the spans of other processes: this one's children, and tasks of the run on this host.
         self._others: list[children.Children | hosts.HostSpool] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
@@ -176,6 +179,7 @@ class Host:
         return self.recorder.drained, self._cpu.read()
 
     async def _flush_regularly(self) -> None:
+        told = Levels()
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             for other in self._others:
@@ -184,6 +188,9 @@ class Host:
                 await self._keeper.learn(self.kernel)
             if (message := self._drained()) is not None:
                 self.collector.push.remote(self.birth.name, message, self.recorder.drained)
+            if self.plan.trace.live and (levels := levels_of(self.wiring.queues, self.tallies.values())) != told:
+                self.collector.level.remote(self.birth.name, levels)
+                told = levels
 
     def _drained(self) -> bytes | None:
         """What was recorded since, in the time of the run; None where that is nothing."""

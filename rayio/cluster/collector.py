@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Any
 
+from rayio.cluster.showing import Showing
 from rayio.errors import RayioError
 from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
+from rayio.pipeline.levels import Levels
 from rayio.storage.stores import Settings
 from rayio.trace.arrow import plain
 from rayio.trace.clocks import Anchor, Clocks, Offset
@@ -22,8 +25,12 @@ from rayio.trace.store import RunDirectory, from_ipc
 class Collector:
     """Spans of all actors, as they come in; and who was born when, so that a death is noticed and its loss named."""
 
-    def __init__(self, run_directory: str, settings: Settings, anchor: Anchor) -> None:
+    def __init__(
+        self, run_directory: str, settings: Settings, anchor: Anchor, showing: Callable[[], Showing] | None = None
+    ) -> None:
         self._anchor = anchor.here()
+        #: What tells how the run goes; None where nobody is to be told.
+        self._showing = None if showing is None else showing()
         self._clocks = Clocks()
         self.directory = RunDirectory(run_directory, settings)
         self._sums = Progress()
@@ -88,6 +95,8 @@ class Collector:
         now = self.now() if now is None else now
         if restarted:
             self._recorded_by_the_dead += self._recorded.pop(name, 0)
+            if self._showing is not None:
+                self._showing.died(name)
             since = self._heard.get(name, now)
             self._restarts.append({"actor": name, "pid": pid, "at_ns": now, "silent_seconds": (now - since) / 1e9})
             role, _, index = name.partition("-")
@@ -110,6 +119,8 @@ class Collector:
         ends = plain(table["start_ns"]) + plain(table["duration_ns"])
         self._heard[name] = max(self._heard.get(name, 0), int(ends.max(initial=0)))
         self._sums.add(table)
+        if self._showing is not None:
+            self._showing.add(table)
         self._is_busy = True
         try:
             self._parts.keep(table)
@@ -120,15 +131,21 @@ class Collector:
         finally:
             self._is_busy = False
 
-    def progress(self) -> dict[str, Any]:
-        """The sums so far, and the restarts.
+    def level(self, name: str, levels: Levels) -> None:
+        """Take in what an actor's queues hold, and what its ranks have got."""
+        if self._showing is not None:
+            self._showing.level(name, levels)
+
+    def progress(self, is_last: bool = False) -> dict[str, Any]:
+        """The sums so far, the restarts, and where it is told how the run goes, what that says.
 
         Raises:
             StorageError: spans could not be written.
         """
         if self._failure is not None:
             raise self._failure
-        return {**self._sums.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored}
+        sums = {**self._sums.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored}
+        return sums if self._showing is None else self._showing.look(sums, self.now(), is_last=is_last)
 
     def finish(self) -> dict[str, Any]:
         """Write what is left; everything that was received is on disk when this returns.
@@ -139,4 +156,4 @@ class Collector:
         self._parts.write(is_last=True)
         self.directory.close()
         recorded = sum(self._recorded.values()) + self._recorded_by_the_dead + self._recorder.recorded
-        return {**self.progress(), "recorded": recorded, "clocks": self._clocks.of_node}
+        return {**self.progress(is_last=True), "recorded": recorded, "clocks": self._clocks.of_node}

@@ -163,8 +163,8 @@ def _start(address: str | None, log: Path) -> None:
         # Ray's core does not survive that its start is left in the middle: the process ended by a fault (SIGSEGV).
         with uninterrupted("Ray is still starting, and is ended when it has"):
             if address is None:
-                with _own_signals(), _usual_priority(), without(UNHEARD):
-                    ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
+                with _own_signals(), _usual_priority():
+                    start_own(**options)
             else:
                 token.use()
                 with _own_signals(), token.overheard(log) as said:
@@ -177,6 +177,13 @@ def _start(address: str | None, log: Path) -> None:
             f"cannot start a local Ray: {_first_line(error)} - is the machine overloaded, or out of memory, disk or "
             f"processes? wait and try again, or use --engine local; Ray's logs are in {_logs()}"
         ) from None
+
+
+def start_own(unheard: Iterable[str] = UNHEARD, **options: Any) -> None:
+    """Start a Ray that is this process's alone: nobody else is to talk to it, so that it listens on loopback."""
+    # Ray means by it systems whose firewall asks about whoever listens on the network; its workers follow the node.
+    with without(unheard), _replaced(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
+        ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from rayio.cluster import connect
 from rayio.cluster.group import ActorGroup
+from rayio.cluster.showing import metrics_address
 from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.standing import Vigil
@@ -63,6 +64,8 @@ class RayEngine:
             "is_packed": is_packed,
             "is_network_modelled": self.plan.network is not None,
         }
+        if self.site.live is not None:
+            self.outcome.info["metrics"] = metrics_address(connection.driver_node)
 
     def run(self, watch: Watch) -> None:
         """See ``rayio.pipeline.engine.Engine``."""
@@ -70,7 +73,7 @@ class RayEngine:
         site, say = self.site, self.site.reporter.say
         vigil = Vigil(self.plan.cluster.stall_deadline, say)
         group = self._group = ActorGroup(
-            self.plan, self._connection, site.directory.address, site.root, site.run_id, vigil
+            self.plan, self._connection, site.directory.address, site.root, site.run_id, vigil, site.live
         )
         group.start(say)
         self.outcome.info |= {"actors": group.actors}

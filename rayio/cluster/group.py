@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import ray
@@ -25,6 +26,7 @@ from rayio.cluster.placement import ActorSpec, actors
 from rayio.cluster.remote import plain
 from rayio.cluster.rounds import Rounds
 from rayio.cluster.servers import BarrierActor, NetworkServer, StorageServer
+from rayio.cluster.showing import Showing
 from rayio.deadline import within
 from rayio.errors import ClusterError, RayioError, RunError
 from rayio.interrupts import hold
@@ -33,6 +35,7 @@ from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.sighting import Sighting
 from rayio.pipeline.standing import Vigil
+from rayio.results.live import Live
 from rayio.trace.clocks import Anchor
 
 T = TypeVar("T")
@@ -63,9 +66,18 @@ class ActorGroup:
     """The actors of one run, from their start to their end."""
 
     def __init__(
-        self, plan: Plan, connection: Connection, directory: str, root: str, run_id: str, vigil: Vigil
+        self,
+        plan: Plan,
+        connection: Connection,
+        directory: str,
+        root: str,
+        run_id: str,
+        vigil: Vigil,
+        live: Live | None = None,
     ) -> None:
         self.plan = plan
+        #: What is told of the run before it begins; None where nothing is told of it while it goes.
+        self.live_record = live
         self.connection = connection
         self.control = connection.control
         self.vigil = vigil
@@ -104,7 +116,7 @@ class ActorGroup:
     def _create_all(self) -> None:
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
         self.handles["collector"] = self._actor(
-            Collector, "collector", beside_driver, 0, self.directory, self.plan.stores, self.anchor
+            Collector, "collector", beside_driver, 0, self.directory, self.plan.stores, self.anchor, self._showing()
         )
         if self.plan.has_barrier:
             birth = self._birth("barrier", 0, ())
@@ -118,6 +130,11 @@ class ActorGroup:
             )
         for spec in self.specs:
             self.handles[spec.name] = self._create(spec)
+
+    def _showing(self) -> Callable[[], Showing] | None:
+        if self.live_record is None:
+            return None
+        return partial(Showing, self.live_record, payload=self.plan.payload)
 
     def _from_ray(self, call: Callable[[], T], deadline: float) -> T:
         """Have Ray do something that its control process is needed for.

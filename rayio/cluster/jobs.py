@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from rayio.cluster import token
@@ -60,7 +61,9 @@ class Jobs:
         Raises:
             ClusterError: nobody answers there, or refuses this client.
         """
-        self.address = address
+        #: As messages show it.
+        self.address = _without_password(address)
+        self._given = address
         token.use()
         self._client: Any = self._ask(self._reach)
 
@@ -69,8 +72,8 @@ class Jobs:
 
         for name in _TALKATIVE:
             logging.getLogger(name).setLevel(logging.ERROR)
-        with _meant(self.address):
-            return JobSubmissionClient(self.address)
+        with _meant(self._given):
+            return JobSubmissionClient(self._given)
 
     def submit(self, entrypoint: str, job_id: str, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
         """Submit a command; local folders and wheels of its environment are uploaded.
@@ -107,6 +110,16 @@ class Jobs:
         """All that a job's command has printed."""
         return str(self._ask(lambda: self._client.get_job_logs(job_id), job_id=job_id))
 
+    def tail(self, job_id: str, lines: int) -> str:
+        """The last lines that a job's command has printed; nothing where it has not begun to."""
+
+        def call() -> str:
+            wanted = {"submission_id": job_id, "lines": str(lines)}
+            answer = self._client._do_request("GET", "/api/v0/logs/file", params=wanted)
+            return answer.text if answer.status_code == HTTPStatus.OK else ""
+
+        return self._ask(call, job_id=job_id)
+
     def _ask(self, call: Callable[[], T], seconds: float = ANSWER_SECONDS, job_id: str = "") -> T:
         try:
             return within(seconds, call)
@@ -127,7 +140,17 @@ class Jobs:
             )
         if job_id and ("status code 404" in text or "does not exist" in text):
             return f"{self.address} has no job {job_id}; rayio status --address {self.address} lists them"
-        return f"{self.address}: {text[:500]}"
+        return f"{self.address}: {text.replace(self._given, self.address)[:500]}"
+
+
+def _without_password(address: str) -> str:
+    """An address without the user and password that may be in it.
+
+    >>> _without_password("https://me:secret@head:8265"), _without_password("http://head:8265")
+    ('https://…@head:8265', 'http://head:8265')
+    """
+    scheme, slashes, rest = address.partition("://")
+    return f"{scheme}{slashes}…@{rest.rpartition('@')[2]}" if "@" in rest else address
 
 
 @contextlib.contextmanager

@@ -19,6 +19,7 @@ from rayio import __version__, storage
 from rayio.cluster import token
 from rayio.cluster.jobs import Jobs
 from rayio.cluster.survey import Surveyed, survey, why_not_reached, why_not_stored
+from rayio.collectors.settings import shown
 from rayio.errors import ClusterError, RayioError
 from rayio.jobs.submit import environment, follow
 from rayio.reporter import SILENT, Reporter
@@ -60,7 +61,7 @@ def here(root: str | None) -> list[Finding]:
             storage.open(where).remove(mark)
     found.append(_of("storage", problem, f"{where} can be read and written"))
     if (endpoint := os.environ.get(ENDPOINT)) is not None:
-        found.append(_of("collector", why_not_reached(endpoint), f"somebody listens at {endpoint}"))
+        found.append(_of("collector", why_not_reached(endpoint), f"somebody listens at {shown(endpoint)}"))
     return found
 
 

@@ -20,6 +20,7 @@ from rayio.errors import ClusterError, RayioError, ScenarioError
 from rayio.jobs.wheel import requirements, write_wheel
 from rayio.reporter import SILENT, Reporter
 from rayio.results.answers import Ran
+from rayio.results.live import LIVE_VARIABLE
 from rayio.results.record import DamagedRecordError
 from rayio.scenario import checks
 from rayio.scenario.load import load
@@ -96,7 +97,7 @@ def environment(folder: Path, files: Path, *, pip: bool, is_installed: bool) -> 
     """The runtime environment of a job: a folder, this rayio as a wheel, and time to end when it is stopped."""
     found: dict[str, Any] = {
         "working_dir": str(files),
-        "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
+        "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), LIVE_VARIABLE: "1"},
     }
     if not is_installed:
         found["py_modules"] = [str(write_wheel(folder))]

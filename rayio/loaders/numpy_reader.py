@@ -52,7 +52,7 @@ def _sample(opener: Opener, place: Place, nbytes: int) -> NDArray[np.uint8]:
         with (
             opened(opener, place) as raw,
             io.BufferedReader(cast(Any, raw)) as file,
-            np.load(cast(BinaryIO, file)) as x,
+            np.load(cast(BinaryIO, file), allow_pickle=False) as x,
         ):
             row: NDArray[np.uint8] = x[SAMPLES.removesuffix(".npy")][place.row]
     except RayioError:

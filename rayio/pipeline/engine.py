@@ -12,6 +12,7 @@ from rayio.pipeline.plan import Plan
 from rayio.pipeline.sighting import Sighting, each_once, warnings
 from rayio.registry import Registry
 from rayio.reporter import SILENT, Reporter
+from rayio.results.live import Live
 from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Site:
     reporter: Reporter = SILENT
     #: The cluster to use, for engines that need one; None leaves the choice to them.
     address: str | None = None
+    #: What is known of the run before it begins, for who is told how it goes; None where nobody is.
+    live: Live | None = None
 
 
 @dataclass

@@ -15,7 +15,9 @@ from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.in_process import InProcess
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.ledger import Tally
+from rayio.pipeline.levels import levels_of
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.recording import Recording, bounded, threads_note
 from rayio.pipeline.standing import Vigil, silence
 from rayio.pipeline.wiring import check_loader, files_of
@@ -31,11 +33,12 @@ def run(
     watch: Callable[[], None] | None = None,
     run_id: str = "local",
     say: Callable[[str], None] = SILENT.say,
+    queues: list[PrefetchQueue] | None = None,
 ) -> list[str]:
     """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from.
 
     ``watch`` is called about once a second. The scenario's ``costs`` are not spent: this process has its own. What is
-    worth a line meanwhile goes to ``say``, and is returned.
+    worth a line meanwhile goes to ``say``, and is returned. ``queues`` gets the prefetch queues, for who looks.
 
     Raises:
         RunError: nothing was heard for too long.
@@ -76,6 +79,8 @@ def run(
             provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
             offspring = children.follow(provider, recorder, 0, kernel.anchor)
         process = InProcess(plan, kernel, recorder, tallies, root)
+        if queues is not None:
+            process.wiring.queues = queues
         roles = kernel.spawn(process.run(), "roles")
         watcher = kernel.spawn(watching(), "watch")
         try:
@@ -119,17 +124,18 @@ class LocalEngine:
 
     def run(self, watch: Watch) -> None:
         """See ``rayio.pipeline.engine.Engine``."""
-        recording, began = self._recording, time.monotonic()
+        recording, began, queues = self._recording, time.monotonic(), list[PrefetchQueue]()
 
         def look() -> None:
-            watch(recording.look(), time.monotonic() - began)
+            levels = levels_of(queues, outcome.tallies)
+            watch({**recording.look(), "levels": levels}, time.monotonic() - began)
 
         plan, site, outcome = self.plan, self.site, self.outcome
         if not plan.modelled:
             outcome.meet([sighting.look(plan, site.root)], plan, site)
         try:
             outcome.notes += run(
-                plan, recording.recorder, site.root, outcome.tallies, look, site.run_id, site.reporter.say
+                plan, recording.recorder, site.root, outcome.tallies, look, site.run_id, site.reporter.say, queues
             )
         finally:
             if not plan.modelled:

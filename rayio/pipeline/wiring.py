@@ -144,6 +144,8 @@ class Wiring:
         self.closing: list[Callable[[], Awaitable[None]]] = []
         #: What says what roles are doing, and what loaders have them do.
         self.watched: list[Callable[[], Iterable[Standing]]] = []
+        #: The prefetch queues of this process.
+        self.queues: list[PrefetchQueue] = []
         #: What reading takes of processors here.
         self.read_cpu = ReadCpu()
         self._modelled: dict[int, ModelStorage] = {}
@@ -175,6 +177,7 @@ class Wiring:
 
         queue = PrefetchQueue(self.queue_env(rank, evaluating=evaluating), QueueState(spec, step_bytes), submit)
         self.watched.append(queue.standing)
+        self.queues.append(queue)
         return queue
 
     def queue_env(self, rank: int, *, evaluating: bool) -> Env:

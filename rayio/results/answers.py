@@ -8,6 +8,7 @@ from functools import partial
 
 from rayio.results.clusters import Doctored, JobsListed
 from rayio.results.comparison import Repeated
+from rayio.results.live import Live
 from rayio.results.published import PUBLISHED, schema_of
 from rayio.results.record import Json, Record, schema, value
 from rayio.results.run_result import RunResult
@@ -194,6 +195,7 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
     "export": _described(Exported),
     "status": _described(JobsListed),
     "doctor": _described(Doctored),
+    "top": _described(Live),
     "query": lambda: {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "array",

@@ -30,6 +30,13 @@ class Trace(Section):
         description="Whether Ray's methods that submit tasks and actors are wrapped, so that their spans are kept.",
     )
 
+    live: Flag = Field(
+        True,
+        description=(
+            "Whether a run tells how it goes while it goes: to rayio top and, on Ray, as metrics for Prometheus."
+        ),
+    )
+
     def idle(self) -> Iterator[str]:
         """Tasks whose spans nobody keeps."""
         if self.tasks and not self.captures:

@@ -33,6 +33,7 @@ from rayio.session.dataset import base_folder, idle_storage, prepare_files, reso
 from rayio.session.fetched import fetched, stayed
 from rayio.session.folders import refuse_overlaps
 from rayio.session.result import Run
+from rayio.session.telling import Telling
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
 from rayio.trace.files import together
@@ -167,7 +168,15 @@ class _Session:
         self.live_export: LiveExport | None = None
         #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
         self.run_id = f"rayio-{self.directory.name}-{token_hex(4)}"
-        self.engine = chosen(self.plan, Site(self.run_id, base, self.directory, reporter, address))
+        #: Who tells how the run goes; None where nobody is to be told, or all is over in a moment.
+        self.telling: Telling | None = None
+        if scenario.trace.live and not chosen.is_virtual:
+            self.telling = Telling(
+                self.directory, reporter, scenario=scenario.name, engine=engine, ranks=self.plan.world_size,
+                planned_steps=self.planned_steps,
+            )  # fmt: skip
+        live = None if self.telling is None else self.telling.live
+        self.engine = chosen(self.plan, Site(self.run_id, base, self.directory, reporter, address, live))
         anchor = Anchor.new()
         self.info: dict[str, Any] = {
             "run_id": self.run_id,
@@ -216,6 +225,8 @@ class _Session:
         """Have everything there that roles need."""
         self.directory.make({})
         self.directory.write_scenario(to_yaml(self.scenario))
+        if self.telling is not None:
+            self.telling.begin()
         self.engine.prepare()
         self.plan = self.engine.plan
         if not self.plan.modelled:
@@ -237,6 +248,8 @@ class _Session:
         self.directory.write_info(self.info | self.engine.outcome.info)
 
     def _show(self, progress: Mapping[str, Any], seconds: float | None) -> None:
+        if self.telling is not None and seconds is not None:
+            self.telling.look(progress, seconds)
         if self.scenario.trace.level == "none":
             self.reporter.live("running; trace.level is none, so nothing is known before the end")
             return
@@ -257,6 +270,8 @@ class _Session:
         if engine_named(self.engine_name).is_virtual and error is None:
             result = replace(result, between=between(self.scenario, result))
         self.directory.write_result(result)
+        if self.telling is not None:
+            self.telling.end()
         if (unstored := self.engine.outcome.unstored) is not None and result.trace is not None:
             write_what_fits(self.directory, unstored)
             with suppress(StorageError):

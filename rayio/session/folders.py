@@ -64,6 +64,11 @@ class Checkpoints:
         for name in there:
             if not _CHECKPOINT.fullmatch(name):
                 raise self._refusal(name)
+            if self.store.leads_out(name):
+                raise StorageError(
+                    f"checkpoint.path={self.path}: {name} in it is a link that leads out of it, where nothing is "
+                    "written; remove the link"
+                )
             self.store.tidy(name)
         self.replaced = 0
         due = {checkpoint_folder(epoch, step) for epoch, step in derive.checkpoint_steps(self.scenario)}

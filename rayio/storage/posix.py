@@ -157,6 +157,8 @@ class PosixStore:
         #: What goes before a file's name, as text: joining paths costs as much as reading a small file.
         self._before = "" if self.root == Path() else f"{self.root}/".replace("//", "/")
         self.page_cache = settings.page_cache
+        #: Folders that were looked at, and do not lead out.
+        self._inside: set[str] = set()
 
     @property
     def address(self) -> str:
@@ -216,6 +218,10 @@ class PosixStore:
         Folders below the store's own are made; its own is made by :meth:`prepare`, so that one that vanished is told.
         """
         path = self.root / name
+        if self.leads_out(name.rpartition("/")[0]):
+            raise StorageError(
+                f"{path.parent}: is a link that leads out of {self.root}, where nothing is written; remove the link"
+            )
         unfinished = path.with_name(
             f"{path.name}+{threading.get_ident()}+{socket.gethostname()}+{os.getpid()}+{TOKEN}{PARTIAL}"
         )
@@ -285,8 +291,21 @@ class PosixStore:
         except OSError as error:
             raise refusal(error, self.root, "reading") from error
 
+    def leads_out(self, folder: str) -> bool:
+        """Whether a folder below this one is outside of it, by links or ``..``; an absolute one is what it says."""
+        if folder in ("", ".") or folder.startswith("/"):
+            return False
+        if folder not in self._inside:
+            home, place = os.path.realpath(self.root), os.path.realpath(self.root / folder)
+            if os.path.commonpath([home, place]) != home:
+                return True
+            self._inside.add(folder)
+        return False
+
     def tidy(self, folder: str = "") -> None:
         """Remove unfinished files of writers on this host that are gone; others may still be at theirs."""
+        if self.leads_out(folder):
+            return
         with suppress(OSError), os.scandir(self.root / folder) as entries:
             for entry in entries:
                 if entry.name.endswith(PARTIAL):
@@ -305,6 +324,8 @@ class PosixStore:
     def remove(self, name: str) -> None:
         """Remove a file."""
         path = self.root / name
+        if self.leads_out(name.rpartition("/")[0]):
+            return
         try:
             path.unlink(missing_ok=True)
         except OSError as error:

@@ -122,6 +122,9 @@ class Store(Protocol):
             StorageError: the system refuses.
         """
 
+    def leads_out(self, folder: str) -> bool:
+        """Whether a folder below the address is, by links, outside of it: nothing is written or removed there."""
+
     def tidy(self, folder: str = "") -> None:
         """Remove what writers that are dead left unfinished in a folder, where that can be known."""
 

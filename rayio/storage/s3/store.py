@@ -288,6 +288,10 @@ class S3Store:
         """Whether an object is below the address."""
         return bool(self.entries())
 
+    def leads_out(self, folder: str) -> bool:
+        """Never: there are no links."""
+        return False
+
     def tidy(self, folder: str = "") -> None:
         """Nothing is left: an object that was not put whole has no name."""
 

@@ -1,0 +1,110 @@
+"""While a run goes: its data wait charged to stages, a few seconds late, from the spans that have arrived.
+
+What is charged is what ``rayio explain`` charges (``stages.cut``), over the spans that a wait may go back to: those of
+batches that nobody has got yet, and of the last seconds. The sum is the data wait of all completed steps.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.part import COLUMNS, Part
+from rayio.analyze.stages import STAGES, cut
+from rayio.analyze.timeline import Ints, integers, is_text
+from rayio.trace.arrow import plain, rows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: Seconds between two looks at the spans; and after which all that belongs to a step has come in.
+EVERY_SECONDS, LATE_SECONDS = 5.0, 2.0
+#: Seconds for which spans are kept that a wait may go back to, and those of batches that nobody gets.
+BACK_SECONDS, KEPT_SECONDS = 10.0, 120.0
+#: Spans that are looked at together: of more, those of some ranks stand for all.
+MOST_ROWS = 1 << 16
+
+#: Spans that stages are made of, with those of ranks that make steps.
+_NAMES = (
+    "startup", "data_wait", "compute", "sync", "checkpoint", "evaluate", "life", "lease", "transfer", "memory_bound",
+    "open", "read", "retry", "decode", "put", "overshoot", "lost",
+)  # fmt: skip
+
+
+class Waits:
+    """Charges data wait to stages, step by step as they complete. ``payload`` says that batches carry their bytes."""
+
+    def __init__(self, *, payload: bool, most_rows: int = MOST_ROWS) -> None:
+        self.payload = payload
+        self.most_rows = most_rows
+        #: Nanoseconds by stage.
+        self.ns = dict.fromkeys(STAGES, 0)
+        self._new: list[pa.Table] = []
+        self._held: pa.Table | None = None
+        #: The time up to which steps are charged, and the last one that is, by rank: (epoch, step) as one number.
+        self._until = -(1 << 62)
+        self._last = np.full(0, -1, np.int64)
+        self._turn = 0
+
+    def add(self, table: pa.Table) -> None:
+        """Take some spans."""
+        self._new.append(table)
+
+    def charge(self, until: int) -> None:
+        """Charge the steps whose compute was over before a time (ns), whose spans have all come in."""
+        import pyarrow as pa
+
+        wanted = [rows(table, is_text(table, "name", *_NAMES)).select([*COLUMNS]) for table in self._new]
+        self._new = []
+        if self._held is not None:
+            wanted.insert(0, self._held)
+        if not wanted:
+            return
+        spans = pa.concat_tables(wanted).unify_dictionaries()
+        seen, share = self._some(spans)
+        part = Part(seen)
+        lives, steps = part.timed
+        mine = (steps.computed > self._until) & (steps.computed <= until)
+        if mine.any():
+            for stage, ns in cut(part, payload=self.payload).items():
+                self.ns[stage] += int(ns[mine].sum()) * share
+            rank = lives.rank[steps.life[mine]]
+            self._note(rank, _place(steps.epoch[mine], steps.step[mine]))
+        self._until = until
+        self._held = rows(spans, self._wanted(spans))
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Seconds by stage, without stages in which nothing was waited for."""
+        return {stage: ns / 1e9 for stage, ns in self.ns.items() if ns}
+
+    def _some(self, spans: pa.Table) -> tuple[pa.Table, int]:
+        """Choose the ranks to look at, others each time; each stands for as many as the second number says."""
+        share = -(-len(spans) // self.most_rows)
+        if share <= 1:
+            return spans, 1
+        rank = integers(spans, "rank")
+        share = min(share, int(rank.max(initial=0)) + 1)
+        self._turn += 1
+        return rows(spans, (rank < 0) | (rank % share == self._turn % share)), share
+
+    def _note(self, rank: Ints, place: Ints) -> None:
+        """Note which steps are charged."""
+        if (more := int(rank.max()) + 1 - len(self._last)) > 0:
+            self._last = np.append(self._last, np.full(more, -1, np.int64))
+        np.maximum.at(self._last, rank, place)
+
+    def _wanted(self, spans: pa.Table) -> NDArray[np.bool_]:
+        """Say which spans a later wait may go back to."""
+        rank, over = integers(spans, "rank"), integers(spans, "start_ns") + integers(spans, "duration_ns")
+        place = _place(integers(spans, "epoch"), integers(spans, "step"))
+        last = np.append(self._last, -1)[np.where(rank < len(self._last), rank, -1)]
+        is_recent = over > self._until - round(BACK_SECONDS * 1e9)
+        is_open = (place > last) & (plain(spans["step"]) >= 0) & (over > self._until - round(KEPT_SECONDS * 1e9))
+        return is_recent | is_open
+
+
+def _place(epoch: Ints, step: Ints) -> Ints:
+    return (epoch << 32) | step

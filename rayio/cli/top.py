@@ -1,0 +1,157 @@
+"""The command that shows a run while it goes: top."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rayio.cli import completion
+from rayio.cli.arguments import AsJson
+from rayio.cli.fitting import columns, fit
+from rayio.cli.jobs import VARIABLES, Dashboard, dashboard
+from rayio.cli.output import alone, print_json
+
+if TYPE_CHECKING:
+    from rayio.results.live import Live
+
+#: Seconds between two looks at a run directory, and at a job.
+RUN_SECONDS, JOB_SECONDS = 1.0, 3.0
+#: Seconds between two lines where nobody sees them change.
+LINE_SECONDS = 5.0
+
+#: A screen of its own, as a pager has it, and back; and the way to its upper left corner, with all beneath wiped out.
+_ENTER, _LEAVE, _HOME, _REST = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H", "\x1b[K\n"
+
+
+def top(
+    what: Annotated[
+        str,
+        typer.Argument(help="A run directory, or a job's id.", metavar="RUN|JOB", autocompletion=completion.runs),
+    ],
+    address: Dashboard = None,
+    once: Annotated[bool, typer.Option("--once", help="Say how it is now, and end.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run while it goes: AU, throughput, where the time goes, queues, readers. Ends with the run; q ends it too.
+
+    Where the output is no terminal, a line is printed every 5 seconds; with --json, JSON on a line of its own.
+
+    Example:  rayio top runs/four
+    """
+    with alone(as_json):
+        look, seconds = _looking(what, address)
+        live = look()
+    if once or _is_over(live):
+        _print(live, as_json=as_json)
+    elif as_json or not (sys.stdout.isatty() and sys.stdin.isatty()):
+        _lines(live, look, seconds, as_json=as_json)
+    else:
+        _print(_screen(live, look, seconds), as_json=False)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command()(top)
+
+
+def _looking(what: str, address: str | None) -> tuple[Callable[[], Live], float]:
+    """Find out what is meant, and how one looks at it, how often."""
+    from rayio.session.looking import look
+
+    if Path(what).exists() or "/" in what or (address is None and not any(map(os.environ.get, VARIABLES))):
+        if not Path(what).exists() and "/" not in what:
+            raise typer.BadParameter(
+                f"{what} is no run directory here; of a job, say where its cluster is: --address http://HEAD:8265"
+            )
+        return lambda: look(what), RUN_SECONDS
+    from rayio.cluster.jobs import Jobs
+    from rayio.jobs import looking
+
+    jobs = Jobs(dashboard(address))
+    return lambda: looking.look(jobs, what), JOB_SECONDS
+
+
+def _is_over(live: Live) -> bool:
+    from rayio.results.live import GONE, OVER
+
+    return live.state in (OVER, GONE)
+
+
+def _print(live: Live, *, as_json: bool) -> None:
+    from rayio.analyze.live_text import block
+
+    if as_json:
+        print_json(live)
+    else:
+        print(fit(block(live), columns()), flush=True)
+
+
+def _lines(live: Live, look: Callable[[], Live], seconds: float, *, as_json: bool) -> None:
+    """Print a line now and then, until the run is over."""
+    from rayio.analyze.live_text import line
+
+    printed = float("-inf")
+    while True:
+        if _is_over(live) or time.monotonic() - printed >= LINE_SECONDS:
+            printed = time.monotonic()
+            print(json.dumps(live.as_json(), ensure_ascii=False) if as_json else line(live), flush=True)
+        if _is_over(live):
+            return
+        _pause(seconds)
+        live = look()
+
+
+def _screen(live: Live, look: Callable[[], Live], seconds: float) -> Live:
+    """Show it on the whole terminal until it is over, or q is pressed; give what was shown last."""
+    from rayio.analyze.live_text import block
+
+    with _keys() as pressed:
+        while True:
+            text = fit(block(live), columns())
+            sys.stdout.write(_HOME + text.replace("\n", _REST) + _REST + "\x1b[J\n  q: end" + "\x1b[K")
+            sys.stdout.flush()
+            if _is_over(live) or pressed(seconds):
+                return live
+            live = look()
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], bool]]:
+    """Take single keys from the terminal, on a screen of our own; the function says whether q came within a time."""
+    import termios
+    import tty
+
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed(seconds: float) -> bool:
+        ends = time.monotonic() + seconds
+        while (left := ends - time.monotonic()) > 0 and select.select([terminal], [], [], left)[0]:
+            key = os.read(terminal, 1)
+            if key in (b"q", b"Q", b""):
+                return True
+        return False
+
+    try:
+        tty.setcbreak(terminal)
+        sys.stdout.write(_ENTER)
+        yield pressed
+    finally:
+        with suppress(OSError):
+            sys.stdout.write(_LEAVE)
+            sys.stdout.flush()
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _pause(seconds: float) -> None:
+    """Wait; an interrupt ends it."""
+    select.select([], [], [], seconds)
