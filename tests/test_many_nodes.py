@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from math import gcd
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,12 @@ from rayio.errors import ScenarioError
 from rayio.pipeline.network import Network, NetworkSpec
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of
+from rayio.predict.changes import changes
+from rayio.predict.counterfactual import ready
 from rayio.scenario.checks import idle
 from rayio.scenario.cluster import in_proportion
+from rayio.session import run
+from rayio.trace.slices import Slices
 from scenarios import Outcome, scenario, simulated
 
 #: A rank asks for 1 MB every 10 ms: 100 MB/s.
@@ -220,3 +225,21 @@ def test_what_cannot_be_placed_is_refused_in_one_line(keys: dict[str, Any], said
 def test_keys_of_a_network_that_nothing_crosses_are_said(keys: dict[str, Any], said: list[str]) -> None:
     notes = idle(scenario(**keys))
     assert [note.partition(" with cluster.placement=colocated")[0] for note in notes] == said
+
+
+def test_a_network_that_was_there_is_not_lived_again_as_a_model() -> None:
+    there = ran(1, "dedicated_readers", nic_bandwidth="10 MB/s")
+    spans = Slices.of(there.spans)
+    charged = attribute(spans)
+    for is_modelled in (True, False):
+        base = ready(there.scenario, {"placement": {"is_network_modelled": is_modelled}}, charged, spans)
+        assert base is not None
+        assert base.scenario.cluster.has_network == is_modelled
+        assert ("network = ∞" in changes(base)) == is_modelled
+
+
+def test_a_run_in_one_process_says_that_its_nodes_are_emulated(tmp_path: Path) -> None:
+    notes = [run(scenario(cluster__nodes=nodes), engine="local", root=tmp_path).result["notes"] for nodes in (1, 2)]
+    said = [[note for note in of_run if "emulated in one process" in note] for of_run in notes]
+    assert [len(of_run) for of_run in said] == [0, 1]
+    assert said[1][0].startswith("2 nodes are emulated in one process of this machine: ")

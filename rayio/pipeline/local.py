@@ -116,6 +116,11 @@ class LocalEngine:
         self.site = site
         self.outcome = Outcome.of(plan)
         self.outcome.notes += threads_note(plan, "local")
+        if (nodes := plan.cluster.all_nodes) > 1:
+            self.outcome.notes.append(
+                f"{nodes} nodes are emulated in one process of this machine: each has its own network interface "
+                "(cluster.nic_bandwidth) and storage device (storage.model) only in the model"
+            )
         self._recording = Recording(plan, site, self.outcome)
 
     def prepare(self) -> None:

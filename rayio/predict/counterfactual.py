@@ -212,9 +212,19 @@ def is_worth(verdict: Mapping[str, Any], table: Mapping[str, Any]) -> bool | Non
     return bool(most > verdict["tolerated"])
 
 
+def _as_it_ran(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:
+    """Take the model of the network away where batches crossed a real one, of which the times are those measured."""
+    placement = info.get("placement")
+    if not isinstance(placement, Mapping) or placement.get("is_network_modelled", True):
+        return scenario
+    real = scenario.cluster.model_copy(update={"nic_bandwidth": None, "nic_latency": 0.0})
+    return scenario.model_copy(update={"cluster": real})
+
+
 def ready(scenario: Scenario, info: Mapping[str, Any], charged: Attribution, spans: Slices) -> Base | None:
     """Make a run ready to be lived again, from its scenario, ``run.json`` and spans; None without spans of readers."""
     is_virtual = info.get("engine") == "virtual"
+    scenario = _as_it_ran(scenario, info)
     measured = Measured.of(spans, charged, scenario, costs=scenario.charges if is_virtual else None)
     if not measured.has_work:
         return None
