@@ -50,6 +50,8 @@ UNITS = {
     "evaluations",
     "ratio",
     "batches/s",
+    "requests/s",
+    "opens/s",
     "epochs",
     "bytes/s",
     "requests",

@@ -21,6 +21,7 @@ from rayio.analyze.stalls import CAUSES, Attribution, attribute
 from rayio.analyze.verdict import judge
 from rayio.place import batch_id
 from rayio.scenario.model import Costs
+from rayio.trace.span import RETRY_LANE
 from scenarios import run_locally, simulated
 
 Row = dict[str, Any]
@@ -72,6 +73,17 @@ def test_a_wait_is_cut_at_its_batchs_stage_boundaries() -> None:
         "unleased": 5, "open": 7, "read": 28, "retry": 4, "decode": 29, "put": 17, "handoff": 10,
     }  # fmt: skip
     assert of_wait(attribute(trace.spans)) == expected
+
+
+def test_what_a_read_spends_on_requests_that_were_refused_is_no_read() -> None:
+    trace = story(step=1)
+    for step, start in ((0, 10), (1, 50)):
+        work(trace, step, ("read", start, start + 40))
+        lease(trace, step, start, start + 40)
+        for lane, begin, end in ((RETRY_LANE, 10, 25), (RETRY_LANE + 1, 20, 30), (RETRY_LANE, 35, 39)):
+            trace.add("reader", "retry", start + begin, start + end, lane, rank=0, epoch=0, step=step)
+    # 20 and 4 of each read's 40, whatever was refused at the same time; the rank waits from 0 on.
+    assert of_wait(attribute(trace.spans)) == {"unleased": 10, "read": 32, "retry": 48, "handoff": 10}
 
 
 def test_what_compute_hid_of_a_batchs_life_counts_as_much_as_what_it_did_not() -> None:

@@ -16,7 +16,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate
 from rayio.sizing.capacity import capacity
-from rayio.storage.limits import Asked, System, limit
+from rayio.storage.limits import Asked, System, Taken, limit
 from scenarios import scenario, simulated
 
 #: Storage that takes no time but for what is planted.
@@ -70,6 +70,10 @@ def storage_of(found: Explained) -> StorageLimit:
         (
             System(bandwidth=1e15, connection_bandwidth=1e15, opens_per_second=500.0),
             Asked(1, 10, 2), 4, 1, "opens", 250.0,
+        ),
+        (
+            System(bandwidth=1e15, connection_bandwidth=1e15, reads_per_second=500.0, number=3),
+            Asked(1, 10, 2), 4, 1, "throttling", 50.0,
         ),
     ],
 )  # fmt: skip
@@ -265,3 +269,60 @@ def test_causes_that_hide_each_other_are_not_worth_removing_one_by_one(tmp_path:
     assert max(row.time_saved or 0 for row in found.simulated.changes if row.change != "no barrier") < 0.05
     assert found.sentence.startswith("No bottleneck worth removing: AU 0.7")
     assert "no single change that was simulated saves more than 5.0 % of the time" in found.sentence
+
+
+# --- what shares the storage ----------------------------------------------------------------------------------------
+
+
+def test_what_others_take_is_not_there_for_these_readers() -> None:
+    system = System(bandwidth=400e6, connection_bandwidth=1e15, number=2)
+    found = limit(system, ONE, readers=4, needs=100, taken=Taken(nbytes=200e6))
+    assert found.gives == pytest.approx((2 * 400e6 - 200e6) / 20e6)
+    assert limited(found.as_json()).startswith("Storage gives 572 MiB/s on 2 nodes together beside checkpoints and ev")
+    capped = System(bandwidth=1e15, connection_bandwidth=1e15, requests_per_second=500.0)
+    taken = Taken(requests=100, reads=30)
+    assert limit(capped, Asked(1, 10, 2), readers=99, taken=taken).gives == pytest.approx(40)
+    refuses = System(bandwidth=1e15, connection_bandwidth=1e15, reads_per_second=500.0)
+    found = limit(refuses, Asked(1, 10, 2), readers=99, needs=50, taken=taken)
+    assert found.gives == pytest.approx(47)
+    assert "Storage serves 470 requests/s beside checkpoints and evaluations (30) and refuses" in limited(
+        found.as_json()
+    )
+    nothing = limit(system, ONE, readers=4, taken=Taken(nbytes=900e6)).gives
+    assert nothing is not None
+    assert 0 < nothing < 0.01
+
+
+#: A checkpoint of 40 MB behind every 10 steps of 2 ranks, whose batches are 2 MB: 4 MB of each step's 8 are its own.
+BEHIND: dict[str, Any] = {"path": "c", "every": {"steps": 10}, "model": {"bytes": 40_000_000}}
+
+
+def test_checkpoints_behind_training_leave_it_what_they_do_not_take(tmp_path: Path) -> None:
+    saved = BEHIND | {"asynchronous": True}
+    found = explained(planted({"bandwidth": "160 MB/s"}, checkpoint=saved), tmp_path, simulate=False)
+    given = storage_of(found)
+    assert (given.resource, given.is_short) == ("bandwidth", True)
+    assert given.gives == pytest.approx(40, rel=0.05), "80 MB/s of the 160: half of 80 batches/s"
+    assert found.capacity.delivered == pytest.approx(given.gives, rel=0.05)
+    assert given.others_bandwidth == pytest.approx(80e6, rel=0.05)
+    assert "Storage gives 7" in found.sentence
+    assert "MiB/s beside checkpoints and evaluations (7" in found.sentence
+    assert stage(found, "storage").capacity == pytest.approx(given.gives)
+    alone = storage_of(explained(planted({"bandwidth": "160 MB/s"}), tmp_path, simulate=False))
+    assert alone.gives == pytest.approx(80, rel=0.001)
+    assert alone.others_bandwidth == 0
+
+
+@pytest.mark.parametrize("case", ["checkpoints", "evaluations"])
+def test_what_ranks_pause_for_takes_nothing_of_what_training_gets(case: str, tmp_path: Path) -> None:
+    evaluated = {"compute": "1 ms", "every": {"epochs": 1}}
+    every: dict[str, dict[str, Any]] = {
+        "checkpoints": {"checkpoint": BEHIND},
+        "evaluations": {"train__evaluate": evaluated, "dataset__eval": {"num_files": 48}},
+    }
+    keys = every[case]
+    found = explained(planted({"bandwidth": "100 MB/s"}, train__epochs=2, **keys), tmp_path, simulate=False)
+    given = storage_of(found)
+    assert given.gives == pytest.approx(50, rel=0.02)
+    assert given.others_bandwidth < 2e6
+    assert "beside" not in found.sentence

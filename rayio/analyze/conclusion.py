@@ -76,12 +76,17 @@ def limited(limit: Mapping[str, Any]) -> str:
     """
     resource, gives, needs = limit["resource"], limit["gives"], limit["needs"]
     if resource in ("requests", "opens"):
-        each = limit[f"batch_{resource}"]
-        return f"Storage gives {rate(gives * each)} {resource}/s, these ranks need {rate(needs * each)}."
+        each, beside = limit[f"batch_{resource}"], _beside(limit, f"others_{resource}")
+        return f"Storage gives {rate(gives * each)} {resource}/s{beside}, these ranks need {rate(needs * each)}."
+    if resource == "throttling":
+        given, needed = rate(gives * limit["batch_requests"]), rate(needs * limit["batch_requests"])
+        most = f"{given} requests/s{_beside(limit, 'others_requests')}"
+        return f"Storage serves {most} and refuses more (503, storage.throttle), these ranks need {needed}."
     amounts = format_rate(gives * limit["batch_bytes"]), format_rate(needs * limit["batch_bytes"])
     if resource == "bandwidth":
         parts = "" if limit["systems"] == 1 else f" on {limit['systems']} nodes together"
-        return f"Storage gives {amounts[0]}{parts}, these ranks need {amounts[1]}."
+        beside = _beside(limit, "others_bandwidth")
+        return f"Storage gives {amounts[0]}{parts}{beside}, these ranks need {amounts[1]}."
     number, flight, shared = limit["readers"], limit["depth"], limit["shared_gives"]
     is_capped = shared is not None and shared < needs
     who = f"{number} worker{'s' * (number != 1)}"
@@ -95,6 +100,15 @@ def limited(limit: Mapping[str, Any]) -> str:
     got = f"{who} get{'s' * (number == 1)} {rate(gives)} batches/s from storage"
     got += f" (any number at most {rate(shared or 0.0)})" * is_capped
     return f"At {seconds} {what} and {flight} in flight for each, {got}, these ranks need {rate(needs)}."
+
+
+def _beside(limit: Mapping[str, Any], key: str) -> str:
+    """Say what checkpoints and evaluations take of a shared resource, where that is enough to show."""
+    taken, of = float(limit.get(key, 0.0)), "bytes" if key == "others_bandwidth" else key.removeprefix("others_")
+    if taken <= SEEN * limit["gives"] * limit[f"batch_{of}"]:
+        return ""
+    amount = format_rate(taken) if of == "bytes" else f"{rate(taken)}"
+    return f" beside checkpoints and evaluations ({amount})"
 
 
 def _nothing(verdict: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick, split_exactly
 from rayio.analyze.part import KINDS, PUT, Part, WorkDone, groups, sent
 from rayio.analyze.timeline import Ints, Lives, integers, is_text, texts
+from rayio.trace.span import RETRY_LANE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,6 +91,9 @@ def cut(part: Part, *, payload: bool) -> dict[str, Ints]:
     opening = np.minimum(_opening(spans, begin, over, worker, since[mine], done[mine]), spent["read"][mine])
     spent["open"][mine] += opening
     spent["read"][mine] -= opening
+    again = np.minimum(_retrying(spans, begin, over, worker, since[mine], done[mine]), spent["read"][mine])
+    spent["retry"][mine] += again
+    spent["read"][mine] -= again
 
     # Nothing is known of the work: a killed worker, or a trace without its spans.
     lost = np.flatnonzero(last < 0)
@@ -184,6 +188,18 @@ def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints
     who, when = np.tile(worker, 2), np.concatenate([since, until])
     only = (both.before(who, when, 1) - read.before(who, when, 1))[:, 0]
     return only[len(since) :] - only[: len(since)]
+
+
+def _retrying(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:
+    """How long requests of each worker were refused and made again between two times, within its reads."""
+    chosen = np.flatnonzero(is_text(spans, "name", "retry") & is_text(spans, "role", "reader", "rank"))
+    chosen = chosen[integers(spans, "lane", chosen) >= RETRY_LANE]
+    if not len(chosen):
+        return np.zeros(len(worker), np.int64)
+    group = groups(spans, texts(spans, "role", ("reader", "rank"), chosen), chosen)
+    tried = Occupied.union(group, begin[chosen], over[chosen])
+    both = tried.before(np.tile(worker, 2), np.concatenate([since, until]), 1)[:, 0]
+    return both[len(since) :] - both[: len(since)]
 
 
 def _nodes(spans: pa.Table, lives: Lives) -> Ints:

@@ -210,6 +210,10 @@ class Host:
         """See ``rayio.pipeline.wiring.Devices``."""
         return self._network
 
+    def gate(self) -> RemoteArbiter:
+        """See ``rayio.pipeline.wiring.Devices``."""
+        return self.arbiter(0)
+
 
 class Reader(Host):
     """Reader workers. A call reads one lease; repeating it, after this process was killed, gives the same batches."""

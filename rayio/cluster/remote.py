@@ -20,6 +20,7 @@ from rayio.pipeline.queue import Consumed, Delivery, QueueSpec, Take
 from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
+from rayio.storage.throttle import State
 from rayio.trace.clocks import Offset
 from rayio.trace.drift import Stray
 from rayio.trace.span import SPANS
@@ -340,10 +341,12 @@ class RemoteNetwork:
 
 
 class RemoteArbiter:
-    """A modelled device in another actor."""
+    """A modelled device in another actor; that of the first one admits requests to all of them too."""
 
     def __init__(self, line: Line) -> None:
         self.line = line
+        #: What was last heard of each bucket (``Gate``), by kind and prefix.
+        self._buckets: dict[tuple[int, int], State] = {}
         #: What was last heard of the device's backlog (``Device.free_at``): all who use it remember it for the device.
         self._free_at = 0
 
@@ -353,3 +356,12 @@ class RemoteArbiter:
         served, free_at = answer
         self._free_at = max(self._free_at, int(free_at))
         return int(served)
+
+    async def admit(self, now: int, kind: int, prefix: int) -> bool:
+        """See ``rayio.storage.throttle.Gate.admit``."""
+        told = self._buckets.get((kind, prefix), State())
+        is_admitted, state = await self.line.ask("admit", now, kind, prefix, told)
+        heard = State(*state)
+        if heard.at >= self._buckets.get((kind, prefix), told).at:
+            self._buckets[kind, prefix] = heard
+        return bool(is_admitted)

@@ -18,6 +18,7 @@ from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.network import Network
 from rayio.place import Where
 from rayio.storage.model import Device
+from rayio.storage.throttle import Gate, State
 
 
 class Server:
@@ -93,12 +94,14 @@ class NetworkServer(Server):
 
 
 class StorageServer(Server):
-    """One modelled device: the single arbiter of who is served when."""
+    """One modelled device: the single arbiter of who is served when; the first of them admits requests to all."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
         self.device = Device(birth.plan.device)
-        self.exchange = Exchange({"reserve": self.reserve})
+        throttle = birth.plan.device.throttle
+        self.gate = None if throttle is None else Gate(throttle)
+        self.exchange = Exchange({"reserve": self.reserve, "admit": self.admit})
 
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""
@@ -111,3 +114,13 @@ class StorageServer(Server):
         """
         self.device.learn(free_at)
         return self.device.reserve(arrival, num_requests, nbytes, alone), self.device.free_at
+
+    async def admit(self, now: int, kind: int, prefix: int, state: State) -> tuple[bool, State]:
+        """See ``rayio.storage.throttle.Gate.admit``; answer with what the prefix's bucket then knows.
+
+        Whoever asks says what it was last told of that, as for :meth:`reserve`.
+        """
+        assert self.gate is not None
+        bucket = self.gate.bucket(kind, prefix)
+        bucket.learn(State(*state))
+        return bucket.admit(now), bucket.state

@@ -25,6 +25,7 @@ from rayio.pipeline.queue import Delivery
 from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.model import Arbiter
+from rayio.storage.throttle import Admits
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many
 
@@ -101,6 +102,9 @@ class _NoDevices:
 
     def network(self) -> NetworkPort:
         raise AssertionError("a modelled network in another library's loader")
+
+    def gate(self) -> Admits:
+        raise AssertionError("modelled storage in another library's loader")
 
 
 class _Buffers:

@@ -26,6 +26,7 @@ from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
 from rayio.storage.base import Served
 from rayio.storage.model import Device, LocalArbiter
+from rayio.storage.throttle import Gate
 from rayio.trace.recorder import Recorder
 
 #: Gives a future its value, and lets who waits for it go on at a time (ns).
@@ -220,6 +221,8 @@ class InProcess:
             plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(costs.step * 1e9),
             loader=loader, cores=cores,
         )  # fmt: skip
+        throttle = plan.device.throttle if plan.modelled else None
+        self._gate = None if throttle is None else Gate(throttle)
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         self._network = None if plan.network is None else Network(plan.network)
         delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(costs.step * 1e9)
@@ -252,6 +255,11 @@ class InProcess:
         """See ``rayio.pipeline.wiring.Devices``."""
         assert self._network is not None
         return self._network
+
+    def gate(self) -> Gate:
+        """See ``rayio.pipeline.wiring.Devices``."""
+        assert self._gate is not None
+        return self._gate
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> LocalQueue:
         """See ``rayio.pipeline.wiring.RankPorts``; a rank's readers are made with its first queue."""

@@ -37,6 +37,7 @@ from rayio.storage.address import join
 from rayio.storage.base import Storage
 from rayio.storage.model import DeviceSpec
 from rayio.storage.stores import Settings, Store
+from rayio.storage.throttle import Throttle
 
 #: Share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take unless the
 #: scenario says otherwise.
@@ -132,6 +133,8 @@ class Plan:
     auto_bytes_in_flight: int | None = None
     #: The modelled network between nodes; None is one that takes no time.
     network: NetworkSpec | None = None
+    #: Rates of requests above which the modelled storage system refuses; None refuses nobody.
+    throttle: Throttle | None = None
 
     @property
     def world_size(self) -> int:
@@ -279,7 +282,7 @@ class Plan:
             decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
             modelled=self.modelled,
-            itemised=self.trace.is_itemised,
+            itemised=self.trace.is_itemised or (self.modelled and self.throttle is not None),
             rate=work.rate if work is not None and self.modelled else None,
             decoding=None if self.modelled else work,
         )
@@ -335,6 +338,7 @@ class Plan:
             chosen.requests_per_second,
             chosen.opens_per_second,
             chosen.open if chosen.open.expected > 0 else None,
+            self.throttle,
         )
 
     def device_of_node(self, node: int) -> int:

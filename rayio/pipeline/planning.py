@@ -16,6 +16,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN, StorageParameters
 from rayio.seeds import Draws
 from rayio.storage.presets import PRESETS
+from rayio.storage.throttle import Throttle
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ def plan_of(
         held_seconds=_held(scenario),
         network=_network(scenario),
         auto_bytes_in_flight=auto_bytes_in_flight,
+        throttle=throttle_of(scenario),
     )
 
 
@@ -159,7 +161,10 @@ _NOBODYS = StorageParameters(first_byte=NO_TIME, connection_bandwidth=1.0, bandw
 
 
 def storage_of(scenario: Scenario) -> StorageParameters:
-    """The modelled storage system: the scenario's own, or what a preset's numbers mean on its cluster."""
+    """The modelled storage system: the scenario's own, or what a preset's numbers mean on its cluster.
+
+    Where it refuses requests above a rate (``storage.throttle``), none waits for one.
+    """
     model = scenario.storage.model
     if not isinstance(model, str):
         return model
@@ -167,12 +172,29 @@ def storage_of(scenario: Scenario) -> StorageParameters:
         return _NOBODYS
     preset = PRESETS[model]
     parts = len(scenario.cluster.reading_nodes) if preset.shared_cap and preset.scope == "node" else 1
+    capped = preset.requests_per_second if scenario.storage.throttle is None else None
     return StorageParameters(
         first_byte=LogNormal(median=preset.first_byte_median, sigma=preset.first_byte_sigma, max=preset.first_byte_max),
         open=LogNormal(median=preset.open_median, sigma=preset.open_sigma),
         connection_bandwidth=preset.connection_bandwidth,
         bandwidth=preset.bandwidth,
-        requests_per_second=preset.requests_per_second and preset.requests_per_second / parts,
+        requests_per_second=capped and capped / parts,
         opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
         scope=preset.scope,
+    )
+
+
+def throttle_of(scenario: Scenario) -> Throttle | None:
+    """The rates above which a scenario's modelled storage refuses, with the attempts that a request then has."""
+    given = scenario.storage.throttle
+    if given is None:
+        return None
+    return Throttle(
+        given.reads_per_second,
+        given.writes_per_second,
+        given.prefixes,
+        given.burst,
+        None if given.split_after == "never" else given.split_after,
+        scenario.storage.max_attempts,
+        scenario.seed,
     )

@@ -28,6 +28,8 @@ from rayio.place import Where
 from rayio.storage.base import Storage
 from rayio.storage.model import Arbiter, Latencies, ModelStorage
 from rayio.storage.real import RealStorage
+from rayio.storage.throttle import Admits
+from rayio.storage.throttled import ThrottledStorage
 from rayio.trace.recorder import Recorder
 
 
@@ -39,6 +41,9 @@ class Devices(Protocol):
 
     def network(self) -> NetworkPort:
         """Reach the modelled network between nodes."""
+
+    def gate(self) -> Admits:
+        """Reach what admits the requests of all roles to a modelled storage that refuses some."""
 
 
 class RankPorts(Protocol):
@@ -148,7 +153,8 @@ class Wiring:
         self.queues: list[PrefetchQueue] = []
         #: What reading takes of processors here.
         self.read_cpu = ReadCpu()
-        self._modelled: dict[int, ModelStorage] = {}
+        #: By device, and by folder where errors name it.
+        self._modelled: dict[tuple[int, str], ModelStorage | ThrottledStorage] = {}
         self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks)
 
     @cached_property
@@ -239,16 +245,27 @@ class Wiring:
             anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
             return RealStorage(store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending)
         device = plan.device_of_node(node)
-        if device not in self._modelled:
-            self._modelled[device] = ModelStorage(
-                self.devices.arbiter(device),
-                plan.device,
-                self._latencies,
-                self.kernel,
-                io_depth=plan.loader.io_depth,
-                is_itemised=trace.is_itemised,
+        throttle = plan.device.throttle
+        of = device, "" if throttle is None else path
+        if of not in self._modelled:
+            arbiter, made = self.devices.arbiter(device), self._latencies
+            depth, is_itemised = plan.loader.io_depth, trace.is_itemised
+            self._modelled[of] = (
+                ModelStorage(arbiter, plan.device, made, self.kernel, io_depth=depth, is_itemised=is_itemised)
+                if throttle is None
+                else ThrottledStorage(
+                    arbiter,
+                    self.devices.gate(),
+                    plan.device,
+                    throttle,
+                    made,
+                    self.kernel,
+                    path,
+                    io_depth=depth,
+                    is_itemised=is_itemised,
+                )
             )
-        return self._modelled[device]
+        return self._modelled[of]
 
     def _env(self, role: str, index: str, node: int) -> Env:
         env = Env(

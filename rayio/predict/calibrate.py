@@ -183,7 +183,8 @@ def learn(
         f"{scenario.name}, calibrated from {name} ({info.get('engine')} engine, rayio {info.get('rayio')})",
         "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
     ]
-    storing, loading = {}, _payload(scenario, info)
+    storing: dict[str, Any] = {}
+    loading = _payload(scenario, info)
     all_runs = (Learnable(name, scenario, info, spans), *more)
     seen, cpu = [told for one in all_runs if (told := SeenCpu.of(one.info, one.name)) is not None], CpuCosts()
     if len(seen) == len(all_runs):
@@ -200,6 +201,7 @@ def learn(
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
             said_of_storage = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
+        storing["throttle"] = None  # what was refused meanwhile is in the times that the model was fitted to
         storing["model"] = fitted.model_copy(
             update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
         )

@@ -89,12 +89,24 @@ def _limit_gone(**keys: Any) -> Change:
     return change
 
 
+def _unthrottled(replay: Replay, base: Base) -> Replay:
+    """Modelled storage that refuses nobody; its other limits stay."""
+    return _with(replay, "storage", throttle=None)
+
+
+def _more_prefixes(replay: Replay, base: Base) -> Replay:
+    """Twice the prefixes, each with the rates that it had."""
+    throttle = replay.scenario.storage.throttle
+    more = None if throttle is None else throttle.model_copy(update={"prefixes": 2 * throttle.prefixes})
+    return _with(replay, "storage", throttle=more)
+
+
 def _no_read(replay: Replay, base: Base) -> Replay:
     """Reads take no time; files that are written take what they took."""
     nothing = addressed(replay.scenario.seed, "first_byte", np.zeros(base.measured.read.shape))
     writes = RecordedTimes(nothing, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
     unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": storage_of(replay.scenario).scope})
-    return _timed(_with(replay, "storage", model=unlimited), first_byte=writes)
+    return _timed(_with(replay, "storage", model=unlimited, throttle=None), first_byte=writes)
 
 
 def _no_stragglers(replay: Replay, base: Base) -> Replay:
@@ -183,6 +195,9 @@ def changes(base: Base) -> dict[str, Change]:
             found["requests/s = ∞"] = _limit_gone(requests_per_second=None)
         if base.modelled.opens_per_second is not None:
             found["opens/s = ∞"] = _limit_gone(opens_per_second=None)
+        if scenario.storage.throttle is not None:
+            found["no throttling"] = _unthrottled
+            found["prefixes × 2"] = _more_prefixes
         found["latency = 0"] = _limit_gone(first_byte=NO_TIME, open=NO_TIME)
     if measured.costs.of_loader:
         found["loader = 0"] = _no_loader
@@ -246,7 +261,7 @@ def _changes_of_requests(base: Base, saved: Mapping[str, float]) -> dict[str, Ch
 
 
 #: Removals of what each request takes by itself.
-OF_REQUESTS = ("latency = 0", "requests/s = ∞")
+OF_REQUESTS = ("latency = 0", "requests/s = ∞", "no throttling")
 
 
 def _of_dataset(**keys: Any) -> Change:
@@ -273,9 +288,11 @@ def _has_fewer(scenario: Scenario, now: float, **keys: Any) -> bool:
 def keys_of(scenario: Scenario) -> dict[str, str]:
     """The changes that keys of a scenario make, with what to write."""
     loader, chunk = scenario.loader, getattr(scenario.dataset.options, "chunk", None)
+    throttle = scenario.storage.throttle
     return {
         "workers ÷ 2": f"loader.num_workers={loader.num_workers // 2}",
         "prefetch × 2": f"loader.prefetch_factor={2 * loader.prefetch_factor}",
+        **({} if throttle is None else {"prefixes × 2": f"storage.throttle.prefixes={2 * throttle.prefixes}"}),
         "io_depth × 2": f"loader.io_depth={2 * loader.io_depth}",
         **{f"format {name}": f"dataset.format={name}" for name in OF_SAMPLES},
         **({} if chunk is None else {"chunk × 2": f"dataset.chunk={BYTES.exact(2 * chunk)}"}),

@@ -114,13 +114,13 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
 
 
 #: Changes that lift one limit of a modelled storage each.
-LIMITS = ("connections = ∞", "bandwidth = ∞", "requests/s = ∞", "opens/s = ∞", "latency = 0")
+LIMITS = ("connections = ∞", "bandwidth = ∞", "requests/s = ∞", "opens/s = ∞", "no throttling", "latency = 0")
 
 
 #: Keys that may help where ranks wait for data.
 OF_INPUT = (
-    "workers ÷ 2", "prefetch × 2", "io_depth × 2", "format npz", "format hdf5", "format tfrecord", "chunk × 2",
-    "no bound on bytes",
+    "workers ÷ 2", "prefetch × 2", "prefixes × 2", "io_depth × 2", "format npz", "format hdf5", "format tfrecord",
+    "chunk × 2", "no bound on bytes",
 )  # fmt: skip
 
 

@@ -15,9 +15,11 @@ from rayio.analyze.conclusion import sentence
 from rayio.analyze.passes import Summed, Timelines
 from rayio.analyze.service import Capacities, without_queueing
 from rayio.analyze.shape import RunShape
+from rayio.analyze.sharing import beside_training
 from rayio.analyze.stalls import Attribution, Losses
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import judge
+from rayio.analyze.window import find_window
 from rayio.dlio.losses import in_words
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
@@ -122,7 +124,9 @@ def explained(
     capacity, read = seen.capacities.found(), seen.trained
     capacity["batch_bytes"] = read.mean_bytes
     if charged.steps.number and (model := modelled(scenario, info)) is not None:
-        capacity = without_queueing(capacity, supply(scenario, model, capacity["demand"], read))
+        window = find_window(charged.lives, charged.steps, shape)[0]
+        beside = beside_training(spans, window, shape)
+        capacity = without_queueing(capacity, supply(scenario, model, capacity["demand"], read, beside))
     ranks = worst_ranks(charged)
     used = seen.accesses.found()
     notes = verdict.pop("notes")

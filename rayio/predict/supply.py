@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rayio.analyze.sharing import ALONE, Others
 from rayio.data.asked import mean_of, planned_requests
 from rayio.predict.observe import Trained
 from rayio.results.explained import StorageLimit
 from rayio.scenario import derive
-from rayio.storage.limits import Asked, System, limit, seconds_alone
+from rayio.storage.limits import Asked, System, Taken, limit, seconds_alone
 from rayio.storage.model import Latencies
 
 if TYPE_CHECKING:
@@ -18,14 +19,18 @@ if TYPE_CHECKING:
     from rayio.storage.base import Requests
 
 
-def supply(scenario: Scenario, model: StorageParameters, needs: float | None, read: Trained) -> StorageLimit:
+def supply(
+    scenario: Scenario, model: StorageParameters, needs: float | None, read: Trained, beside: Others = ALONE
+) -> StorageLimit:
     """Find the limit of a run's storage, which was ``model``; ``needs`` is what its ranks ask for, in batches/s.
+
+    What checkpoints and evaluations took of it ``beside`` training is not there for training's batches.
 
     Bytes and requests of a batch are those that were ``read`` (levels batch, io and sample), else the plan's; opens
     are the plan's.
     """
-    requests = planned_requests(scenario)
-    depth = scenario.loader.io_depth
+    requests, throttle = planned_requests(scenario), scenario.storage.throttle
+    depth, asked = scenario.loader.io_depth, _asked(requests, read)
     return limit(
         System(
             bandwidth=model.bandwidth,
@@ -34,13 +39,20 @@ def supply(scenario: Scenario, model: StorageParameters, needs: float | None, re
             open=model.open.expected,
             requests_per_second=model.requests_per_second if model.opens_per_second is None else None,
             opens_per_second=model.opens_per_second,
+            reads_per_second=None if throttle is None else throttle.prefixes * throttle.reads_per_second,
             number=len(scenario.cluster.reading_nodes) if model.scope == "node" else 1,
         ),
-        _asked(requests, read),
+        asked,
         readers=derive.num_readers(scenario) or derive.world_size(scenario),
         depth=depth,
         needs=needs,
         alone=_alone(scenario, model, requests) if depth > 1 else None,
+        taken=Taken(
+            nbytes=beside.nbytes,
+            requests=beside.requests,
+            reads=beside.reads,
+            opens=beside.batches * asked.opens + beside.files,
+        ),
     )
 
 

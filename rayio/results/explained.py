@@ -80,15 +80,16 @@ class Stage(Record):
 class StorageLimit(Record):
     """Which resource of a modelled storage is the limit, what it gives and what the ranks need; queueing is not in it.
 
-    ``bandwidth``, ``requests`` and ``opens`` are shared by all readers; ``latency``, ``open latency`` and
+    ``bandwidth``, ``requests``, ``opens`` and ``throttling`` (requests above a rate are refused) are shared by all
+    readers; ``latency``, ``open latency`` and
     ``connections`` are what each reader waits for by itself: more readers, or more requests in flight, get more.
     """
 
-    resource: str = value("bandwidth, requests, opens, latency, open latency or connections")
+    resource: str = value("bandwidth, requests, opens, throttling, latency, open latency or connections")
     gives: Number = value("what it lets through; null where nothing limits it", "batches/s")
     needs: Number = value("what the ranks would take if they never waited", "batches/s")
     is_short: bool | None = value("whether that is more than it gives; null where nobody knows what they need")
-    shared_resource: str = value("the one of bandwidth, requests and opens that lets least through")
+    shared_resource: str = value("the one of bandwidth, requests, opens and throttling that lets least through")
     shared_gives: Number = value("what that lets through, however many readers there are", "batches/s")
     readers_give: Number = value("what the readers get if they only read and never queue", "batches/s")
     systems: int = value("how many such systems there are: one for each node, or one for all")
@@ -101,6 +102,11 @@ class StorageLimit(Record):
     batch_bytes: float = value("mean bytes that a batch asks for", "bytes")
     batch_requests: float = value("mean requests of a batch", "requests")
     batch_opens: float = value("mean files opened for a batch", "opens")
+    others_bandwidth: float = value(
+        "what checkpoints and evaluations took of it while ranks trained: not in what it gives", "bytes/s", default=0.0
+    )
+    others_requests: float = value("the same in requests; of throttling, in reads", "requests/s", default=0.0)
+    others_opens: float = value("the same in files opened", "opens/s", default=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,6 +8,8 @@ from rayio.scenario.model import Costs, Scenario
 
 #: What no model of storage knows of.
 _NO_MODEL_HAS = ("page caches", "failures of storage")
+#: The same where the model refuses requests above a rate.
+_NO_THROTTLED_MODEL_HAS = ("page caches", "failures of storage other than throttling")
 
 
 def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin:
@@ -15,12 +17,13 @@ def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin
     if not modelled:
         return Origin(kind=MEASURED, storage="real")
     model = _model(scenario)
+    unknown = _NO_MODEL_HAS if scenario.storage.throttle is None else _NO_THROTTLED_MODEL_HAS
     if not is_virtual:
-        beside = ("processor time of reading and decoding real bytes", *_NO_MODEL_HAS)
+        beside = ("processor time of reading and decoding real bytes", *unknown)
         return Origin(kind=MEASURED, storage="modelled", model=model, leaves_out=beside)
     costs = scenario.charges
     bounded = scenario.cluster.cores is not None and costs.cpu.is_work
-    left_out: tuple[str, ...] = (f"contention for {'' if bounded else 'processors, '}memory and links", *_NO_MODEL_HAS)
+    left_out: tuple[str, ...] = (f"contention for {'' if bounded else 'processors, '}memory and links", *unknown)
     if not costs.of_loader:
         left_out = ("messages and copies of the loader", *left_out)
     if not any((costs.barrier, costs.step)):
@@ -29,12 +32,15 @@ def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin
 
 
 def _model(scenario: Scenario) -> StorageModel:
-    chosen = scenario.storage.model
+    chosen, throttle = scenario.storage.model, scenario.storage.throttle
+    refuses = "" if throttle is None else throttle.told
     if not isinstance(chosen, str):
-        return StorageModel(name="parameters", provenance=chosen.provenance, source=chosen.source)
+        told = "; ".join(part for part in (chosen.source, refuses) if part)
+        return StorageModel(name="parameters", provenance=chosen.provenance, source=told)
     preset = STORAGE_MODELS[chosen]
     provenance = str(getattr(preset, "provenance", "assumed"))  # a preset of another package may say nothing
-    return StorageModel(name=chosen, provenance=provenance, source=_one_line(getattr(preset, "source", "")))
+    told = "; ".join(part for part in (_one_line(getattr(preset, "source", "")), refuses) if part)
+    return StorageModel(name=chosen, provenance=provenance, source=told)
 
 
 def _costs(scenario: Scenario) -> ChargedCosts:

@@ -7,15 +7,36 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    SerializationInfo,
+    model_validator,
+)
 from pydantic_core import CoreSchema, core_schema
 
 from rayio.errors import ScenarioError
 from rayio.kinds import STORAGE_MODELS, STORAGES
 from rayio.scenario.choice import Choosing, options_of
 from rayio.scenario.distribution import NO_TIME, SecondsDistribution
-from rayio.scenario.fields import JsonSchema, Rate, Reads, RefusedError, Section, Text, choice, refusal
+from rayio.scenario.fields import (
+    JsonSchema,
+    Rate,
+    Reads,
+    RefusedError,
+    Section,
+    Text,
+    choice,
+    none_is_null,
+    quantity,
+    refusal,
+    whole,
+)
+from rayio.scenario.s3 import S3Options
 from rayio.storage.stores import PageCache, Settings
+from rayio.units import SECONDS, format_seconds
 
 #: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.
 LEAST, MOST = 1e-6, 1e12
@@ -32,6 +53,17 @@ def _per_second(value: Any) -> float | None:
 _PER_SECOND_SCHEMA = {
     "anyOf": [{"type": "number", "minimum": LEAST, "maximum": MOST}, {"const": "none"}, {"type": "null"}]
 }
+#: Prefixes that there may be: the service keeps a count for each.
+MOST_PREFIXES = 1 << 16
+
+
+def _per_prefix(value: Any) -> float:
+    if (rate := _per_second(value)) is None:
+        raise RefusedError(f"must be a number per second from {LEAST:g} to {MOST:g}")
+    return rate
+
+
+_PerPrefix = Annotated[float, Reads(_per_prefix, {"type": "number", "minimum": LEAST, "maximum": MOST})]
 _PerSecond = Annotated[float | None, Reads(_per_second, _PER_SECOND_SCHEMA)]
 
 
@@ -54,6 +86,37 @@ class StorageParameters(Section):
         "assumed", description="Whether these numbers are assumed, published, or fitted to a run."
     )
     source: Text = Field("", description="Who published these numbers, or which run they were fitted to.")
+
+
+class Throttling(Section):
+    """Rates of requests above which a modelled service refuses (503), as S3 does, and clients try again.
+
+    The rates are those that Amazon publishes for S3; how a service counts, and when it scales, is assumed.
+    """
+
+    reads_per_second: _PerPrefix = Field(5500.0, description="Reads per second that are served below one prefix.")
+    writes_per_second: _PerPrefix = Field(3500.0, description="Writes per second that are served below one prefix.")
+    prefixes: Annotated[int, whole(1, MOST_PREFIXES)] = Field(
+        1, description="Prefixes of the names in the bucket, over which requests are spread evenly."
+    )
+    burst: Annotated[float, quantity(SECONDS, maximum=3600.0)] = Field(
+        1.0, description="Seconds' worth of requests that a prefix serves at once after it was idle."
+    )
+    split_after: Annotated[float | Literal["never"], quantity(SECONDS, positive=True, or_word="never")] = Field(
+        1800.0,
+        description="Time of refusals after which the service splits a prefix in two, which doubles its rates, and so "
+        "on; or never.",
+    )
+
+    @property
+    def told(self) -> str:
+        """What is modelled of it, for whoever reads a prediction."""
+        grown = (
+            "" if self.split_after == "never" else f", twice that after {format_seconds(self.split_after)} of refusals"
+        )
+        each = f"{self.reads_per_second:,.15g} reads/s and {self.writes_per_second:,.15g} writes/s"
+        where = "a prefix" if self.prefixes == 1 else f"each of {self.prefixes} prefixes"
+        return f"storage.throttle: {each} {where}, above it 503{grown} (how S3 counts and scales is assumed)"
 
 
 #: A storage system that nobody described, as that of imported results: nothing can be predicted with it.
@@ -111,6 +174,11 @@ class Storage(Choosing):
         description="Modelled storage system: the name of a preset, or its parameters; unknown where nobody described "
         "it, as in imported results: simulate then asks for one.",
     )
+    throttle: Annotated[Throttling | None, BeforeValidator(none_is_null)] = Field(
+        None,
+        description="Rates of requests above which the modelled system refuses, in place of its requests_per_second, "
+        "above which requests wait; a request is then made again as of s3:// (max_attempts). None refuses nobody.",
+    )
     page_cache: Annotated[PageCache, choice("use", "drop", "direct")] = Field(
         "use",
         description="How files of mounted file systems are read and written: use lets the page cache (memory) serve "
@@ -129,6 +197,12 @@ class Storage(Choosing):
     #: The options of each scheme that addresses may have, which are written beside the keys above. Those of another
     #: package's schemes are here only where one of them is given: nobody imports what is not asked for.
     schemes: Annotated[tuple[tuple[str, Section], ...], _OptionsOfSchemes()] = ()
+
+    @property
+    def max_attempts(self) -> int:
+        """Attempts that a request may take in all, as the options of ``s3://`` have it."""
+        given: Any = dict(self.schemes).get("s3", S3Options())
+        return int(given.max_attempts)
 
     def settings(self, seed: int) -> Settings:
         """How real storage is reached and used; the jitter between attempts is drawn from ``seed``."""
@@ -178,5 +252,17 @@ class Storage(Choosing):
     def contradictions(self) -> Iterator[str]:
         """Two caps, of which only one can be."""
         model = self.model
+        if self.throttle is not None:
+            yield from _beside_throttle(model)
         if isinstance(model, StorageParameters) and None not in (model.requests_per_second, model.opens_per_second):
             yield "storage.model.opens_per_second: takes the place of requests_per_second; give one of them"
+
+
+def _beside_throttle(model: str | StorageParameters) -> Iterator[str]:
+    """Say which caps of a modelled system cannot be where it refuses requests above a rate."""
+    given = STORAGE_MODELS[model] if isinstance(model, str) and model != UNKNOWN else model
+    if isinstance(model, StorageParameters) and model.requests_per_second is not None:
+        yield "storage.throttle: takes the place of storage.model.requests_per_second; give one of them"
+    if getattr(given, "opens_per_second", None) is not None:
+        named = f"storage.model={model}" if isinstance(model, str) else "storage.model.opens_per_second"
+        yield f"storage.throttle: {named} has a metadata server, where requests wait; leave one of them out"

@@ -76,6 +76,9 @@ def variants(scenario: Scenario) -> Iterator[tuple[str, Change]]:
         yield "twice the requests per second", _storage(requests_per_second=2 * model.requests_per_second)
     if model.opens_per_second is not None:
         yield "twice the opens per second", _storage(opens_per_second=2 * model.opens_per_second)
+    if scenario.storage.throttle is not None:
+        prefixes = 2 * scenario.storage.throttle.prefixes
+        yield f"storage.throttle.prefixes={prefixes}", _prefixes(prefixes)
     yield "half the latency of requests and opens", _storage(first_byte=_half(model.first_byte), open=_half(model.open))
 
 
@@ -96,6 +99,15 @@ def _storage(**keys: Any) -> Change:
     def change(one: Scenario) -> Scenario:
         model = storage_of(one).model_copy(update=keys)
         return one.model_copy(update={"storage": one.storage.model_copy(update={"model": model})})
+
+    return change
+
+
+def _prefixes(number: int) -> Change:
+    def change(one: Scenario) -> Scenario:
+        assert one.storage.throttle is not None
+        throttle = one.storage.throttle.model_copy(update={"prefixes": number})
+        return one.model_copy(update={"storage": one.storage.model_copy(update={"throttle": throttle})})
 
     return change
 

@@ -26,14 +26,7 @@ def itemise(
     """
     number = len(requests)
     files, file, offset = ([""], np.zeros(number, np.int64), None) if places is None else places()
-    opened = np.flatnonzero(np.diff(file, prepend=-1))
-    if len(opened) != len(opens):
-        opened = np.arange(len(opens)) * number // max(len(opens), 1)
-    before = np.bincount(opened, minlength=number)[:number]
-    is_open = np.zeros(len(opens) + number, np.bool_)
-    at = np.arange(number) + np.cumsum(before)
-    is_open[:] = True
-    is_open[at] = False
+    is_open, at = _opened(file, len(opens), number)
     seconds = np.empty(len(is_open))
     seconds[at], seconds[is_open] = requests, opens
     start, end, slot = _laid_out(seconds, at, min(depth, number))
@@ -42,6 +35,51 @@ def itemise(
     rows["start"] = arrival + np.rint(start * stretch).astype(np.int64)
     rows["end"] = arrival + np.rint(end * stretch).astype(np.int64)
     rows["slot"] = slot
+    _say_where(rows, kind, is_open, at, sizes, file, offset)
+    return Issued(rows, files)
+
+
+def itemise_served(
+    kind: int, begun: NDArray[np.int64], served: NDArray[np.int64], slot: NDArray[np.int16], sizes: NDArray[np.int64],
+    opens: Floats, *, places: Places | None = None,
+) -> Issued:  # fmt: skip
+    """Make rows of requests of which each was under way from ``begun`` to ``served`` (ns), in ``slot``.
+
+    ``opens`` are the seconds that opening each file takes, at the beginning of the first request to it.
+    """
+    number = len(begun)
+    files, file, offset = ([""], np.zeros(number, np.int64), None) if places is None else places()
+    is_open, at = _opened(file, len(opens), number)
+    rows = np.zeros(len(is_open), ISSUED)
+    request = np.minimum(np.searchsorted(at, np.arange(len(rows))), number - 1) if number else np.zeros(0, np.int64)
+    took = np.zeros(len(rows), np.int64)
+    took[is_open] = np.rint(opens * 1e9)
+    done = np.cumsum(took)
+    before = np.concatenate([[0], done[at]])[request] if number else took
+    rows["end"] = np.minimum(begun[request] + done - before, served[request])
+    rows["start"] = np.minimum(rows["end"] - took, served[request])
+    rows["end"][at], rows["slot"] = served, slot[request]
+    _say_where(rows, kind, is_open, at, sizes, file, offset)
+    return Issued(rows, files)
+
+
+def _opened(file: NDArray[np.int64], num_opens: int, number: int) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """Put opens before the first request to each file: which of all calls are opens, and where each request is."""
+    opened = np.flatnonzero(np.diff(file, prepend=-1))
+    if len(opened) != num_opens:
+        opened = np.arange(num_opens) * number // max(num_opens, 1)
+    before = np.bincount(opened, minlength=number)[:number]
+    at = np.arange(number) + np.cumsum(before)
+    is_open = np.ones(num_opens + number, np.bool_)
+    is_open[at] = False
+    return is_open, at
+
+
+def _say_where(
+    rows: NDArray[np.void], kind: int, is_open: NDArray[np.bool_], at: NDArray[np.intp], sizes: NDArray[np.int64],
+    file: NDArray[np.int64], offset: NDArray[np.int64] | None,
+) -> None:  # fmt: skip
+    """Enter what each call is, of which file, and which bytes it moves."""
     rows["kind"] = np.where(is_open, OPEN, kind)
     rows["offset"] = -1
     rows["nbytes"][at] = sizes
@@ -52,7 +90,6 @@ def itemise(
         rows["offset"][at] = offset
     # An open belongs to the request that follows it.
     rows["file"][is_open] = file[np.searchsorted(at, np.flatnonzero(is_open))]
-    return Issued(rows, files)
 
 
 def synced(issued: Issued, number: int) -> Issued:

@@ -3,7 +3,7 @@
 A system gives what the narrowest of these lets through, in batches per second:
 
 - its bandwidth, over the bytes of a batch;
-- its cap on requests, or on opens, over those of a batch;
+- its cap on requests, or on opens, over those of a batch, or the rate above which it refuses them;
 - its readers: each has one batch under way, which takes on an idle system its latencies (with ``depth`` requests in
   flight so many at a time) and its bytes at the rate of its connections.
 
@@ -33,8 +33,27 @@ class System:
     open: float = 0.0
     requests_per_second: float | None = None
     opens_per_second: float | None = None
+    #: Reads per second above which requests are refused, of all systems together.
+    reads_per_second: float | None = None
     #: How many such systems there are; each serves an equal part of the readers.
     number: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What others take of all systems together while these readers read, in each second."""
+
+    nbytes: float = 0.0
+    requests: float = 0.0
+    #: Those of the requests that read.
+    reads: float = 0.0
+    opens: float = 0.0
+
+
+#: Nobody else is there.
+NOTHING = Taken()
+#: Part of a rate that is left at least, so that it stays a rate.
+LEAST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +73,13 @@ def limit(
     depth: int = 1,
     needs: float | None = None,
     alone: float | None = None,
+    taken: Taken = NOTHING,
 ) -> StorageLimit:
     """Find which resource is the limit for ``readers`` that do nothing but read, and what it gives.
 
     ``needs`` is what the ranks ask for, in batches per second; None is unknown. ``alone`` is how many seconds a batch
-    takes on an idle system, where that is known better than from the means (with several requests in flight).
+    takes on an idle system, where that is known better than from the means (with several requests in flight). What is
+    ``taken`` by others is not there for these readers.
 
     >>> found = limit(System(bandwidth=400e6, connection_bandwidth=1e9), Asked(20e6, 1, 1), readers=4, needs=33.3)
     >>> found.resource, found.gives, found.is_short
@@ -71,13 +92,15 @@ def limit(
         "connections": asked.nbytes / system.connection_bandwidth / at_a_time,
     }
     alone = sum(waits.values()) if alone is None else alone
+    number = system.number
     shared = {
-        "bandwidth": asked.nbytes / system.bandwidth,
-        "requests": asked.requests / (system.requests_per_second or np.inf),
-        "opens": asked.opens / (system.opens_per_second or np.inf),
+        "bandwidth": asked.nbytes / _left(system.bandwidth, taken.nbytes / number),
+        "requests": asked.requests / _left(system.requests_per_second, taken.requests / number),
+        "opens": asked.opens / _left(system.opens_per_second, taken.opens / number),
+        "throttling": number * asked.requests / _left(system.reads_per_second, taken.reads),
     }
     narrowest = max(shared, key=lambda name: shared[name])
-    of_shared = system.number / shared[narrowest] if shared[narrowest] > 0 else None
+    of_shared = number / shared[narrowest] if shared[narrowest] > 0 else None
     of_readers = readers / alone if alone > 0 else None
     is_shared = of_shared is not None and (of_readers is None or of_shared <= of_readers)
     gives = of_shared if is_shared else of_readers
@@ -89,7 +112,7 @@ def limit(
         shared_resource=narrowest,
         shared_gives=of_shared,
         readers_give=of_readers,
-        systems=system.number,
+        systems=number,
         readers=readers,
         depth=round(at_a_time),
         alone_seconds=alone,
@@ -99,7 +122,15 @@ def limit(
         batch_bytes=asked.nbytes,
         batch_requests=asked.requests,
         batch_opens=asked.opens,
+        others_bandwidth=taken.nbytes,
+        others_requests=taken.reads if narrowest == "throttling" else taken.requests,
+        others_opens=taken.opens,
     )
+
+
+def _left(rate: float | None, taken: float) -> float:
+    """What is left of a rate where others take part of it; of none, any."""
+    return np.inf if rate is None else max(rate - taken, LEAST * rate)
 
 
 def seconds_alone(

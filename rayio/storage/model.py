@@ -21,6 +21,7 @@ from rayio.seeds import Draws
 from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, Served
 from rayio.storage.itemise import itemise, synced
 from rayio.storage.limits import seconds_alone
+from rayio.storage.throttle import Throttle
 
 T = TypeVar("T")
 
@@ -43,6 +44,8 @@ class DeviceSpec:
     opens_per_second: float | None = None
     #: What opening one file takes; None is nothing.
     open: Draws | None = None
+    #: Rates of requests above which it refuses, in place of a cap above which requests wait; None refuses nobody.
+    throttle: Throttle | None = None
 
     @property
     def calls_per_second(self) -> float | None:
@@ -170,7 +173,7 @@ class Latencies:
         if latency is not None:
             index = steps + np.arange(num_opens, dtype=np.int64)
             opens = latency.draw(seeds.key(self.seed, "open", rank, epoch), index)
-            latencies = _each_before_a_request(opens, latencies)
+            latencies = each_before_a_request(opens, latencies)
         drawn = _Drawn(number, num_opens, latencies, latencies.sum(axis=1).tolist())
         while len(self._drawn) >= self._most:
             del self._drawn[next(iter(self._drawn))]
@@ -227,13 +230,12 @@ class ModelStorage:
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Let the time pass that a file of ``num_bytes`` takes; latencies are drawn at the address of its path."""
-        sizes = np.full(max(1, -(-num_bytes // request_bytes)), request_bytes, np.int64)
-        sizes[-1] = num_bytes - request_bytes * (len(sizes) - 1)
+        sizes = sizes_of_writes(num_bytes, request_bytes)
         latencies = each = self.latencies.of_writes(path, len(sizes))
         opens = np.zeros(1)
         if self.spec.open is not None:
             opens = self.latencies.of_creation(self.spec.open, path)
-            latencies = _each_before_a_request(opens, latencies)
+            latencies = each_before_a_request(opens, latencies)
         alone = round(self._alone(latencies, sizes) * 1e9)
         arrival = self.clock.now()
         served = self.arbiter.reserve(arrival, self.spec.calls(1, len(sizes)), num_bytes, alone)
@@ -256,7 +258,14 @@ class ModelStorage:
         return seconds_alone(latencies, sizes, self.spec.connection_bandwidth, self.io_depth)
 
 
-def _each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
+def sizes_of_writes(num_bytes: int, request_bytes: int) -> NDArray[np.int64]:
+    """The bytes of each request that writes a file; the last one is the rest."""
+    sizes = np.full(max(1, -(-num_bytes // request_bytes)), request_bytes, np.int64)
+    sizes[-1] = num_bytes - request_bytes * (len(sizes) - 1)
+    return sizes
+
+
+def each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
     """Add the times of opens to those of requests, one each as far as there are requests, and then round again.
 
     Both may have rows, one a step.

@@ -16,7 +16,7 @@ class Preset:
     Opening a file takes its time (lognormal: median and sigma; 0 for nothing), and each request waits for its first
     byte (lognormal, drawn again above ``first_byte_max``) and then streams at the rate of its connection. All
     connections together share ``bandwidth`` and one cap, of requests or of opens per second, first come, first served:
-    who comes above the cap waits. (S3 answers 503 there and clients try again; such answers are not modelled yet.)
+    who comes above the cap waits. (S3 answers 503 there and clients try again: ``storage.throttle`` of a scenario.)
 
     ``scope`` says whether each node has a device of its own or the whole cluster shares one. With ``shared_cap`` the
     cap is the whole cluster's although bandwidth is a node's: every node then has an equal part of it.

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rayio import seeds
+from rayio.errors import StorageError
 
 #: Seconds before the second attempt; each wait after it is up to twice the one before.
 FIRST_SECONDS = 0.1
@@ -31,3 +32,22 @@ class Budget:
         address = seeds.key(self.seed, "retry", zlib.crc32(name.encode()))
         drawn = float(seeds.uniform(address, np.array([attempt], np.int64))[0])
         return whole * (0.5 + 0.5 * drawn)
+
+    def pause(self, attempt: int, name: str) -> float | None:
+        """Seconds to wait after a failed attempt (counted from 1); None where it was the last one."""
+        return None if attempt >= self.attempts else self.seconds(attempt, name)
+
+
+def given_up(full: str, what: str, service: str, doing: str, tries: str, *, is_busy: bool) -> StorageError:
+    """Say in one line that a request was made as often as it may be: of what, who answered what, while doing what."""
+    more = "; raise storage.max_attempts, or read with fewer workers" if is_busy else ""
+    return StorageError(f"{full}: {what} from {service} while {doing}{tries}{more}")
+
+
+def in_tries(attempts: int, seconds: float) -> str:
+    """Say how often a request was made and for how long, as the end of a half sentence; nothing of a single attempt.
+
+    >>> in_tries(3, 1.25)
+    ', 3 times in 1.2 s'
+    """
+    return f", {attempts} times in {seconds:.1f} s" if attempts > 1 else ""

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 
 from rayio.errors import DataError, RayioError, StorageError
+from rayio.storage.retrying import given_up
 from rayio.storage.s3.place import Place
 
 _STATUS = re.compile(r"status code: (\d{3})")
@@ -122,5 +123,4 @@ def error_of(problem: Problem, place: Place, full: str, doing: str, tries: str) 
             f"{full}: cannot reach {place.service} while {doing}: {code}{tries}; is it running, and is "
             "storage.endpoint (or AWS_ENDPOINT_URL) right?"
         )
-    more = "; raise storage.max_attempts, or read with fewer workers" if problem.status in (429, 503) else ""
-    return StorageError(f"{full}: {problem.what} from {place.service} while {doing}{tries}{more}")
+    return given_up(full, problem.what, place.service, doing, tries, is_busy=problem.status in (429, 503))

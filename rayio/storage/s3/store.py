@@ -17,7 +17,7 @@ from rayio.errors import RayioError, StorageError
 from rayio.machine.mounts import Source
 from rayio.storage.base import WRITE
 from rayio.storage.counted import WINDOW_BYTES, CountedFile, Traffic
-from rayio.storage.retrying import Budget
+from rayio.storage.retrying import Budget, in_tries
 from rayio.storage.s3 import answers
 from rayio.storage.s3.place import Options, Place
 from rayio.storage.s3.putting import PART_BYTES, Appended, put_redirected
@@ -126,12 +126,12 @@ class S3Store:
                 problem = answers.problem_of(error)
                 is_hopeless = problem.code == answers.REFUSED and not self._has_answered
                 self._has_answered = self._has_answered or problem.status > 0
-                if not problem.is_passing or is_hopeless or attempt >= self.budget.attempts:
-                    took = (perf_counter_ns() - began) / 1e9
-                    tries = f", {attempt} times in {took:.1f} s" if attempt > 1 else ""
+                pause = self.budget.pause(attempt, name)
+                if not problem.is_passing or is_hopeless or pause is None:
+                    tries = in_tries(attempt, (perf_counter_ns() - began) / 1e9)
                     raise answers.error_of(problem, self.place, self.full(name).rstrip("/"), doing, tries) from None
                 ending = traffic.ending if traffic is not None else threading.Event()
-                if ending.wait(self.budget.seconds(attempt, name)):
+                if ending.wait(pause):
                     raise StorageError(f"{self.full(name)}: {doing} was given up, the run is ending") from None
                 if traffic is not None:
                     traffic.add_retry(start, name)
