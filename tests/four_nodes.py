@@ -14,6 +14,8 @@ from rayio.cluster.placement import READERS, TIER
 from rayio.session import run
 from scenarios import scenario
 
+RESOURCES: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 << 20, "memory": 2 << 30}
+
 #: What each run changes; every one has four ranks, which read the same.
 RUNS: dict[str, dict[str, Any]] = {
     "one node": {"cluster__ranks_per_node": 4},
@@ -30,11 +32,22 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+def add(cluster: Cluster, **options: Any) -> str:
+    """Add a node, the head if there is none, and give its id; Ray gives up after 30 s, which a busy machine takes."""
+    for _ in range(10):
+        try:
+            return str(cluster.add_node(**RESOURCES, **options).node_id)
+        except Exception as error:  # nothing more special
+            if "timed out" not in str(error):
+                raise
+    raise SystemExit("no node of Ray's started")
+
+
 def main(root: str, names: list[str]) -> None:
-    resources = {"num_cpus": 1, "object_store_memory": 100 << 20, "memory": 2 << 30}
-    cluster = Cluster(initialize_head=True, head_node_args=resources)
-    cluster.add_node(**resources)
-    kept = [cluster.add_node(**resources, labels={TIER: READERS}).node_id for _ in range(2)]
+    cluster = Cluster()
+    for _ in range(2):
+        add(cluster)
+    kept = [add(cluster, labels={TIER: READERS}) for _ in range(2)]
     told: dict[str, Any] = {}
     for name in names or RUNS:
         wanted = scenario(**{

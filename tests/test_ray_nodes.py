@@ -22,7 +22,7 @@ def on_four_nodes(root: Path, *names: str) -> dict[str, Any]:
     """Run tests/four_nodes.py; give what it prints."""
     environment = {**os.environ, "HOME": str(root), "RAY_AUTH_MODE": "disabled"}
     command = [sys.executable, str(Path(__file__).with_name("four_nodes.py")), str(root), *names]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == 0, done.stderr[-2000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return told
