@@ -1,8 +1,14 @@
 from __future__ import annotations
 
-import pytest
+from typing import cast
 
-from rayio.pipeline.virtual import DeadlockError, VirtualKernel
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rayio.pipeline.barrier import Barrier
+from rayio.pipeline.kernel import Future
+from rayio.pipeline.virtual import DeadlockError, VirtualFuture, VirtualKernel
 
 
 def test_a_sleep_takes_no_time_and_the_clock_shows_it() -> None:
@@ -125,3 +131,43 @@ def test_a_watch_is_called_while_a_long_simulation_runs() -> None:
 
     kernel.run(main())
     assert calls
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=5),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9)), max_size=4),
+    st.integers(0, 2),
+)
+def test_ranks_answered_with_the_time_at_which_they_go_on_run_as_if_each_slept_until_then(
+    ranks: list[tuple[int, int]], others: list[tuple[int, int]], after: int
+) -> None:
+    def told(*, sleeping_on: bool) -> list[tuple[str, int]]:
+        kernel, log = VirtualKernel(), []
+
+        def answer(future: Future, latest: int) -> None:
+            if sleeping_on:
+                kernel.answer_at(cast("VirtualFuture", future), latest, latest + after)
+            else:
+                future.set_result(latest)
+
+        barrier = Barrier(kernel, lambda epoch, step: len(ranks), answer=answer)
+
+        async def beside(name: str, begin: int, end: int) -> None:
+            await kernel.sleep_until(begin)
+            log.append((name, kernel.now()))
+            await kernel.sleep_until(end)
+            log.append((name, kernel.now()))
+
+        async def rank(number: int, arrives: int, computes: int) -> None:
+            for step in range(3):
+                await kernel.sleep_until(kernel.now() + arrives)
+                kernel.spawn(beside(f"reader {number}", kernel.now(), kernel.now() + computes), "reader")
+                latest = await barrier.announce(number, 0, step, 0, kernel.now() + computes)
+                await kernel.sleep_until(latest + after)
+                log.append((f"rank {number}", kernel.now()))
+
+        lives = [rank(number, *times) for number, times in enumerate(ranks)]
+        kernel.run(kernel.gather(*lives, *(beside(f"other {n}", *times) for n, times in enumerate(others))))
+        return log
+
+    assert told(sleeping_on=True) == told(sleeping_on=False)

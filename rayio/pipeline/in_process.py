@@ -56,6 +56,7 @@ class LocalQueue:
         """Take the next batch; the window moves at once."""
         if self.consumed.open(at.epoch) or self._told is None:
             self._told = self.consumed.take(1, at.attempt)
+            self.queue.rank_advanced(self._told)
         (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
         if self.receive_ns:
             if self.process is None:

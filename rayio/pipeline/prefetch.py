@@ -81,8 +81,7 @@ class PrefetchQueue:
         return []
 
     def at_hand(self, take: Take) -> list[Delivery]:
-        """Learn what was consumed, then give the batches that are there; none where :meth:`take` has to wait."""
-        self.rank_advanced(take)
+        """The batches that are there for a rank that has said what it consumed; none where :meth:`take` has to wait."""
         return self.state.deliverable(take) if self._failure is None else []
 
     def rank_advanced(self, take: Take) -> None:

@@ -175,19 +175,17 @@ class Recorder:
     def _made_adders(self) -> Callable[[int], Add]:
         """Make what makes adders: what all of them need is at hand, and there once."""
         packed, limit, names, statuses, pack = self._packed, self._limit, self._names, self._statuses, _pack
-        extend = packed.extend
 
         def adder(writer: int) -> Add:
             def add(
                 name: str, start: int, end: int, at: tuple[int, int, int, int], lane: int = 0, nbytes: int = 0,
                 requests: int = 0, link: int = 0, status: str = "ok",
             ) -> None:  # fmt: skip
+                nonlocal packed  # to be added to in place: it stays the same buffer
                 rank, epoch, step, attempt = at
-                extend(
-                    pack(
-                        start, end, nbytes, 0, link, requests, writer, rank, epoch, step, attempt, names[name], lane,
-                        statuses[status],
-                    )
+                packed += pack(
+                    start, end, nbytes, 0, link, requests, writer, rank, epoch, step, attempt, names[name], lane,
+                    statuses[status],
                 )  # fmt: skip
                 if len(packed) >= limit:
                     self._spill()
