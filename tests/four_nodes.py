@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from typing import Any
 
@@ -32,22 +33,25 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def add(cluster: Cluster, **options: Any) -> str:
-    """Add a node, the head if there is none, and give its id; Ray gives up after 30 s, which a busy machine takes."""
-    for _ in range(10):
-        try:
-            return str(cluster.add_node(**RESOURCES, **options).node_id)
-        except Exception as error:  # nothing more special
-            if "timed out" not in str(error):
-                raise
-    raise SystemExit("no node of Ray's started")
+def patiently(ask: Any) -> Any:
+    """Have Ray ask for five minutes whether a node has started: it gives up after 30 s, which a busy machine takes."""
+
+    def asked(*arguments: Any) -> Any:
+        for _ in range(600):
+            try:
+                return ask(*arguments)
+            except RuntimeError:
+                time.sleep(0.5)
+        return ask(*arguments)
+
+    return asked
 
 
 def main(root: str, names: list[str]) -> None:
-    cluster = Cluster()
-    for _ in range(2):
-        add(cluster)
-    kept = [add(cluster, labels={TIER: READERS}) for _ in range(2)]
+    ray._private.services.get_node = patiently(ray._private.services.get_node)
+    cluster = Cluster(initialize_head=True, head_node_args=RESOURCES)
+    cluster.add_node(**RESOURCES)
+    kept = [cluster.add_node(**RESOURCES, labels={TIER: READERS}).node_id for _ in range(2)]
     told: dict[str, Any] = {}
     for name in names or RUNS:
         wanted = scenario(**{
