@@ -366,7 +366,7 @@ def test_the_clock_on_the_wall_refuses_too(tmp_path: Path) -> None:
     assert run.ledger.even
     assert sum(row["requests"] for row in run.rows("read")) == 96
     retries, budget = run.rows("retry"), Budget(20, 10)
-    assert len(retries) > 5
+    assert retries
     shortest = 2_000_000 + min(budget.seconds(1, row["file"]) for row in retries) * 1e9
     assert min(row["duration_ns"] for row in retries) >= round(shortest)
 
@@ -375,16 +375,20 @@ def test_the_clock_on_the_wall_refuses_too(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.filterwarnings("default")
 def test_actors_are_refused_by_one_gate(tmp_path: Path) -> None:
-    """Two nodes have a device each and share the rate: 96 requests, of which one gate serves 40 a second."""
-    keys = {**MEAN, "cluster": {"nodes": 2, "ranks_per_node": 1}, "loader__num_workers": 1, "train__sync": "none"}
+    """Two nodes have a device each and share the rate: 24 requests, of which one gate serves 10 a second."""
+    throttle = {"reads_per_second": 10, "burst": "100 ms"}
+    keys = {
+        **MEAN, "cluster": {"nodes": 2, "ranks_per_node": 1}, "loader__num_workers": 1, "train__sync": "none",
+        "dataset__num_files": 24, "train__epochs": 1, "storage": MEAN["storage"] | {"throttle": throttle},
+    }  # fmt: skip
     run = rayio.run(scenario(**keys), root=tmp_path)
     spans = run.spans()
     reads, retries = (spans[spans["name"] == name] for name in ("read", "retry"))
     assert run.result["ledger"]["even"] is True
-    assert int(reads["requests"].sum()) == 96
+    assert int(reads["requests"].sum()) == 24
     assert {*retries["node"]} == {0, 1}
     took = (reads["start_ns"] + reads["duration_ns"]).max() - reads["start_ns"].min()
-    assert 4 + 40 * took / 1e9 >= 96
+    assert 2 + 10 * took / 1e9 >= 24
 
 
 def test_a_budget_that_is_used_up_ends_the_run_in_the_line_of_a_real_store(
