@@ -80,9 +80,9 @@ def main() -> None:
         folder.mkdir()
         (folder / "one.yaml").write_text(SCENARIO)
         entrypoint = f"python -m rayio run one.yaml --json --root {home}"
-        ray = str(Path(sys.executable).with_name("ray"))
+        ray = [sys.executable, "-m", "ray.scripts.scripts"]
         mine = [sys.executable, "-m", "rayio", "submit", "one.yaml", "--address", address, "--root", home]
-        theirs = [ray, "job", "submit", "--address", address, "--working-dir", ".", "--", *entrypoint.split()]
+        theirs = [*ray, "job", "submit", "--address", address, "--working-dir", ".", "--", *entrypoint.split()]
         sides = {
             "ray job submit": timed(theirs, environment, str(folder)),
             "rayio submit": timed(mine, environment, str(folder)),

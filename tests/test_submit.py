@@ -139,7 +139,7 @@ def test_a_run_is_watched_from_outside_by_prometheus_and_by_top(head: Head, tmp_
     asked = {name for panel in panels for one in panel["targets"] for name in re.findall(r"ray_\w+(?={)", one["expr"])}
     asked -= {"ray_rayio_restarts_total"}  # nobody died
     assert len(asked) >= 20
-    ends, names = time.monotonic() + 180, set[str]()
+    ends, names = time.monotonic() + 900, set[str]()  # on a busy machine a job takes minutes to begin
     while not asked <= names and time.monotonic() < ends:  # they come one after the other
         names |= {*(now := served(head))}
     assert asked <= names, asked - names
