@@ -73,6 +73,7 @@ DISTRIBUTIONS: Registry[Any] = Registry(
         "lognormal": "rayio.scenario.distribution:LogNormal",
         "uniform": "rayio.scenario.distribution:Uniform",
         "exponential": "rayio.scenario.distribution:Exponential",
+        "ramp": "rayio.scenario.distribution:Ramp",
     },
     later=("gamma", "poisson", "empirical"),
     needs=("model_validate", "quantities", "draw", "expected"),

@@ -17,6 +17,10 @@ class CheckedQueue(QueueState):
         super().batch_read(delivery)
         self.validate()
 
+    def employ(self, workers: int) -> None:
+        super().employ(workers)
+        self.validate()
+
     def grant(self, lump: int = 1) -> list[Lease]:
         leases = super().grant(lump)
         self.validate()

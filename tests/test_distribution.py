@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rayio import seeds
 from rayio.kinds import DISTRIBUTIONS
-from rayio.scenario.distribution import Constant, Distribution, Exponential, LogNormal, Normal, Uniform
+from rayio.scenario.distribution import Constant, Distribution, Exponential, LogNormal, Normal, Ramp, Uniform
 
 KEY = seeds.key(10, "test")
 MANY = np.arange(200_000)
@@ -19,6 +19,7 @@ EVERY: dict[str, Distribution] = {
     "constant": Constant(value=3.0),
     "uniform": Uniform(low=1.0, high=5.0),
     "exponential": Exponential(mean=2.0),
+    "ramp": Ramp(begin=4.0, end=1.0, steps=1000),
     "normal": Normal(mean=3.0, stdev=0.5),
     "normal, wide": Normal(mean=1.0, stdev=2.0),
     "normal, half drawn again": Normal(mean=0.0, stdev=1.0),

@@ -203,7 +203,7 @@ def test_where_one_reader_is_on_another_ray_node_a_queue_reads_from_all_with_ray
         near, far = Actor(read=echo), Actor(node="there", read=echo)
         near.read = far.read = Method(rays)  # type: ignore[attr-defined,arg-type]
         async with line_to(near) as line, line_to(far) as none:
-            calls = ReaderCalls(plan, {(0, 0): line, (0, 1): none}, in_rank=False)
+            calls = ReaderCalls(plan, {(0, 0): line, (0, 1): none}, lambda rank, workers: None, in_rank=False)
             wiring = Wiring(plan, WallKernel(), Recorder(), tmp_path, None, num_ranks=1)  # type: ignore[arg-type]
             calls.queue(wiring, plan.queue(0), evaluating=False)
             got = [await calls._submit(Lease(0, worker, 0, (worker,))) for worker in (0, 1)]
@@ -317,7 +317,7 @@ def test_a_batch_stays_as_it_is_until_its_rank_is_done_with_it(tmp_path: Path) -
     async def main() -> None:
         actor = Actor(buffers.fd, read=read)
         async with line_to(actor, Arenas(2)) as line:
-            calls = ReaderCalls(plan, {(0, 0): line, (0, 1): line}, in_rank=True)
+            calls = ReaderCalls(plan, {(0, 0): line, (0, 1): line}, lambda rank, workers: None, in_rank=True)
             wiring = Wiring(plan, WallKernel(), Recorder(), tmp_path, None, num_ranks=1)  # type: ignore[arg-type]
             calls.queue(wiring, plan.queue(0), evaluating=False)
             draw, held = random.Random(5), list[Delivery]()

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from queues import CheckedQueue
 
 from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, QueueState, StaleAttemptError, Take
+from rayio.scenario.workers import Autoscaled
 
 EPOCHS = 2
 
@@ -28,6 +29,7 @@ class QueueAndRank(RuleBasedStateMachine):
         assignment=st.sampled_from(["static", "dynamic"]),
         max_bytes=st.sampled_from([None, 100, 300]),
         lump=st.integers(1, 2),
+        scales=st.booleans(),
     )
     def begin(
         self,
@@ -38,8 +40,10 @@ class QueueAndRank(RuleBasedStateMachine):
         assignment: str,
         max_bytes: int | None,
         lump: int,
+        scales: bool,
     ) -> None:
-        self.spec = QueueSpec(0, workers, prefetch, (steps,) * EPOCHS, assignment, in_order, max_bytes)
+        scaling = Autoscaled(min=1, max=workers) if scales else None
+        self.spec = QueueSpec(0, workers, prefetch, (steps,) * EPOCHS, assignment, in_order, max_bytes, scaling)
         self.lump = lump if assignment == "static" else 1
         self.attempt = 0
         self.consumed, self.hand = Consumed(), dict[int, Delivery]()
@@ -54,6 +58,15 @@ class QueueAndRank(RuleBasedStateMachine):
     @rule(want=st.integers(1, 3))
     def rank_asks(self, want: int) -> None:
         self.takes.append(self.consumed.take(want, self.attempt, tuple(sorted(self.hand))))
+
+    @precondition(lambda self: self.spec.scaling is not None)
+    @rule(number=st.integers(0, 99))
+    def readers_come_or_go(self, number: int) -> None:
+        workers = 1 + number % self.spec.num_workers
+        self.queue.employ(workers)
+        before = len(self.reading)
+        self.grant()
+        assert all(lease.worker < workers for lease in self.reading[before:])
 
     @precondition(lambda self: self.takes)
     @rule(which=st.integers(0, 99), comes_again=st.booleans())

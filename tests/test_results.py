@@ -33,6 +33,9 @@ from scenarios import scenario
 OLD = Path(__file__).parent / "runs" / "version-0.1"
 
 UNITS = {
+    "readers",
+    "reader-seconds",
+    "changes",
     "",
     "s",
     "fraction",

@@ -60,7 +60,18 @@ def test_every_property_says_what_it_is() -> None:
 
 
 def test_every_property_has_a_default_unless_it_must_be_given() -> None:
-    needed = required(Scenario.model_json_schema()) | {"mean", "stdev", "median", "sigma", "low", "high", "value"}
+    needed = required(Scenario.model_json_schema()) | {
+        "mean",
+        "stdev",
+        "median",
+        "sigma",
+        "low",
+        "high",
+        "value",
+        "begin",
+        "end",
+    }
+    needed |= {"steps", "min", "max"}  # of a ramp; of readers that come and go
     without = {
         path
         for path, name, inner in properties(SCHEMA)

@@ -139,6 +139,12 @@ def _headline(result: RunResult) -> list[str]:
     if (found_between := result.between) is not None:
         share = f"{format_share(found_between.au_low)} to {format_share(found_between.au_high)}"
         rows.insert(1, ("between", share, between_words(found_between)))
+    if found := result.scaling:
+        remark = (
+            f"on average, {found.least} to {found.most} at once, {found.num_changes} changes; "
+            f"{format_number(found.reader_seconds)} reader-seconds"
+        )
+        rows.append(("readers", f"{found.mean:.1f}", remark))
     if result.loader_share is None:
         rows = [row for row in rows if row[0] != "of it loader"]
     if result.au is None:
@@ -148,10 +154,14 @@ def _headline(result: RunResult) -> list[str]:
     if result.au_dlio is not None:
         rate = format_number(result.samples_per_second_dlio)
         rows.append(("as DLIO", f"{result.au_dlio:.1f} %", f"AU by DLIO's formula, {rate} samples/s"))
-    if found := result.evaluation:
-        low, high, each = format_share(found.au_min), format_share(found.au_max), _seconds(found.mean_seconds)
-        remark = f"AU of evaluation, min {low}, max {high} over ranks; {found.rounds} of {each} each"
-        rows.append(("evaluation", format_share(found.au), remark))
+    if evaluated := result.evaluation:
+        low, high, each = (
+            format_share(evaluated.au_min),
+            format_share(evaluated.au_max),
+            _seconds(evaluated.mean_seconds),
+        )
+        remark = f"AU of evaluation, min {low}, max {high} over ranks; {evaluated.rounds} of {each} each"
+        rows.append(("evaluation", format_share(evaluated.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
 
 

@@ -88,6 +88,7 @@ class Host:
         #: What takes in the spans of other processes: this one's children, and tasks of the run on this host.
         self._others: list[children.Children | hosts.HostSpool] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
+        self._calls: ReaderCalls  # of an actor that has queues
         #: Where others of this host may call this actor; None where nobody does.
         self.exchange: Exchange | None = None
         #: Memory of this host's readers that this process looks into.
@@ -147,6 +148,10 @@ class Host:
         """The ways to other actors, by role: roles that share an actor share one."""
         of_actor = {id(handle): self.line(handle) for handle in handles.values()}
         return {member: of_actor[id(handle)] for member, handle in handles.items()}
+
+    async def employ(self, rank: int, workers: int, handles: Mapping[int, Any]) -> None:
+        """Learn how many readers a rank has now, and the new ones among them."""
+        self._calls.employ(rank, workers, self.lines({(rank, worker): one for worker, one in handles.items()}))
 
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started, with what run.json says of it."""
@@ -229,10 +234,13 @@ class Reader(Host):
         self._shared = SharedBuffers() if self.plan.payload and has_lines(self.plan) else None
         if self._shared is not None:
             self.wiring.loading.buffers = self._shared
-        self.exchange = Exchange({"read": self._read_over_line}, self._file)
+        self.exchange = Exchange({"read": self._read_over_line}, None if self._shared is None else self._shared.fd)
 
-    def _file(self, arena: int) -> int | None:
-        return None if self._shared is None else self._shared.fd(arena)
+    async def leave(self) -> tuple[int, ProcessCpu | None]:
+        """Hand over what is recorded, and give memory back: this reader has read and lent what it was to."""
+        if self._shared is not None:
+            self._shared.end()
+        return await self.flush()
 
     async def read(self, lease: Lease, caller: int, turn: int, stored: tuple[int, ...] = ()) -> Any:
         """Read a lease: the seconds of work and the headers and, where bytes travel, a second object with every batch.
@@ -282,7 +290,9 @@ class PrefetchQueue(Host):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        calls = self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), in_rank=False)
+        calls = self._calls = ReaderCalls(
+            self.plan, self.lines(birth.readers()), self.collector.wish.remote, in_rank=False
+        )
         self.exchange = Exchange({"take": self._take_over_line}, self.arenas.fd)
         #: By rank, and whether it is the one for evaluation.
         self._queues = {
@@ -327,9 +337,8 @@ class TrainerRank(Host):
         self.tallies = {rank: Tally(rank) for (rank,) in birth.members}
         #: The ways to the queues; or the readers' calls, where the queues live in this process.
         self._queues: dict[tuple[int, ...], Line] = {}
-        self._calls: ReaderCalls | None = None
         if self.plan.is_queued_in_rank:
-            self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), in_rank=True)
+            self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), self.collector.wish.remote, in_rank=True)
         else:
             self._queues = self.lines(birth.holders("queue", set(birth.members)))
         self._barrier = RemoteBarrier(self.line(birth.find("barrier")), self.kernel) if self.plan.has_barrier else None
@@ -339,7 +348,7 @@ class TrainerRank(Host):
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
         """See ``rayio.pipeline.wiring.RankPorts``."""
-        if self._calls is not None:
+        if self.plan.is_queued_in_rank:
             return OwnQueue(self._calls.queue(self.wiring, spec, evaluating=evaluating))
         return RemoteQueue(self._queues[spec.rank,], self.kernel, spec, Fetches(self.wiring, spec.rank))
 

@@ -43,7 +43,8 @@ class Birth:
 
     def readers(self) -> dict[tuple[int, ...], Any]:
         """The handles of the readers of this actor's ranks, by (rank, worker)."""
-        workers = range(self.plan.loader.num_workers)
+        loader = self.plan.loader
+        workers = range(loader.num_workers if loader.scaling is None else loader.scaling.min)
         return self.holders("reader", {(rank, worker) for (rank,) in self.members for worker in workers})
 
 

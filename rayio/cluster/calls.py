@@ -6,11 +6,12 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rayio.cluster.lines import Line
 from rayio.cluster.remote import Fetches, plain
 from rayio.cluster.shared import Piece
+from rayio.cluster.staff import RayStaff, Wish
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec
@@ -48,14 +49,19 @@ class ReaderCalls:
     one kind: where one reader is on another Ray node, the calls to all of them are Ray's.
     """
 
-    def __init__(self, plan: Plan, lines: Mapping[tuple[int, ...], Line], *, in_rank: bool) -> None:
+    def __init__(self, plan: Plan, lines: Mapping[tuple[int, ...], Line], wish: Wish, *, in_rank: bool) -> None:
         self.plan = plan
         self.in_rank = in_rank
-        self.lines = lines
+        self.lines = dict(lines)
+        #: Says how many readers a rank should have, where they come and go; and what is told of that, by rank.
+        self._wish = wish
+        self._staff: dict[int, RayStaff] = {}
+        #: The ways to readers that went.
+        self._gone: dict[tuple[int, ...], Line] = {}
         #: Tells the loans of this process from those of one before it on this host, which was killed.
         self.number = time.monotonic_ns()
         #: What to call on Ray for a lease of each worker.
-        self._read = {who: line.handle.read.options(num_returns=1 + plan.payload) for who, line in lines.items()}
+        self._read = {who: self._reading(line) for who, line in lines.items()}
         #: The turn of each worker's next call.
         self._turn = dict.fromkeys(lines, 0)
         #: The turns of each worker whose batches nobody looks at any more, until the next call says so.
@@ -74,8 +80,40 @@ class ReaderCalls:
         """Make a rank's prefetch queue, or the one for its evaluations."""
         if self.in_rank:
             self._fetches.setdefault(spec.rank, Fetches(wiring, spec.rank))
-        made = self._queues[spec.rank, evaluating] = wiring.queue(spec, self._submit, evaluating=evaluating)
+        staff = self._staffed(spec) if spec.scaling is not None else None
+        made = self._queues[spec.rank, evaluating] = wiring.queue(spec, self._submit, staff, evaluating=evaluating)
         return made
+
+    def _reading(self, line: Line) -> Any:
+        return line.handle.read.options(num_returns=1 + self.plan.payload)
+
+    def _staffed(self, spec: QueueSpec) -> RayStaff:
+        """Make what has a rank's readers come and go. A queue that was started again has its first ones again."""
+        rank = spec.rank
+        staff = self._staff[rank] = RayStaff(rank, self._wish, partial(self._is_free, rank), partial(self._end, rank))
+        self._wish(rank, spec.first_workers)
+        return staff
+
+    def employ(self, rank: int, workers: int, lines: Mapping[tuple[int, ...], Line]) -> None:
+        """Learn that a rank has so many readers by now, and the ways to those that are new."""
+        for who, line in lines.items():
+            before = self._gone.pop(who, None)
+            self.lines[who] = line
+            self._read[who] = self._reading(line)
+            if before is None or before.handle != line.handle:  # else it never went, for it has other ranks' readers
+                self._turn[who] = 0
+                self._stored[who] = []
+        self._staff[rank].arrived(workers)
+
+    def _is_free(self, rank: int, worker: int) -> bool:
+        """Say whether nobody looks at any batch of a reader's."""
+        return not any((loan.rank, loan.worker) == (rank, worker) for loan in self._out)
+
+    def _end(self, rank: int, workers: int) -> None:
+        """Forget a rank's readers beyond so many, which are about to be ended."""
+        for who in [who for who in self.lines if who[0] == rank and who[1] >= workers]:
+            self._gone[who] = self.lines.pop(who)
+            del self._read[who]
 
     def released(self, loan: Loan) -> None:
         """Learn that nobody looks at one batch of a call any more."""
@@ -91,9 +129,15 @@ class ReaderCalls:
         Raises:
             RayError: a reader is gone for good.
         """
+        if self._are_near is None and self.plan.loader.scaling is not None:
+            # Readers to come are where the queue is, or nobody knows where.
+            self._are_near = self.plan.cluster.placement == "colocated" and await self._first_is_near()
         if self._are_near is None:
             self._are_near = all([await line.reach() for line in self.lines.values()])
         return self._are_near
+
+    async def _first_is_near(self) -> bool:
+        return all([await line.reach() for line in list(self.lines.values())])
 
     async def _submit(self, lease: Lease) -> list[Delivery]:
         line = self.lines[lease.rank, lease.worker]

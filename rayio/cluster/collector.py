@@ -43,6 +43,8 @@ class Collector:
         #: Spans that each living actor had recorded when it was last heard, and those that the dead had.
         self._recorded: dict[str, int] = {}
         self._recorded_by_the_dead = 0
+        #: How many readers each rank's queue wants, where that changes.
+        self._wishes: dict[int, int] = {}
         self._failure: RayioError | None = None
         #: Whether a push is under way, and whether this process was asked to end.
         self._is_busy = self._is_ending = False
@@ -93,8 +95,8 @@ class Collector:
         needed it waited.
         """
         now = self.now() if now is None else now
+        self._recorded_by_the_dead += self._recorded.pop(name, 0)
         if restarted:
-            self._recorded_by_the_dead += self._recorded.pop(name, 0)
             if self._showing is not None:
                 self._showing.died(name)
             since = self._heard.get(name, now)
@@ -104,6 +106,10 @@ class Collector:
             self._recorder.add(writer, "lost", since, now, 1, status="lost")
             self._parts.keep(self._recorder.drain())
         self._heard[name] = now
+
+    def wish(self, rank: int, workers: int) -> None:
+        """Note how many readers a rank's queue wants, for the driver."""
+        self._wishes[rank] = workers
 
     def spent(self) -> tuple[int, ProcessCpu | None]:
         """Answer as a role's ``flush`` does: its own spans count elsewhere, and this is what its work took."""
@@ -144,7 +150,10 @@ class Collector:
         """
         if self._failure is not None:
             raise self._failure
-        sums = {**self._sums.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored}
+        sums = {
+            **self._sums.snapshot(), "restarts": list(self._restarts), "stored": self._parts.stored,
+            "wishes": self._wishes,
+        }  # fmt: skip
         return sums if self._showing is None else self._showing.look(sums, self.now(), is_last=is_last)
 
     def finish(self) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from rayio.cluster.remote import plain
 from rayio.cluster.rounds import Rounds
 from rayio.cluster.servers import BarrierActor, NetworkServer, StorageServer
 from rayio.cluster.showing import Showing
+from rayio.cluster.staff import Team, is_first
 from rayio.deadline import within
 from rayio.errors import ClusterError, RayioError, RunError
 from rayio.interrupts import hold
@@ -95,6 +96,8 @@ class ActorGroup:
         #: What ranks consumed, of those that are over or could be asked.
         self.tallies: list[Tally] = []
         self.restarts: list[dict[str, Any]] = []
+        #: What has readers come and go, where they do.
+        self.team: Team | None = None
         #: Spans that actors recorded, as far as they could be asked.
         self.recorded = 0
         #: What it took of processors, as far as actors could be asked.
@@ -128,8 +131,12 @@ class ActorGroup:
             self.handles["network"] = self._actor(
                 NetworkServer, "network", self._bundle(0), -1, birth, concurrency=shells.MAX_CONCURRENCY
             )
+        scaling = self.plan.loader.scaling
         for spec in self.specs:
-            self.handles[spec.name] = self._create(spec)
+            if scaling is None or spec.kind != "reader" or is_first(spec, scaling.min):
+                self.handles[spec.name] = self._create(spec)
+        if scaling is not None:
+            self.team = Team(self.plan, self.specs, self.handles, self._create, self.actors.append, self._not_started)
 
     def _showing(self) -> Callable[[], Showing] | None:
         if self.live_record is None:
@@ -198,12 +205,13 @@ class ActorGroup:
             namespace=self.run_id,
         )  # fmt: skip
 
-    def _create(self, spec: ActorSpec) -> Any:
+    def _create(self, spec: ActorSpec, name: str = "") -> Any:
         where, birth = self._bundle(spec.node), self._birth(spec.name, spec.node, spec.members)
         if spec.kind == "storage":
             return self._actor(StorageServer, spec.name, where, -1, birth, concurrency=shells.MAX_CONCURRENCY)
         retries = 0 if spec.kind == "rank" else -1
-        return self._actor(CLASSES[spec.kind], spec.name, where, retries, birth, concurrency=shells.MAX_CONCURRENCY)
+        kind, name = CLASSES[spec.kind], name or spec.name
+        return self._actor(kind, name, where, retries, birth, concurrency=shells.MAX_CONCURRENCY)
 
     def _await_ready(self, deadline: float, say: Callable[[str], None]) -> None:
         asked = {handle.ready.remote(): name for name, handle in self.handles.items()}
@@ -273,7 +281,10 @@ class ActorGroup:
                     ) from None
             if waiting:
                 self.control.look()
-                watch(self._progress())
+                progress = self._progress()
+                if self.team is not None:
+                    self.team.look(progress["wishes"])
+                watch(progress)
                 rounds.look()
         hold()  # nothing is left that could be stopped, nor fail
         with contextlib.suppress(RayioError):
@@ -324,6 +335,8 @@ class ActorGroup:
             StorageError: spans could not be written.
         """
         try:
+            if self.team is not None:
+                self.team.close()
             with contextlib.suppress(RayError):
                 self._gather_tallies()
             self._flush()
@@ -357,7 +370,7 @@ class ActorGroup:
         asked += [
             self.handles[s.name].flush.remote() for s in self.specs if s.kind != "storage" and s.name in self.handles
         ]
-        heard, processes = 0, []
+        heard, processes = (0, []) if self.team is None else (self.team.sent, [*self.team.cpu])
         for reference in self.control.answers(asked, FLUSH_SECONDS):
             with contextlib.suppress(RayError):
                 sent, cpu = ray.get(reference)

@@ -87,13 +87,18 @@ def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
         case "storage":
             return ((n, (n,)) for n in range(plan.num_devices if plan.modelled else 0))
         case "reader":
-            return ((plan.node_of_reader(*who), who) for who in plan.readers()) if _has_roles(plan) else ()
+            return ((plan.node_of_reader(*who), who) for who in _readers(plan)) if _has_roles(plan) else ()
         case "queue":
             return ranks if plan.loader.num_workers and _has_roles(plan) and not plan.is_queued_in_rank else ()
         case "checkpoint_writer":
             return ((plan.node_of_writer(n), (n,)) for n in range(plan.num_writers))
         case "rank":
             return ranks
+
+
+def _readers(plan: Plan) -> Iterable[tuple[int, int]]:
+    """The readers; where they come and go, those that come together are beside each other, to share an actor."""
+    return plan.readers() if plan.loader.scaling is None else sorted(plan.readers(), key=lambda who: (who[1], who[0]))
 
 
 def _has_roles(plan: Plan) -> bool:

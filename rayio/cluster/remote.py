@@ -124,12 +124,15 @@ class RemoteQueue:
         if self.consumed.open(at.epoch):
             self.hand.clear()
             self._coming.clear()
+        asked = self.kernel.now()
         while (step := self._next()) is None:
             if self._failure is not None:
                 raise self._failure
             self._ask(at.attempt, waiting=True)
             self._news = self.kernel.future("an answer of the queue")
             await self._news
+        if self.consumed.number:
+            self.consumed.waited += self.kernel.now() - asked
         delivery = self.hand.pop(step)
         self.consumed.add(step)
         self._ask(at.attempt)
@@ -148,7 +151,7 @@ class RemoteQueue:
         if self._asking and told == self._told:
             return
         now = self.kernel.now()
-        is_much = self._told[:2] != told[:2] or told[2] - self._told[2] >= self.spec.window // 2
+        is_much = self._told[:2] != told[:2] or told[2] - self._told[2] >= self.spec.least_window // 2
         has_time = self._asking or self._next() is not None
         if has_time and not waiting and not is_much and now - self._asked_at < TELL_NS:
             if not self._telling:

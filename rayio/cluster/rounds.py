@@ -75,7 +75,7 @@ class Rounds:
         self._ask(everybody=is_long or bool(self._unanswered))
 
     def _standings(self) -> list[Standing]:
-        return [one for said in self._known.values() for one in said]
+        return [one for name, said in self._known.items() if name in self.handles for one in said]
 
     def _ask(self, *, everybody: bool) -> None:
         self._is_everybody_asked = everybody
@@ -101,7 +101,7 @@ class Rounds:
         """What is known of those that do not answer: of each role in such an actor, too."""
         about = {actor["name"]: actor for actor in self.actors}
         silent = {}
-        for name in sorted(self._unanswered):
+        for name in sorted(self._unanswered & self.handles.keys()):
             told = f" (pid {about[name]['pid']})" if name in about else ""
             members = self.specs[name].members if name in self.specs else ()
             kind = name.split("-")[0]

@@ -150,6 +150,14 @@ class SharedBuffers(Buffers):
             for buffer in buffers:
                 self._lent.pop(_address(buffer), None)
 
+    def end(self) -> None:
+        """Give all memory back to the system, whoever has the arenas open: nobody looks at anything any more."""
+        with self._lock:
+            for segment in (*self._ready, *self._lent.values()):
+                segment.hollow()
+            self._ready.clear()
+            self._lent.clear()
+
     def forget(self, buffers: Iterable[NDArray[np.uint8]]) -> None:
         """Leave these buffers, and begin another arena.
 

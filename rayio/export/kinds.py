@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from rayio.export.select import step_keys
 from rayio.export.spans import Ints, Unsigned
 from rayio.trace.arrow import plain, rows
+from rayio.trace.span import FOREIGN_LANE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,6 +87,5 @@ def trace_kinds(table: pa.Table) -> NDArray[np.int8]:
     is_writer = np.isin(role, _places(table, "role", ["checkpoint_writer"]))
     kinds = np.where(is_phase, STEP, np.where(is_writer, CHECKPOINT, BATCH))
     kinds[plain(table["batch"]) < 0] = LIFE
-    own = [code for code, text in enumerate(codes_of(table, "attributes")[0]) if text]
-    kinds[np.isin(codes_of(table, "attributes")[1], own)] = FOREIGN
+    kinds[plain(table["lane"]) >= FOREIGN_LANE] = FOREIGN
     return kinds.astype(np.int8)

@@ -16,6 +16,8 @@ class ActorLoader(Kind):
     """Readers and a prefetch queue for each rank, as roles of the run."""
 
     has_roles = True
+    #: Whether it can have readers come and go.
+    scales = True
 
     def check(self, plan: Plan) -> None:
         """Accept every plan."""

@@ -85,7 +85,7 @@ class TorchLoader(Kind):
             yield f"loader.queue={loader.queue}: PyTorch's queue lives in its rank's process anyway"
         if options.pin_memory:
             yield "loader.pin_memory=true: PyTorch pins memory only where it finds a GPU; without one it does nothing"
-        if loader.num_workers == 0:
+        if loader.max_workers == 0:
             for key in ("persistent_workers", "multiprocessing_context"):
                 if (value := getattr(options, key)) != getattr(DEFAULTS, key):
                     yield f"loader.{key}={str(value).lower()}: there are no workers with loader.num_workers=0"

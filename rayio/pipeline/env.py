@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
@@ -17,7 +18,7 @@ from rayio.storage.base import Issued, Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples, sample_rows
 from rayio.trace.levels import narrowed
 from rayio.trace.recorder import Add, Recorder
-from rayio.trace.rows import Many
+from rayio.trace.rows import Many, Wide
 from rayio.trace.span import RETRY_LANE, SPANS
 
 T = TypeVar("T")
@@ -136,6 +137,13 @@ class Env:
         self._writer = recorder.register(role, index, node)
         #: Records what happened between two times (ns). Spans are recorded here and nowhere else.
         self.span: Add = self.recorder.adder(self._writer)
+
+    def scaled(self, start: int, end: int, at: Where, before: int, after: int, why: str) -> None:
+        """Record that a rank had more readers, or fewer: between when that was wanted and when it was so (ns)."""
+        said = json.dumps({"from": before, "to": after, "why": why}, ensure_ascii=False, separators=(",", ":"))
+        lane = SPANS["scale"].lanes[self.role]
+        place = (at.rank, at.epoch, at.step, at.attempt)
+        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, place, 0, "ok", 0, said))
 
     def standing(self) -> Iterator[Standing]:
         """What this role is doing, if it is doing anything."""

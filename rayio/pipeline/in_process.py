@@ -21,6 +21,7 @@ from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.processors import CoresOf, MessageCpu, Process
 from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, Take
+from rayio.pipeline.scaler import InProcessStaff
 from rayio.pipeline.wiring import LoaderKind, Wiring
 from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
@@ -57,7 +58,10 @@ class LocalQueue:
         if self.consumed.open(at.epoch) or self._told is None:
             self._told = self.consumed.take(1, at.attempt)
             self.queue.rank_advanced(self._told)
+        asked = 0 if self.queue.scaler is None else self.queue.env.kernel.now()
         (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
+        if asked and self.consumed.number:
+            self.consumed.waited += self.queue.env.kernel.now() - asked
         if self.receive_ns:
             if self.process is None:
                 kernel = self.queue.env.kernel
@@ -277,7 +281,8 @@ class InProcess:
                 )
             )
             workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs, cpu)
-        queue = self.wiring.queue(spec, workers.submit, evaluating=evaluating)
+        staff = None if spec.scaling is None else InProcessStaff(self.kernel, spec.scaling.start)
+        queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
         return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
 
     def barrier(self) -> LocalBarrier:

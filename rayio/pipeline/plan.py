@@ -32,6 +32,7 @@ from rayio.scenario.fields import Section
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
 from rayio.scenario.train import Stragglers
+from rayio.scenario.workers import Autoscaled
 from rayio.seeds import Draws
 from rayio.storage.address import join
 from rayio.storage.base import Storage
@@ -75,7 +76,10 @@ class LoaderSpec:
     kind: str
     #: What the kind has been told beside its name.
     options: Section
+    #: Readers of a rank: as many as there are, or can be.
     num_workers: int
+    #: What decides how many there are; None where it is always as many.
+    scaling: Autoscaled | None
     prefetch_factor: int
     worker: Literal["process", "thread"]
     io_depth: int
@@ -296,6 +300,7 @@ class Plan:
         return QueueSpec(
             rank=rank,
             num_workers=loader.num_workers,
+            scaling=loader.scaling,
             prefetch_factor=loader.prefetch_factor,
             steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
             assignment=loader.assignment,

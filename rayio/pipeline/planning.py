@@ -14,6 +14,7 @@ from rayio.scenario.costs import Costs, charged
 from rayio.scenario.distribution import NO_TIME, LogNormal
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN, StorageParameters
+from rayio.scenario.workers import Autoscaled
 from rayio.seeds import Draws
 from rayio.storage.presets import PRESETS
 from rayio.storage.throttle import Throttle
@@ -83,7 +84,8 @@ def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
     return LoaderSpec(
         kind=loader.kind,
         options=loader.options,
-        num_workers=loader.num_workers,
+        num_workers=loader.max_workers,
+        scaling=loader.num_workers if isinstance(loader.num_workers, Autoscaled) else None,
         prefetch_factor=loader.prefetch_factor,
         worker=loader.worker,
         io_depth=loader.io_depth,

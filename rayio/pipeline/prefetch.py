@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from rayio.pipeline.env import Env
 from rayio.pipeline.kernel import Future
 from rayio.pipeline.queue import Delivery, Lease, QueueState, Take
+from rayio.pipeline.scaler import Scaler
 from rayio.pipeline.standing import Standing
 from rayio.place import Where
 
@@ -27,6 +28,7 @@ class PrefetchQueue:
         "_ticket",
         "env",
         "lease_steps",
+        "scaler",
         "state",
         "submit",
         "under_way",
@@ -36,6 +38,8 @@ class PrefetchQueue:
         self.env = env
         self.state = state
         self.submit = submit
+        #: What has readers come and go; None where there are always as many.
+        self.scaler: Scaler | None = None
         #: Steps that one lease may hold: more than one only where a read is faster than the call that asks for it.
         self.lease_steps = 1
         #: The attempt in which a read failed, and how.
@@ -86,8 +90,12 @@ class PrefetchQueue:
 
     def rank_advanced(self, take: Take) -> None:
         """Learn what the rank consumed, and let workers start what the window now permits."""
+        if self.scaler is not None:
+            self.scaler.count()
         if self.state.rank_advanced(take):
-            self._grant()
+            self.grant()
+        if self.scaler is not None:
+            self.scaler.rank_advanced(take)
 
     async def _sweep(self) -> None:
         """End the newest take's wait when its patience does; one task does it for all of them."""
@@ -105,7 +113,8 @@ class PrefetchQueue:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
-    def _grant(self) -> None:
+    def grant(self) -> None:
+        """Have workers start what the window permits."""
         kernel = self.env.kernel
         for lease in self.state.grant() if self.lease_steps == 1 else self._joined():
             kernel.spawn(self._carry_out(lease, kernel.now()), self._readers[lease.worker])
@@ -117,14 +126,18 @@ class PrefetchQueue:
         self.under_way[lease] = granted
         try:
             for delivery in await self.submit(lease):
+                if self.scaler is not None:
+                    self.scaler.count()
                 self.state.batch_read(delivery)
                 at = (lease.rank, delivery.epoch, delivery.step, delivery.attempt)
                 env.span("lease", granted, env.kernel.now(), at, 1, delivery.nbytes)
             if self.state.spec.assignment == "dynamic":
-                self._grant()
+                self.grant()
         except Exception as error:
             self._failure = (lease.attempt, error)
         del self.under_way[lease]
+        if self.scaler is not None:
+            self.scaler.leave()
         self._wake()
 
     def standing(self) -> Iterator[Standing]:

@@ -9,11 +9,13 @@ The window is PyTorch's. With W workers and prefetch factor P, step n may be sta
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rayio.errors import RunError
+from rayio.scenario.workers import Autoscaled
 from rayio.storage.base import Moved
 
 
@@ -30,10 +32,22 @@ class QueueSpec:
     in_order: bool = True
     #: Bound on bytes granted and not yet consumed; None is no bound.
     max_bytes: int | None = None
+    #: What decides how many workers there are, of which ``num_workers`` are then the most; None where it is always so.
+    scaling: Autoscaled | None = None
+
+    @property
+    def first_workers(self) -> int:
+        """Workers that there are at the start, and at least."""
+        return self.num_workers if self.scaling is None else self.scaling.min
+
+    @property
+    def least_window(self) -> int:
+        """The window with the workers that there are at least."""
+        return self.first_workers * self.prefetch_factor
 
     @property
     def window(self) -> int:
-        """Steps that may be started and not yet consumed."""
+        """Steps that may be started and not yet consumed: with all workers that there can be."""
         return self.num_workers * self.prefetch_factor
 
 
@@ -59,6 +73,9 @@ class Take(NamedTuple):
     extra: tuple[int, ...] = ()
     holding: tuple[int, ...] = ()
     attempt: int = 0
+    #: How long the rank has waited for batches in all (ns), where the number of workers follows from it; the first
+    #: batch of an epoch, which no worker could have read before, does not count.
+    waited: int = 0
 
 
 @dataclass(slots=True)
@@ -102,6 +119,8 @@ class Consumed:
     low: int = 0
     #: Further steps, consumed out of order.
     extra: set[int] = field(default_factory=set)
+    #: How long was waited for all but each epoch's first batch (ns).
+    waited: int = 0
 
     @property
     def number(self) -> int:
@@ -132,7 +151,9 @@ class Consumed:
 
     def take(self, want: int, attempt: int, holding: tuple[int, ...] = ()) -> Take:
         """Make the message that tells the queue."""
-        return Take(self.epoch, self.low, want, tuple(sorted(self.extra)) if self.extra else (), holding, attempt)
+        return Take(
+            self.epoch, self.low, want, tuple(sorted(self.extra)) if self.extra else (), holding, attempt, self.waited
+        )
 
 
 class StaleAttemptError(RunError):
@@ -157,6 +178,7 @@ class QueueState:
         "ready",
         "spec",
         "step_bytes",
+        "workers",
     )
 
     def __init__(self, spec: QueueSpec, step_bytes: Callable[[int, int], int]) -> None:
@@ -180,7 +202,9 @@ class QueueState:
         self.bytes_in_flight = 0
         #: Whether only the bound on bytes keeps the window closed.
         self.memory_bound = False
-        self._free = set(range(spec.num_workers))
+        #: Workers that get leases: those of the lowest numbers.
+        self.workers = spec.first_workers
+        self._free = set(range(self.workers))
         self._sizes: dict[int, int] = {}
 
     def rank_advanced(self, take: Take) -> bool:
@@ -191,7 +215,7 @@ class QueueState:
         Raises:
             StaleAttemptError: the message is of an older attempt or a finished epoch.
         """
-        epoch, consumed, _, extra, _, attempt = take
+        epoch, consumed, _, extra, _, attempt, _ = take
         if attempt != self.attempt or epoch != self.epoch:
             if (attempt, epoch) < (self.attempt, self.epoch):
                 raise StaleAttemptError(
@@ -216,7 +240,7 @@ class QueueState:
 
     def is_overtaken(self, take: Take) -> bool:
         """Say whether a take that was sent after this one is here already: what this one waits for is handed over."""
-        epoch, consumed, _, extra, _, attempt = take
+        epoch, consumed, _, extra, _, attempt, _ = take
         is_current = attempt == self.attempt and epoch == self.epoch
         return is_current and consumed + len(extra) < self.consumed + len(self.extra)
 
@@ -229,7 +253,17 @@ class QueueState:
         self.ready.clear()
         self._sizes.clear()
         self.bytes_in_flight = 0
-        self._free = set(range(self.spec.num_workers))
+        self._free = set(range(self.workers))
+
+    def employ(self, workers: int) -> None:
+        """Event: from now on so many workers get leases; what those beyond have been leased, they still read.
+
+        Where batches are not the first free one's, each goes to the worker that has the fewest: in turn, but for
+        those who came last.
+        """
+        busy = set(self.leased.values())
+        self._free = {worker for worker in range(workers) if worker not in busy}
+        self.workers = workers
 
     def _forget(self, step: int) -> None:
         self.ready.pop(step, None)
@@ -244,22 +278,30 @@ class QueueState:
         nothing is being read: single steps that only just fit the window would cost a call each.
         """
         spec, num_steps = self.spec, self.num_steps
-        most = room = spec.num_workers * spec.prefetch_factor - len(self.leased) - len(self.ready)
+        workers = self.workers
+        busy = None if spec.scaling is None else Counter(self.leased.values())
+        most = room = workers * spec.prefetch_factor - len(self.leased) - len(self.ready)
         if lump > 1 and self.leased and room < num_steps - self.next_step:
-            most = room - room % (lump * spec.num_workers)
+            most = room - room % (lump * workers)
         granted: list[Lease] = []
         self.memory_bound = False
         while most > 0 and (step := self.next_step) < num_steps:
             if step in self.extra:  # consumed out of order before this queue was restarted
                 self.next_step += 1
                 continue
-            worker = step % spec.num_workers if spec.assignment == "static" else min(self._free, default=None)
+            worker: int | None
+            if spec.assignment == "dynamic":
+                worker = min(self._free, default=None)
+            else:
+                worker = step % workers if busy is None else min(range(workers), key=busy.__getitem__)
             if worker is None:
                 break
             if spec.max_bytes is not None and not self._bytes_permit(step, spec.max_bytes):
                 self.memory_bound = True
                 break
             self._free.discard(worker)
+            if busy is not None:
+                busy[worker] += 1
             self.leased[step] = worker
             self.next_step += 1
             most -= 1
@@ -281,8 +323,9 @@ class QueueState:
             return
         if self.leased.pop(delivery.step, None) is not None:
             self.ready[delivery.step] = delivery
-        if self.spec.assignment == "dynamic" and delivery.worker not in self.leased.values():
-            self._free.add(delivery.worker)
+        worker = delivery.worker
+        if self.spec.assignment == "dynamic" and worker < self.workers and worker not in self.leased.values():
+            self._free.add(worker)
 
     def deliverable(self, take: Take) -> list[Delivery]:
         """Up to ``want`` batches that the rank neither consumed nor holds: in step order, or as they became ready.
@@ -290,7 +333,7 @@ class QueueState:
         In order there is nothing to give before the first of them is ready; what is ready behind a gap comes along.
         They stay in ``ready`` until consumed, so that a lost answer can be repeated.
         """
-        _, consumed, want, _, holding, _ = take
+        _, consumed, want, _, holding, _, _ = take
         if want == 1 and self.spec.in_order and not holding and not self.extra:
             next_one = self.ready.get(consumed)
             return [] if next_one is None else [next_one]
@@ -330,7 +373,7 @@ class QueueState:
         if strange := [d for s, d in ready.items() if (d.epoch, d.step, d.attempt) != (self.epoch, s, self.attempt)]:
             yield f"of another place than where they lie: {strange}"
         if spec.assignment == "static":
-            if any(worker != step % spec.num_workers for step, worker in leased.items()):
+            if spec.scaling is None and any(worker != step % spec.num_workers for step, worker in leased.items()):
                 yield "a step is leased to another worker than its own"
         elif (
             len(busy := {*leased.values()}) != len(leased)

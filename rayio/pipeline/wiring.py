@@ -23,6 +23,7 @@ from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue, Submit
 from rayio.pipeline.processors import CoresOf, ParsedStorage
 from rayio.pipeline.queue import Delivery, QueueSpec, QueueState
+from rayio.pipeline.scaler import Scaler, Staff
 from rayio.pipeline.standing import Standing
 from rayio.place import Where
 from rayio.storage.base import Storage
@@ -174,14 +175,17 @@ class Wiring:
             env.route = Route(self.devices.network(), node, target)
         return env
 
-    def queue(self, spec: QueueSpec, submit: Submit, *, evaluating: bool) -> PrefetchQueue:
-        """Make a rank's prefetch queue, whose leases ``submit`` carries to the readers."""
+    def queue(self, spec: QueueSpec, submit: Submit, staff: Staff | None = None, *, evaluating: bool) -> PrefetchQueue:
+        """Make a rank's prefetch queue, whose leases ``submit`` carries to the readers, which ``staff`` can change."""
         samplers, rank = self.loading.samplers, spec.rank
 
         def step_bytes(epoch: int, step: int) -> int:
             return samplers.of(epoch).step_bytes(epoch, rank, step)
 
         queue = PrefetchQueue(self.queue_env(rank, evaluating=evaluating), QueueState(spec, step_bytes), submit)
+        if spec.scaling is not None:
+            assert staff is not None
+            queue.scaler = Scaler(queue, spec.scaling, staff)
         self.watched.append(queue.standing)
         self.queues.append(queue)
         return queue

@@ -172,7 +172,7 @@ def with_workers(replay: Replay, number: int) -> Replay:
 
 def _more_workers(times: float) -> Change:
     def change(replay: Replay, base: Base) -> Replay:
-        return with_workers(replay, max(1, int(replay.scenario.loader.num_workers * times)))
+        return with_workers(replay, max(1, int(replay.scenario.loader.max_workers * times)))
 
     return change
 
@@ -205,10 +205,10 @@ def changes(base: Base) -> dict[str, Change]:
         found["network = ∞"] = _no_network
         if scenario.cluster.has_reader_tier and not isinstance(scenario.cluster.cores, tuple):
             found["reader_nodes × 2"] = _more_reader_nodes
-    found["workers × 2" if scenario.loader.num_workers else "1 worker"] = _more_workers(2)
-    if scenario.loader.num_workers > 1:
+    found["workers × 2" if scenario.loader.max_workers else "1 worker"] = _more_workers(2)
+    if scenario.loader.max_workers > 1:
         found["workers ÷ 2"] = _more_workers(0.5)
-    if scenario.loader.num_workers:
+    if scenario.loader.max_workers:
         found["prefetch × 2"] = _deeper
     if base.was_memory_bound:
         found["no bound on bytes"] = _unbounded
@@ -290,7 +290,7 @@ def keys_of(scenario: Scenario) -> dict[str, str]:
     loader, chunk = scenario.loader, getattr(scenario.dataset.options, "chunk", None)
     throttle = scenario.storage.throttle
     return {
-        "workers ÷ 2": f"loader.num_workers={loader.num_workers // 2}",
+        "workers ÷ 2": f"loader.num_workers={loader.max_workers // 2}",
         "prefetch × 2": f"loader.prefetch_factor={2 * loader.prefetch_factor}",
         **({} if throttle is None else {"prefixes × 2": f"storage.throttle.prefixes={2 * throttle.prefixes}"}),
         "io_depth × 2": f"loader.io_depth={2 * loader.io_depth}",

@@ -131,7 +131,7 @@ def _removal(cause: str | None) -> str | None:
 def _enough_workers(base: Base, table: Mapping[str, Any]) -> dict[str, Any] | None:
     """Double the workers until exposed data loading is no bottleneck, or more of them do not help."""
     replayed, best, before = table["_replayed"], None, table
-    workers = base.scenario.loader.num_workers
+    workers = base.scenario.loader.max_workers
     for doubling in range(1, DOUBLINGS + 1):
         number = max(1, workers * 2**doubling) if workers else 2 ** (doubling - 1)
         simulated = base.simulate(with_workers(replayed, number))

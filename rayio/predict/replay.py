@@ -238,7 +238,7 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
     parts = []
     for part in slices.parts(*observe.OF_BATCHES):
         read = observe.reads(part)
-        has_queue = np.full(len(read.batch), loader.num_workers > 0)
+        has_queue = np.full(len(read.batch), loader.max_workers > 0)
         parts.append(
             observe.batches(
                 part, read.of(has_queue), derive.window_steps(scenario), network=scenario.cluster.has_network

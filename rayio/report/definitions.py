@@ -110,6 +110,11 @@ TERMS: dict[str, tuple[str, str]] = {
         "Time with at least one request in flight over the wall time of the rank that it was for, and the part of "
         "it in which that rank did not compute.",
     ),
+    "readers": (
+        "readers",
+        "Readers that came and went with the load: paid is each from when it was wanted until it had gone, at work "
+        "while it got batches to read.",
+    ),
     "ledger": (
         "ledger",
         "What was planned against what ranks had in hand, by sample, from the ids inside the data: every planned "

@@ -55,6 +55,7 @@ def drawn(directory: RunDirectory) -> Figures:
     figures = [
         sections.over_time(content),
         sections.queue_depth(content),
+        sections.readers(content),
         _headed("timeline", sections.timeline(content)),
         sections.step_times(content),
         _headed("ranks", sections.heat_map(content)),

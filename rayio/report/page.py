@@ -32,7 +32,9 @@ def page(content: Content) -> str:
     times = sections.step_times(content) + (tables.percentiles(result) if result else "")
     parts = [
         section("loss", "Where the step time went", _losses(content)),
-        section("time", "Over time", sections.over_time(content) + sections.queue_depth(content)),
+        section(
+            "time", "Over time", sections.over_time(content) + sections.queue_depth(content) + sections.readers(content)
+        ),
         section("timeline-section", "Timeline", sections.timeline(content)),
         section("steps", "Times of single steps", times),
         section("ranks", "Ranks", sections.heat_map(content) + _ranks(content)),

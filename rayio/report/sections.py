@@ -99,7 +99,7 @@ def queue_depth(content: Content) -> str:
         return ""
     series = [("ready", found.depth(found.ready)), ("reading", found.depth(found.reading))]
     loader = content.scenario.loader if content.scenario else None
-    limit = loader.num_workers * loader.prefetch_factor if loader else 0
+    limit = loader.max_workers * loader.prefetch_factor if loader else 0
     high = axes.roof(max(float((series[0][1] + series[1][1]).max()), limit) * 1.02)
     said = _tips(
         found.bins, [f"ready: {a:.2f}\nbeing read: {b:.2f}" for a, b in zip(*(v for _, v in series), strict=True)]
@@ -118,6 +118,40 @@ def queue_depth(content: Content) -> str:
         names.append(("limit", f"window: {limit}"))
     mean = f"mean over {found.queues} queues" if found.queues > 1 else "of the only queue"
     return f"<h3>{term('queue', 'batches per queue')} <small>{mean}</small></h3>{charts.legend(names)}{drawn}"
+
+
+def readers(content: Content) -> str:
+    """Draw how many readers there were and AU, where readers came and went, and list why."""
+    found = content.result.scaling if content.result else None
+    if found is None or not found.over_time:
+        return ""
+    periods = found.over_time
+    worked = np.array([period.at_work for period in periods])
+    paid = np.array([period.paid for period in periods])
+    shares = np.array([np.nan if period.au is None else period.au for period in periods])
+    bins = Bins.over(0, round(1e9 * sum(period.seconds for period in periods)), len(periods))
+    high = axes.roof(float(paid.max()) * 1.02)
+    tips = _tips(
+        bins,
+        [
+            f"at work: {a:.2f}\npaid: {b:.2f}\nAU: {'unknown' if np.isnan(c) else f'{100 * c:.1f} %'}"
+            for a, b, c in zip(worked, paid, shares, strict=True)
+        ],
+    )
+    shapes = charts.stacked([("ready", worked), ("startup", np.maximum(paid - worked, 0))], high)
+    drawn = charts.plot(
+        shapes, label="readers over time", x=_time_axis(bins), y=axes.linear(high), tips=tips, height=130
+    )
+    au = charts.plot(
+        charts.steps(shares, 1.0, "rate"), label="AU over time", x=_time_axis(bins),
+        y=[(at, f"{100 * at:.0f} %") for at in (0.0, 0.5, 1.0)], tips=tips, height=90,
+    )  # fmt: skip
+    names = charts.legend([("ready", "at work"), ("startup", "starting, or finishing what they had begun")])
+    told = f"{found.mean:.1f} on average, {found.reader_seconds:.0f} reader-seconds"
+    return (
+        f"<h3>{term('readers', 'readers of all ranks')} <small>{told}</small></h3>{names}{drawn}"
+        f"<h3>AU, in the same parts of the run</h3>{au}{tables.reader_changes(found)}"
+    )
 
 
 def step_times(content: Content) -> str:

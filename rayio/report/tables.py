@@ -16,6 +16,7 @@ from rayio.report.definitions import term
 from rayio.results.hosts import Host
 from rayio.results.metrics import SPLIT, STATISTICS
 from rayio.results.run_result import RunResult
+from rayio.results.scaling import Scaling
 from rayio.units import format_bytes, format_seconds, format_share
 
 #: A tag of HTML.
@@ -44,6 +45,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], name: str = "") ->
     )
     name = f"{name} cards".strip() if len(head) > 3 else name
     return f'<div class="scroll"><table class="{name}"><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def reader_changes(found: Scaling) -> str:
+    """Write when readers came and went, and why."""
+    rows = [
+        [seconds(one.at_seconds), f"{one.rank}", f"{one.before} → {one.after}", seconds(one.seconds), escape(one.why)]
+        for one in found.changes
+    ]
+    listed = f"{len(rows)} of {found.num_changes} changes" if found.num_changes > len(rows) else "changes"
+    return f"<details><summary>{listed}</summary>{table(['at', 'rank', 'readers', 'took', 'why'], rows)}</details>"
 
 
 def _steps(count: int) -> str:

@@ -14,6 +14,7 @@ from rayio.errors import StorageError
 from rayio.results.hosts import Fetched, Host
 from rayio.results.origin import Origin, of_old
 from rayio.results.record import DamagedRecordError, Record, value
+from rayio.results.scaling import Scaling
 
 #: Version of ``result.json``.
 VERSION = 2
@@ -275,6 +276,9 @@ class RunResult(Record):
         can_be_absent=True,
     )
     between: Between | None = value("what a prediction lies between, where its costs say it", can_be_absent=True)
+    scaling: Scaling | None = value(
+        "readers that came and went, where loader.num_workers is {min, max}", can_be_absent=True
+    )
     origin: Origin | None = value(
         "whether this was measured, predicted or imported, and which models it rests on", can_be_absent=True
     )

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rayio.errors import ScenarioError
-from rayio.kinds import STORAGE_MODELS
+from rayio.kinds import LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
 from rayio.scenario import apart, derive, duration, evaluation
 from rayio.scenario.address import MODELLED
 from rayio.scenario.choice import Choosing
 from rayio.scenario.decode import Work
-from rayio.scenario.fields import Section, show
+from rayio.scenario.fields import Section, listed, show
 from rayio.scenario.kind import Kind
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN
+from rayio.scenario.workers import Autoscaled
 from rayio.units import format_bytes
 
 T = TypeVar("T")
@@ -135,6 +136,8 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             "cluster.placement=dedicated_readers: there are no readers with loader.num_workers=0; raise it, or use "
             "cluster.placement=colocated"
         )
+    if isinstance(loader.num_workers, Autoscaled):
+        yield from _not_scaled(scenario, loader.num_workers)
     if loader.worker == "thread" and cluster.placement == "spread" and cluster.nodes > 1:
         yield (
             f"loader.worker=thread: the readers of a rank share a process, and cluster.placement=spread has them on "
@@ -162,6 +165,19 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         is_instant = name == "read_demand" and train.compute.expected == 0
         if not is_instant and not math.isfinite(value):
             yield f"{name} is {value}: a size, a rate or a time is too large or too small for a number"
+
+
+def _not_scaled(scenario: Scenario, scaling: Autoscaled) -> Iterator[str]:
+    """What readers that come and go cannot be together with: a line each."""
+    loader = scenario.loader
+    asked = f"loader.num_workers={show({'min': scaling.min, 'max': scaling.max})}"
+    if not getattr(LOADERS[loader.kind], "scales", False):
+        able = [name for name, kind in LOADERS.usable().items() if getattr(kind, "scales", False)]
+        yield f"{asked}: loader.kind={loader.kind} cannot change its workers; give a number, or use {listed(able)}"
+    if loader.worker == "thread":
+        yield f"not yet: {asked} with loader.worker=thread; use process, or give a number"
+    if scenario.train.evaluate is not None:
+        yield f"not yet: {asked} with train.evaluate, whose queue has the same readers; give a number"
 
 
 def idle(scenario: Scenario) -> list[str]:

@@ -165,7 +165,7 @@ def ideal_seconds(scenario: Scenario) -> float:
 
 def window_steps(scenario: Scenario) -> int:
     """Steps of one rank that may be started and not yet consumed: P·W as in PyTorch; 0 when the rank reads itself."""
-    return scenario.loader.prefetch_factor * scenario.loader.num_workers
+    return scenario.loader.prefetch_factor * scenario.loader.max_workers
 
 
 def window_bytes(scenario: Scenario) -> float:
@@ -180,7 +180,7 @@ def node_window_bytes(scenario: Scenario) -> float:
 
 def num_readers(scenario: Scenario) -> int:
     """Reader roles of the whole run; none when ranks read themselves."""
-    return world_size(scenario) * scenario.loader.num_workers
+    return world_size(scenario) * scenario.loader.max_workers
 
 
 def num_queues(scenario: Scenario) -> int:

@@ -22,7 +22,7 @@ from rayio import seeds
 from rayio.kinds import DISTRIBUTIONS
 from rayio.registry import Registry
 from rayio.scenario.choice import check_name, described, schema_of_kind, summary
-from rayio.scenario.fields import JsonSchema, Reads, RefusedError, Section, listed, refusal, refusing
+from rayio.scenario.fields import JsonSchema, Reads, RefusedError, Section, listed, refusal, refusing, whole
 from rayio.units import BYTES, SECONDS, Dimension
 
 Floats = NDArray[np.float64]
@@ -117,6 +117,29 @@ class Exponential(Distribution):
     def expected(self) -> float:
         """The mean as given."""
         return self.mean
+
+
+class Ramp(Distribution):
+    """A load that grows or shrinks: from ``begin`` to ``end`` over ``steps`` draws, and then again from the beginning.
+
+    A rank's compute times are drawn by step, anew from 0 in each epoch.
+    """
+
+    quantities = ("begin", "end")
+    kind: Literal["ramp"] = "ramp"
+    begin: Number = Field(description="The first value.")
+    end: Number = Field(description="The last value.")
+    steps: Annotated[int, whole(2)] = Field(description="Draws from the first value to the last.")
+
+    def draw(self, address_key: int, index: Index) -> Floats:
+        """The value of each index, in equal steps."""
+        place: Floats = index % self.steps / (self.steps - 1)
+        return self.begin + (self.end - self.begin) * place
+
+    @property
+    def expected(self) -> float:
+        """The middle, which is the mean of each whole ramp."""
+        return (self.begin + self.end) / 2
 
 
 class Normal(Distribution):

@@ -124,9 +124,8 @@ def whole(
     *,
     or_word: str | None = None,
     or_none: bool = False,
-    range_later: bool = False,
 ) -> Reads:
-    """Read a whole number between two others, a word, or none; with ``range_later``, not yet {min, max}."""
+    """Read a whole number between two others, a word, or none."""
     words = [f"or {w}" for w in (or_word, "none" if or_none else None) if w]
     allowed = " ".join([f"must be a whole number of at least {minimum}", *words])
 
@@ -135,8 +134,6 @@ def whole(
             return None
         if or_word is not None and value == or_word:
             return value
-        if range_later and isinstance(value, Mapping) and set(value) == {"min", "max"}:
-            raise NotYetError(show(value))
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise RefusedError(allowed)
         if value > maximum:

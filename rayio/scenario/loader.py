@@ -12,12 +12,11 @@ from rayio.scenario.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
 from rayio.scenario.decode import Decode
 from rayio.scenario.distribution import NO_TIME
 from rayio.scenario.fields import Flag, Section, choice, quantity, whole
+from rayio.scenario.workers import NumWorkers, most
 from rayio.units import BYTES
 
 #: Samples of one rank's step: each has at least a request, of which latencies are drawn (see ``storage/model.py``).
 MAX_BATCH = 1 << 20
-#: Readers of a rank: each is a process, or a thread, beside it.
-MAX_WORKERS = 4096
 #: Batches that a rank may be ahead: each is held by its queue.
 MAX_WINDOW = 1 << 16
 #: Requests in flight within a reader: each is a thread.
@@ -36,8 +35,10 @@ class Loader(Choosing):
     kind: Annotated[str, named(LOADERS)] = Field("actors", description="What makes batches.")
     options: Annotated[Section, OptionsOf("kind", LOADERS)] = NO_OPTIONS
     batch_size: Annotated[int, whole(1, MAX_BATCH)] = Field(1, description="Samples per rank and step.")
-    num_workers: Annotated[int, whole(0, MAX_WORKERS, range_later=True)] = Field(
-        4, description="Readers per rank; with 0 the rank reads by itself."
+    num_workers: NumWorkers = Field(
+        4,
+        description="Readers per rank; with 0 the rank reads by itself. As {min: ..., max: ...} they come and go with "
+        "the load.",
     )
     prefetch_factor: Annotated[int, whole(1, MAX_WINDOW)] = Field(
         2, description="Batches that each reader may be ahead of its rank."
@@ -85,11 +86,16 @@ class Loader(Choosing):
         description="Whether the bytes travel to the rank; auto is real with real storage, none with modelled storage.",
     )
 
+    @property
+    def max_workers(self) -> int:
+        """The readers of a rank: as many as there are, or can be."""
+        return most(self.num_workers)
+
     def contradictions(self) -> Iterator[str]:
         """A window that no queue can hold."""
-        if (window := self.num_workers * self.prefetch_factor) > MAX_WINDOW:
+        if (window := self.max_workers * self.prefetch_factor) > MAX_WINDOW:
             yield (
-                f"loader.prefetch_factor={self.prefetch_factor}: with loader.num_workers={self.num_workers} a rank is "
+                f"loader.prefetch_factor={self.prefetch_factor}: with loader.num_workers={self.max_workers} a rank is "
                 f"{window} batches ahead; at most {MAX_WINDOW} are possible"
             )
 
@@ -99,7 +105,7 @@ class Loader(Choosing):
             yield f"loader.prefetch_factor={self.prefetch_factor}: nothing is prefetched with loader.num_workers=0"
         if self.queue == "in_rank" and self.num_workers == 0:
             yield "loader.queue=in_rank: there is no queue with loader.num_workers=0"
-        if self.worker == "thread" and self.num_workers < 2:
+        if self.worker == "thread" and self.max_workers < 2:
             yield f"loader.worker=thread: changes nothing with loader.num_workers={self.num_workers}"
         for options in self.unused_options:
             for key, value in options:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
+from rayio.analyze.scaling import scaling
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
 from rayio.analyze.summary import check_expectations
@@ -25,6 +26,7 @@ from rayio.results.run_result import Books, RunResult, TraceCounts
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
+from rayio.scenario.workers import Autoscaled
 from rayio.trace.arrow import empty_table
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
@@ -74,7 +76,10 @@ def numbers_of(
 ) -> RunResult:
     """Measure what spans say of a run; without spans of steps, what its ranks had consumed."""
     if scenario.trace.level != "none":
-        measured = measure(RunArrays.of_spans(spans), shape)
+        arrays = RunArrays.of_spans(spans)
+        measured = measure(arrays, shape)
+        if isinstance(scenario.loader.num_workers, Autoscaled):
+            measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
             return replace(measured, loader_share=loader_share(attribute(spans), shape))
         return measured

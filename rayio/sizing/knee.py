@@ -63,12 +63,12 @@ def shortened(scenario: Scenario) -> Scenario:
 def variants(scenario: Scenario) -> Iterator[tuple[str, Change]]:
     """The changes that are tried, in words and as functions: what the loader can first, then what other storage can."""
     loader, model = scenario.loader, storage_of(scenario)
-    if loader.num_workers:
+    if loader.max_workers:
         yield (
             f"loader.prefetch_factor={2 * loader.prefetch_factor}",
             _loader(prefetch_factor=2 * loader.prefetch_factor),
         )
-    workers = max(1, 2 * loader.num_workers)
+    workers = max(1, 2 * loader.max_workers)
     yield f"loader.num_workers={workers}", _loader(num_workers=workers)
     yield "twice the bandwidth of the storage", _storage(bandwidth=2 * model.bandwidth)
     yield "twice the bandwidth of a connection", _storage(connection_bandwidth=2 * model.connection_bandwidth)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from rayio.trace.recorder import Recorder
+from rayio.trace.rows import Wide
 
 #: Trace levels, from the coarsest.
 LEVELS = ("none", "step", "batch", "sample", "io")
@@ -25,6 +26,11 @@ class Lives(Recorder):
         """Pass a life on."""
         if name in ("life", "lost"):
             self._recorder.add(writer, name, *span)
+
+    def add_wide(self, span: Wide) -> None:
+        """Pass on that readers came or went: what they cost is known at every level."""
+        if span.name == "scale":
+            self._recorder.add_wide(span)
 
 
 def narrowed(recorder: Recorder, role: str, level: str) -> Recorder:

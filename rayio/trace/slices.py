@@ -35,12 +35,13 @@ TOGETHER = 2
 #: Spans of a slice, unless a single rank has more.
 SLICE_ROWS = 1 << 19
 
-#: What numbers are made of; files and offsets only where requests have spans.
+#: What numbers are made of; files and offsets only where requests have spans, attributes where readers came and went.
 _NEEDED = (
     "name", "role", "index", "node", "lane", "rank", "epoch", "step", "attempt", "batch", "start_ns", "duration_ns",
     "bytes", "requests", "link", "status",
 )  # fmt: skip
 _OF_REQUESTS = ("file", "offset")
+_OF_READERS = ("attributes",)
 
 #: The place of a span among all, in the order of the files: a column of slices.
 ROW = "row"
@@ -151,7 +152,11 @@ def sliced(files: Sequence[SpanFile], rows: int = SLICE_ROWS) -> tuple[Slices, l
         by_rank = counts
         for name, number in _counted(table).items():
             names[name] = names.get(name, 0) + number
-    columns = (*_NEEDED, *(_OF_REQUESTS if any(name.startswith("io.") for name in names) else ()))
+    columns = (
+        *_NEEDED,
+        *(_OF_REQUESTS if any(name.startswith("io.") for name in names) else ()),
+        *(_OF_READERS if "scale" in names else ()),
+    )
     # The slice of each rank: what lies before it in whole slices, numbered on without gaps.
     slice_of = np.unique((np.cumsum(by_rank) - by_rank) // rows, return_inverse=True)[1].astype(np.uint16)
     aside = _Aside(columns, int(slice_of.max(initial=0)) + 1)

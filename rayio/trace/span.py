@@ -72,6 +72,11 @@ SPANS: dict[str, SpanName] = {
         "one batch on its way between nodes: sent by its reader where the network is a model, fetched by its rank else",
     ),
     "lease": SpanName({"queue": 1}, "from the grant of one batch to a worker until it was ready at its queue"),
+    "scale": SpanName(
+        {"queue": 2},
+        "a rank's readers became more or fewer: from when that was wanted until it was so; `attributes` is a JSON "
+        "object of `from`, `to` and `why`",
+    ),
     "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),
     "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
     "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),
@@ -100,9 +105,9 @@ STATUSES = ("ok", "error", "lost")
 #:
 #: Since version 2: ``pid`` is the operating system's process (0 on the virtual clock), ``thread`` its native thread (0:
 #: the role's own), ``file`` is relative to the root of its storage, ``offset`` counts bytes from the file's start.
-#: ``attributes`` is "" for rayio's own spans; for those of other libraries it is compact JSON, an object with the keys
-#: ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there are any ``parent``, ``attributes``,
-#: ``events``, ``links`` and ``status`` (see ``rayio.otel.foreign``).
+#: ``attributes`` is "" for rayio's own spans but ``scale``; for those of other libraries it is compact JSON, an object
+#: with the keys ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there are any ``parent``,
+#: ``attributes``, ``events``, ``links`` and ``status`` (see ``rayio.otel.foreign``).
 COLUMNS: dict[str, str] = {
     "name": "text",
     "role": "text",
