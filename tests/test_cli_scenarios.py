@@ -120,11 +120,12 @@ def test_schema_prints_json(command: Rayio) -> None:
 def test_every_command_has_help_with_an_example(command: Rayio) -> None:
     names = [info.callback.__name__ for info in cli.application().registered_commands if info.callback]
     assert set(LOOKING) < set(names)
+    listed = command("--help")[1]
     for name in names:
         code, out, _ = command(name, "--help")
         assert code == 0
         assert f"Example:  rayio {name}" in out
-        assert f"  {name}" in command("--help")[1]
+        assert f"  {name}" in listed
 
 
 def test_version_and_a_bare_command(command: Rayio) -> None:
