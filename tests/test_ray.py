@@ -19,7 +19,7 @@ import pytest
 from conftest import installed
 from pages_of_files import came_from_the_device
 
-from rayio.cluster.connect import PRIORITY
+from rayio.cluster.local_ray import PRIORITY
 from rayio.cluster.placement import actors
 from rayio.data.formats.sample import Place, check
 from rayio.data.sampler import sample_digest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from handmade import result
@@ -29,7 +31,7 @@ from rayio.scenario import derive
 from rayio.scenario.load import load
 from rayio.sweeps.choices import front, knee, memory, readers
 from rayio.sweeps.points import grid, listed, number_of, split
-from rayio.sweeps.rows import DONE, IMPOSSIBLE, UNMET, Point, Row, axis
+from rayio.sweeps.rows import DONE, FAILED, IMPOSSIBLE, UNMET, Point, Row, axis
 
 SMALL = """
 name: small
@@ -405,6 +407,33 @@ def test_ray_runs_points_in_turn_and_keeps_their_runs(home: Path) -> None:
     assert [run.result for run in runs] == [row.result for row in found.rows]
     assert {run.directory.info["engine"] for run in runs} == {"ray"}
     assert all(run.result.ledger is not None and run.result.ledger.even for run in runs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kills", [0, 1])
+def test_runs_of_a_sweep_share_a_ray_and_one_that_dies_ends_it_in_order(kills: int, home: Path) -> None:
+    keys = ["loader.num_workers=1,2,3", "train.compute=50 ms", "train.epochs=1"]
+    command = [sys.executable, "-m", "rayio", "sweep", "small.yaml", *keys, "--engine", "ray", "--out", "s"]
+    rows = home / "s" / "points.jsonl"
+    told: dict[str, Any] = {"text": True, "env": os.environ | {"HOME": str(home)}, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, **told) as process:
+        wait_for(lambda: rows.exists() and rows.read_text().count("\n") >= 1, 300)
+        below = psutil.Process(process.pid).children(recursive=True)
+        servers = [one for one in below if "gcs_server" in one.name()]
+        assert len(servers) == 1, "it stays between two runs"
+        for server in servers[:kills]:
+            server.kill()
+        said, _ = process.communicate(timeout=300)
+    assert "Traceback" not in said
+    assert not psutil.wait_procs(below, timeout=60)[1]
+    ended = [json.loads(line) for line in rows.read_text().splitlines()]
+    assert len(ended) == 3, said
+    assert [row["status"] for row in (ended[0], ended[-1])] == [DONE, FAILED if kills else DONE], said
+    if kills:
+        assert "the same command goes on" in ended[-1]["error"]
+        subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=300, **told)
+    nodes = [rayio.Run.open(path).directory.info.get("nodes") for path in sorted((home / "s" / "runs").iterdir())]
+    assert len({node["id"] for one in nodes if one for node in one}) == 1 + kills
 
 
 # --- what they come to ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,6 +78,7 @@ def run(
     """
     from rayio import session
     from rayio.analyze.compare import repeats, repeats_text
+    from rayio.pipeline.engine import engine_named
 
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
@@ -89,25 +91,26 @@ def run(
     wanted = _traced(overrides, trace)
     places = [out] if repeat == 1 else _places(out, root, repeat)
     runs, pages = [], []
-    for place in places:
-        to = collector(otlp, grpc)
-        with alone(as_json):
-            runs.append(
-                session.run(
-                    source,
-                    wanted,
-                    engine=engine,
-                    address=address,
-                    out=place,
-                    root=root,
-                    reporter=Terminal(),
-                    collector=to,
-                    select=select or "all",
+    with engine_named(engine).lasting() if repeat > 1 else nullcontext():
+        for place in places:
+            to = collector(otlp, grpc)
+            with alone(as_json):
+                runs.append(
+                    session.run(
+                        source,
+                        wanted,
+                        engine=engine,
+                        address=address,
+                        out=place,
+                        root=root,
+                        reporter=Terminal(),
+                        collector=to,
+                        select=select or "all",
+                    )
                 )
-            )
-            if not as_json:
-                print(fit(runs[-1].summary(), columns()), end="\n\n" if repeat > 1 else "\n", flush=True)
-            pages.append(_page(runs[-1], report))
+                if not as_json:
+                    print(fit(runs[-1].summary(), columns()), end="\n\n" if repeat > 1 else "\n", flush=True)
+                pages.append(_page(runs[-1], report))
     spreads = repeats([done.result for done in runs]) if repeat > 1 else []
     if as_json:
         told = [_ran(done, page) for done, page in zip(runs, pages, strict=True)]

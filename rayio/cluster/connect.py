@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import logging
 import os
 import platform
-import signal
 import socket
-import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,8 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rayio import __version__
 from rayio.cluster import token
 from rayio.cluster.control import LAST_SECONDS, Control
+from rayio.cluster.local_ray import SHUTDOWN_SECONDS, logs, own_signals, shared, shut_down, start_own, usual_priority
 from rayio.cluster.placement import ACTOR_BYTES, READERS, TIER, Grounds, Place, grounds, num_processes
-from rayio.deadline import within
 from rayio.errors import ClusterError
 from rayio.interrupts import uninterrupted
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
@@ -33,17 +29,6 @@ from rayio.units import format_bytes
 SPARE_BYTES = 256 << 20
 PROBE_SECONDS = 60
 KNOCK_SECONDS = 5.0
-#: Seconds that Ray gets to disconnect, and its processes then to end.
-SHUTDOWN_SECONDS, END_SECONDS = 30.0, 5.0
-#: Where Ray keeps the logs of the session that started last.
-LOGS = "/tmp/ray/session_latest/logs"
-#: What starts processes of a Ray that is ours alone in which nobody asks anything: the one that sends logs to drivers
-#: that print them, and the API server, which without a dashboard only counts Ray's users. A third of Ray's start.
-UNHEARD = ("start_log_monitor", "start_api_server")
-#: What tells Ray the niceness of its workers.
-PRIORITY = "RAY_worker_niceness"
-
-
 #: What is known of a node's place that nobody has asked about.
 NOWHERE = Place()
 
@@ -73,50 +58,19 @@ class Connection:
     #: Gives Ray's messages back to where they went before.
     restore_log: Callable[[], None] = lambda: None
     control: Control = field(default_factory=lambda: Control("", ""))
-    #: Whether this process started it, so that it ends with this process.
+    #: Whether this process started it for this run alone, so that it ends with the run.
     is_local: bool = False
+    #: Whether it stays for the runs that follow (:func:`lasting`).
+    stays: bool = False
 
     def close(self) -> None:
         """Disconnect if we connected, which stops a local Ray that we started; leave the caller's own Ray alone.
 
         What does not end by itself within a deadline is ended by force.
         """
-        if self.is_ours:
-            _shut_down(self.control.patience(SHUTDOWN_SECONDS), is_local=self.is_local)
+        if self.is_ours and not self.stays:
+            shut_down(self.control.patience(SHUTDOWN_SECONDS), is_local=self.is_local)
         self.restore_log()
-
-
-def _shut_down(seconds: float, *, is_local: bool) -> None:
-    """Disconnect; of a local Ray, which is ours alone, leave no process behind, not even one that is stopped."""
-    begun = _processes() if is_local else []
-    try:
-        within(seconds, ray.shutdown)
-    except TimeoutError:
-        atexit.unregister(ray.shutdown)
-        _kill(begun)
-        return
-    except Exception as error:
-        logging.getLogger("ray").error("while shutting down: %s", error)
-    _, alive = psutil.wait_procs(begun, timeout=END_SECONDS)
-    _kill(alive)
-
-
-def _processes() -> list[psutil.Process]:
-    """Find the processes of the local Ray that this one started."""
-    node = getattr(ray._private.worker, "_global_node", None)
-    found: list[psutil.Process] = []
-    for infos in getattr(node, "all_processes", {}).values():
-        for info in infos:
-            with contextlib.suppress(psutil.Error):
-                process = psutil.Process(info.process.pid)
-                found += [process, *process.children(recursive=True)]
-    return found
-
-
-def _kill(processes: list[psutil.Process]) -> None:
-    for process in processes:  # psutil knows when another one has got a number
-        with contextlib.suppress(psutil.Error):
-            process.kill()
 
 
 def connect(address: str | None, log: Path) -> Connection:
@@ -133,26 +87,28 @@ def connect(address: str | None, log: Path) -> Connection:
     address = address or os.environ.get("RAY_ADDRESS") or None
     if address is not None:
         _knock(address)
+    sharing = shared() if address is None else None
+    if sharing is not None and sharing.is_running:
+        sharing.check()
     already = ray.is_initialized()
     restore_log = _to_log(log)
     try:
         if not already:
             _start(address, log)
+            if sharing is not None:
+                sharing.is_running = True
         context = ray.get_runtime_context()
-        control = Control(context.gcs_address, _logs())
-        is_local = not already and address is None
-        return Connection(not already, _probe(), context.get_node_id(), restore_log, control, is_local)
+        control = Control(context.gcs_address, logs())
+        stays = sharing is not None and sharing.is_running
+        is_local = not already and address is None and not stays
+        return Connection(not already or stays, _probe(), context.get_node_id(), restore_log, control, is_local, stays)
     except BaseException:
-        if not already:
-            _shut_down(LAST_SECONDS, is_local=address is None)
+        if sharing is not None and sharing.is_running:
+            sharing.end()
+        elif not already:
+            shut_down(LAST_SECONDS, is_local=address is None)
         restore_log()
         raise
-
-
-def _logs() -> str:
-    """Where Ray keeps the logs of the session that this process is connected to, or is starting."""
-    node = getattr(ray._private.worker, "_global_node", None)
-    return str(node.get_logs_dir_path()) if node is not None else LOGS
 
 
 def _start(address: str | None, log: Path) -> None:
@@ -163,11 +119,11 @@ def _start(address: str | None, log: Path) -> None:
         # Ray's core does not survive that its start is left in the middle: the process ended by a fault (SIGSEGV).
         with uninterrupted("Ray is still starting, and is ended when it has"):
             if address is None:
-                with _own_signals(), _usual_priority():
+                with own_signals(), usual_priority():
                     start_own(**options)
             else:
                 token.use()
-                with _own_signals(), token.overheard(log) as said:
+                with own_signals(), token.overheard(log) as said:
                     ray.init(address=address, **options)
     except Exception as error:  # Ray raises what it happens to have
         if address is not None:
@@ -175,74 +131,8 @@ def _start(address: str | None, log: Path) -> None:
             raise ClusterError(refused or f"cannot reach a Ray cluster at {address}: {_first_line(error)}") from None
         raise ClusterError(
             f"cannot start a local Ray: {_first_line(error)} - is the machine overloaded, or out of memory, disk or "
-            f"processes? wait and try again, or use --engine local; Ray's logs are in {_logs()}"
+            f"processes? wait and try again, or use --engine local; Ray's logs are in {logs()}"
         ) from None
-
-
-def start_own(unheard: Iterable[str] = UNHEARD, **options: Any) -> None:
-    """Start a Ray that is this process's alone: nobody else is to talk to it, so that it listens on loopback."""
-    # Ray means by it systems whose firewall asks about whoever listens on the network; its workers follow the node.
-    with without(unheard), _replaced(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
-        ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
-
-
-@contextlib.contextmanager
-def _own_signals() -> Iterator[None]:
-    """Keep whoever handles SIGTERM.
-
-    Ray's handler in Python ends the process in the middle of its start, without a word. The one of its core takes
-    SIGTERM for a failure, and gives it back to the system as Ray ends: a signal between that and the writing of results
-    would lose them.
-    """
-    handler = signal.getsignal(signal.SIGTERM)
-    with (
-        _replaced(ray._private.utils, "set_sigterm_handler", lambda handler: None),
-        _replaced(ray._private.ray_constants, "RAY_DISABLE_FAILURE_SIGNAL_HANDLER", True),
-    ):
-        try:
-            yield
-        finally:
-            if handler is not None and threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, handler)  # of a Ray that has another way
-
-
-@contextlib.contextmanager
-def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    """Have another value in Ray's place meanwhile; a Ray without that name goes on as it does."""
-    if not hasattr(module, name):
-        yield
-        return
-    before = getattr(module, name)
-    setattr(module, name, value)
-    try:
-        yield
-    finally:
-        setattr(module, name, before)
-
-
-@contextlib.contextmanager
-def _usual_priority() -> Iterator[None]:
-    """Have a Ray that is started give its workers the usual priority, unless the user said otherwise.
-
-    Ray's own default (a niceness of 15) lets whatever else runs on the machine come first, and that would be measured.
-    """
-    if PRIORITY in os.environ:
-        yield
-        return
-    os.environ[PRIORITY] = "0"
-    try:
-        yield
-    finally:
-        del os.environ[PRIORITY]
-
-
-@contextlib.contextmanager
-def without(starts: Iterable[str]) -> Iterator[None]:
-    """Have a Ray that is started go without some of its processes, by the methods of its node that start them."""
-    with contextlib.ExitStack() as stack:
-        for name in starts:
-            stack.enter_context(_replaced(ray._private.node.Node, name, lambda *_, **__: None))
-        yield
 
 
 def _knock(address: str) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from rayio.cluster import connect
+from rayio.cluster import connect, local_ray
 from rayio.cluster.group import ActorGroup
 from rayio.cluster.showing import metrics_address
 from rayio.pipeline.engine import Outcome, Site, Watch
@@ -29,6 +30,11 @@ class RayEngine:
         self.outcome = Outcome.of(plan)
         self._connection: connect.Connection | None = None
         self._group: ActorGroup | None = None
+
+    @classmethod
+    def lasting(cls) -> AbstractContextManager[None]:
+        """See ``rayio.pipeline.engine.Engine``: the local Ray that a run starts."""
+        return local_ray.lasting()
 
     def prepare(self) -> None:
         """See ``rayio.pipeline.engine.Engine``; starts a local Ray where there is no cluster to use."""

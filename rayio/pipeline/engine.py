@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
@@ -89,6 +90,10 @@ class Engine(Protocol):
     outcome: Outcome
 
     def __init__(self, plan: Plan, site: Site) -> None: ...
+
+    @classmethod
+    def lasting(cls) -> AbstractContextManager[None]:
+        """A block in which runs share what takes long to start, such as a local Ray: a sweep's, one after the other."""
 
     def prepare(self) -> None:
         """Reach what the roles will live on, and make sure that they fit; no role exists yet.

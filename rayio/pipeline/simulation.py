@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, ClassVar
 
 from rayio.interrupts import hold, softly
@@ -64,6 +65,11 @@ class VirtualEngine:
                 "window and order are those asked for, what they cost besides reading is not"
             )
         self._recording = Recording(plan, site, self.outcome)
+
+    @classmethod
+    def lasting(cls) -> AbstractContextManager[None]:
+        """See ``rayio.pipeline.engine.Engine``: nothing takes long to start."""
+        return nullcontext()
 
     def prepare(self) -> None:
         """See ``rayio.pipeline.engine.Engine``: there is nothing to reach."""

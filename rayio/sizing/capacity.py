@@ -147,7 +147,7 @@ class _Searching:
         changes: tuple[CapacityChange, ...] = ()
         is_finished = False
         try:
-            with self.directory:
+            with self.directory, engine_named(self.question.engine).lasting():
                 bracket = largest(self._holds, self.most, guess=self._guess)
                 self.reporter.live("what binds there", None)
                 if bracket.fails is not None and self.trials.tried[bracket.fails].status != BROKEN:

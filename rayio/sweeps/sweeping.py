@@ -158,7 +158,7 @@ class _Sweeping:
         self.todo = len(todo)
         self.reporter.live(f"0/{len(todo)} runs", 0.0)
         try:
-            with self.directory:
+            with self.directory, engine_named(self.engine).lasting():
                 for key, row in self.rows.items():
                     if key not in before:
                         self.directory.add(row)
