@@ -7,6 +7,7 @@ import os
 import platform
 import socket
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from rayio import __version__
 from rayio.cluster import token
 from rayio.cluster.control import LAST_SECONDS, Control
-from rayio.cluster.local_ray import SHUTDOWN_SECONDS, logs, own_signals, shared, shut_down, start_own, usual_priority
+from rayio.cluster.local_ray import (
+    SHUTDOWN_SECONDS,
+    logs,
+    on_loopback,
+    own_signals,
+    shared,
+    shut_down,
+    start_own,
+    usual_priority,
+)
 from rayio.cluster.placement import ACTOR_BYTES, READERS, TIER, Grounds, Place, grounds, num_processes
 from rayio.errors import ClusterError
 from rayio.interrupts import uninterrupted
@@ -123,7 +133,7 @@ def _start(address: str | None, log: Path) -> None:
                     start_own(**options)
             else:
                 token.use()
-                with own_signals(), token.overheard(log) as said:
+                with own_signals(), _found_where_it_listens(address), token.overheard(log) as said:
                     ray.init(address=address, **options)
     except Exception as error:  # Ray raises what it happens to have
         if address is not None:
@@ -140,14 +150,28 @@ def _knock(address: str) -> None:
     if address == "auto":
         address = ray._private.services.canonicalize_bootstrap_address("auto") or ""
     host, colon, port = address.rpartition(":")
-    if not (colon and port.isdigit()):
-        return
-    try:
-        socket.create_connection((host, int(port)), timeout=KNOCK_SECONDS).close()
-    except OSError as error:
+    if colon and port.isdigit() and (error := _refusal(host, int(port))) is not None:
         raise ClusterError(
             f"cannot reach a Ray cluster at {address}: {error.strerror or error}; is `ray start --head` running there?"
-        ) from None
+        )
+
+
+def _refusal(host: str, port: int) -> OSError | None:
+    """Say why nobody can be reached there; None where somebody can."""
+    try:
+        socket.create_connection((host, port), timeout=KNOCK_SECONDS).close()
+    except OSError as error:
+        return error
+    return None
+
+
+def _found_where_it_listens(address: str) -> AbstractContextManager[None]:
+    """Have Ray look for a cluster on loopback where it is there alone: it would look, for ever, on the network."""
+    host, _, port = address.rpartition(":")
+    services = ray._private.services
+    if not port.isdigit() or services.resolve_ip_for_localhost(host or "localhost") == host:
+        return nullcontext()
+    return nullcontext() if _refusal(services.get_node_ip_address(), int(port)) is None else on_loopback()
 
 
 def in_flight_bytes(nodes_wanted: int, connection: Connection) -> int:

@@ -97,6 +97,7 @@ class RayEngine:
         if not self.plan.modelled:
             self.outcome.meet(group.sightings(), self.plan, site)
         group.live(look)
+        vigil.hear(None)  # a silence that ended since the last look is said to be over
         if any(sent for _, sent in self.outcome.before):
             self.outcome.after = group.sightings()
 

@@ -33,9 +33,16 @@ PRIORITY = "RAY_worker_niceness"
 
 def start_own(unheard: Iterable[str] = UNHEARD, **options: Any) -> None:
     """Start a Ray that is this process's alone: nobody else is to talk to it, so that it listens on loopback."""
-    # Ray means by it systems whose firewall asks about whoever listens on the network; its workers follow the node.
-    with without(unheard), _replaced(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False):
+    with without(unheard), on_loopback():
         ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
+
+
+def on_loopback() -> contextlib.AbstractContextManager[None]:
+    """Have Ray take this machine's loopback interface for its address.
+
+    Ray means by it systems whose firewall asks about whoever listens on the network; its workers follow the node.
+    """
+    return _replaced(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)
 
 
 @contextlib.contextmanager
