@@ -136,7 +136,10 @@ def test_an_editor_knows_the_kinds() -> None:
         ({"kind": "decompress", "passes": 2}, "loader.decode.passes=2: no such key"),
         ({"kind": "checksum", "rate": "fast"}, "loader.decode.rate=fast: not a number with a unit"),
         ({"kind": "jpeg"}, "or decompress"),
-        ({"passes": 2}, "kind is missing; it must be constant, normal, lognormal, uniform, exponential, checksum or"),
+        (
+            {"passes": 2},
+            "kind is missing; it must be constant, normal, lognormal, uniform, exponential, ramp, checksum or",
+        ),
     ],
 )
 def test_what_it_cannot_be_is_refused_with_what_it_can(decode: dict[str, Any], said: str) -> None:

@@ -46,7 +46,7 @@ def complaint_about(text: str) -> str:
         ("loader.batch_szie=3", "loader.batch_szie=3: no such key; did you mean batch_size?"),
         ("batch_size=3", "batch_size=3: no such key; did you mean loader.batch_size?"),
         ("loadr.batch_size=3", "loadr={batch_size: 3}: no such key; did you mean loader?"),
-        ("trace.xyzzy=3", "trace.xyzzy=3: no such key; trace has level, resolution, tasks"),
+        ("trace.xyzzy=3", "trace.xyzzy=3: no such key; trace has level, live, resolution, tasks"),
         ("train.compute.stddev=1", "train.compute.stddev=1: no such key; did you mean stdev?"),
         (
             "train.sync={kind: allreduce, bytes: 1, bandwith: 3}",
@@ -67,7 +67,7 @@ def complaint_about(text: str) -> str:
         ("loader.assignment=statc", "loader.assignment=statc: must be static or dynamic"),
         ("loader.max_bytes_in_flight=0", "loader.max_bytes_in_flight=0: must be greater than 0"),
         ("loader=null", "loader=null: give it keys, or leave it out for the defaults"),
-        ("trace=3", "trace=3: must be a mapping with level, resolution or tasks"),
+        ("trace=3", "trace=3: must be a mapping with level, live, resolution or tasks"),
         ("train.stragglers={ranks: [2], factor: 1.5}", "train.stragglers.ranks=[2]: no rank 2; cluster.nodes=1 ×"),
         ("train.stragglers={ranks: 1, factor: 2}", "train.stragglers.ranks=1: must be a list of ranks, such as [3]"),
         ("train.stragglers={ranks: [], factor: 2}", "train.stragglers.ranks=[]: must be a list of ranks"),
