@@ -71,6 +71,19 @@ def test_the_summary_and_the_file_say_it(tmp_path: Path) -> None:
     assert kept["time_high"] == pytest.approx(1.65, rel=0.01)
 
 
+def test_a_prediction_is_kept_where_quicker_processors_would_break_the_run_off(tmp_path: Path) -> None:
+    slow = {"cpu": {"sample": "50 ms", "at_least": 0.1}}
+    throttle = {"reads_per_second": 30}
+    done = predicted(
+        tmp_path, 0, dataset__num_files=100, dataset__format="tfrecord", train__compute="1 ms", cluster__cores=1,
+        costs=slow, storage={"model": "memory", "throttle": throttle, "max_attempts": 2},
+    )  # fmt: skip
+    assert done.result.exit_code == 0
+    assert done.result.between is None
+    assert any("lies between is unknown" in note and "503 SlowDown" in note for note in done.result.notes)
+    assert (tmp_path / "r0" / "result.json").exists()
+
+
 @pytest.mark.parametrize(
     ("costs", "says"),
     [

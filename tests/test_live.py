@@ -222,6 +222,23 @@ def test_what_is_told_comes_back_and_is_refused_where_it_is_damaged(tmp_path: Pa
     assert "live.json: state is 3, expected a text: the file is damaged" in err
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [{"pid": -1}, {"recent": LiveRecent(seconds=1.0, shares={}, steps_per_second=5e-324)}],
+    ids=["process", "rate"],
+)
+def test_numbers_that_cannot_be_are_no_fault_of_ours(changed: dict[str, Any], tmp_path: Path) -> None:
+    code, out, err = top(str(directory(tmp_path / "one", replace(ours(), **changed))), "--once")
+    assert (code, err) == (0, "")
+    assert all(len(text) < 150 for text in out.splitlines())
+
+
+def test_no_terminal_obeys_what_a_file_says() -> None:
+    told = ours(scenario="\x1b]0;title\x07", run="a\x1b[2J", error="b\r\nc")
+    assert (block(told) + line(told)).replace("\n", "").isprintable()
+    assert len(block(told).splitlines()) == len(block(replace(told, error="b")).splitlines())
+
+
 def top(*arguments: str) -> tuple[int, str, str]:
     """Run the command in this process; give its exit code and what it printed."""
     import contextlib

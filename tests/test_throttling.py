@@ -82,6 +82,13 @@ def test_a_load_that_stays_above_the_rate_has_prefixes_split_again_and_again(tod
     assert (by_second[90:] == 1000).all()
 
 
+def test_a_prefix_that_nobody_lets_rest_is_served_however_often_it_was_split() -> None:
+    # Nothing is saved up and two come at a time: the second is always refused, whatever the rate has become.
+    bucket = Bucket(1.0, 0.0, 1e-9)
+    served = [bucket.admit(number // 2 * SECOND) for number in range(3000)]
+    assert served == [True, False] * 1500
+
+
 def test_a_load_that_pauses_begins_anew() -> None:
     def served(calm: int) -> int:
         bucket = Bucket(10.0, 0.0, 20.0)
@@ -303,6 +310,7 @@ def test_what_cannot_be_is_refused_by_its_key(case: str) -> None:
         scenario(storage=keys)
     assert says in str(error.value)
     assert "\n" not in str(error.value)
+    assert "or none" not in str(error.value), "none is refused"
 
 
 def test_it_is_written_and_read_back(tmp_path: Path) -> None:

@@ -11,10 +11,13 @@ from rayio.units import format_bytes, format_seconds
 #: Names of activities for people.
 _ACTIVITIES = {"data_wait": "data loading", "evaluate": "evaluation", "overshoot": "late wake-ups", "other": "other"}
 
+#: A run that would last longer is not said to end.
+_LONGEST_SECONDS = 1e9
+
 
 def block(live: Live) -> str:
     """Say all that is known of a run at the moment, in a few lines."""
-    return "\n".join(f"  {name:<12}{text}".rstrip() if name else text for name, text in _lines(live))
+    return "\n".join(_printable(f"  {name:<12}{text}".rstrip() if name else text) for name, text in _lines(live))
 
 
 def _lines(live: Live) -> Iterator[tuple[str, str]]:
@@ -22,7 +25,8 @@ def _lines(live: Live) -> Iterator[tuple[str, str]]:
     share = f" ({100 * live.steps / live.planned_steps:.0f} %)" if live.planned_steps else ""
     rate = live.recent.steps_per_second if live.recent is not None else None
     left = max(0, live.planned_steps - live.steps)
-    rest = f" · {rate:.3g}/s · about {format_seconds(round(left / rate))} left" if rate and left else ""
+    is_near = rate is not None and left and rate * _LONGEST_SECONDS > left
+    rest = f" · {rate:.3g}/s · about {format_seconds(round(left / rate))} left" if rate and is_near else ""
     yield "steps", f"{live.steps}/{live.planned_steps} rank-steps{share}{rest}"
     recent = live.recent
     if recent is not None:
@@ -61,7 +65,12 @@ def line(live: Live) -> str:
     if live.queues is not None:
         parts.append(f"{live.queues.ready} batches ready")
         parts.append(f"{live.queues.readers} readers")
-    return f"{live.run}: " + " · ".join(parts) + (f" · {live.error}" if live.error else "")
+    return _printable(f"{live.run}: " + " · ".join(parts) + (f" · {live.error}" if live.error else ""))
+
+
+def _printable(text: str) -> str:
+    """A text without what a terminal would obey: names and errors are whatever somebody's file or job says."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def shares(times: Mapping[str, float], names: Mapping[str, str]) -> str:

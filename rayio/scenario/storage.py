@@ -43,10 +43,12 @@ LEAST, MOST = 1e-6, 1e12
 
 
 def _per_second(value: Any) -> float | None:
-    if value is None or value == "none":
-        return None
+    return None if value is None or value == "none" else _rate(value, ", or none")
+
+
+def _rate(value: Any, or_what: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST <= value <= MOST:
-        raise RefusedError(f"must be a number per second from {LEAST:g} to {MOST:g}, or none")
+        raise RefusedError(f"must be a number per second from {LEAST:g} to {MOST:g}{or_what}")
     return float(value)
 
 
@@ -58,9 +60,7 @@ MOST_PREFIXES = 1 << 16
 
 
 def _per_prefix(value: Any) -> float:
-    if (rate := _per_second(value)) is None:
-        raise RefusedError(f"must be a number per second from {LEAST:g} to {MOST:g}")
-    return rate
+    return _rate(value, "")
 
 
 _PerPrefix = Annotated[float, Reads(_per_prefix, {"type": "number", "minimum": LEAST, "maximum": MOST})]

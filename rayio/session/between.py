@@ -13,6 +13,9 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
 
     Of a long scenario the beginning is simulated: what counts is how many times as long it takes. Times that are not
     those of processors stay as they are, so a run whose processors are idle has a narrow interval.
+
+    Raises:
+        RayioError: with other processor times the run breaks off.
     """
     costs = scenario.charges
     low, high = (costs.cpu.at_least, costs.cpu.at_most) if scenario.cluster.cores else (1.0, 1.0)

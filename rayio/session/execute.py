@@ -268,7 +268,11 @@ class _Session:
         )  # fmt: skip
         result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error)
         if engine_named(self.engine_name).is_virtual and error is None:
-            result = replace(result, between=between(self.scenario, result))
+            try:
+                result = replace(result, between=between(self.scenario, result))
+            except RayioError as refused:  # the prediction itself is done, and is kept
+                note = f"what this prediction lies between is unknown: at an end of costs.cpu it breaks off: {refused}"
+                result = replace(result, notes=(*result.notes, note))
         self.directory.write_result(result)
         if self.telling is not None:
             self.telling.end()

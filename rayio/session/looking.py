@@ -42,7 +42,7 @@ def look(path: str) -> Live:
 def _is_alive(pid: int) -> bool:
     """Say whether a process is there and has not ended."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        return pid > 0 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 

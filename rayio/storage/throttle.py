@@ -19,6 +19,8 @@ from rayio.storage.retrying import LONGEST_SECONDS
 
 #: Seconds without a refusal after which a load is over: whoever was refused has asked again by then.
 CALM_SECONDS = LONGEST_SECONDS
+#: A prefix is split no more often: its rate is then far above any that requests come at.
+MOST_SPLITS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ class Bucket:
             return True
         if refused < 0 or now - refused > CALM_SECONDS * 1e9:
             since = now
-        if self._split_ns is not None and now - since >= self._split_ns:
+        if self._split_ns is not None and now - since >= self._split_ns and splits < MOST_SPLITS:
             splits, since = splits + 1, now
         self.state = State(now, credit, splits, since, now)
         return False
