@@ -12,10 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from handmade import Trace
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from rayio.analyze.arrays import RunArrays
+from rayio.analyze.scaling import scaling
 from rayio.errors import ScenarioError
 from rayio.pipeline.autoscale import Look, Memory, decide, need
 from rayio.pipeline.ledger import Tally
@@ -27,6 +30,7 @@ from rayio.scenario.workers import Autoscaled
 from rayio.seeds import Draws
 from rayio.session import run
 from rayio.trace.recorder import Recorder
+from rayio.trace.rows import Wide
 from scenarios import scenario
 
 #: What a batch takes a reader, in seconds; the oracle knows it.
@@ -321,3 +325,19 @@ def test_what_cannot_scale_says_so_in_a_line(override: str, said: str) -> None:
     with pytest.raises(ScenarioError) as refused:
         load("unet3d-small", ["loader.num_workers={min: 1, max: 4}", "dataset.eval.num_files=8", override])
     assert said in str(refused.value)
+
+
+def test_a_queue_that_is_started_again_hides_nothing_of_how_many_readers_there_were() -> None:
+    """It says once more with how many it begins; the peak was before."""
+    trace = Trace()
+    trace.rank(0, [("data_wait", 0), ("compute", 100 * 10**9)])
+    queue = trace.recorder.register("queue", "0", 0)
+    for second, before, after in ((0, 0, 1), (10, 1, 6), (50, 0, 1)):
+        said = json.dumps({"from": before, "to": after, "why": "planted"})
+        moment = second * 10**9
+        trace.recorder.add_wide(Wide(queue, "scale", moment, moment, 1, (0, 0, -1, 0), 0, "ok", 0, said))
+    spans = trace.spans
+    found = scaling(spans, RunArrays.of_spans(spans))
+    assert found is not None
+    assert (found.least, found.most) == (1, 6)
+    assert found.reader_seconds == 10 + 40 * 6 + 50

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -12,9 +13,12 @@ from queues import CheckedQueue
 
 from rayio.errors import DataError
 from rayio.pipeline.env import Env
+from rayio.pipeline.kernel import WallKernel
+from rayio.pipeline.levels import levels_of
 from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec, StaleAttemptError, Take
 from rayio.pipeline.virtual import VirtualKernel
+from rayio.scenario.workers import Autoscaled
 from rayio.trace.recorder import Recorder
 
 T = TypeVar("T")
@@ -259,3 +263,31 @@ def test_a_batchs_lease_lasts_from_its_grant_until_it_is_ready() -> None:
     rows = [row for row in table.to_pylist() if row["name"] == "lease"]
     leases = {row["step"]: (row["start_ns"], row["start_ns"] + row["duration_ns"], row["lane"]) for row in rows}
     assert leases == {0: (0, 10, 1), 1: (0, 20, 1), 2: (50, 80, 1)}
+
+
+def test_a_lease_is_under_way_from_when_it_is_granted_on_a_clock_that_begins_work_later_too() -> None:
+    """A reader goes when nothing of its is under way: not between a lease and its first moment."""
+
+    async def story() -> tuple[set[int], set[int], set[int]]:
+        kernel = WallKernel()
+        env = Env(kernel, Recorder(), role="queue", index="0", node=0)
+
+        async def read(lease: Lease) -> list[Delivery]:
+            return [Delivery(lease.epoch, step, lease.worker, 1, 100, 0) for step in lease.steps]
+
+        queue = PrefetchQueue(env, CheckedQueue(QueueSpec(0, 2, 2, (4,)), lambda epoch, step: 100), read)
+        queue.rank_advanced(first())
+        leased = {*queue.state.leased}
+        at_once = {step for lease in queue.under_way for step in lease.steps}
+        for consumed in range(4):
+            await queue.take(first(consumed))
+        return leased, at_once, {step for lease in queue.under_way for step in lease.steps}
+
+    assert asyncio.run(story()) == ({0, 1, 2, 3}, {0, 1, 2, 3}, set())
+
+
+def test_the_readers_that_are_told_of_while_a_run_goes_are_those_that_are_there() -> None:
+    story = Story(workers=8, scaling=Autoscaled(min=2, max=8))
+    assert levels_of([story.queue], []).readers == 2
+    story.queue.state.employ(5)
+    assert levels_of([story.queue], []).readers == 5

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 
+from rayio.cluster.placement import ActorSpec, actors
+from rayio.cluster.staff import Team
+from rayio.pipeline.planning import plan_of
 from rayio.place import batch_id
 from rayio.reporter import Reporter
 from rayio.session import Run, run
@@ -114,3 +121,75 @@ def test_a_reader_that_is_killed_as_it_comes_does_no_harm(tmp_path: Path, overri
     assert watcher.killed == "reader-0-1"
     told_of(done)
     assert [one["actor"] for one in done.directory.info["restarts"]] == ["reader-0-1"]
+
+
+class Crew:
+    """Real actors in the place of a run's, which say at once that they are ready, or never; and who was made."""
+
+    def __init__(self, *, are_ready: bool) -> None:
+        class Stand:
+            def __init__(self) -> None:
+                self.told: list[tuple[int, int, list[int]]] = []
+
+            async def ready(self) -> dict[str, Any]:
+                if not are_ready:
+                    await asyncio.Event().wait()
+                return {}
+
+            async def employ(self, rank: int, workers: int, handles: dict[int, Any]) -> None:
+                self.told.append((rank, workers, sorted(handles)))
+
+            async def heard(self) -> list[tuple[int, int, list[int]]]:
+                return self.told
+
+        plan = plan_of(
+            scenario(**SCALED | {"cluster__start_deadline": "2 s", "dataset__path": "model://none"}), modelled=True
+        )
+        stand: Any = ray.remote(Stand)
+        self.made: list[str] = []
+        self.handles = {"queue-0": stand.remote(), "reader-0-0": stand.remote()}
+
+        def create(spec: ActorSpec, name: str) -> Any:
+            self.made.append(name)
+            return stand.remote()
+
+        self.team = Team(plan, actors(plan), self.handles, create, lambda _: None, lambda name, _: name)
+
+    def look(self, wish: tuple[int, int], until: Callable[[], bool]) -> None:
+        for _ in range(1200):
+            self.team.look({0: wish})
+            if until():
+                return
+            time.sleep(0.1)
+        pytest.fail("waited in vain")
+
+    def told(self) -> list[tuple[int, int, list[int]]]:
+        said: list[tuple[int, int, list[int]]] = ray.get(self.handles["queue-0"].heard.remote())
+        return said
+
+    def end(self) -> None:
+        for handle in self.handles.values():
+            ray.kill(handle)
+
+
+def test_a_reader_that_does_not_start_in_time_is_given_up_once_and_for_all() -> None:
+    crew = Crew(are_ready=False)
+    try:
+        crew.look((1, 2), lambda: bool(crew.told()))
+        assert crew.told() == [(0, 1, [])]
+        crew.look((1, 2), lambda: True)
+        crew.look((1, 2), lambda: True)
+        assert crew.made == ["reader-0-1"]
+    finally:
+        crew.end()
+
+
+def test_a_queue_that_wanted_less_for_a_moment_is_told_of_its_readers_again() -> None:
+    crew = Crew(are_ready=True)
+    try:
+        crew.look((1, 2), lambda: len(crew.told()) == 1)
+        crew.look((3, 2), lambda: len(crew.told()) == 2)  # the second wish was never seen
+        assert crew.told() == [(0, 2, [1])] * 2
+        assert crew.made == ["reader-0-1"]
+    finally:
+        crew.end()

@@ -49,8 +49,10 @@ def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
     came = [change.end - change.start for change in changes if change.after > change.before > 0]
     later = [change for change in changes if change.before > 0]
     total = float(paid.until(np.array([float(end)]))[0])
-    first = max(change.start for change in changes if change.before == 0)
-    counts = paid.counts(first, min(ends.values()))  # where every rank has readers
+    first: dict[int, int] = {}  # a queue that is started again says once more what it has at the start
+    for change in changes:
+        first.setdefault(change.rank, change.start)
+    counts = paid.counts(max(first.values()), min(ends.values()))  # where every rank has readers
     return Scaling(
         reader_seconds=total / 1e9,
         mean=total / max(end - begin, 1),

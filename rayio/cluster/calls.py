@@ -97,6 +97,8 @@ class ReaderCalls:
     def employ(self, rank: int, workers: int, lines: Mapping[tuple[int, ...], Line]) -> None:
         """Learn that a rank has so many readers by now, and the ways to those that are new."""
         for who, line in lines.items():
+            if who in self.lines and self.lines[who].handle == line.handle:
+                continue
             before = self._gone.pop(who, None)
             self.lines[who] = line
             self._read[who] = self._reading(line)

@@ -43,8 +43,8 @@ class Collector:
         #: Spans that each living actor had recorded when it was last heard, and those that the dead had.
         self._recorded: dict[str, int] = {}
         self._recorded_by_the_dead = 0
-        #: How many readers each rank's queue wants, where that changes.
-        self._wishes: dict[int, int] = {}
+        #: How often each rank's queue said how many readers it wants, and the latest, where that changes.
+        self._wishes: dict[int, tuple[int, int]] = {}
         self._failure: RayioError | None = None
         #: Whether a push is under way, and whether this process was asked to end.
         self._is_busy = self._is_ending = False
@@ -109,7 +109,8 @@ class Collector:
 
     def wish(self, rank: int, workers: int) -> None:
         """Note how many readers a rank's queue wants, for the driver."""
-        self._wishes[rank] = workers
+        number, _ = self._wishes.get(rank, (0, 0))
+        self._wishes[rank] = number + 1, workers
 
     def spent(self) -> tuple[int, ProcessCpu | None]:
         """Answer as a role's ``flush`` does: its own spans count elsewhere, and this is what its work took."""

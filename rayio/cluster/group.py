@@ -247,7 +247,7 @@ class ActorGroup:
     def sightings(self) -> list[Sighting]:
         """Have one actor on each Ray node describe its host, of those that read and write files and answer in time."""
         of_node: dict[str, str] = {}
-        for actor in self.actors:
+        for actor in (actor for actor in self.actors if actor["name"] in self.handles):  # readers may have gone
             if actor["name"].startswith(("reader-", "rank-", "checkpoint_writer-")):
                 of_node.setdefault(actor["ray_node"], actor["name"])
         asked = [self.handles[name].sighting.remote() for name in of_node.values()]

@@ -102,10 +102,11 @@ class Rounds:
         about = {actor["name"]: actor for actor in self.actors}
         silent = {}
         for name in sorted(self._unanswered & self.handles.keys()):
-            told = f" (pid {about[name]['pid']})" if name in about else ""
+            pid = f"pid {about[name]['pid']}" if name in about else ""  # none of one that is starting
+            told = f" ({pid})" if pid else ""
             members = self.specs[name].members if name in self.specs else ()
             kind = name.split("-")[0]
             roles = [f"{kind}-{'-'.join(map(str, member))}" for member in members]
             for role in roles or [name]:
-                silent[role] = told if role == name or not members else f" ({name}, pid {about[name]['pid']})"
+                silent[role] = told if role == name or not members else f" ({', '.join(filter(None, (name, pid)))})"
         return silent

@@ -90,6 +90,9 @@ class Team:
         #: By rank: how many readers its queue wants, and how many it was told of.
         self.wanted = dict.fromkeys(self.queues, least)
         self._told = dict.fromkeys(self.queues, least)
+        self._least = least
+        #: By rank: how many wishes of its queue are known here.
+        self._heard = dict.fromkeys(self.queues, 0)
         #: By name: what answers when a reader is ready, and until when that may take; those that were ready.
         self._starting: dict[str, tuple[Any, float]] = {}
         self._there = {name for name, spec in self.specs.items() if is_first(spec, least)}
@@ -100,13 +103,15 @@ class Team:
         self.cpu: list[ProcessCpu] = []
         self.sent = 0
 
-    def look(self, wishes: Mapping[int, int]) -> None:
+    def look(self, wishes: Mapping[int, tuple[int, int]]) -> None:
         """Carry out what queues want by now, as far as that goes without waiting.
+
+        ``wishes`` has, by rank, how often its queue said what it wants, and the latest of it.
 
         Raises:
             ClusterError: a reader could not start.
         """
-        self.wanted.update(wishes)
+        self._hear(wishes)
         self._take_in()
         wanted = {name for name, spec in self.specs.items() if self._is_wanted(spec)}
         self._start(wanted)
@@ -118,6 +123,17 @@ class Team:
         for name in self._starting:
             ray.kill(self.handles.pop(name))
         self._starting.clear()
+
+    def _hear(self, wishes: Mapping[int, tuple[int, int]]) -> None:
+        """Learn what is new among wishes; one that was given up is not carried out again."""
+        for rank, (number, workers) in wishes.items():
+            missed = number - self._heard[rank] - 1
+            if missed < 0:
+                continue
+            self._heard[rank] = number
+            self.wanted[rank] = workers
+            if missed:  # it may have let readers go meanwhile, or have been started again: it is told of all of them
+                self._told[rank] = min(self._told[rank], self._least)
 
     def _is_wanted(self, spec: ActorSpec) -> bool:
         return any(worker < self.wanted[rank] for rank, worker in spec.members)

@@ -63,4 +63,4 @@ def _readers(queue: PrefetchQueue) -> tuple[int, int]:
     """The readers of a queue, and those of them that have a lease."""
     if queue.env.name.endswith("-eval"):
         return 0, len({lease.worker for lease in queue.under_way})
-    return queue.state.spec.num_workers, len({lease.worker for lease in queue.under_way})
+    return queue.state.workers, len({lease.worker for lease in queue.under_way})

@@ -50,7 +50,7 @@ class PrefetchQueue:
         self._patience_ends = 0
         self._sweeping = False
         self._bound_since: int | None = None
-        #: The leases that are with workers, and since when.
+        #: The leases that are with workers, and since when they were granted: a worker that has none may go.
         self.under_way: dict[Lease, int] = {}
         self._readers = [f"reader-{state.spec.rank}-{worker}" for worker in range(state.spec.num_workers)]
 
@@ -117,13 +117,13 @@ class PrefetchQueue:
         """Have workers start what the window permits."""
         kernel = self.env.kernel
         for lease in self.state.grant() if self.lease_steps == 1 else self._joined():
-            kernel.spawn(self._carry_out(lease, kernel.now()), self._readers[lease.worker])
+            self.under_way[lease] = granted = kernel.now()
+            kernel.spawn(self._carry_out(lease, granted), self._readers[lease.worker])
         if self.state.memory_bound != (self._bound_since is not None):
             self._note_memory_bound()
 
     async def _carry_out(self, lease: Lease, granted: int) -> None:
         env = self.env
-        self.under_way[lease] = granted
         try:
             for delivery in await self.submit(lease):
                 if self.scaler is not None:
