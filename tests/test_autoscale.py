@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+import rayio
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.scaling import scaling
 from rayio.errors import ScenarioError
@@ -24,6 +25,7 @@ from rayio.pipeline.autoscale import Look, Memory, decide, need
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.planning import Times, plan_of
 from rayio.pipeline.simulation import simulate
+from rayio.predict.explain import explain
 from rayio.scenario.distribution import Exponential
 from rayio.scenario.load import load
 from rayio.scenario.workers import Autoscaled
@@ -341,3 +343,18 @@ def test_a_queue_that_is_started_again_hides_nothing_of_how_many_readers_there_w
     assert found is not None
     assert (found.least, found.most) == (1, 6)
     assert found.reader_seconds == 10 + 40 * 6 + 50
+
+
+def test_what_stages_can_do_is_that_of_the_readers_that_there_were(tmp_path: Path) -> None:
+    wanted = scenario(
+        dataset__num_files=1200, loader__num_workers={"min": 1, "max": 8}, loader__decode="40 ms", train__epochs=1,
+        train__compute="50 ms",
+    )  # fmt: skip
+    done = rayio.simulate(wanted, root=tmp_path, out="r")
+    assert done.result.scaling is not None
+    mean = done.result.scaling.mean
+    assert mean < 12
+    found = explain(done.path)
+    (worker,) = (row for row in found.capacity.stages if row.stage == "worker")
+    assert worker.parallelism == round(mean)
+    assert any(f"those that there were on average ({mean:.1f})" in note for note in found.notes)

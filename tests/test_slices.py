@@ -149,7 +149,7 @@ def test_a_report_and_an_explanation_never_have_all_spans(simulate: bool, tmp_pa
     stored = run.stored
     assert stored > 500
     assert 0 < run.most <= 200 + stored // 4  # a slice, and the rank that goes beyond it
-    seen = Seen(Timelines(run.slices()), scenario := scenario_of(run), run.info)
+    seen = Seen(Timelines(run.slices()), scenario := scenario_of(run), run.info, derive.num_readers(scenario))
     seen.timed.go_through(*seen.sums)
     explained(run, scenario, seen, simulate=simulate)
 

@@ -66,7 +66,7 @@ def explain(
     reporter.live("explain: reading spans", 0.0)
     spans = directory.slices()
     reporter.live(f"explain: {len(spans):,} spans are charged", 0.3)
-    seen = Seen(Timelines(spans), scenario, directory.info)
+    seen = Seen(Timelines(spans), scenario, directory.info, readers_of(directory, scenario))
     seen.timed.go_through(*seen.sums)
     found = explained(directory, scenario, seen, simulate=simulate, target_au=target_au, reporter=reporter)
     reporter.done()
@@ -80,14 +80,20 @@ def explain(
     )
 
 
+def readers_of(directory: RunDirectory, scenario: Scenario) -> int:
+    """How many readers a run had: on average, where they came and went."""
+    result = directory.result
+    return derive.num_readers(scenario) if result is None or result.scaling is None else round(result.scaling.mean)
+
+
 class Seen:
     """What of a run's spans an explanation is made of; it is there once all slices were gone through for ``sums``."""
 
-    def __init__(self, timed: Timelines, scenario: Scenario, info: Mapping[str, Any]) -> None:
+    def __init__(self, timed: Timelines, scenario: Scenario, info: Mapping[str, Any], readers: int) -> None:
         lives, steps = timed.lives, timed.steps
         self.timed = timed
         self.losses = Losses(timed, payload=info.get("payload") == "real")
-        self.capacities = Capacities(lives, steps, RunShape.of(scenario), derive.num_readers(scenario))
+        self.capacities = Capacities(lives, steps, RunShape.of(scenario), readers)
         self.trained = Trained(scenario.train.epochs)
         self.accesses = Accesses(timed.slices, lives)
         self.sums: tuple[Summed, ...] = (self.losses, self.capacities, self.trained, self.accesses)
@@ -146,6 +152,12 @@ def explained(
     elif not any(row["stage"] == "worker" for row in capacity["stages"]):
         notes.append(
             "no spans of readers: waits cannot be taken apart, nor the run simulated; run with trace.level=batch"
+        )
+    if result is not None and result.scaling is not None:
+        notes.append(
+            f"readers came and went: what stages can do is counted with those that there were on average "
+            f"({result.scaling.mean:.1f}); changes of workers begin from the most that there may be "
+            f"({derive.num_readers(scenario)})"
         )
     simulated: dict[str, Any] | None = None
     predicted: dict[str, Any] | None = None

@@ -11,7 +11,7 @@ from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
 from rayio.analyze.window import Window, find_window, settled
 from rayio.errors import RayioError, ScenarioError
-from rayio.predict.explain import Seen, explain, explained, scenario_of
+from rayio.predict.explain import Seen, explain, explained, readers_of, scenario_of
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
 from rayio.reporter import SILENT, Reporter
@@ -104,7 +104,9 @@ class Content:
         stretch = (begin + int(wanted[0] * 1e9), min(begin + int(wanted[1] * 1e9), end)) if wanted else None
         has_steps = steps.number > 0
         bins = figures.time_bins(lives, steps) if has_steps else Bins.over(begin, end, 1)
-        seen = Seen(timed, scenario, info) if scenario is not None and not (told and told.reduced) else None
+        seen = None
+        if scenario is not None and not (told and told.reduced):
+            seen = Seen(timed, scenario, info, readers_of(directory, scenario))
         split, depths = figures.Split(lives, steps, shape, bins), figures.Depths(spans, lives, bins)
         drawn = tracks.Drawn(lives, steps, stretch)
         drawings = ((split, depths) if has_steps else ()) + ((drawn,) if has_steps or stretch else ())

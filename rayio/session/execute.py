@@ -267,13 +267,16 @@ class _Session:
             hosts=tuple(sighting.host for sighting in outcome.before) or None,
         )  # fmt: skip
         result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error)
+        self.directory.write_result(result)  # the prediction itself is done, and is kept whatever comes of its interval
         if engine_named(self.engine_name).is_virtual and error is None:
             try:
-                result = replace(result, between=between(self.scenario, result))
-            except RayioError as refused:  # the prediction itself is done, and is kept
+                surer = replace(result, between=between(self.scenario, result))
+            except RayioError as refused:
                 note = f"what this prediction lies between is unknown: at an end of costs.cpu it breaks off: {refused}"
-                result = replace(result, notes=(*result.notes, note))
-        self.directory.write_result(result)
+                surer = replace(result, notes=(*result.notes, note))
+            if surer != result:
+                result = surer
+                self.directory.write_result(result)
         if self.telling is not None:
             self.telling.end()
         if (unstored := self.engine.outcome.unstored) is not None and result.trace is not None:
