@@ -116,7 +116,10 @@ class Jobs:
         def call() -> str:
             wanted = {"submission_id": job_id, "lines": str(lines)}
             answer = self._client._do_request("GET", "/api/v0/logs/file", params=wanted)
-            return answer.text if answer.status_code == HTTPStatus.OK else ""
+            if answer.status_code == HTTPStatus.OK:
+                return answer.text
+            whole: str = self._client.get_job_logs(job_id)  # where a dashboard cannot give the end alone
+            return "\n".join(whole.splitlines()[-lines:])
 
         return self._ask(call, job_id=job_id)
 
