@@ -117,7 +117,7 @@ class Jobs:
             wanted = {"submission_id": job_id, "lines": str(lines)}
             answer = self._client._do_request("GET", "/api/v0/logs/file", params=wanted)
             if answer.status_code == HTTPStatus.OK:
-                return answer.text
+                return str(answer.text)
             whole: str = self._client.get_job_logs(job_id)  # where a dashboard cannot give the end alone
             return "\n".join(whole.splitlines()[-lines:])
 

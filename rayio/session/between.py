@@ -21,13 +21,15 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     low, high = (costs.cpu.at_least, costs.cpu.at_most) if scenario.cluster.cores else (1.0, 1.0)
     if result.au is None or result.exit_code not in (0, 3) or (low, high, costs.error) == (1.0, 1.0, 0.0):
         return None
+    usual = result
     if changed := cut(scenario):
         scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=changed)})
-    usual, least, most = (_simulated(scenario, factor) for factor in (1.0, low, high))
+        usual = in_memory(scenario.model_copy(update={"expect": {}}))
     if not usual.wall_seconds or not usual.au:
         return None
-    times = sorted((one.wall_seconds or 0.0) / usual.wall_seconds for one in (least, usual, most))
-    shares = sorted((one.au or 0.0) / usual.au for one in (least, usual, most))
+    ends = [usual, *(_simulated(scenario, factor) for factor in (low, high) if factor != 1)]
+    times = sorted((one.wall_seconds or 0.0) / usual.wall_seconds for one in ends)
+    shares = sorted((one.au or 0.0) / usual.au for one in ends)
     off = 1 + costs.error
     return Between(
         time_low=times[0] / off,
