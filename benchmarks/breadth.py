@@ -12,13 +12,12 @@ import argparse
 import json
 import os
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from machine import print_machine
-from scale import watch_memory
+from scale import watched_memory
 
 import rayio
 from rayio.scenario.load import build
@@ -42,17 +41,10 @@ def scenario(ranks: int, steps: int, workers: int) -> dict[str, Any]:
 
 def point(ranks: int, steps: int, workers: int, address: str) -> float:
     """Run one number of ranks, print its row, and give its AU."""
-    peak, over = [0.0], threading.Event()
-    watcher = threading.Thread(target=watch_memory, args=(peak, over))
-    watcher.start()
     began = time.time_ns()
-    try:
-        with tempfile.TemporaryDirectory(prefix="rayio-bench-") as root:
-            run = rayio.run(build(scenario(ranks, steps, workers)), address=address, root=root)
-            spans, result, info = run.spans(), run.result, json.loads(Path(run.path, "run.json").read_text())
-    finally:
-        over.set()
-        watcher.join()
+    with watched_memory() as peak, tempfile.TemporaryDirectory(prefix="rayio-bench-") as root:
+        run = rayio.run(build(scenario(ranks, steps, workers)), address=address, root=root)
+        spans, result, info = run.spans(), run.result, json.loads(Path(run.path, "run.json").read_text())
     compute = spans[spans["name"] == "compute"]
     start = (compute["start_ns"].min() - began) / 1e9
     seconds = ((compute["start_ns"] + compute["duration_ns"]).max() - compute["start_ns"].min()) / 1e9

@@ -10,6 +10,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import psutil
@@ -33,34 +35,39 @@ def scenario(ranks: int) -> dict[str, Any]:
     }
 
 
-def watch_memory(peak: list[float], over: threading.Event) -> None:
-    """Add up the memory (PSS) of this process and all below it, once a second; keep the largest sum, in GiB."""
-    while not over.wait(1.0):
-        total = 0
-        for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
-            try:
-                total += process.memory_full_info().pss
-            except psutil.Error:
-                continue
-        peak[0] = max(peak[0], total / 2**30)
+@contextmanager
+def watched_memory() -> Iterator[list[float]]:
+    """Add up the memory (PSS) of this process and all below it once a second; the list has the largest sum, in GiB."""
+    peak, over = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(1.0):
+            total = 0
+            for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+                try:
+                    total += process.memory_full_info().pss
+                except psutil.Error:
+                    continue
+            peak[0] = max(peak[0], total / 2**30)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        over.set()
+        watcher.join()
 
 
 def main() -> None:
     print_machine()
     print(f"{'ranks':>5}{'AU':>8}{'other':>8}{'sync':>8}{'memory (GiB)':>14}{'start (s)':>11}{'actors':>8}")
     for ranks in map(int, sys.argv[1:] or ("16", "64", "256")):
-        peak, over = [0.0], threading.Event()
-        watcher = threading.Thread(target=watch_memory, args=(peak, over))
-        watcher.start()
         began = time.time_ns()
-        try:
-            with tempfile.TemporaryDirectory(prefix="rayio-bench-") as root:
-                run = rayio.run(build(scenario(ranks)), root=root)
-                spans, result = run.spans(), run.result
-                actors = len(run.directory.info["actors"])
-        finally:
-            over.set()
-            watcher.join()
+        with watched_memory() as peak, tempfile.TemporaryDirectory(prefix="rayio-bench-") as root:
+            run = rayio.run(build(scenario(ranks)), root=root)
+            spans, result = run.spans(), run.result
+            actors = len(run.directory.info["actors"])
         start = (spans[spans["name"] == "compute"]["start_ns"].min() - began) / 1e9
         print(
             f"{ranks:>5}{result['au']:>8.4f}{100 * result['other_share']:>6.2f} %{100 * result['sync_share']:>6.2f} %"

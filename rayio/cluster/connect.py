@@ -147,13 +147,16 @@ def _start(address: str | None, log: Path) -> None:
 
 def _knock(address: str) -> None:
     """Find out within seconds that nobody answers at ``host:port``; Ray itself would try for minutes."""
-    if address == "auto":
-        address = ray._private.services.canonicalize_bootstrap_address("auto") or ""
-    host, colon, port = address.rpartition(":")
+    host, colon, port = _plain(address).rpartition(":")
     if colon and port.isdigit() and (error := _refusal(host, int(port))) is not None:
         raise ClusterError(
             f"cannot reach a Ray cluster at {address}: {error.strerror or error}; is `ray start --head` running there?"
         )
+
+
+def _plain(address: str) -> str:
+    """The address that ``auto`` means; empty where there is none."""
+    return ray._private.services.canonicalize_bootstrap_address("auto") or "" if address == "auto" else address
 
 
 def _refusal(host: str, port: int) -> OSError | None:
@@ -167,7 +170,7 @@ def _refusal(host: str, port: int) -> OSError | None:
 
 def _found_where_it_listens(address: str) -> AbstractContextManager[None]:
     """Have Ray look for a cluster on loopback where it is there alone: it would look, for ever, on the network."""
-    host, _, port = address.rpartition(":")
+    host, _, port = _plain(address).rpartition(":")
     services = ray._private.services
     if not port.isdigit() or services.resolve_ip_for_localhost(host or "localhost") == host:
         return nullcontext()
