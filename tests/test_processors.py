@@ -21,7 +21,8 @@ from rayio.machine.cpu_time import cpu_seconds_of
 from rayio.pipeline.cpu_account import ReadCpu
 from rayio.pipeline.processors import Cores, Process
 from rayio.pipeline.virtual import VirtualKernel
-from rayio.predict.calibrate import Learnable, calibrate, learn
+from rayio.predict.calibrate import calibrate, learn
+from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu, learn_cpu
 from rayio.scenario import checks
 from rayio.scenario.costs import CpuCosts

@@ -41,6 +41,7 @@ def sentence(
         return _nothing(verdict)
     is_known = verdict["bound"] != "overhead" or _other(verdict) in (CAUSES["other"], CHARGED)
     bound = "storage" if is_storage_bound(verdict, capacity) else verdict["bound"]
+    bound = "processor" if verdict.get("is_processor_bound") else bound
     said = f"{bound.capitalize()}-bound: " if is_known else "Unexplained: "
     said += f"{_what(verdict)}{slowest(ranks) if verdict['bound'] == 'straggler' else ''}."
     if verdict.get("ties"):
@@ -141,6 +142,8 @@ def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
     if worker is None or capacity["demand"] is None:
         limit = capacity.get("storage")  # without spans of readers it is known of the plan
         return f" {limited(limit)}" if limit is not None and limit["is_short"] else ""
+    if verdict.get("is_processor_bound"):
+        return _cores(capacity)
     if not capacity["has_readers"]:
         each = format_seconds(worker["service_seconds"])
         return f" Ranks read for themselves (loader.num_workers=0): {each} per batch, in which they do not compute."
@@ -164,6 +167,20 @@ def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
         first = _percent(verdict["first_step_share"])
         return f" {first} of the wait is at the first step of an epoch, where prefetching starts anew.{enough}."
     return f"{enough}: single batches come late."
+
+
+def _cores(capacity: Mapping[str, Any]) -> str:
+    """Say what the cores give, beside what the ranks need."""
+    row = next((row for row in capacity["stages"] if row["stage"] == "processors"), None)
+    if row is None:
+        return ""
+    number, each = row["parallelism"], format_seconds(row["service_seconds"])
+    who = f"{number} core{'s' * (number != 1)}"
+    if row["capacity"] > capacity["demand"]:
+        busy = f"{who} {'are' if number != 1 else 'is'} busy for {_percent(min(1.0, row['utilisation']))} of the time"
+        return f" A batch takes {each} of a processor, and {busy}: work waits for a free one."
+    gives, needs = rate(row["capacity"]), rate(capacity["demand"])
+    return f" A batch takes {each} of a processor: {who} give {gives} batches/s at most, these ranks need {needs}."
 
 
 def _filled(verdict: Mapping[str, Any], limit: Mapping[str, Any]) -> str:

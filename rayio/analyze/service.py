@@ -27,6 +27,7 @@ WORK_OF_STAGES = {
     "storage": "what all readers share",
     "worker": "all stages, one after the other",
     "writer": "checkpoint files",
+    "processors": "CPU time of a batch, on all cores",
 }
 
 
@@ -153,13 +154,13 @@ class _Writers:
         return _capacity("writer", self.busy / self.files, self.busy, len(self.who), window)
 
 
-def without_queueing(capacity: Mapping[str, Any], limit: StorageLimit) -> dict[str, Any]:
+def without_queueing(capacity: Mapping[str, Any], limit: StorageLimit, parsing: float = 0.0) -> dict[str, Any]:
     """Say what stages can do on storage whose limits are known, whatever queueing there was at the device.
 
-    ``read`` is then what readers take on an idle device, ``storage`` what all of them share, and ``worker`` the least
-    of that and of its own work.
+    ``read`` is then what readers take on an idle device, with the ``parsing`` of a batch (s) on a free core,
+    ``storage`` what all of them share, and ``worker`` the least of that and of its own work.
     """
-    rows, alone = [], limit.alone_seconds
+    rows, alone = [], limit.alone_seconds + parsing
     measured = next((row["service_seconds"] for row in capacity["stages"] if row["stage"] == "read"), 0.0)
     for row in capacity["stages"]:
         if row["stage"] not in ("read", "worker") or not measured:

@@ -13,24 +13,25 @@ import numpy as np
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Steps, texts, timeline
 from rayio.errors import RunError, StorageError
+from rayio.pipeline import simulation
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of, storage_of
 from rayio.place import batch_parts
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
-from rayio.predict.explain import scenario_of
-from rayio.predict.processors import SeenCpu, learn_cpu
-from rayio.predict.replay import UNLIMITED
-from rayio.predict.settle import Apparent, settle
+from rayio.predict.learnable import Learnable, differ, learnable
+from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu
+from rayio.predict.replay import UNLIMITED, cut
+from rayio.predict.settle import Apparent, Free, settle
 from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
+from rayio.scenario.distribution import Constant, Distribution, LogNormal
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.storage.refusals import unwritten
 from rayio.trace.slices import own
-from rayio.trace.store import RunDirectory
 from rayio.units import format_seconds
 
 if TYPE_CHECKING:
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
 
 #: Fewer steps than this, per rank and after the warm-up, tell too little.
 MIN_STEPS = 10
-#: From this share of its bytes from memory on, a run met no device.
-CACHED = 0.95
 #: How sure a calibration is of processor times, in how many times as long, and of a step beside them, as a share: what
 #: runs took that were predicted (`benchmarks/predict.py`). Processors that are all busy slow each other down.
 CPU_BETWEEN, STEP_ERROR = (0.85, 1.75), 0.05
@@ -76,18 +75,6 @@ class Calibration:
             raise unwritten(error, path, "--out") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Learnable:
-    """A run that can be learned from: its spans, its scenario, and what its run.json says."""
-
-    name: str
-    scenario: Scenario
-    info: Mapping[str, Any]
-    spans: pa.Table
-    #: Whether its bytes came from memory.
-    is_cached: bool = False
-
-
 def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT) -> Calibration:
     """Learn from a run on the Ray or the local engine what its engine and its stages cost.
 
@@ -102,60 +89,14 @@ def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT
     if twice := [str(one) for one, place in zip((path, *others), places, strict=True) if places.count(place) > 1]:
         raise RunError(f"{twice[0]} is given twice; a run teaches nothing that it has not taught")
     try:
-        runs = [_learnable(one, reporter) for one in (path, *others)]
+        runs = [learnable(one, reporter) for one in (path, *others)]
         first = runs[0]
         for one in runs[1:]:
-            if (apart := _differ(first, one)) is not None:
+            if (apart := differ(first, one)) is not None:
                 raise RunError(f"{one.name} cannot be calibrated together with {first.name}: {apart}")
         return learn(first.spans, first.scenario, first.info, name=first.name, more=runs[1:], is_cached=first.is_cached)
     finally:
         reporter.done()
-
-
-def _differ(first: Learnable, other: Learnable) -> str | None:
-    """Say why two runs do not teach the same costs, or None."""
-    for key in ("dataset.format", "loader.kind", "loader.payload", "loader.io_depth"):
-        section, _, name = key.partition(".")
-        ours, theirs = (getattr(getattr(one.scenario, section), name) for one in (first, other))
-        if ours != theirs:
-            return f"{key} is {theirs}, not {ours}"
-    for word in ("engine", "modelled_storage", "cpus"):
-        if first.info.get(word) != other.info.get(word):
-            return f"its {word} is {other.info.get(word)}, not {first.info.get(word)} (run.json)"
-    return None
-
-
-def _learnable(path: str | Path, reporter: Reporter) -> Learnable:
-    run = RunDirectory.open(path)
-    info, result = run.info, run.result
-    if info.get("engine") == "virtual":
-        raise RunError(f"{path} was simulated: it knows no costs but those it was given; calibrate a run on Ray")
-    if result is None:
-        raise RunError(f"{path} has no result.json: the run broke off, or is still under way; calibrate a whole run")
-    if result.exit_code not in (0, 3):
-        raise RunError(f"{path} ended with exit code {result.exit_code}; calibrate a run that went well")
-    if result.imported:
-        raise RunError(
-            f"{path} was imported: its results say nothing of readers and messages; calibrate a run of rayio"
-        )
-    if run.scenario is None:
-        raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
-    scenario = scenario_of(run)
-    reporter.live("calibrate: reading spans", 0.0)
-    spans = run.spans()
-    reporter.live(f"calibrate: learning from {len(spans):,} spans", 0.3)
-    if run.lost_files:
-        raise StorageError(f"{path}/spans/{run.lost_files[0]} cannot be read: the file is damaged; run it again")
-    if scenario.trace.level in ("none", "step"):
-        raise RunError(
-            f"{path} was recorded with trace.level={scenario.trace.level}, which leaves out the readers; "
-            "run it with trace.level=batch"
-        )
-    if spans.num_rows == 0:
-        raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
-    found = result.fetched
-    cached = None if found is None else found.page_cache_share
-    return Learnable(run.name, scenario, info, spans, cached is not None and cached >= CACHED)
 
 
 def learn(
@@ -221,50 +162,74 @@ def learn(
     }
     taught = scenario.model_copy(update=changed)
     if cpu.is_work:
-        taught = _settled(taught, _apparent(spans, plan, learned, warm), _cores(scenario, info), plan, notes)
+        cluster = scenario.cluster.model_copy(update={"cores": cores_of_run(scenario, info)})
+        taught = taught.model_copy(update={"cluster": cluster})
+        requests = max(1.0, typical(read.requests[read.start >= warm]))
+        taught = _settled(taught, _apparent(spans, learned, warm), requests, plan, notes)
     return Calibration(taught, tuple(notes))
 
 
-def _settled(scenario: Scenario, seen: Apparent, cores: int, plan: Plan, notes: list[str]) -> Scenario:
-    """Take out of the costs what waiting for a processor was, and say how well the run is simulated back."""
-    scenario = scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
-    shape = RunShape.of(scenario)
+def _settled(scenario: Scenario, seen: Apparent, requests: float, plan: Plan, notes: list[str]) -> Scenario:
+    """Take out of the costs what waiting for a processor was, and say how well the run is simulated back.
 
-    def look(spans: pa.Table) -> Apparent:
-        spans = own(spans)
+    ``requests`` is how many a read took, on average.
+    """
+    shape, model = RunShape.of(scenario), scenario.storage.model
+    latency = model.first_byte if isinstance(model, StorageParameters) else None
+
+    def changed(free: Free) -> Scenario:
+        updated: dict[str, Any] = {"costs": free.costs}
+        if isinstance(model, StorageParameters) and latency is not None and free.storage != start.storage:
+            first_byte = _of_mean(latency, (free.storage or 0.0) / requests)
+            updated["storage"] = scenario.storage.model_copy(
+                update={"model": model.model_copy(update={"first_byte": first_byte})}
+            )
+        return scenario.model_copy(update=updated)
+
+    def live(free: Free) -> Apparent:
+        wanted = changed(free)
+        spans = own(_simulated(wanted, plan.max_bytes_in_flight))
         _, steps = timeline(spans)
         warm, read = _warm(steps, shape, "the simulated run"), observe.reads(spans)
-        shown = _costs(spans, steps, read, warm, plan, storage_of(scenario), [])
-        return _apparent(spans, plan, shown, warm)
+        return _apparent(spans, _costs(spans, steps, read, warm, plan, storage_of(wanted), []), warm)
 
-    settled, shown = settle(scenario, seen, look, plan.max_bytes_in_flight)
+    start = Free(scenario.charges, None if latency is None else latency.expected * requests)
+    settled, shown = settle(start, seen, live)
+    off = 100 * (shown.step / seen.step - 1)
     notes.append(
-        f"costs.cpu: simulated back on {cores} cores, a step of the run takes {format_seconds(shown.step)}; "
-        f"it took {format_seconds(seen.step)} ({100 * (shown.step / seen.step - 1):+.1f} %)"
+        f"costs.cpu: simulated back on {scenario.cluster.cores} cores, a step of the run takes "
+        f"{format_seconds(shown.step)}; it took {format_seconds(seen.step)} ({off:+.1f} %)"
     )
-    return settled
+    return changed(settled)
 
 
-def _apparent(spans: pa.Table, plan: Plan, shown: Costs, warm: int) -> Apparent:
+def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
+    """The spans of a scenario on the virtual clock, of its beginning where it is long."""
+    if shorter := cut(scenario):
+        scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=shorter)})
+    return simulation.spans_of(plan_of(scenario, True, bytes_in_flight))
+
+
+def _of_mean(times: Distribution, mean: float) -> Distribution:
+    """Times of the same spread, in proportion, around another mean."""
+    if isinstance(times, LogNormal) and times.expected > 0 and mean > 0:
+        return times.model_copy(update={"median": times.median * mean / times.expected})
+    return Constant(value=round(mean, 9))
+
+
+def _apparent(spans: pa.Table, shown: Costs, warm: int) -> Apparent:
     """What a run shows, once it was warm."""
     _, steps = timeline(spans)
     read = observe.reads(spans)
     chosen = read.start >= warm
     kept = steps.start >= warm
     whole = steps.end[kept].max() - steps.start[kept].min()
+    ranks = int(steps.life.max(initial=0)) + 1
     return Apparent(
         shown,
         typical((read.end - read.start)[chosen]) / 1e9,
-        typical(read.requests[chosen]),
-        float(whole) / 1e9 / max(1, int(kept.sum()) // plan.world_size),
+        float(whole) / 1e9 / max(1, int(kept.sum()) // ranks),
     )
-
-
-def _cores(scenario: Scenario, info: Mapping[str, Any]) -> int:
-    """The cores of each node of the scenario; emulated nodes of one machine share those that it has."""
-    actors = [actor for actor in info.get("actors", ()) if isinstance(actor, Mapping)]
-    machines = {actor["ray_node"] for actor in actors if actor.get("ray_node")}
-    return max(1, (_whole(info, "cpus") or 1) * max(1, len(machines)) // scenario.cluster.nodes)
 
 
 def _waiting(run: Learnable, cpu: CpuCosts) -> observe.Reads:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.shape import RunShape
+from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
 from rayio.analyze.stragglers import typical_of
 from rayio.analyze.verdict import judge
@@ -18,18 +19,23 @@ from rayio.errors import RayioError
 from rayio.kinds import FORMATS
 from rayio.pipeline import simulation
 from rayio.pipeline.planning import plan_of, storage_of
+from rayio.predict.processors import Worked
 from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Measured, RecordedTimes, Replay, addressed, of_steps
 from rayio.scenario import checks, derive, evaluation
 from rayio.scenario.choice import options_of
+from rayio.scenario.costs import CpuCosts
 from rayio.scenario.distribution import NO_TIME
 from rayio.scenario.every import Every
 from rayio.scenario.model import Costs, NoSync, Scenario, StorageParameters
+from rayio.scenario.workers import MAX_WORKERS, Autoscaled
 from rayio.seeds import Draws
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 from rayio.units import BYTES
 
 #: Part of the time that a change must save to be worth naming.
 WORTH = 0.01
+#: Processors that are busy for this part of their time have nothing left to give.
+FULL = 0.9
 #: Formats that are tried in place of the one that there is: each holds the same samples, with its own requests.
 OF_SAMPLES = ("npz", "hdf5", "tfrecord")
 #: Requests of a sample that another format must save to be tried.
@@ -49,11 +55,26 @@ class Base:
     was_memory_bound: bool
     #: Which ranks are last in most steps.
     slow: NDArray[np.bool_]
+    #: Readers of a rank: on average, where they came and went.
+    workers: int
+    #: Mean bytes of a batch; None where no span says so.
+    batch_bytes: float | None
 
     def simulate(self, replay: Replay) -> dict[str, Any]:
         """Live a scenario on the virtual engine, with the times at hand, and judge it."""
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
-        return judge(attribute(simulation.spans_of(plan)), RunShape.of(replay.scenario))
+        found = judge(attribute(simulation.spans_of(plan)), RunShape.of(replay.scenario))
+        if found["next"] in STAGES and self._fills_cores(replay, found["samples_per_second"]):
+            found["next"] = "processors"
+        return found
+
+    def _fills_cores(self, replay: Replay, samples_per_second: float | None) -> bool:
+        """Whether a simulated run had next to all that its cores have."""
+        worked = Worked.planned(replay.scenario, is_decoded=replay.times.decode is None)
+        if worked is None or samples_per_second is None:
+            return False
+        row = worked.stage(replay.scenario, self.batch_bytes, samples_per_second / replay.scenario.loader.batch_size)
+        return row is not None and row["utilisation"] >= FULL
 
 
 #: Changes what is simulated; the base says what the run measured.
@@ -106,7 +127,14 @@ def _no_read(replay: Replay, base: Base) -> Replay:
     nothing = addressed(replay.scenario.seed, "first_byte", np.zeros(base.measured.read.shape))
     writes = RecordedTimes(nothing, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
     unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": storage_of(replay.scenario).scope})
+    replay = _costing(replay, replay.scenario.charges.cpu.model_copy(update={"sample": 0.0, "bandwidth": None}))
     return _timed(_with(replay, "storage", model=unlimited, throttle=None), first_byte=writes)
+
+
+def _costing(replay: Replay, cpu: CpuCosts) -> Replay:
+    """The same with other costs of processors."""
+    costs = replay.scenario.charges.model_copy(update={"cpu": cpu})
+    return replace(replay, scenario=replay.scenario.model_copy(update={"costs": costs}))
 
 
 def _no_stragglers(replay: Replay, base: Base) -> Replay:
@@ -148,7 +176,8 @@ def _no_evaluations(replay: Replay, base: Base) -> Replay:
 def _no_loader(replay: Replay, base: Base) -> Replay:
     """The loader's messages and copies take no time; those of barrier, step and checkpoint stay."""
     costs = replay.scenario.charges
-    kept = Costs(barrier=costs.barrier, step=costs.step, checkpoint=costs.checkpoint)
+    parsing = CpuCosts(sample=costs.cpu.sample, bandwidth=costs.cpu.bandwidth, background=costs.cpu.background)
+    kept = Costs(barrier=costs.barrier, step=costs.step, checkpoint=costs.checkpoint, cpu=parsing)
     return replace(replay, scenario=replay.scenario.model_copy(update={"costs": kept}))
 
 
@@ -165,16 +194,51 @@ def _unbounded(replay: Replay, base: Base) -> Replay:
     return _with(replay, "loader", max_bytes_in_flight=1 << 60)
 
 
+def _more_cores(replay: Replay, base: Base) -> Replay:
+    """Every node has twice the cores."""
+    cores = replay.scenario.cluster.cores
+    more = tuple(2 * each for each in cores) if isinstance(cores, tuple) else 2 * (cores or 1)
+    return _with(replay, "cluster", cores=more)
+
+
 def with_workers(replay: Replay, number: int) -> Replay:
-    """The same with another number of readers per rank."""
+    """The same with another number of readers per rank, which stay."""
     return _with(replay, "loader", num_workers=number)
 
 
-def _more_workers(times: float) -> Change:
+def _workers(number: int) -> Change:
     def change(replay: Replay, base: Base) -> Replay:
-        return with_workers(replay, max(1, int(replay.scenario.loader.max_workers * times)))
+        return with_workers(replay, number)
 
     return change
+
+
+def _bounds(scaling: Autoscaled) -> Change:
+    def change(replay: Replay, base: Base) -> Replay:
+        return _with(replay, "loader", num_workers=scaling)
+
+    return change
+
+
+def changes_of_workers(base: Base) -> dict[str, Change]:
+    """More readers and fewer; of readers that come and go, as many as there were, for good, and other bounds."""
+    scaling, number = base.scenario.loader.num_workers, base.workers
+    if not isinstance(scaling, Autoscaled):
+        found = {"workers × 2" if number else "1 worker": _workers(max(1, 2 * number))}
+        return found | ({"workers ÷ 2": _workers(number // 2)} if number > 1 else {})
+    found = {f"{number} worker{'s' * (number != 1)} throughout": _workers(number)}
+    if number < scaling.max:
+        found[f"{2 * number} workers throughout"] = _workers(2 * number)
+    return found | {name: _bounds(other) for name, other in other_bounds(scaling).items()}
+
+
+def other_bounds(scaling: Autoscaled) -> dict[str, Autoscaled]:
+    """The bounds of readers that come and go, each twice as large, by the name of that change."""
+    most = min(2 * scaling.max, MAX_WORKERS)
+    found = {} if most == scaling.max else {"max × 2": scaling.model_copy(update={"max": most})}
+    if 2 * scaling.min <= scaling.max:
+        found["min × 2"] = scaling.model_copy(update={"min": 2 * scaling.min})
+    return found
 
 
 def _deeper(replay: Replay, base: Base) -> Replay:
@@ -205,9 +269,9 @@ def changes(base: Base) -> dict[str, Change]:
         found["network = ∞"] = _no_network
         if scenario.cluster.has_reader_tier and not isinstance(scenario.cluster.cores, tuple):
             found["reader_nodes × 2"] = _more_reader_nodes
-    found["workers × 2" if scenario.loader.max_workers else "1 worker"] = _more_workers(2)
-    if scenario.loader.max_workers > 1:
-        found["workers ÷ 2"] = _more_workers(0.5)
+    if Worked.planned(scenario.model_copy(update={"costs": measured.costs})) is not None:
+        found["cores × 2"] = _more_cores
+    found |= changes_of_workers(base)
     if scenario.loader.max_workers:
         found["prefetch × 2"] = _deeper
     if base.was_memory_bound:
@@ -289,8 +353,10 @@ def keys_of(scenario: Scenario) -> dict[str, str]:
     """The changes that keys of a scenario make, with what to write."""
     loader, chunk = scenario.loader, getattr(scenario.dataset.options, "chunk", None)
     throttle = scenario.storage.throttle
+    bounds = other_bounds(loader.num_workers) if isinstance(loader.num_workers, Autoscaled) else {}
     return {
         "workers ÷ 2": f"loader.num_workers={loader.max_workers // 2}",
+        **{name: f"loader.num_workers={{min: {one.min}, max: {one.max}}}" for name, one in bounds.items()},
         "prefetch × 2": f"loader.prefetch_factor={2 * loader.prefetch_factor}",
         **({} if throttle is None else {"prefixes × 2": f"storage.throttle.prefixes={2 * throttle.prefixes}"}),
         "io_depth × 2": f"loader.io_depth={2 * loader.io_depth}",

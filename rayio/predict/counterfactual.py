@@ -11,11 +11,14 @@ from rayio.analyze.stragglers import slow_ranks
 from rayio.analyze.verdict import BINDS, OF_DATA, bound_of
 from rayio.pipeline.planning import storage_of
 from rayio.predict.changes import WORTH, Base, changes, further_changes, keys_of, with_workers
+from rayio.predict.on_cores import on_cores
+from rayio.predict.processors import Worked
 from rayio.predict.replay import Measured
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.scenario.storage import UNKNOWN
+from rayio.scenario.workers import Autoscaled
 from rayio.trace.slices import Slices
 
 #: Workers are doubled at most this often in search of enough of them.
@@ -95,6 +98,10 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
         "input": (*OF_INPUT, *(read or (f"{verdict['cause']} = 0",))),
         "loader": ("no bound on bytes", "prefetch × 2", "reader_nodes × 2", "network = ∞", "loader = 0"),
     }.get(verdict["bound"], ())
+    if verdict.get("is_processor_bound"):
+        row, cores = rows["cores × 2"], base.scenario.cluster.cores
+        each = "" if isinstance(cores, tuple) else f" ({2 * (cores or 1)} on each node)"
+        return {"change": f"With twice the cores{each}", **{key: row[key] for key in ("au", "time_saved", "then")}}
     chosen = [rows[name] for name in wanted if name in rows and name != "read = 0"]
     most = max((row["time_saved"] for row in chosen), default=0.0)
     more = _enough_workers(base, table) if verdict["bound"] in OF_DATA else None
@@ -119,8 +126,8 @@ LIMITS = ("connections = ∞", "bandwidth = ∞", "requests/s = ∞", "opens/s =
 
 #: Keys that may help where ranks wait for data.
 OF_INPUT = (
-    "workers ÷ 2", "prefetch × 2", "prefixes × 2", "io_depth × 2", "format npz", "format hdf5", "format tfrecord",
-    "chunk × 2", "no bound on bytes",
+    "workers ÷ 2", "max × 2", "min × 2", "prefetch × 2", "prefixes × 2", "io_depth × 2", "format npz", "format hdf5",
+    "format tfrecord", "chunk × 2", "no bound on bytes",
 )  # fmt: skip
 
 
@@ -131,7 +138,7 @@ def _removal(cause: str | None) -> str | None:
 def _enough_workers(base: Base, table: Mapping[str, Any]) -> dict[str, Any] | None:
     """Double the workers until exposed data loading is no bottleneck, or more of them do not help."""
     replayed, best, before = table["_replayed"], None, table
-    workers = base.scenario.loader.max_workers
+    workers = base.workers
     for doubling in range(1, DOUBLINGS + 1):
         number = max(1, workers * 2**doubling) if workers else 2 ** (doubling - 1)
         simulated = base.simulate(with_workers(replayed, number))
@@ -139,7 +146,8 @@ def _enough_workers(base: Base, table: Mapping[str, Any]) -> dict[str, Any] | No
             break
         before = simulated
         in_all = number * derive.world_size(base.scenario)
-        more = f"With {number} worker{'s' * (number != 1)} per rank ({in_all} in all)"
+        stay = ", throughout" if isinstance(base.scenario.loader.num_workers, Autoscaled) else " in all"
+        more = f"With {number} worker{'s' * (number != 1)} per rank ({in_all}{stay})"
         best = {
             "change": more, "workers": number, "au": simulated["au"], "time_saved": saved(table, simulated),
             "then": then(simulated),
@@ -197,6 +205,19 @@ def named(verdict: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any
     }  # fmt: skip
 
 
+#: Changes of a setting: a larger machine is worth naming where none of them saves half as much.
+OF_SETTINGS = ("workers × 2", "1 worker", *OF_INPUT)
+
+
+def of_processors(verdict: Mapping[str, Any], table: Mapping[str, Any]) -> bool | None:
+    """Whether readers and ranks that wait for batches wait for cores; None where cores are not known."""
+    rows = {row["change"]: row["time_saved"] or 0.0 for row in table["changes"]}
+    if (saves := rows.get("cores × 2")) is None or verdict["bound"] is None:
+        return None
+    settings = max((rows[name] for name in rows if name in OF_SETTINGS or name.endswith("throughout")), default=0.0)
+    return bool(verdict["bound"] in OF_DATA and saves > max(BINDS, 2 * settings))
+
+
 def modelled(scenario: Scenario, info: Mapping[str, Any]) -> StorageParameters | None:
     """The storage of a run where it was a model; None of real storage, and of imported results."""
     is_modelled = info.get("modelled_storage", info.get("engine") == "virtual") and not info.get("imported")
@@ -221,19 +242,35 @@ def _as_it_ran(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:
     return scenario.model_copy(update={"cluster": real})
 
 
-def ready(scenario: Scenario, info: Mapping[str, Any], charged: Attribution, spans: Slices) -> Base | None:
-    """Make a run ready to be lived again, from its scenario, ``run.json`` and spans; None without spans of readers."""
+def ready(
+    scenario: Scenario,
+    info: Mapping[str, Any],
+    charged: Attribution,
+    spans: Slices,
+    *,
+    workers: int | None = None,
+    batch_bytes: float | None = None,
+    worked: Worked | None = None,
+) -> Base | None:
+    """Make a run ready to be lived again, from its scenario, ``run.json`` and spans; None without spans of readers.
+
+    ``workers`` is how many readers each rank had, ``batch_bytes`` the mean of a batch; what a run on Ray ``worked`` is
+    done again on the cores that it had.
+    """
     is_virtual = info.get("engine") == "virtual"
     scenario = _as_it_ran(scenario, info)
     measured = Measured.of(spans, charged, scenario, costs=scenario.charges if is_virtual else None)
     if not measured.has_work:
         return None
     bound = info.get("max_bytes_in_flight")
-    return Base(
+    base = Base(
         scenario,
         measured,
         modelled(scenario, info),
         bound if isinstance(bound, int) else None,
         "memory_bound" in spans.names,
         slow_ranks(charged.steps, len(charged.lives.rank)),
+        scenario.loader.max_workers if workers is None else workers,
+        batch_bytes,
     )
+    return base if worked is None or is_virtual else on_cores(base, worked, charged)

@@ -23,8 +23,9 @@ from rayio.analyze.window import find_window
 from rayio.dlio.losses import in_words
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
-from rayio.predict.counterfactual import counterfactuals, is_worth, modelled, named, prediction, ready
+from rayio.predict.counterfactual import counterfactuals, is_worth, modelled, named, of_processors, prediction, ready
 from rayio.predict.observe import Trained
+from rayio.predict.processors import Worked
 from rayio.predict.supply import supply
 from rayio.reporter import SILENT, Reporter
 from rayio.results.explained import VERSION, Access, Capacity, Explained, Verdict
@@ -91,7 +92,7 @@ class Seen:
 
     def __init__(self, timed: Timelines, scenario: Scenario, info: Mapping[str, Any], readers: int) -> None:
         lives, steps = timed.lives, timed.steps
-        self.timed = timed
+        self.timed, self.readers = timed, readers
         self.losses = Losses(timed, payload=info.get("payload") == "real")
         self.capacities = Capacities(lives, steps, RunShape.of(scenario), readers)
         self.trained = Trained(scenario.train.epochs)
@@ -129,10 +130,15 @@ def explained(
         verdict["cause"] = "data_wait" if verdict["cause"] == "unrecorded" else verdict["cause"]
     capacity, read = seen.capacities.found(), seen.trained
     capacity["batch_bytes"] = read.mean_bytes
+    is_virtual = info.get("engine") == "virtual"
+    worked = Worked.planned(scenario) if is_virtual else Worked.seen(scenario, info)
     if charged.steps.number and (model := modelled(scenario, info)) is not None:
         window = find_window(charged.lives, charged.steps, shape)[0]
         beside = beside_training(spans, window, shape)
-        capacity = without_queueing(capacity, supply(scenario, model, capacity["demand"], read, beside))
+        parsing = worked.cpu.parsing(scenario.loader.batch_size, read.mean_bytes or 0.0) if worked else 0.0
+        capacity = without_queueing(capacity, supply(scenario, model, capacity["demand"], read, beside), parsing)
+    if worked and (row := worked.stage(scenario, read.mean_bytes, capacity["delivered"])):
+        capacity["stages"] = [*capacity["stages"], row]
     ranks = worst_ranks(charged)
     used = seen.accesses.found()
     notes = verdict.pop("notes")
@@ -156,16 +162,19 @@ def explained(
     if result is not None and result.scaling is not None:
         notes.append(
             f"readers came and went: what stages can do is counted with those that there were on average "
-            f"({result.scaling.mean:.1f}); changes of workers begin from the most that there may be "
-            f"({derive.num_readers(scenario)})"
+            f"({result.scaling.mean:.1f}), and changes of workers begin from those; as it was, they come and go again"
         )
     simulated: dict[str, Any] | None = None
     predicted: dict[str, Any] | None = None
-    base = ready(scenario, info, charged, spans) if simulate and verdict["au"] is not None else None
+    base = None
+    if simulate and verdict["au"] is not None:
+        workers = -(-seen.readers // derive.world_size(scenario))
+        base = ready(scenario, info, charged, spans, workers=workers, batch_bytes=read.mean_bytes, worked=worked)
     if base is not None:
         simulated = counterfactuals(base, reporter)
         verdict |= named(verdict, simulated)
         verdict["is_worth_removing"] = is_worth(verdict, simulated)
+        verdict["is_processor_bound"] = of_processors(verdict, simulated)
         predicted = prediction(base, verdict, simulated)
         del simulated["_replayed"]
         if base.modelled is None:

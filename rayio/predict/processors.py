@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from rayio.scenario.costs import CpuCosts
+from rayio.scenario.costs import CpuCosts, taken
+from rayio.scenario.decode import Work
+from rayio.scenario.model import Scenario
 from rayio.units import RATE, format_bytes
 
 #: Sizes of batches that differ by less than this, the largest to the smallest, do not tell bytes from batches.
@@ -48,6 +50,17 @@ class SeenCpu:
         return cls(name, roles, float(said.get("nodes") or 0.0), reads)
 
     @property
+    def of_readers(self) -> float:
+        """CPU seconds of the readers, which are the ranks where those read for themselves."""
+        return self.roles.get("reader", self.reads["seconds"])
+
+    @property
+    def of_ranks(self) -> float:
+        """CPU seconds of the ranks and their barrier, but for what ranks read for themselves."""
+        read = 0.0 if "reader" in self.roles else self.reads["seconds"]
+        return max(0.0, self.roles.get("rank", 0.0) - read) + self.roles.get("barrier", 0.0)
+
+    @property
     def batches(self) -> float:
         """Batches that were read."""
         return self.reads["batches"]
@@ -56,6 +69,58 @@ class SeenCpu:
     def batch_bytes(self) -> float:
         """Bytes of a batch, in the mean."""
         return self.reads["bytes"] / self.batches
+
+
+def cores_of_run(scenario: Scenario, info: Mapping[str, Any]) -> int:
+    """The cores of each node of a run on Ray, by its ``run.json``; emulated nodes of one machine share its cores."""
+    actors = [actor for actor in info.get("actors", ()) if isinstance(actor, Mapping)]
+    machines = {actor["ray_node"] for actor in actors if actor.get("ray_node")}
+    cpus = info.get("cpus")
+    each = cpus if isinstance(cpus, int) and cpus > 0 else 1
+    return max(1, each * max(1, len(machines)) // scenario.cluster.all_nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """The cores of each node of a run, what its batches take of them, and decoding, where that is work on them."""
+
+    cores: int | tuple[int, ...]
+    cpu: CpuCosts
+    decode: Work | None
+
+    @classmethod
+    def planned(cls, scenario: Scenario, *, is_decoded: bool = True) -> Worked | None:
+        """What a simulation of a scenario has; None where processors are as many as there is work."""
+        cores, decode, cpu = scenario.cluster.cores, scenario.loader.decode, scenario.charges.cpu
+        work = decode if is_decoded and isinstance(decode, Work) else None
+        return None if cores is None or not (cpu.is_work or work) else cls(cores, cpu, work)
+
+    @classmethod
+    def seen(cls, scenario: Scenario, info: Mapping[str, Any]) -> Worked | None:
+        """What ``run.json`` says of a run on Ray, its decoding among what readers do; None where it says nothing."""
+        told = SeenCpu.of(info, "run") if info.get("engine") == "ray" else None
+        if told is None:
+            return None
+        cpu, _ = learn_cpu([told], "")
+        cores = scenario.cluster.cores
+        return (
+            cls(cores if isinstance(cores, tuple) else cores_of_run(scenario, info), cpu, None) if cpu.is_work else None
+        )
+
+    def stage(self, scenario: Scenario, batch_bytes: float | None, delivered: float) -> dict[str, Any] | None:
+        """What the cores of all nodes could do, as a row of stages; None where a batch takes none."""
+        number = sum(self.cores) if isinstance(self.cores, tuple) else self.cores * scenario.cluster.all_nodes
+        seconds = self.cpu.of_batch(scenario.loader.batch_size, batch_bytes or 0.0)
+        seconds += 0.0 if self.decode is None else taken(batch_bytes or 0.0, self.decode.rate)
+        if not seconds:
+            return None
+        return {
+            "stage": "processors",
+            "service_seconds": seconds,
+            "parallelism": number,
+            "capacity": number / seconds,
+            "utilisation": min(1.0, delivered * seconds / number),
+        }
 
 
 def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
@@ -69,9 +134,9 @@ def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
             "as the batch's; name a second short run with samples of another size to tell them apart"
         )
     sample, byte = _reads(seen, differ=differ)
-    reader = _line(seen, [one.roles.get("reader", 0.0) - one.reads["seconds"] for one in seen], differ=differ)
+    reader = _line(seen, [one.of_readers - one.reads["seconds"] for one in seen], differ=differ)
     queue, _ = _line(seen, [one.roles.get("queue", 0.0) for one in seen], differ=False)
-    rank = _line(seen, [one.roles.get("rank", 0.0) + one.roles.get("barrier", 0.0) for one in seen], differ=differ)
+    rank = _line(seen, [one.of_ranks for one in seen], differ=differ)
     node = _line(seen, [one.nodes + one.roles.get("collector", 0.0) for one in seen], differ=differ)
     return CpuCosts(
         format=form,

@@ -27,6 +27,7 @@ from rayio.predict import observe
 from rayio.predict.costs import costs as costs_of
 from rayio.predict.costs import typical
 from rayio.scenario import derive, evaluation
+from rayio.scenario.decode import Work
 from rayio.scenario.distribution import NO_TIME
 from rayio.scenario.every import Every
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
@@ -107,6 +108,8 @@ class Measured:
     write: Floats
     costs: Costs
     has_work: bool
+    #: Decoding that is done on the cores of a node, in place of the times that it took; None where those are replayed.
+    work: Work | None = None
 
     @classmethod
     def of(cls, spans: pa.Table | Slices, charged: Attribution, scenario: Scenario, *, costs: Costs | None) -> Measured:
@@ -128,18 +131,20 @@ class Measured:
         # A batch that was read and has no decode span took no time to decode.
         decode[np.isnan(decode) & ~np.isnan(read)] = 0.0
         has_work = bool((~np.isnan(read)).any())
+        decoding, cores = scenario.loader.decode, scenario.cluster.cores
         saves = slices.named("write", "fsync", "checkpoint", "snapshot")
         if costs is None:
             costs = _costs(slices, charged, scenario, saves)
-        return cls(compute, read, decode, _writes(saves), costs, has_work)
+        work = decoding if isinstance(decoding, Work) and cores is not None else None
+        return cls(compute, read, decode, _writes(saves), costs, has_work, work)
 
-    def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None) -> Replay:
-        """The scenario, cut to what one simulation may take, with these times.
+    def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None, most: int | None = None) -> Replay:
+        """The scenario, cut to what one simulation may take (``most`` rank-steps), with these times.
 
         ``modelled`` is the storage that the run had, where it was a model: it then serves here too, and knows what more
         readers would get. Real storage is replayed as it was.
         """
-        seed, train = scenario.seed, cut(scenario)
+        seed, train = scenario.seed, cut(scenario, most)
         epochs = train.get("epochs", scenario.train.epochs)
         keys = partial(addressed, seed, first_epochs=epochs, of_epochs=scenario.train.epochs)
         own_places: dict[int, int] = {}
@@ -149,7 +154,9 @@ class Measured:
         first_byte = RecordedTimes(keys("first_byte", self.read), 1 << REQUESTS_PER_STEP_BITS, self.write)
         times = Times(
             compute=of_steps(seed, self.compute),
-            decode=RecordedTimes(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places),
+            decode=None
+            if self.work is not None
+            else RecordedTimes(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places),
             first_byte=None if modelled else first_byte,
         )
         throttle = scenario.storage.throttle if modelled else None
@@ -170,10 +177,9 @@ class Measured:
             every = Every(steps=evaluation.period_of(scenario))
             train["evaluate"] = scenario.train.evaluate.model_copy(update={"every": every})
         sections["train"] = scenario.train.model_copy(update={"stragglers": None, **train})
-        # The reads of the run are as long as they were, their parsing included.
-        cpu = self.costs.cpu.model_copy(update={"sample": 0.0, "bandwidth": None, "format": ""})
-        costs = self.costs.model_copy(update={"cpu": cpu})
-        return Replay(scenario.model_copy(update={**sections, "costs": costs}), times)
+        if self.work is not None:
+            sections["loader"] = scenario.loader.model_copy(update={"decode": self.work})
+        return Replay(scenario.model_copy(update={**sections, "costs": self.costs}), times)
 
 
 def of_steps(seed: int, compute: Floats) -> RecordedTimes:
@@ -181,10 +187,10 @@ def of_steps(seed: int, compute: Floats) -> RecordedTimes:
     return RecordedTimes(addressed(seed, "compute", compute), 1, np.empty(0))
 
 
-def cut(scenario: Scenario) -> dict[str, Any]:
+def cut(scenario: Scenario, rank_steps: int | None = None) -> dict[str, Any]:
     """Cut epochs, and if one is too long its steps, to what one simulation may take."""
     ranks, steps = derive.world_size(scenario), derive.steps_per_epoch(scenario)
-    most = max(MOST_RANK_STEPS // ranks, FEWEST_STEPS + scenario.train.warmup_steps)
+    most = max((rank_steps or MOST_RANK_STEPS) // ranks, FEWEST_STEPS + scenario.train.warmup_steps)
     if steps * scenario.train.epochs <= most:
         return {}
     return {"epochs": max(1, most // steps), "steps": min(steps, most)}

@@ -8,17 +8,9 @@ moved by the difference, a few times, until the simulated run shows what the rea
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
-from rayio.pipeline import simulation
-from rayio.pipeline.planning import plan_of
-from rayio.predict.replay import cut
-from rayio.scenario.distribution import Constant, Distribution, LogNormal
-from rayio.scenario.model import Costs, Scenario, StorageParameters
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from rayio.scenario.model import Costs
 
 #: How often costs are moved, each by itself and then together; and by which part of what they are off.
 ROUNDS, BOLD = 8, 0.5
@@ -31,48 +23,48 @@ NEAR, NEAR_SECONDS = 0.02, 20e-6
 
 
 @dataclass(frozen=True, slots=True)
+class Free:
+    """What is moved: costs, and what storage takes of a read by itself, on average (s); None where that is known."""
+
+    costs: Costs
+    storage: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Apparent:
-    """What a run shows: its costs, the mean time and number of requests of a read, and the time of a step (s)."""
+    """What a run shows: its costs, the mean time of a read, and that of a step (s)."""
 
     costs: Costs
     read: float
-    requests: float
     step: float
 
 
-#: Reads what a run shows off its spans.
-Look = Callable[["pa.Table"], Apparent]
+#: Simulates a run with given times, and reads off it what it shows.
+Live = Callable[[Free], Apparent]
 
 
-def simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
-    """The spans of a scenario on the virtual clock, of its beginning where it is long."""
-    if changed := cut(scenario):
-        scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=changed)})
-    return simulation.spans_of(plan_of(scenario, True, bytes_in_flight))
-
-
-def settle(scenario: Scenario, seen: Apparent, look: Look, bytes_in_flight: int | None) -> tuple[Scenario, Apparent]:
-    """Move costs, and the latency of storage, until the simulated run shows what was ``seen``.
+def settle(free: Free, seen: Apparent, live: Live) -> tuple[Free, Apparent]:
+    """Move costs, and the time of storage, until the simulated run shows what was ``seen``.
 
     The second answer is what the simulated run shows in the end: of all that were tried, the one whose steps take most
     nearly as long.
     """
-    tried = [(scenario, look(simulated(scenario, bytes_in_flight)))]
+    tried = [(free, live(free))]
     for _ in range(ROUNDS):
         moved = _moved(*tried[-1], seen)
         if moved is None:
             break
-        tried.append((moved, look(simulated(moved, bytes_in_flight))))
+        tried.append((moved, live(moved)))
     # Costs hide each other: what is left is the length of a step, which messages on their way make longer or shorter.
     for _ in range(ROUNDS):
-        scenario, shown = min(tried, key=lambda one: abs(one[1].step - seen.step))
+        free, shown = min(tried, key=lambda one: abs(one[1].step - seen.step))
         if abs(shown.step - seen.step) <= NEAR * seen.step / 4:
             break
-        factor = 1 + BOLD * (seen.step - shown.step) / max(_on_the_way(scenario.charges), NEAR_SECONDS)
-        costs = scenario.charges
+        costs = free.costs
+        factor = 1 + BOLD * (seen.step - shown.step) / max(_on_the_way(costs), NEAR_SECONDS)
         longer = {name: round(getattr(costs, name) * min(2.0, max(0.5, factor)), 9) for name in ON_THE_WAY}
-        moved = scenario.model_copy(update={"costs": costs.model_copy(update=longer)})
-        tried.append((moved, look(simulated(moved, bytes_in_flight))))
+        moved = replace(free, costs=costs.model_copy(update=longer))
+        tried.append((moved, live(moved)))
     return min(tried, key=lambda one: abs(one[1].step - seen.step))
 
 
@@ -80,9 +72,9 @@ def _on_the_way(costs: Costs) -> float:
     return float(sum(getattr(costs, name) for name in ON_THE_WAY))
 
 
-def _moved(scenario: Scenario, shown: Apparent, seen: Apparent) -> Scenario | None:
-    """The scenario with each cost moved half of what it is off; None where all are near."""
-    costs = scenario.charges
+def _moved(free: Free, shown: Apparent, seen: Apparent) -> Free | None:
+    """The same with each time moved half of what it is off; None where all are near."""
+    costs, storage = free.costs, free.storage
     changed = {}
     for name in MOVED:
         off = BOLD * (getattr(seen.costs, name) - getattr(shown.costs, name))
@@ -90,19 +82,9 @@ def _moved(scenario: Scenario, shown: Apparent, seen: Apparent) -> Scenario | No
             now = max(0.0, getattr(costs, name) + off)
             if now != getattr(costs, name):
                 changed[name] = round(now, 9)
-    update: dict[str, object] = {"costs": costs.model_copy(update=changed)} if changed else {}
-    model, off = scenario.storage.model, BOLD * (seen.read - shown.read)
-    if isinstance(model, StorageParameters) and abs(off) > max(NEAR_SECONDS, NEAR * seen.read):
-        mean = max(0.0, model.first_byte.expected + off / max(seen.requests, 1.0))
-        if mean != model.first_byte.expected:
-            update["storage"] = scenario.storage.model_copy(
-                update={"model": model.model_copy(update={"first_byte": _of_mean(model.first_byte, mean)})}
-            )
-    return scenario.model_copy(update=update) if update else None
-
-
-def _of_mean(times: Distribution, mean: float) -> Distribution:
-    """Times of the same spread, in proportion, around another mean."""
-    if isinstance(times, LogNormal) and times.expected > 0 and mean > 0:
-        return times.model_copy(update={"median": times.median * mean / times.expected})
-    return Constant(value=round(mean, 9))
+    off = BOLD * (seen.read - shown.read)
+    if storage is not None and abs(off) > max(NEAR_SECONDS, NEAR * seen.read):
+        storage = max(0.0, storage + off)
+    if not changed and storage == free.storage:
+        return None
+    return Free(costs.model_copy(update=changed), storage)

@@ -57,6 +57,11 @@ class Verdict(Record):
         "where no change that was simulated saves more than that; null without a verdict",
         default=None,
     )
+    is_processor_bound: bool | None = value(
+        "whether ranks wait for batches because readers and ranks wait for cores: twice the cores would save more than "
+        "any setting; null where nobody knows what batches take of processors",
+        default=None,
+    )
     table: tuple[LossRow, ...] = value("the losses by cause")
 
 
@@ -66,7 +71,7 @@ class Stage(Record):
 
     stage: str = value(
         "its name; storage is what all readers of modelled storage share, worker is all stages one after the other, "
-        "writer writes checkpoint files"
+        "writer writes checkpoint files, processors are the cores that all work shares, where that is known"
     )
     service_seconds: float = value(
         "mean time for a batch, or a checkpoint file; of modelled storage without queueing there, else as it was", "s"

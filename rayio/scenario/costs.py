@@ -90,12 +90,18 @@ class CpuCosts(Section):
                 changed[name] = value / factor if name.endswith("bandwidth") else value * factor
         return self.model_copy(update=changed)
 
-    def parsing(self, num_samples: int, nbytes: int) -> float:
+    def of_batch(self, num_samples: float, nbytes: float) -> float:
+        """The CPU seconds of a batch in all: reading it, and its way to its rank."""
+        way = self.reader + self.queue + self.rank + self.node
+        rates = (self.reader_bandwidth, self.rank_bandwidth, self.node_bandwidth)
+        return self.parsing(num_samples, nbytes) + way + sum(taken(nbytes, rate) for rate in rates)
+
+    def parsing(self, num_samples: float, nbytes: float) -> float:
         """The CPU seconds of reading so many samples of so many bytes together."""
         return num_samples * self.sample + taken(nbytes, self.bandwidth)
 
 
-def taken(nbytes: int, bandwidth: float | None) -> float:
+def taken(nbytes: float, bandwidth: float | None) -> float:
     """The seconds that bytes take at a rate; none where there is no rate."""
     return nbytes / bandwidth if bandwidth else 0.0
 

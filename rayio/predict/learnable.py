@@ -1,0 +1,84 @@
+"""Runs that can be calibrated: opened, refused by name where they teach nothing, held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rayio.errors import RunError, StorageError
+from rayio.predict.explain import scenario_of
+from rayio.reporter import Reporter
+from rayio.scenario.model import Scenario
+from rayio.trace.store import RunDirectory
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: From this share of its bytes from memory on, a run met no device.
+CACHED = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Learnable:
+    """A run that can be learned from: its spans, its scenario, and what its run.json says."""
+
+    name: str
+    scenario: Scenario
+    info: Mapping[str, Any]
+    spans: pa.Table
+    #: Whether its bytes came from memory.
+    is_cached: bool = False
+
+
+def differ(first: Learnable, other: Learnable) -> str | None:
+    """Say why two runs do not teach the same costs, or None."""
+    for key in ("dataset.format", "loader.kind", "loader.payload", "loader.io_depth"):
+        section, _, name = key.partition(".")
+        ours, theirs = (getattr(getattr(one.scenario, section), name) for one in (first, other))
+        if ours != theirs:
+            return f"{key} is {theirs}, not {ours}"
+    for word in ("engine", "modelled_storage", "cpus"):
+        if first.info.get(word) != other.info.get(word):
+            return f"its {word} is {other.info.get(word)}, not {first.info.get(word)} (run.json)"
+    return None
+
+
+def learnable(path: str | Path, reporter: Reporter) -> Learnable:
+    """Open a run that can be learned from.
+
+    Raises:
+        StorageError: no run is there, or a part of it is damaged.
+        RunError: it was simulated or imported, broke off, or says nothing of its readers.
+    """
+    run = RunDirectory.open(path)
+    info, result = run.info, run.result
+    if info.get("engine") == "virtual":
+        raise RunError(f"{path} was simulated: it knows no costs but those it was given; calibrate a run on Ray")
+    if result is None:
+        raise RunError(f"{path} has no result.json: the run broke off, or is still under way; calibrate a whole run")
+    if result.exit_code not in (0, 3):
+        raise RunError(f"{path} ended with exit code {result.exit_code}; calibrate a run that went well")
+    if result.imported:
+        raise RunError(
+            f"{path} was imported: its results say nothing of readers and messages; calibrate a run of rayio"
+        )
+    if run.scenario is None:
+        raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
+    scenario = scenario_of(run)
+    reporter.live("calibrate: reading spans", 0.0)
+    spans = run.spans()
+    reporter.live(f"calibrate: learning from {len(spans):,} spans", 0.3)
+    if run.lost_files:
+        raise StorageError(f"{path}/spans/{run.lost_files[0]} cannot be read: the file is damaged; run it again")
+    if scenario.trace.level in ("none", "step"):
+        raise RunError(
+            f"{path} was recorded with trace.level={scenario.trace.level}, which leaves out the readers; "
+            "run it with trace.level=batch"
+        )
+    if spans.num_rows == 0:
+        raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
+    found = result.fetched
+    cached = None if found is None else found.page_cache_share
+    return Learnable(run.name, scenario, info, spans, cached is not None and cached >= CACHED)
