@@ -10,7 +10,7 @@ import numpy as np
 
 from rayio.analyze.part import Part
 from rayio.analyze.timeline import COLUMNS as OF_TIMELINES
-from rayio.analyze.timeline import Lives, Steps, joined, timeline
+from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, joined, timeline
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -58,7 +58,12 @@ class Timelines:
 
     def __init__(self, spans: pa.Table | Slices) -> None:
         self.slices = Slices.of(spans)
-        found = [*self.slices.each(lambda _, table: timeline(table), *OF_TIMELINES)]
+        told = [*self.slices.each(lambda _, table: (timeline(table), _paused(table)), *OF_TIMELINES)]
+        begins, ends = (np.concatenate([paused[at] for _, paused in told]) for at in (0, 1))
+        #: When each checkpoint and each evaluation began to hold its rank, and when it was over; in no order.
+        self.paused: tuple[Ints, Ints] = (begins, ends)
+        found = [each for each, _ in told]
+        del told
         self._first_life = np.cumsum([0, *(len(lives.rank) for lives, _ in found)]).tolist()
         self._first_step = np.cumsum([0, *(steps.number for _, steps in found)]).tolist()
         self.lives, self.steps = joined(found)
@@ -86,3 +91,10 @@ class Timelines:
     def go_through(self, *sums: Summed) -> None:
         """Add up every slice, see :func:`go_through`."""
         go_through(self.slices, *sums, timed=self)
+
+
+def _paused(spans: pa.Table) -> tuple[Ints, Ints]:
+    """When the ranks of a slice did not train."""
+    chosen = np.flatnonzero(is_text(spans, "name", "checkpoint", "evaluate") & is_text(spans, "role", "rank"))
+    begin = integers(spans, "start_ns", chosen)
+    return begin, begin + integers(spans, "duration_ns", chosen)

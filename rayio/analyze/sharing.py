@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.analyze.part import Part
+from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Ints, integers, is_text
-from rayio.analyze.window import Window
-from rayio.trace.slices import Slices
-
-if TYPE_CHECKING:
-    import pyarrow as pa
-
-#: Columns that this is found from.
-COLUMNS = ("name", "role", "lane", "epoch", "start_ns", "duration_ns", "bytes", "requests")
-#: Spans in which a rank does not train.
-_PAUSES = ("checkpoint", "evaluate")
+from rayio.analyze.window import Window, find_window
+from rayio.trace.arrow import plain
 
 
 class Others(NamedTuple):
@@ -37,42 +31,59 @@ class Others(NamedTuple):
 ALONE = Others()
 
 
-def beside_training(spans: Slices, window: Window | None, shape: RunShape) -> Others:
-    """Sum up what checkpoint writers and evaluations moved in the window while ranks trained.
+class Beside:
+    """What checkpoint writers and evaluations moved in the window while ranks trained, summed up over slices.
 
     A rank trains unless a checkpoint or an evaluation holds it, or another rank that it has to meet. What is moved
     while only some ranks train counts by their share: the others ask for nothing.
     """
-    if window is None or not any(spans.names.get(name) for name in _PAUSES):
-        return ALONE
-    pauses = _Pauses(spans.named(*_PAUSES), window, shape)
-    trained = window.seconds * float(pauses.training(np.array([window.begin]), np.array([window.end]))[0])
-    if trained <= 0:
-        return ALONE
-    found = np.zeros(5)
-    for part in spans.parts(*COLUMNS):
-        is_write = is_text(part, "name", "write") & is_text(part, "role", "checkpoint_writer")
-        is_read = is_text(part, "name", "read") & is_text(part, "role", "reader", "rank")
-        is_read &= integers(part, "epoch") >= shape.epochs
+
+    columns = ("name", "role", "epoch", "start_ns", "duration_ns", "bytes", "requests")
+
+    def __init__(self, timed: Timelines, shape: RunShape) -> None:
+        self.shape = shape
+        self._pauses = self._sums = None
+        window = find_window(timed.lives, timed.steps, shape)[0] if len(timed.paused[0]) else None
+        if window is None:
+            return
+        pauses = _Pauses(*timed.paused, window, shape)
+        #: Seconds of the window in which ranks trained.
+        self.trained = window.seconds * float(pauses.training(np.array([window.begin]), np.array([window.end]))[0])
+        if self.trained > 0:
+            self._pauses, self._sums = pauses, np.zeros(5)
+
+    def of(self, part: Part) -> NDArray[np.float64] | None:
+        """Sum up what others moved in a slice; None where nobody asked for anything."""
+        if self._pauses is None:
+            return None
+        spans = part.spans
+        is_write = is_text(spans, "name", "write") & is_text(spans, "role", "checkpoint_writer")
+        is_read = is_text(spans, "name", "read") & is_text(spans, "role", "reader", "rank")
+        is_read &= plain(spans["epoch"]) >= self.shape.epochs
         chosen = np.flatnonzero(is_write | is_read)
         if not len(chosen):
-            continue
-        start, took = integers(part, "start_ns", chosen), integers(part, "duration_ns", chosen)
-        inside = pauses.training(start, start + took)
-        nbytes, requests = integers(part, "bytes", chosen), integers(part, "requests", chosen)
+            return None
+        start, over = part.begin[chosen], part.over[chosen]
+        inside = self._pauses.training(start, over)
+        nbytes, requests = integers(spans, "bytes", chosen), integers(spans, "requests", chosen)
         reads = is_read[chosen]
-        for number, amount in enumerate((nbytes, requests, requests * reads, reads, ~reads)):
-            found[number] += float(np.dot(amount.astype(np.float64), inside))
-    return Others(*(found / trained).tolist())
+        amounts = (nbytes, requests, requests * reads, reads, ~reads)
+        return np.array([float(np.dot(amount.astype(np.float64), inside)) for amount in amounts])
+
+    def add(self, found: NDArray[np.float64] | None) -> None:
+        """Add that of a slice."""
+        if self._sums is not None and found is not None:
+            self._sums += found
+
+    def found(self) -> Others:
+        """What came of it."""
+        return ALONE if self._sums is None else Others(*(self._sums / self.trained).tolist())
 
 
 class _Pauses:
     """How long ranks did not train until any time, in the mean over them: a line with bends."""
 
-    def __init__(self, spans: pa.Table, window: Window, shape: RunShape) -> None:
-        chosen = np.flatnonzero(is_text(spans, "role", "rank"))
-        start = integers(spans, "start_ns", chosen)
-        end = start + integers(spans, "duration_ns", chosen)
+    def __init__(self, start: Ints, end: Ints, window: Window, shape: RunShape) -> None:
         # In seconds of the window: whole nanoseconds since 1970 are no floats.
         self._window = window
         times = np.concatenate([self._since(start), self._since(end)])

@@ -15,11 +15,10 @@ from rayio.analyze.conclusion import sentence
 from rayio.analyze.passes import Summed, Timelines
 from rayio.analyze.service import Capacities, without_queueing
 from rayio.analyze.shape import RunShape
-from rayio.analyze.sharing import beside_training
+from rayio.analyze.sharing import Beside
 from rayio.analyze.stalls import Attribution, Losses
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import judge
-from rayio.analyze.window import find_window
 from rayio.dlio.losses import in_words
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
@@ -91,13 +90,14 @@ class Seen:
     """What of a run's spans an explanation is made of; it is there once all slices were gone through for ``sums``."""
 
     def __init__(self, timed: Timelines, scenario: Scenario, info: Mapping[str, Any], readers: int) -> None:
-        lives, steps = timed.lives, timed.steps
+        lives, steps, shape = timed.lives, timed.steps, RunShape.of(scenario)
         self.timed, self.readers = timed, readers
         self.losses = Losses(timed, payload=info.get("payload") == "real")
-        self.capacities = Capacities(lives, steps, RunShape.of(scenario), readers)
+        self.capacities = Capacities(lives, steps, shape, readers)
         self.trained = Trained(scenario.train.epochs)
         self.accesses = Accesses(timed.slices, lives)
-        self.sums: tuple[Summed, ...] = (self.losses, self.capacities, self.trained, self.accesses)
+        self.beside = Beside(timed, shape)
+        self.sums: tuple[Summed, ...] = (self.losses, self.capacities, self.trained, self.accesses, self.beside)
 
     @cached_property
     def charged(self) -> Attribution:
@@ -133,10 +133,9 @@ def explained(
     is_virtual = info.get("engine") == "virtual"
     worked = Worked.planned(scenario) if is_virtual else Worked.seen(scenario, info)
     if charged.steps.number and (model := modelled(scenario, info)) is not None:
-        window = find_window(charged.lives, charged.steps, shape)[0]
-        beside = beside_training(spans, window, shape)
         parsing = worked.cpu.parsing(scenario.loader.batch_size, read.mean_bytes or 0.0) if worked else 0.0
-        capacity = without_queueing(capacity, supply(scenario, model, capacity["demand"], read, beside), parsing)
+        limit = supply(scenario, model, capacity["demand"], read, seen.beside.found())
+        capacity = without_queueing(capacity, limit, parsing)
     if worked and (row := worked.stage(scenario, read.mean_bytes, capacity["delivered"])):
         capacity["stages"] = [*capacity["stages"], row]
     ranks = worst_ranks(charged)
