@@ -20,6 +20,7 @@ from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, int
 from rayio.dlio.metrics import dlio
 from rayio.results.metrics import SPLIT
 from rayio.results.run_result import Number, Percentiles, Rank, RunResult, Seconds, Shares, Statistics
+from rayio.trace.order import sums_by
 
 #: Ranks listed one by one in a result; of more, the first ones.
 LISTED_RANKS = 64
@@ -156,9 +157,7 @@ def shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> Callable[[Int
 
 def by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
     """Sum what steps spent over the steps of each rank; ``life`` is each step's rank, by its place."""
-    sums = np.zeros(ranks, np.int64)
-    np.add.at(sums, life, spent)
-    return sums
+    return sums_by(life, spent, ranks)
 
 
 def _shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> dict[str, Number]:

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.analyze.intervals import split_exactly
+from rayio.analyze.intervals import BEFORE, split_exactly
 from rayio.analyze.part import COLUMNS, Part
 from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES, cut
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts
 from rayio.analyze.window import Window, settled
-from rayio.trace.order import order_by
+from rayio.trace.order import groups_by
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -191,15 +191,14 @@ def _charge_sync(steps: Steps, waits: Mapping[str, Ints]) -> dict[str, Ints]:
     sync = steps.parts["sync"]
     if not sync.any():
         return {}
-    order = order_by(steps.attempt, steps.epoch, steps.step, steps.computed)
-    is_last = np.ones(steps.number, np.bool_)
-    is_last[:-1] = False
-    for key in (steps.attempt, steps.epoch, steps.step):
-        sorted_key = key[order]
-        is_last[:-1] |= sorted_key[1:] != sorted_key[:-1]
-    slowest = np.empty(steps.number, np.int64)
-    slowest[order] = order[is_last][np.cumsum(is_last) - is_last]
-    del order, is_last
+    place = groups_by(steps.attempt, steps.epoch, steps.step)
+    latest = np.full(int(place.max()) + 1, BEFORE)
+    np.maximum.at(latest, place, steps.computed)
+    last = np.flatnonzero(steps.computed == latest[place])
+    of_place = np.zeros(len(latest), np.int64)
+    np.maximum.at(of_place, place[last], last)  # of those that were as late the last one
+    slowest = of_place[place]
+    del place, latest, last, of_place
 
     is_first = np.ones(steps.number, np.bool_)
     is_first[1:] = (steps.life[1:] != steps.life[:-1]) | (steps.attempt[1:] != steps.attempt[:-1])

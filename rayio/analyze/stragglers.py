@@ -25,9 +25,8 @@ NAMED = 3
 
 def last_of_steps(steps: Steps, ranks: int) -> tuple[Ints, Ints]:
     """Count for each rank the steps that it shared with others, and those in which it computed longest."""
-    number, shared = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     if not steps.number:
-        return number, shared
+        return np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     place = groups_by(steps.attempt, steps.epoch, steps.step)
     compute = steps.parts["compute"]
     longest, shortest = np.zeros(place.max() + 1, np.int64), np.full(place.max() + 1, np.iinfo(np.int64).max)
@@ -35,9 +34,8 @@ def last_of_steps(steps: Steps, ranks: int) -> tuple[Ints, Ints]:
     np.minimum.at(shortest, place, compute)
     limit = longest * (1 - TOGETHER)
     is_apart = (shortest < limit)[place]  # where all compute as long, nobody is last
-    np.add.at(shared, steps.life, 1)
-    np.add.at(number, steps.life[is_apart & (compute >= limit[place])], 1)
-    return shared, number
+    last = steps.life[is_apart & (compute >= limit[place])]
+    return np.bincount(steps.life, minlength=ranks), np.bincount(last, minlength=ranks)
 
 
 def slow_ranks(steps: Steps, ranks: int) -> NDArray[np.bool_]:
@@ -66,8 +64,7 @@ def worst_ranks(charged: Attribution) -> list[dict[str, Any]]:
     shared, number = last_of_steps(steps, ranks)
     slow = _slow(shared, number)
     typical = typical_of(mean, slow)
-    waited: NDArray[np.float64] = np.zeros(ranks)
-    np.add.at(waited, steps.life, steps.parts["sync"])
+    waited = by_rank(steps.parts["sync"], steps.life, ranks).astype(np.float64)
     order = np.lexsort((-mean, waited, ~slow))
     return [
         {

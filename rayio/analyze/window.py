@@ -118,10 +118,10 @@ def interval(steps: Steps, inside: NDArray[np.bool_], au: float | None) -> Inter
     """
     if au is None or not inside.any():
         return None
-    places = (steps.epoch[inside] << 32) | steps.step[inside]
-    number = groups_by(places)
+    epoch, step = steps.epoch[inside], steps.step[inside]
+    number = groups_by(epoch, step)
     place = np.empty(int(number.max()) + 1, np.int64)
-    place[number] = places
+    place[number] = (epoch << 32) | step
     if len(place) < FEWEST_STEPS:
         return None
     busy = np.bincount(number, steps.parts["compute"][inside])
