@@ -12,12 +12,18 @@ from stories import KILLS
 
 pytestmark = pytest.mark.slow
 
-MODELLED = ("dataset.path=model://x", "storage.model=nvme")
+#: What a role needs to be there.
+NEEDS = {
+    "storage": ("dataset.path=model://x", "storage.model=nvme"),
+    "network": (
+        "cluster={nodes: 3, ranks_per_node: 1, placement: dedicated_readers, reader_nodes: 1, nic_bandwidth: 1 GB/s}",
+    ),
+}
 
 
-@pytest.mark.parametrize("role", ["reader", "queue", "checkpoint_writer", "barrier", "storage"])
+@pytest.mark.parametrize("role", ["reader", "queue", "checkpoint_writer", "barrier", "storage", "network"])
 def test_who_can_be_replaced_is_and_is_named(command: Command, role: str) -> None:
-    command.begin(*ON_RAY, *(MODELLED if role == "storage" else ()))
+    command.begin(*ON_RAY, *NEEDS.get(role, ()))
     command.until("actors are running")
     time.sleep(2)
     command.kill(role)
