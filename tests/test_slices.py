@@ -23,6 +23,8 @@ from rayio.analyze.stalls import attribute
 from rayio.analyze.verdict import judge
 from rayio.errors import StorageError
 from rayio.place import batch_parts
+from rayio.predict import learnable
+from rayio.predict.calibrate import calibrate
 from rayio.predict.explain import Seen, explained, scenario_of
 from rayio.predict.observe import Trained, reads
 from rayio.predict.replay import Measured
@@ -152,6 +154,17 @@ def test_a_report_and_an_explanation_never_have_all_spans(simulate: bool, tmp_pa
     seen = Seen(Timelines(run.slices()), scenario := scenario_of(run), run.info, derive.num_readers(scenario))
     seen.timed.go_through(*seen.sums)
     explained(run, scenario, seen, simulate=simulate)
+
+
+def test_a_calibration_never_has_all_spans(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = SMALL | CASES["checkpoints of all ranks, and evaluations"]
+    made = rayio.simulate("unet3d-small", keys, out=tmp_path / "run")
+    told = RunDirectory.open(made.path)  # as if a machine had lived it
+    told.write_info({**told.info, "engine": "local", "modelled_storage": False})
+    whole = calibrate(made.path)
+    assert len([*InSlices.open(made.path).slices().parts()]) > 2
+    monkeypatch.setattr(learnable, "RunDirectory", InSlices)
+    assert calibrate(made.path).to_yaml() == whole.to_yaml()
 
 
 def test_every_span_of_rayio_is_in_one_slice_and_those_of_a_rank_together(tmp_path: Path) -> None:

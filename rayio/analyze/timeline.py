@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from rayio.trace.arrow import plain
 from rayio.trace.order import Ints as Ints
-from rayio.trace.order import order_by
+from rayio.trace.order import dense_order, order_by, sums_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -153,12 +153,13 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     is_first[:1] = True
     is_first[1:] |= group[1:] != group[:-1]
     first = np.flatnonzero(is_first)
-    parts = {name: _sums(np.where(phase == code, end - start, 0), first) for code, name in enumerate(PHASES)}
-    has_computed = _sums((phase == _COMPUTE).astype(np.int64), first) > 0
+    parts = {name: _spent(phase == code, end - start, first) for code, name in enumerate(PHASES)}
     computed = np.where(phase == _COMPUTE, end, -_NEVER)
     computed = np.maximum.reduceat(computed, first) if len(first) else computed
-    saving = np.where(np.isin(phase, _PAUSES), start, _NEVER)
-    saving = np.minimum.reduceat(saving, first) if len(first) else saving
+    has_computed = computed > -_NEVER
+    pauses = np.flatnonzero((phase == _PAUSES[0]) | (phase == _PAUSES[1]))
+    saving = np.full(len(first), _NEVER)
+    np.minimum.at(saving, np.searchsorted(first, pauses, side="right") - 1, start[pauses])
 
     owner, begun = group[first], start[first]
     over = ends[owner]
@@ -223,19 +224,26 @@ def joined(parts: list[tuple[Lives, Steps]]) -> tuple[Lives, Steps]:
 
 def _in_time(group: Ints, start: Ints, epoch: Ints, step: Ints, phase: NDArray[np.int32]) -> Ints:
     """Order spans by rank and attempt, then time; on the virtual clock many start together, then by step and phase."""
+    order = dense_order(group, epoch, step, phase)
+    if order is not None:  # that of steps; it is that of time where they follow each other
+        at, when = group[order], start[order]
+        if ((when[1:] >= when[:-1]) | (at[1:] != at[:-1])).all():
+            return order
     together = ((epoch + 1) << 36) | ((step + 1) << 4) | phase
     return order_by(group, start, together)
 
 
-def _sums(values: Ints, first: Ints) -> Ints:
-    sums: Ints = np.add.reduceat(values, first) if len(first) else values[:0]
-    return sums
+def _spent(are_mine: NDArray[np.bool_], lasted: Ints, first: Ints) -> Ints:
+    """Sum up by segment, of which the first rows are given, how long some of the spans lasted."""
+    if (number := np.count_nonzero(are_mine)) > len(are_mine) >> 4:
+        sums: Ints = np.add.reduceat(np.where(are_mine, lasted, 0), first)
+        return sums
+    mine = np.flatnonzero(are_mine) if number else first[:0]  # few: only these are looked at
+    return sums_by(np.searchsorted(first, mine, side="right") - 1, lasted[mine], len(first))
 
 
 def _by_life(values: Ints, life: Ints, lives: int) -> Ints:
-    sums = np.zeros(lives, np.int64)
-    np.add.at(sums, life, values)
-    return sums
+    return sums_by(life, values, lives)
 
 
 def _last_attempts(

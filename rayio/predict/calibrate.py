@@ -11,18 +11,19 @@ from uuid import uuid4
 import numpy as np
 
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import Steps, texts, timeline
+from rayio.analyze.timeline import Steps
 from rayio.errors import RunError, StorageError
 from rayio.pipeline import simulation
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of, storage_of
 from rayio.place import batch_parts
 from rayio.predict import observe, storage
-from rayio.predict.costs import FEW, checkpoint_ns, costs, typical, waited
+from rayio.predict.costs import FEW, costs, typical, waited
 from rayio.predict.learnable import Learnable, differ, learnable
 from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu
 from rayio.predict.replay import UNLIMITED, cut
 from rayio.predict.settle import Apparent, Free, settle
+from rayio.predict.shown import Shown, reads_of
 from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import CpuCosts
@@ -31,7 +32,7 @@ from rayio.scenario.distribution import Constant, Distribution, LogNormal
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
 from rayio.storage.refusals import unwritten
-from rayio.trace.slices import own
+from rayio.trace.slices import Slices
 from rayio.units import format_seconds
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT
 
 
 def learn(
-    spans: pa.Table,
+    spans: pa.Table | Slices,
     scenario: Scenario,
     info: Mapping[str, Any],
     *,
@@ -115,18 +116,17 @@ def learn(
     Raises:
         RunError: there are too few steps, or none of a rank.
     """
-    spans = own(spans)
     plan = plan_of(scenario, modelled=bool(info.get("modelled_storage")))
-    _, steps = timeline(spans)
-    warm = _warm(steps, RunShape.of(scenario), name)
-    read = observe.reads(spans)
+    run = Shown(spans, plan)
+    warm = _warm(run.steps, RunShape.of(scenario), name)
+    read = run.reads
     notes = [
         f"{scenario.name}, calibrated from {name} ({info.get('engine')} engine, rayio {info.get('rayio')})",
         "rayio simulate takes this file; change loader.num_workers, loader.prefetch_factor and the like",
     ]
     storing: dict[str, Any] = {}
     loading = _payload(scenario, info)
-    all_runs = (Learnable(name, scenario, info, spans), *more)
+    all_runs = (Learnable(name, scenario, info, run.slices), *more)
     seen, cpu = [told for one in all_runs if (told := SeenCpu.of(one.info, one.name)) is not None], CpuCosts()
     if len(seen) == len(all_runs):
         cpu, said = learn_cpu(seen, scenario.dataset.format)
@@ -134,9 +134,10 @@ def learn(
     if not plan.modelled:
         if not len(read.batch):
             raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
-        read_of_all = _one_after_another([_waiting(one, cpu) for one in all_runs])
+        others = [_waiting(reads_of(one.spans), one.scenario, cpu) for one in more]
+        read_of_all = _one_after_another([_waiting(read, scenario, cpu), *others])
         found = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
-        fitted = found.parameters if found.is_saturated else _carries(found.parameters, spans, plan)
+        fitted = found.parameters if found.is_saturated else _carries(found.parameters, run)
         guessed = "" if found.is_saturated else "; its bandwidth is a guess"
         said_of_storage = _said_of(found)
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
@@ -148,7 +149,7 @@ def learn(
         )
         loading |= _decode(read, warm, scenario, notes)
         notes.append(f"storage.model: fitted to the reads of the run; {said_of_storage}")
-    learned = _costs(spans, steps, read, warm, plan, storing.get("model") or plan.storage, notes)
+    learned = _costs(run, warm, storing.get("model") or plan.storage, notes)
     whence = ", ".join(_whence(one.info, one.name) for one in all_runs)
     learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
     if cpu.is_work:
@@ -165,7 +166,7 @@ def learn(
         cluster = scenario.cluster.model_copy(update={"cores": cores_of_run(scenario, info)})
         taught = taught.model_copy(update={"cluster": cluster})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
-        taught = _settled(taught, _apparent(spans, learned, warm), requests, plan, notes)
+        taught = _settled(taught, _apparent(run, learned, warm), requests, plan, notes)
     return Calibration(taught, tuple(notes))
 
 
@@ -188,10 +189,9 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, plan: Plan, no
 
     def live(free: Free) -> Apparent:
         wanted = changed(free)
-        spans = own(_simulated(wanted, plan.max_bytes_in_flight))
-        _, steps = timeline(spans)
-        warm, read = _warm(steps, shape, "the simulated run"), observe.reads(spans)
-        return _apparent(spans, _costs(spans, steps, read, warm, plan, storage_of(wanted), []), warm)
+        run = Shown(_simulated(wanted, plan.max_bytes_in_flight), plan)
+        warm = _warm(run.steps, shape, "the simulated run")
+        return _apparent(run, _costs(run, warm, storage_of(wanted), []), warm)
 
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
     settled, shown = settle(start, seen, live)
@@ -217,10 +217,9 @@ def _of_mean(times: Distribution, mean: float) -> Distribution:
     return Constant(value=round(mean, 9))
 
 
-def _apparent(spans: pa.Table, shown: Costs, warm: int) -> Apparent:
+def _apparent(run: Shown, shown: Costs, warm: int) -> Apparent:
     """What a run shows, once it was warm."""
-    _, steps = timeline(spans)
-    read = observe.reads(spans)
+    steps, read = run.steps, run.reads
     chosen = read.start >= warm
     kept = steps.start >= warm
     whole = steps.end[kept].max() - steps.start[kept].min()
@@ -232,11 +231,10 @@ def _apparent(spans: pa.Table, shown: Costs, warm: int) -> Apparent:
     )
 
 
-def _waiting(run: Learnable, cpu: CpuCosts) -> observe.Reads:
+def _waiting(read: observe.Reads, scenario: Scenario, cpu: CpuCosts) -> observe.Reads:
     """The reads of a run without the time that parsing takes a processor: what is left is storage's."""
-    read = observe.reads(own(run.spans))
     rank, _, step = batch_parts(read.batch)
-    samples = RunShape.of(run.scenario).samples(rank, step)
+    samples = RunShape.of(scenario).samples(rank, step)
     rate = 1e9 / cpu.bandwidth if cpu.bandwidth else 0.0
     parsed = (samples * cpu.sample * 1e9 + read.nbytes * rate).astype(np.int64)
     return replace(read, end=np.maximum(read.start + LEAST_NS, read.end - parsed))
@@ -258,12 +256,12 @@ def _whence(info: Mapping[str, Any], name: str) -> str:
     return f"{' '.join(name.split())} ({info.get('engine')} engine{f', {day}' if day else ''})"
 
 
-def _carries(guessed: StorageParameters, spans: pa.Table, plan: Plan) -> StorageParameters:
+def _carries(guessed: StorageParameters, run: Shown) -> StorageParameters:
     """Raise a guessed bandwidth to what it takes to write the run's checkpoints in the time that they took."""
-    taken, saved = checkpoint_ns(spans), plan.checkpointing
+    taken, saved = run.checkpoints, run.plan.checkpointing
     if saved is None or not len(taken) or not typical(taken):
         return guessed
-    written = sum(saved.sizes) / plan.num_devices
+    written = sum(saved.sizes) / run.plan.num_devices
     seen = written / (typical(taken) / 1e9)
     return guessed.model_copy(update={"bandwidth": max(guessed.bandwidth, seen)})
 
@@ -290,18 +288,13 @@ def _payload(scenario: Scenario, info: Mapping[str, Any]) -> dict[str, Any]:
     return {"payload": "real"} | ({"max_bytes_in_flight": bound} if is_auto else {})
 
 
-def _costs(
-    spans: pa.Table, steps: Steps, read: observe.Reads, warm: int, plan: Plan, model: StorageParameters,
-    notes: list[str],
-) -> Costs:  # fmt: skip
+def _costs(run: Shown, warm: int, model: StorageParameters, notes: list[str]) -> Costs:
     """Work out the costs, and add to ``notes`` what the run could not show."""
+    plan, seen = run.plan, run.batches
     loader, has_queue = plan.loader, plan.loader.num_workers > 0
-    seen = observe.batches(
-        spans, read.of(np.full(len(read.batch), has_queue)), plan.queue(0).window, network=plan.network is not None
-    )
     backlog = loader.assignment == "static" and loader.prefetch_factor > 1
     learned = costs(
-        seen, steps, warm, payload=plan.payload, backlog=backlog,
+        seen, run.steps, warm, payload=plan.payload, backlog=backlog,
         sync_seconds=plan.sync_seconds if plan.has_barrier else None,
     )  # fmt: skip
     if has_queue and (waits := int(waited(seen).sum())) < FEW:
@@ -312,9 +305,9 @@ def _costs(
         notes.append("costs.put: part of costs.take, for no lease ever waits at a reader in this run")
     if plan.has_barrier and not learned.barrier:
         notes.append("costs.barrier: hidden behind the compute of this run, so it is left at 0")
-    if (texts(spans, "name", ("memory_bound",)) == 0).any():
+    if run.is_bound:
         notes.append("costs.lease: the bound on bytes in flight closed the window at times, which may be part of it")
-    return learned.model_copy(update={"checkpoint": _checkpoint(spans, plan, model)})
+    return learned.model_copy(update={"checkpoint": _checkpoint(run, model)})
 
 
 def _warm(steps: Steps, shape: RunShape, name: str) -> int:
@@ -351,13 +344,13 @@ def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]
     return {"decode": storage.skewed(mean, deviation)}
 
 
-def _checkpoint(spans: pa.Table, plan: Plan, model: StorageParameters) -> float:
+def _checkpoint(run: Shown, model: StorageParameters) -> float:
     """The seconds that a checkpoint takes beyond those of modelled storage for its largest shard."""
-    taken, saved = checkpoint_ns(spans), plan.checkpointing
+    taken, saved = run.checkpoints, run.plan.checkpointing
     if not len(taken) or saved is None:
         return 0.0
     shards = saved.sizes
     requests = -(-max(shards) // saved.request_bytes)
     alone = requests * model.first_byte.expected + model.open.expected + max(shards) / model.connection_bandwidth
-    shared = sum(shards) / plan.num_devices / model.bandwidth
+    shared = sum(shards) / run.plan.num_devices / model.bandwidth
     return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)

@@ -11,6 +11,7 @@ from rayio.errors import RunError, StorageError
 from rayio.predict.explain import scenario_of
 from rayio.reporter import Reporter
 from rayio.scenario.model import Scenario
+from rayio.trace.slices import Slices
 from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ class Learnable:
     name: str
     scenario: Scenario
     info: Mapping[str, Any]
-    spans: pa.Table
+    spans: pa.Table | Slices
     #: Whether its bytes came from memory.
     is_cached: bool = False
 
@@ -68,7 +69,7 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
         raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
     scenario = scenario_of(run)
     reporter.live("calibrate: reading spans", 0.0)
-    spans = run.spans()
+    spans = run.slices()
     reporter.live(f"calibrate: learning from {len(spans):,} spans", 0.3)
     if run.lost_files:
         raise StorageError(f"{path}/spans/{run.lost_files[0]} cannot be read: the file is damaged; run it again")
@@ -77,7 +78,7 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
             f"{path} was recorded with trace.level={scenario.trace.level}, which leaves out the readers; "
             "run it with trace.level=batch"
         )
-    if spans.num_rows == 0:
+    if not len(spans):
         raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
     found = result.fetched
     cached = None if found is None else found.page_cache_share

@@ -88,7 +88,7 @@ class Split:
         alive = bins.covered(np.zeros(len(lives.rank), np.int64), 1, lives.begin, lives.end)[0]
         split = dict(zip(PHASES, self._spent, strict=True)) | {"other": alive - self._spent.sum(axis=0)}
         number = self.shape.samples(lives.rank[steps.life], steps.step)
-        return OverTime(bins, split, alive, _weighted(bins, steps, len(lives.rank), number).sum(axis=0))
+        return OverTime(bins, split, alive, Spread(bins, steps, len(lives.rank)).of(number).sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,18 +196,16 @@ def heat_map(lives: Lives, steps: Steps, bins: Bins, rows: int = ROWS) -> HeatMa
         return None
     # Every step is spread over the bins that it lies in, with its own numbers in proportion.
     lasted = bins.covered(steps.life, ranks, steps.start, steps.end)
-    own = _weighted(bins, steps, ranks, steps.duration - steps.parts["sync"])
-    number = _weighted(bins, steps, ranks, np.ones(steps.number, np.int64))
+    spread = Spread(bins, steps, ranks)
+    own = spread.of(steps.duration - steps.parts["sync"])
+    number = spread.of(np.ones(steps.number, np.int64))
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.where(number > 0, own / number, np.nan)
         held = np.sort(each, axis=0)  # NaN last
         middle = (np.maximum((~np.isnan(each)).sum(axis=0), 1) - 1) // 2
         typical = held[middle, np.arange(bins.number)]
         pace = np.where(typical > 0, each / typical, np.nan)
-        shares = [
-            np.where(lasted > 0, _weighted(bins, steps, ranks, steps.parts[name]) / lasted, np.nan)
-            for name in ("data_wait", "sync")
-        ]
+        shares = [np.where(lasted > 0, spread.of(steps.parts[name]) / lasted, np.nan) for name in ("data_wait", "sync")]
     tall = -(-ranks // rows)
     groups = [(low, min(low + tall, ranks)) for low in range(0, ranks, tall)]
     together = [_highest(values, groups) for values in (pace, *shares)]
@@ -215,19 +213,32 @@ def heat_map(lives: Lives, steps: Steps, bins: Bins, rows: int = ROWS) -> HeatMa
     return HeatMap(bins, named, *together)
 
 
-def _weighted(bins: Bins, steps: Steps, rows: int, amount: Ints) -> Floats:
-    """Sum amounts of steps by rank and bin, each spread evenly over its step."""
-    first, last = bins.of(steps.start), bins.of(np.maximum(steps.end - 1, steps.start))
-    summed = np.zeros(rows * bins.number)
-    length = np.maximum(steps.duration, 1)
-    for offset in range(int((last - first).max(initial=0)) + 1):  # as many rounds as the longest step has bins
-        chosen = np.flatnonzero(first + offset <= last)
-        at = first[chosen] + offset
-        low = bins.begin + at * bins.width
-        part = np.minimum(steps.end[chosen], low + bins.width) - np.maximum(steps.start[chosen], low)
-        cells = steps.life[chosen] * bins.number + at
-        np.add.at(summed, cells, amount[chosen] * np.maximum(part, 1) / length[chosen])
-    return summed.reshape(rows, bins.number)
+class Spread:
+    """Steps by rank and bin, each spread evenly over its own length."""
+
+    def __init__(self, bins: Bins, steps: Steps, rows: int) -> None:
+        self.shape = (rows, bins.number)
+        self.length = np.maximum(steps.duration, 1)
+        first, last = bins.of(steps.start), bins.of(np.maximum(steps.end - 1, steps.start))
+        #: Which steps reach so many bins beyond their first, where in the grid that is, and for how long (ns).
+        self.reaching: list[tuple[Ints, Ints, Ints]] = []
+        for offset in range(int((last - first).max(initial=0)) + 1):
+            chosen = np.flatnonzero(first + offset <= last)
+            at = first[chosen] + offset
+            low = bins.begin + at * bins.width
+            part = np.minimum(steps.end[chosen], low + bins.width) - np.maximum(steps.start[chosen], low)
+            self.reaching.append((chosen, steps.life[chosen] * bins.number + at, np.maximum(part, 1)))
+
+    def of(self, amount: Ints) -> Floats:
+        """Sum amounts of steps by rank and bin."""
+        summed: Floats = np.zeros(self.shape[0] * self.shape[1])
+        for number, (chosen, cells, part) in enumerate(self.reaching):
+            shares = amount[chosen] * part / self.length[chosen]
+            if number:
+                np.add.at(summed, cells, shares)
+            else:  # every step: the same sums in a fraction of the time
+                summed += np.bincount(cells, shares, len(summed))
+        return summed.reshape(self.shape)
 
 
 def _highest(values: Floats, groups: list[tuple[int, int]]) -> Floats:

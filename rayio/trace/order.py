@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -45,6 +46,27 @@ def order_by(*keys: NDArray[np.signedinteger]) -> Ints:
     rows = order[at]
     order[at] = rows[np.lexsort((rows, *(key[rows] for key in keys[: number - 1 : -1]), packed[at]))]
     return order
+
+
+def dense_order(*keys: NDArray[np.signedinteger]) -> Ints | None:
+    """The order of rows by these keys without sorting them; None where rows are equal, or most keys do not occur.
+
+    >>> dense_order(np.array([1, 0, 1]), np.array([5, 7, 4])).tolist()
+    [1, 2, 0]
+    """
+    lows = [int(key.min(initial=0)) for key in keys]
+    sizes = [int(key.max(initial=0)) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    if (size := math.prod(sizes)) > DENSE * len(keys[0]):
+        return None
+    place = np.zeros(len(keys[0]), np.int64)
+    for key, low, span in zip(keys, lows, sizes, strict=True):
+        place *= span
+        place += key
+        place -= low
+    row_of = np.full(size, -1)
+    row_of[place] = np.arange(len(place))
+    order: Ints = row_of[row_of >= 0]
+    return order if len(order) == len(place) else None
 
 
 def groups_by(*keys: NDArray[np.signedinteger]) -> Ints:
