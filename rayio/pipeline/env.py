@@ -10,7 +10,7 @@ from rayio.errors import RayioError
 from rayio.otel.foreign import Here, during
 from rayio.pipeline.kernel import Kernel
 from rayio.pipeline.network import Route
-from rayio.pipeline.processors import Cores
+from rayio.pipeline.processors import Cores, Process
 from rayio.pipeline.queue import Delivery
 from rayio.pipeline.standing import Standing
 from rayio.place import Where as Where
@@ -73,8 +73,10 @@ class Env:
         "is_watched",
         "kernel",
         "late_ns",
+        "late_work",
         "level",
         "name",
+        "process",
         "queue",
         "recorder",
         "role",
@@ -126,6 +128,9 @@ class Env:
         self.held_ns = 0
         #: How late this rank's steps end (ns): what a real engine's do by themselves.
         self.late_ns = 0
+        #: The part of it that is work (CPU seconds), and this role's process, which does it; None without one.
+        self.late_work = 0.0
+        self.process: Process | None = None
         #: What this role's work is done on, where that is modelled.
         self.cores: Cores | None = None
         #: A reader's way to its rank, where that is on another node and the network is a model.
@@ -167,6 +172,8 @@ class Env:
         end = start + round(seconds * 1e9)
         before, self.doing = self.doing, (name, start, at, end)
         await self.kernel.sleep_until(end if lane else end + self.late_ns)
+        if self.process is not None and not lane:
+            await self.process.work(self.late_work)
         self.doing = before
         self.span(name, start, end, at, lane=lane, nbytes=nbytes)
         if (woken := self.kernel.now()) > end:
@@ -317,6 +324,8 @@ class Env:
         self.doing = ("sync", mine, at, end)
         if self.kernel.now() < (wake := end + self.late_ns):
             await self.kernel.sleep_until(wake)
+        if self.process is not None:
+            await self.process.work(self.late_work)
         self.doing = None
         span = self.span
         span("compute", start, mine, at)

@@ -222,15 +222,16 @@ class InProcess:
         self.costs = costs
         #: What each rank has consumed so far.
         self.tallies = tallies
+        late = costs.step if cores is None else max(0.0, costs.step - costs.cpu.step)
         self.wiring = Wiring(
-            plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(costs.step * 1e9),
+            plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(late * 1e9),
             loader=loader, cores=cores,
         )  # fmt: skip
         throttle = plan.device.throttle if plan.modelled else None
         self._gate = None if throttle is None else Gate(throttle)
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         self._network = None if plan.network is None else Network(plan.network)
-        delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(costs.step * 1e9)
+        delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(late * 1e9)
         answer = at_once
         if answer_at is not None and not delay_ns:  # ranks sleep from their answer to the end of the step: in one go
 
@@ -276,7 +277,7 @@ class InProcess:
                 if self.cores is None
                 else MessageCpu(
                     self.costs.cpu,
-                    self.cores(self.plan.node_of_rank(spec.rank)),
+                    self.wiring.process(spec.rank),
                     in_rank=self.plan.is_queued_in_rank,
                 )
             )

@@ -1,11 +1,14 @@
 """Processors as the virtual clock has them: the jobs of a node share its cores, as a kernel's scheduler has them do.
 
-Processor sharing: each job has one core at most, and where there are more jobs than cores all of them have the same
-share. A process is one job at a time. What sleeps takes no core.
+A job has one core at most. Where there are more jobs than cores they share them: all alike at every moment (processor
+sharing), or in turns of a time slice, so that a short job waits until a long one has had its slice. A process is one
+job at a time. What sleeps takes no core.
 """
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Callable
 from functools import cache
 from heapq import heappop, heappush
@@ -25,11 +28,13 @@ ROUNDING_NS = 0.5
 class Cores:
     """The cores of one node; a share of one that something else takes all the time is none of ``number``."""
 
-    __slots__ = ("_done_at", "_jobs", "_number_of_jobs_ever", "_seen_at", "_served", "kernel", "number")
+    __slots__ = ("_done_at", "_jobs", "_number_of_jobs_ever", "_seen_at", "_served", "contention", "kernel", "number")
 
-    def __init__(self, kernel: Kernel, number: float) -> None:
+    def __init__(self, kernel: Kernel, number: float, contention: float = 1.0) -> None:
         self.kernel = kernel
         self.number = number
+        #: How many times as long work takes while all cores are busy.
+        self.contention = contention
         #: What a job that was there from the beginning would have been given (ns), and until when that is known.
         self._served, self._seen_at = 0.0, 0
         #: The jobs under way by when they will be done, on the scale of ``_served``.
@@ -65,7 +70,8 @@ class Cores:
 
     @property
     def _share(self) -> float:
-        return min(1.0, self.number / len(self._jobs))
+        share = min(1.0, self.number / len(self._jobs))
+        return share if len(self._jobs) < self.number else share / self.contention
 
     def _look(self) -> None:
         """Have somebody look when the first job will be done, unless somebody looks by then."""
@@ -88,6 +94,45 @@ class Cores:
                 future.set_result(None)
         if jobs:
             self._look()
+
+
+class SlicedCores(Cores):
+    """The cores of one node, on which jobs take turns of ``slice_ns`` each, or more where nobody waits."""
+
+    __slots__ = ("_busy", "_slice_ns", "_speed", "_waiting")
+
+    def __init__(self, kernel: Kernel, number: float, slice_ns: int, contention: float = 1.0) -> None:
+        super().__init__(kernel, number, contention)
+        self._slice_ns = slice_ns
+        #: Each of the whole cores does what is left to it of a second in so many.
+        self._speed = number / math.ceil(number)
+        #: Jobs without a core, in the order of their turns: what is left of each (ns), and who waits for it.
+        self._waiting: deque[tuple[float, Future | None]] = deque()
+        #: Cores that have a job.
+        self._busy = 0
+
+    def _begin(self, seconds: float, future: Future | None) -> None:
+        self._waiting.append((seconds * 1e9, future))
+        if self._busy < self.number:
+            self._busy += 1
+            self.kernel.spawn(self._turns(), "processor")
+
+    async def _turns(self) -> None:
+        """Be a core until no job waits."""
+        while self._waiting:
+            left, future = self._waiting.popleft()
+            while left > ROUNDING_NS:
+                turn = min(left, self._slice_ns)
+                speed = self._speed if self._busy < self.number else self._speed / self.contention
+                await self.kernel.sleep_until(self.kernel.now() + math.ceil(turn / speed))
+                left -= turn
+                if left > ROUNDING_NS and self._waiting:
+                    self._waiting.append((left, future))
+                    break
+            else:
+                if future is not None and not future.done():
+                    future.set_result(None)
+        self._busy -= 1
 
 
 class Process:
@@ -119,14 +164,22 @@ class Process:
 CoresOf = Callable[[int], Cores]
 
 
-def cores_of(kernel: Kernel, cluster: Cluster, background: float) -> CoresOf | None:
+def cores_of(kernel: Kernel, cluster: Cluster, costs: CpuCosts) -> CoresOf | None:
     """The cores of every node, those that ``cluster`` says; None where they are as many as there is work.
 
-    ``background`` is what a node's processes take all the time, in cores; a tenth of one core is left at least.
+    What a node's processes take all the time is not among them; a tenth of one core is left at least.
     """
     if cluster.cores is None:
         return None
-    return cache(lambda node: Cores(kernel, max(0.1, (cluster.cores_of(node) or 0) - background)))
+
+    def of(node: int) -> Cores:
+        number = max(0.1, (cluster.cores_of(node) or 0) - costs.background)
+        slice_ns = round(costs.slice * 1e9)
+        if slice_ns:
+            return SlicedCores(kernel, number, slice_ns, costs.contention)
+        return Cores(kernel, number, costs.contention)
+
+    return cache(of)
 
 
 class ParsedStorage:
@@ -153,10 +206,10 @@ class MessageCpu:
 
     __slots__ = ("costs", "node", "queue", "rank")
 
-    def __init__(self, costs: CpuCosts, node: Cores, *, in_rank: bool = False) -> None:
+    def __init__(self, costs: CpuCosts, rank: Process, *, in_rank: bool = False) -> None:
         self.costs = costs
-        self.node = node
-        self.rank = Process(node)
+        self.node = node = rank.cores
+        self.rank = rank
         #: The queue's process: its own, or its rank's.
         self.queue = self.rank if in_rank else Process(node)
 

@@ -32,7 +32,7 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     kernel = VirtualKernel(watch)
     recorder.pid = 0
     with softly(kernel.cancel):
-        cores = cores_of(kernel, plan.cluster, plan.costs.cpu.background)
+        cores = cores_of(kernel, plan.cluster, plan.costs.cpu)
         roles = InProcess(
             plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores,
             answer_at=kernel.answer_at,

@@ -21,7 +21,7 @@ from rayio.pipeline.loading import Loading
 from rayio.pipeline.network import NetworkPort, Route
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.prefetch import PrefetchQueue, Submit
-from rayio.pipeline.processors import CoresOf, ParsedStorage
+from rayio.pipeline.processors import CoresOf, ParsedStorage, Process
 from rayio.pipeline.queue import Delivery, QueueSpec, QueueState
 from rayio.pipeline.scaler import Scaler, Staff
 from rayio.pipeline.standing import Standing
@@ -154,6 +154,8 @@ class Wiring:
         self.queues: list[PrefetchQueue] = []
         #: What reading takes of processors here.
         self.read_cpu = ReadCpu()
+        #: Those of ranks, where cores are modelled.
+        self._processes: dict[int, Process] = {}
         #: By device, and by folder where errors name it.
         self._modelled: dict[tuple[int, str], ModelStorage | ThrottledStorage] = {}
         self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks)
@@ -208,12 +210,21 @@ class Wiring:
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
         env.late_ns = self.late_ns
+        if self.cores is not None and self.plan.costs.cpu.step:
+            env.process, env.late_work = self.process(rank), self.plan.costs.cpu.step
         if isinstance(self.kernel, WallKernel):  # the virtual clock charges what costs say
             env.held_ns = round(self.plan.held_seconds * 1e9)
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
         env.queue = self.loader.batches(self, env, rank, ports)
         return roles.train(env, self.plan.training(rank), tally, attempt)
+
+    def process(self, rank: int) -> Process:
+        """The process of a rank, whose work is done on modelled cores."""
+        if (process := self._processes.get(rank)) is None:
+            assert self.cores is not None
+            process = self._processes[rank] = Process(self.cores(self.plan.node_of_rank(rank)))
+        return process
 
     def fetching_rank(self, rank: int) -> Env:
         """Make the world of a rank for the part of it that fetches batches from other nodes."""

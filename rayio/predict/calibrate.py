@@ -20,9 +20,9 @@ from rayio.place import batch_parts
 from rayio.predict import observe, storage
 from rayio.predict.costs import FEW, costs, typical, waited
 from rayio.predict.learnable import Learnable, differ, learnable
-from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu
+from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu, scheduled
 from rayio.predict.replay import UNLIMITED, cut
-from rayio.predict.settle import Apparent, Free, settle
+from rayio.predict.settle import NEAR, Apparent, Free, settle
 from rayio.predict.shown import Shown, reads_of
 from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
@@ -40,9 +40,11 @@ if TYPE_CHECKING:
 
 #: Fewer steps than this, per rank and after the warm-up, tell too little.
 MIN_STEPS = 10
-#: How sure a calibration is of processor times, in how many times as long, and of a step beside them, as a share: what
-#: runs took that were predicted (`benchmarks/predict.py`). Processors that are all busy slow each other down.
-CPU_BETWEEN, STEP_ERROR = (0.85, 1.75), 0.05
+#: How many times as long work takes while all cores are busy, beside what of that was in the calibrated runs; and how
+#: sure a calibration is of processor times, in how many times as long, and of a step beside them, as a share: all of it
+#: what runs took that were predicted (`benchmarks/predict.py`).
+CONTENTION = 1.2
+CPU_BETWEEN, STEP_ERROR = (0.9, 1.5), 0.05
 #: What is left of a read at least when its parsing is taken off it (ns), and what lies between two runs.
 LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
 #: Decoding that differs by more than this from what the scenario says replaces it.
@@ -153,6 +155,7 @@ def learn(
     whence = ", ".join(_whence(one.info, one.name) for one in all_runs)
     learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
     if cpu.is_work:
+        cpu = scheduled(cpu, learned.step).model_copy(update={"contention": CONTENTION})
         least, most = CPU_BETWEEN
         sure = cpu.model_copy(update={"at_least": least, "at_most": most})
         learned = learned.model_copy(update={"cpu": sure, "error": STEP_ERROR})
@@ -195,6 +198,9 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, plan: Plan, no
 
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
     settled, shown = settle(start, seen, live)
+    if shown.step > (1 + NEAR) * seen.step:  # its cores were busy all the time: what it worked has the contention in it
+        cpu = start.costs.cpu.times(max(1 / start.costs.cpu.contention, seen.step / shown.step))
+        settled, shown = settle(Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live)
     off = 100 * (shown.step / seen.step - 1)
     notes.append(
         f"costs.cpu: simulated back on {scenario.cluster.cores} cores, a step of the run takes "

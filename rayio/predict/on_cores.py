@@ -18,7 +18,7 @@ from rayio.analyze.window import find_window
 from rayio.pipeline import simulation
 from rayio.pipeline.planning import plan_of
 from rayio.predict.changes import Base
-from rayio.predict.processors import Worked
+from rayio.predict.processors import Worked, scheduled
 from rayio.predict.replay import Measured
 from rayio.predict.settle import Apparent, Free, settle
 from rayio.scenario.decode import Work
@@ -40,7 +40,7 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
     if isinstance(decode, Work) and batch_bytes and (busy := min(seconds, cpu.reader)) > 0:
         work = decode.model_copy(update={"rate": batch_bytes / busy})
         cpu = cpu.model_copy(update={"reader": cpu.reader - busy})
-    costs = measured.costs.model_copy(update={"cpu": cpu})
+    costs = measured.costs.model_copy(update={"cpu": scheduled(cpu, measured.costs.step)})
     whole = _mean(measured.read)
     measured = replace(measured, costs=costs, work=work)
 

@@ -85,6 +85,9 @@ def _moved(free: Free, shown: Apparent, seen: Apparent) -> Free | None:
     off = BOLD * (seen.read - shown.read)
     if storage is not None and abs(off) > max(NEAR_SECONDS, NEAR * seen.read):
         storage = max(0.0, storage + off)
+    if changed.get("step", costs.cpu.step) < costs.cpu.step:  # work is a part of it
+        rank = round(costs.cpu.rank + costs.cpu.step - changed["step"], 9)
+        costs = costs.model_copy(update={"cpu": costs.cpu.model_copy(update={"step": changed["step"], "rank": rank})})
     if not changed and storage == free.storage:
         return None
     return Free(costs.model_copy(update=changed), storage)

@@ -43,6 +43,10 @@ def _factor(least: float, most: float) -> Reads:
     return Reads(read, {"type": "number", "minimum": least, "maximum": most})
 
 
+#: What of the costs of processors is no work, and what it is by default.
+_NO_WORK = {"format": "", "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0}
+
+
 class CpuCosts(Section):
     """What a batch takes of processors, in CPU seconds: with ``cluster.cores`` it is done on the cores of a node.
 
@@ -66,10 +70,22 @@ class CpuCosts(Section):
     rank_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of that on one core; none is free.")
     node: Seconds = Field(0.0, description="What a batch takes the engine's own process on the node (Ray's raylet).")
     node_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of that on one core; none is free.")
+    step: Seconds = Field(
+        0.0, description="The part of costs.step that is work: a rank's process waits for a core to end its step."
+    )
     background: Seconds = Field(
         0.0, description="What a node's processes take each second whatever goes on, on one core: clocks, heartbeats."
     )
-
+    slice: Seconds = Field(
+        0.0,
+        description="How long work keeps a core that other work waits for, as a kernel's scheduler has it: short work "
+        "waits behind long. 0 has all work share the cores at every moment.",
+    )
+    contention: Annotated[float, _factor(1.0, MOST_FACTOR)] = Field(
+        1.0,
+        description="How many times as long work takes while every core of its node is busy: caches and memory are "
+        "shared, and processes that take turns on a core find its caches cold.",
+    )
     at_least: Annotated[float, _factor(1 / MOST_FACTOR, 1.0)] = Field(
         1.0, description="What all of these may have to be multiplied by, at least: one end of a prediction's interval."
     )
@@ -80,19 +96,19 @@ class CpuCosts(Section):
     @property
     def is_work(self) -> bool:
         """Whether anything takes processor time."""
-        return self.model_copy(update={"format": "", "at_least": 1.0, "at_most": 1.0}) != CpuCosts()
+        return self.model_copy(update=_NO_WORK) != CpuCosts()
 
     def times(self, factor: float) -> CpuCosts:
         """All of it so many times as long."""
         changed: dict[str, float] = {}
-        for name, value in self.model_dump(exclude={"format", "at_least", "at_most", "background"}).items():
+        for name, value in self.model_dump(exclude={*_NO_WORK, "background"}).items():
             if value:
                 changed[name] = value / factor if name.endswith("bandwidth") else value * factor
         return self.model_copy(update=changed)
 
     def of_batch(self, num_samples: float, nbytes: float) -> float:
         """The CPU seconds of a batch in all: reading it, and its way to its rank."""
-        way = self.reader + self.queue + self.rank + self.node
+        way = self.reader + self.queue + self.rank + self.node + self.step
         rates = (self.reader_bandwidth, self.rank_bandwidth, self.node_bandwidth)
         return self.parsing(num_samples, nbytes) + way + sum(taken(nbytes, rate) for rate in rates)
 
