@@ -35,6 +35,10 @@ OLD = Path(__file__).parent / "runs" / "version-0.1"
 UNITS = {
     "readers",
     "reader-seconds",
+    "nodes",
+    "node-seconds",
+    "rank-seconds",
+    "batches",
     "changes",
     "",
     "s",

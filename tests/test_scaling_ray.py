@@ -136,7 +136,7 @@ class Crew:
                     await asyncio.Event().wait()
                 return {}
 
-            async def employ(self, rank: int, workers: int, handles: dict[int, Any]) -> None:
+            async def employ(self, rank: int, workers: int, handles: dict[int, Any], waited: int) -> None:
                 self.told.append((rank, workers, sorted(handles)))
 
             async def heard(self) -> list[tuple[int, int, list[int]]]:
@@ -149,7 +149,7 @@ class Crew:
         self.made: list[str] = []
         self.handles = {"queue-0": stand.remote(), "reader-0-0": stand.remote()}
 
-        def create(spec: ActorSpec, name: str) -> Any:
+        def create(spec: ActorSpec, name: str, group: Any) -> Any:
             self.made.append(name)
             return stand.remote()
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.arrays import RunArrays
+from rayio.analyze.reader_pool import Pool, Stretch
 from rayio.analyze.timeline import Ints, integers
 from rayio.results.scaling import ReaderChange, Scaling, ScalingPeriod
 from rayio.trace.slices import Slices
@@ -30,11 +32,15 @@ class _Change(NamedTuple):
     before: int
     after: int
     why: str
+    #: How long nodes took to come (ns), None where none come, and the readers that no node came for.
+    nodes: int | None = None
+    missed: int = 0
 
 
 def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
     """Work out how a run's readers came and went; None where they did not, or no rank lived."""
-    changes = _changes(Slices.of(spans))
+    slices = Slices.of(spans)
+    changes, pool = _changes(slices), Pool(slices)
     lives = run.lives
     if not changes or not len(lives.rank):
         return None
@@ -49,10 +55,21 @@ def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
     came = [change.end - change.start for change in changes if change.after > change.before > 0]
     later = [change for change in changes if change.before > 0]
     total = float(paid.until(np.array([float(end)]))[0])
+    begins = dict(zip(lives.rank.tolist(), lives.begin.tolist(), strict=True))
+    firsts = [pool.first_batch(change.rank, change.end, change.after - change.before) for change in changes]
+    nodes_then = np.diff(pool.until(edges))
     first: dict[int, int] = {}  # a queue that is started again says once more what it has at the start
     for change in changes:
         first.setdefault(change.rank, change.start)
     counts = paid.counts(max(first.values()), min(ends.values()))  # where every rank has readers
+    lived = [
+        Stretch(rank, *one) for rank, life in begins.items() for one in _stretches(changes, rank, life, ends[rank])
+    ]
+    took = [
+        change.end - change.start + batch for change, batch in zip(changes, firsts, strict=True) if batch is not None
+    ]
+    missed = sum(change.missed for change in changes)
+    used = pool.use(slices, lived, end - begin, took, missed) if pool.is_there else None
     return Scaling(
         reader_seconds=total / 1e9,
         mean=total / max(end - begin, 1),
@@ -65,6 +82,7 @@ def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
                 begin_seconds=(float(edges[at]) - begin) / 1e9, seconds=float(width[at]) / 1e9,
                 paid=float(paid_then[at] / width[at]), at_work=float(worked_then[at] / width[at]),
                 au=float(computed[at] / alive[at]) if alive[at] > 0 else None,
+                nodes=float(nodes_then[at] / width[at]) if pool.is_there else None,
             )
             for at in range(len(width)) if width[at] > 0
         ),
@@ -72,9 +90,12 @@ def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
             ReaderChange(
                 rank=change.rank, at_seconds=(change.start - begin) / 1e9, seconds=(change.end - change.start) / 1e9,
                 before=change.before, after=change.after, why=change.why,
+                node_seconds=None if change.nodes is None else change.nodes / 1e9,
+                first_batch_seconds=None if batch is None else batch / 1e9,
             )
-            for change in changes[:MOST_CHANGES]
+            for change, batch in zip(changes[:MOST_CHANGES], firsts, strict=False)
         ),
+        pool=used,
     )  # fmt: skip
 
 
@@ -87,11 +108,25 @@ def _changes(spans: Slices) -> list[_Change]:
     end = start + integers(table, "duration_ns")
     told = [json.loads(text) for text in table["attributes"].to_pylist()]
     return [
-        _Change(rank, first, last, said["from"], said["to"], said["why"])
+        _Change(rank, first, last, said["from"], said["to"], said["why"], *_of_pool(said))
         for rank, first, last, said in zip(
             integers(table, "rank").tolist(), start.tolist(), end.tolist(), told, strict=True
         )
     ]
+
+
+def _stretches(changes: Sequence[_Change], rank: int, begin: int, end: int) -> list[tuple[int, int, int]]:
+    """The times between a rank's changes, and how many readers it had at the start: begin, end (ns), readers."""
+    own = [change for change in changes if change.rank == rank]
+    least = own[0].after if own else 0
+    edges = [begin, *(change.end for change in own if change.before > 0), end]
+    return [(first, last, least) for first, last in itertools.pairwise(edges) if last > first]
+
+
+def _of_pool(said: Mapping[str, Any]) -> tuple[int | None, int]:
+    """How long nodes took to come (ns), and for how many readers none came."""
+    nodes = round(1e9 * said["nodes"]) if "nodes" in said else None
+    return nodes, max(0, said.get("wanted", 0) - said["to"])
 
 
 class _Readers:

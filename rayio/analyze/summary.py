@@ -12,6 +12,7 @@ from rayio.results.hosts import Fetched
 from rayio.results.metrics import SPLIT, STATISTICS, TIMES, lookup
 from rayio.results.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
 from rayio.results.run_result import Between, Books, Imported, RunResult, Statistics
+from rayio.results.scaling import PoolUse
 from rayio.scenario.expect import Condition
 from rayio.units import format_bytes, format_number, format_seconds, format_share
 
@@ -145,6 +146,8 @@ def _headline(result: RunResult) -> list[str]:
             f"{format_number(found.reader_seconds)} reader-seconds"
         )
         rows.append(("readers", f"{found.mean:.1f}", remark))
+        if found.pool is not None:
+            rows.append(("nodes", f"{found.pool.mean:.1f}", _nodes(found.pool)))
     if result.loader_share is None:
         rows = [row for row in rows if row[0] != "of it loader"]
     if result.au is None:
@@ -163,6 +166,18 @@ def _headline(result: RunResult) -> list[str]:
         remark = f"AU of evaluation, min {low}, max {high} over ranks; {evaluated.rounds} of {each} each"
         rows.append(("evaluation", format_share(evaluated.au), remark))
     return [f"  {name:<12}{value:>16}  {remark}".rstrip() for name, value, remark in rows]
+
+
+def _nodes(pool: PoolUse) -> str:
+    """What the nodes that came for readers cost, and bought."""
+    said = (
+        f"came and went with readers, on average; {pool.most} at once; {format_number(pool.node_seconds)} node-seconds"
+    )
+    if pool.spared_seconds is not None:
+        said += f", which spared ranks {format_number(pool.spared_seconds)} s of waiting"
+    if pool.capacity_seconds is not None:
+        said += f"; {_seconds(pool.capacity_seconds)} to capacity at most"
+    return said
 
 
 def between_words(found: Between) -> str:

@@ -149,9 +149,9 @@ class Host:
         of_actor = {id(handle): self.line(handle) for handle in handles.values()}
         return {member: of_actor[id(handle)] for member, handle in handles.items()}
 
-    async def employ(self, rank: int, workers: int, handles: Mapping[int, Any]) -> None:
-        """Learn how many readers a rank has now, and the new ones among them."""
-        self._calls.employ(rank, workers, self.lines({(rank, worker): one for worker, one in handles.items()}))
+    async def employ(self, rank: int, workers: int, handles: Mapping[int, Any], waited: int) -> None:
+        """Learn how many readers a rank has now, the new ones among them, and how long these took to get nodes (ns)."""
+        self._calls.employ(rank, workers, self.lines({(rank, worker): one for worker, one in handles.items()}), waited)
 
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started, with what run.json says of it."""
@@ -227,7 +227,7 @@ class Reader(Host):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        self._envs = {(rank, worker): self.wiring.reader(rank, worker) for rank, worker in birth.members}
+        self._envs = {(rank, worker): self.wiring.reader(rank, worker, birth.node) for rank, worker in birth.members}
         self._turns = {who: Turns() for who in birth.members}
         self._lent = {who: LentBatches() for who in birth.members}
         #: The memory of batches, where others of this host may look into it.

@@ -94,8 +94,8 @@ class ReaderCalls:
         self._wish(rank, spec.first_workers)
         return staff
 
-    def employ(self, rank: int, workers: int, lines: Mapping[tuple[int, ...], Line]) -> None:
-        """Learn that a rank has so many readers by now, and the ways to those that are new."""
+    def employ(self, rank: int, workers: int, lines: Mapping[tuple[int, ...], Line], waited: int = 0) -> None:
+        """Learn that a rank has so many readers by now, the ways to the new ones, and their wait for nodes (ns)."""
         for who, line in lines.items():
             if who in self.lines and self.lines[who].handle == line.handle:
                 continue
@@ -105,7 +105,7 @@ class ReaderCalls:
             if before is None or before.handle != line.handle:  # else it never went, for it has other ranks' readers
                 self._turn[who] = 0
                 self._stored[who] = []
-        self._staff[rank].arrived(workers)
+        self._staff[rank].arrived(workers, waited)
 
     def _is_free(self, rank: int, worker: int) -> bool:
         """Say whether nobody looks at any batch of a reader's."""
@@ -133,7 +133,9 @@ class ReaderCalls:
         """
         if self._are_near is None and self.plan.loader.scaling is not None:
             # Readers to come are where the queue is, or nobody knows where.
-            self._are_near = self.plan.cluster.placement == "colocated" and await self._first_is_near()
+            cluster = self.plan.cluster
+            is_beside = cluster.placement == "colocated" and not cluster.has_pool
+            self._are_near = is_beside and await self._first_is_near()
         if self._are_near is None:
             self._are_near = all([await line.reach() for line in self.lines.values()])
         return self._are_near

@@ -12,6 +12,7 @@ from rayio.cluster.showing import Showing
 from rayio.errors import RayioError
 from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.pipeline.levels import Levels
+from rayio.pipeline.pool import record_node
 from rayio.storage.stores import Settings
 from rayio.trace.arrow import plain
 from rayio.trace.clocks import Anchor, Clocks, Offset
@@ -111,6 +112,11 @@ class Collector:
         """Note how many readers a rank's queue wants, for the driver."""
         number, _ = self._wishes.get(rank, (0, 0))
         self._wishes[rank] = number + 1, workers
+
+    def lived(self, number: int, asked: int, up: int | None, gone: int) -> None:
+        """Record the life of a node that came for readers (ns), which the driver saw."""
+        record_node(self._recorder, number, asked, up, gone)
+        self._parts.keep(self._recorder.drain())
 
     def spent(self) -> tuple[int, ProcessCpu | None]:
         """Answer as a role's ``flush`` does: its own spans count elsewhere, and this is what its work took."""

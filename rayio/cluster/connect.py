@@ -83,6 +83,11 @@ class Connection:
         self.restore_log()
 
 
+def is_connected() -> bool:
+    """Whether this process is connected to a cluster already."""
+    return bool(ray.is_initialized())
+
+
 def connect(address: str | None, log: Path) -> Connection:
     """Connect to the cluster at ``address`` (``auto``: the one running here), or start a local one when it is None.
 
@@ -231,6 +236,24 @@ def grounds_of(plan: Plan, connection: Connection) -> Grounds:
     return grounds(plan, [node.place for node in connection.nodes])
 
 
+def without_pool(plan: Plan, connection: Connection) -> Connection:
+    """A connection without the nodes that come and go with readers: what else a run has must not hold them.
+
+    Raises:
+        ClusterError: no other node is there.
+    """
+    pool = plan.cluster.reader_pool
+    if pool is None:
+        return connection
+    nodes = tuple(node for node in connection.nodes if pool.resource not in node.place.resources)
+    if not nodes:
+        raise ClusterError(
+            f"cluster.reader_pool.resource={pool.resource}: all {len(connection.nodes)} Ray nodes have it, and ranks "
+            "need others; name a resource that only nodes for readers have"
+        )
+    return replace(connection, nodes=nodes)
+
+
 def _tight(plan: Plan) -> list[str]:
     bound, window = plan.max_bytes_in_flight, plan.loader.node_window_bytes
     if not plan.payload or bound is None or window <= bound:
@@ -246,7 +269,10 @@ def _probe() -> tuple[Node, ...]:
     alive = [n for n in ray.nodes() if n["Alive"]]
     stores = {n["NodeID"]: int(n["Resources"].get("object_store_memory", 0)) for n in alive}
     places = {
-        n["NodeID"]: Place(float(n["Resources"].get("CPU", 0)), n.get("Labels", {}).get(TIER) == READERS) for n in alive
+        n["NodeID"]: Place(
+            float(n["Resources"].get("CPU", 0)), n.get("Labels", {}).get(TIER) == READERS, frozenset(n["Resources"])
+        )
+        for n in alive
     }
     if list(stores) == [ray.get_runtime_context().get_node_id()]:
         (only,) = stores.items()

@@ -12,6 +12,8 @@ from typing import Any, ClassVar
 from rayio.cluster import connect, local_ray
 from rayio.cluster.group import ActorGroup
 from rayio.cluster.showing import metrics_address
+from rayio.cluster.slots import check_pool
+from rayio.errors import ClusterError
 from rayio.pipeline.engine import Outcome, Site, Watch
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.standing import Vigil
@@ -41,8 +43,16 @@ class RayEngine:
         check_loader(self.plan)
         say = self.site.reporter.say
         is_there = self.site.address or os.environ.get("RAY_ADDRESS")
+        if self.plan.cluster.has_pool and not (is_there or connect.is_connected()):
+            raise ClusterError(
+                "cluster.reader_pool: the Ray that this command would start has no autoscaler, so no node would come; "
+                "give the --address of a cluster that has one, or take --engine local or `rayio simulate`, where nodes "
+                "are modelled"
+            )
         say("connecting to Ray" if is_there else "starting a local Ray")
-        connection = self._connection = connect.connect(self.site.address, self.site.directory.log)
+        self._connection = connect.connect(self.site.address, self.site.directory.log)
+        connection = self._connection = connect.without_pool(self.plan, self._connection)
+        check_pool(self.plan, connection.control.address)
         cluster = self.plan.cluster
         is_packed = connect.grounds_of(self.plan, connection).is_packed
         if self.plan.payload:
@@ -120,7 +130,7 @@ class RayEngine:
                 outcome.tallies[tally.rank] = tally
             outcome.recorded = group.recorded
             outcome.notes += [*(_restarted(restart) for restart in group.restarts), *drifts(group.clocks)]
-            outcome.notes += group.vigil.notes
+            outcome.notes += [*group.vigil.notes, *(() if group.team is None else group.team.notes)]
             same = {"boot_id": Anchor.new().boot_id, "offset_ns": 0, "error_ns": 0}
             clocks = {str(node): group.clocks.get(node, same) for node in range(self.plan.cluster.all_nodes)}
             outcome.info |= {"cpu_seconds": group.cpu.as_json()}

@@ -10,23 +10,20 @@ from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
-from ray.util.placement_group import (
-    PlacementGroup,
-    placement_group,
-    placement_group_table,
-    remove_placement_group,
-)
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from rayio.cluster import actors as shells
 from rayio.cluster.birth import Birth
 from rayio.cluster.collector import Collector
-from rayio.cluster.connect import Connection, grounds_of
+from rayio.cluster.connect import Connection
 from rayio.cluster.placement import ActorSpec, actors
 from rayio.cluster.remote import plain
+from rayio.cluster.room import room_for
 from rayio.cluster.rounds import Rounds
 from rayio.cluster.servers import BarrierActor, NetworkServer, StorageServer
 from rayio.cluster.showing import Showing
+from rayio.cluster.slots import Slots
 from rayio.cluster.staff import Team, is_first
 from rayio.deadline import within
 from rayio.errors import ClusterError, RayioError, RunError
@@ -113,10 +110,10 @@ class ActorGroup:
         """
         deadline = time.monotonic() + self.plan.cluster.start_deadline
         self._place(deadline)
-        self._from_ray(self._create_all, deadline)
+        self._from_ray(partial(self._create_all, say), deadline)
         self._await_ready(deadline, say)
 
-    def _create_all(self) -> None:
+    def _create_all(self, say: Callable[[str], None]) -> None:
         beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
         self.handles["collector"] = self._actor(
             Collector, "collector", beside_driver, 0, self.directory, self.plan.stores, self.anchor, self._showing()
@@ -136,7 +133,11 @@ class ActorGroup:
             if scaling is None or spec.kind != "reader" or is_first(spec, scaling.min):
                 self.handles[spec.name] = self._create(spec)
         if scaling is not None:
-            self.team = Team(self.plan, self.specs, self.handles, self._create, self.actors.append, self._not_started)
+            lived = self.handles["collector"].lived.remote
+            slots = None if not self.plan.cluster.has_pool else Slots(self.plan, self.run_id, self.anchor.here(), lived)
+            self.team = Team(
+                self.plan, self.specs, self.handles, self._create, self.actors.append, self._not_started, slots, say
+            )
 
     def _showing(self) -> Callable[[], Showing] | None:
         if self.live_record is None:
@@ -161,24 +162,9 @@ class ActorGroup:
             ) from None
 
     def _place(self, deadline: float) -> None:
-        laid = grounds_of(self.plan, self.connection)
         seconds = max(1.0, deadline - time.monotonic())
-
-        def place() -> bool:
-            self.group = placement_group(
-                laid.bundles, strategy=laid.strategy, name=self.run_id, bundle_label_selector=laid.labels or None
-            )
-            if not self.group.wait(seconds):
-                return False
-            found = placement_group_table(self.group)["bundles_to_node_id"]
-            self.homes = {str(bundle): found[bundle] for bundle in sorted(found)}
-            return True
-
-        if not self._from_ray(place, deadline):
-            raise ClusterError(
-                f"no room for {len(laid.bundles)} bundles ({laid.strategy}) on {len(self.connection.nodes)} Ray nodes "
-                f"within {self.plan.cluster.start_deadline:g} s; free some CPU or lower cluster.nodes"
-            )
+        found = self._from_ray(partial(room_for, self.plan, self.connection, self.run_id, seconds), deadline)
+        self.group, self.homes = found
 
     def _bundle(self, node: int) -> PlacementGroupSchedulingStrategy:
         return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
@@ -205,8 +191,12 @@ class ActorGroup:
             namespace=self.run_id,
         )  # fmt: skip
 
-    def _create(self, spec: ActorSpec, name: str = "") -> Any:
-        where, birth = self._bundle(spec.node), self._birth(spec.name, spec.node, spec.members)
+    def _create(self, spec: ActorSpec, name: str = "", group: PlacementGroup | None = None) -> Any:
+        """Create a role's actor, in the run's group or its own; modelled devices of nodes to come are on the first."""
+        birth = self._birth(spec.name, spec.node, spec.members)
+        where = self._bundle(spec.node if spec.node < self.plan.cluster.all_nodes else 0)
+        if group is not None:
+            where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
         if spec.kind == "storage":
             return self._actor(StorageServer, spec.name, where, -1, birth, concurrency=shells.MAX_CONCURRENCY)
         retries = 0 if spec.kind == "rank" else -1
@@ -283,7 +273,7 @@ class ActorGroup:
                 self.control.look()
                 progress = self._progress()
                 if self.team is not None:
-                    self.team.look(progress["wishes"])
+                    self._from_ray(partial(self.team.look, progress["wishes"]), time.monotonic() + COLLECTOR_SECONDS)
                 watch(progress)
                 rounds.look()
         hold()  # nothing is left that could be stopped, nor fail

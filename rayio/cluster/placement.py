@@ -111,15 +111,17 @@ def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]
     for node, member in roles:
         by_node[node].append(member)
     for node, members in by_node.items():
-        size = roles_per_actor(plan, kind, len(members))
+        # Readers that come to nodes of their own come alone: each asks for its slot.
+        size = 1 if kind == "reader" and node >= plan.cluster.all_nodes else roles_per_actor(plan, kind, len(members))
         for start in range(0, len(members), size):
             yield ActorSpec(kind, node, tuple(members[start : start + size]))
 
 
 def num_processes(plan: Plan) -> int:
-    """Number of processes that a run starts on all nodes: actors, barrier, collector, and workers of loaders."""
+    """Number of processes that a run starts on the nodes there are: actors, barrier, collector, workers of loaders."""
     workers = 0 if _has_roles(plan) else plan.world_size * plan.loader.num_workers
-    return len(actors(plan)) + 1 + plan.has_barrier + (plan.network is not None) + workers
+    here = [spec for spec in actors(plan) if spec.kind != "reader" or spec.node < plan.cluster.all_nodes]
+    return len(here) + 1 + plan.has_barrier + (plan.network is not None) + workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,8 @@ class Place:
     cpus: float = 0.0
     #: Whether it bears the label that keeps it for readers (:data:`TIER`).
     is_for_readers: bool = False
+    #: Names of its resources.
+    resources: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

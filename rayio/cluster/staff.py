@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
 from rayio.cluster.placement import ActorSpec
+from rayio.cluster.slots import Granted, Slots
 from rayio.errors import ClusterError
 from rayio.pipeline.cpu_account import ProcessCpu
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.scaler import Arrived
+from rayio.reporter import SILENT
 
 #: Readers that are being started at a time; others wait for their turn.
 MOST_STARTING = 16
@@ -36,18 +40,18 @@ class RayStaff:
         self.is_free = is_free
         #: Forgets the ways to a rank's readers beyond so many.
         self.end = end
-        self._arrived: Callable[[int], None] | None = None
+        self._arrived: Arrived | None = None
 
-    def hire(self, workers: int, arrived: Callable[[int], None]) -> None:
+    def hire(self, workers: int, arrived: Arrived) -> None:
         """See ``rayio.pipeline.scaler.Staff``."""
         self._arrived = arrived
         self.wish(self.rank, workers)
 
-    def arrived(self, workers: int) -> None:
+    def arrived(self, workers: int, waited: int) -> None:
         """Learn that so many readers are there; nobody waits for that where this queue was started again."""
         if self._arrived is not None:
             arrived, self._arrived = self._arrived, None
-            arrived(workers)
+            arrived(workers, waited)
 
     def dismiss(self, workers: int) -> None:
         """See ``rayio.pipeline.scaler.Staff``."""
@@ -58,7 +62,8 @@ class RayStaff:
 class Team:
     """The driver's part: the reader actors there are, those that start and those that go.
 
-    ``create`` makes a reader actor under a name of Ray's, which is its own unless it has been there before. ``handles``
+    ``create`` makes a reader actor under a name of Ray's, which is its own unless it has been there before, in a
+    placement group of its own or in the run's (None). With ``slots`` those that come ask for one first. ``handles``
     has the actors of the run by name, and follows; ``ready`` is told what each new one says as it is ready, and
     ``not_started`` says why one is not.
     """
@@ -68,9 +73,11 @@ class Team:
         plan: Plan,
         specs: Sequence[ActorSpec],
         handles: dict[str, Any],
-        create: Callable[[ActorSpec, str], Any],
+        create: Callable[[ActorSpec, str, Any], Any],
         ready: Callable[[dict[str, Any]], None],
         not_started: Callable[[str, RayError], str],
+        slots: Slots | None = None,
+        say: Callable[[str], None] = SILENT.say,
     ) -> None:
         self.specs = {spec.name: spec for spec in specs if spec.kind == "reader"}
         #: The name of the actor that has a rank's queue.
@@ -84,6 +91,8 @@ class Team:
         self.create = create
         self.ready = ready
         self.not_started = not_started
+        self.slots = slots
+        self.say = say
         self.deadline = plan.cluster.start_deadline
         assert plan.loader.scaling is not None
         least = plan.loader.scaling.min
@@ -97,6 +106,14 @@ class Team:
         self._starting: dict[str, tuple[Any, float]] = {}
         self._there = {name for name, spec in self.specs.items() if is_first(spec, least)}
         self._leaving: dict[str, tuple[Any, float]] = {}
+        #: By name: where readers that have a slot and have not started yet are to live.
+        self._granted: dict[str, Granted] = {}
+        #: By rank: since when its queue waits for readers, and how long of that it did for nodes (s).
+        self._since: dict[int, float] = {}
+        self._waited: dict[int, float] = {}
+        self._has_missed = False
+        #: What is to be said of the run at its end.
+        self.notes: list[str] = []
         #: How often each was started.
         self._lives: dict[str, int] = {}
         #: What readers that have gone took of processors.
@@ -113,6 +130,8 @@ class Team:
         """
         self._hear(wishes)
         self._take_in()
+        if self.slots is not None:
+            self._take_places(self.slots)
         wanted = {name for name, spec in self.specs.items() if self._is_wanted(spec)}
         self._start(wanted)
         self._tell()
@@ -123,6 +142,8 @@ class Team:
         for name in self._starting:
             ray.kill(self.handles.pop(name))
         self._starting.clear()
+        if self.slots is not None:
+            self.slots.close()
 
     def _hear(self, wishes: Mapping[int, tuple[int, int]]) -> None:
         """Learn what is new among wishes; one that was given up is not carried out again."""
@@ -131,6 +152,8 @@ class Team:
             if missed < 0:
                 continue
             self._heard[rank] = number
+            if workers > self.wanted[rank]:
+                self._since[rank], self._waited[rank] = time.monotonic(), 0.0
             self.wanted[rank] = workers
             if missed:  # it may have let readers go meanwhile, or have been started again: it is told of all of them
                 self._told[rank] = min(self._told[rank], self._least)
@@ -143,9 +166,32 @@ class Team:
         for name in sorted(wanted - self._there - self._starting.keys() - self._leaving.keys()):
             if len(self._starting) >= MOST_STARTING:
                 break
+            spec, group = self.specs[name], None
+            if self.slots is not None and (granted := self._granted.pop(name, None)) is None:
+                self.slots.want(name)
+                continue
+            if self.slots is not None and granted is not None:
+                spec, group = replace(spec, node=granted.node), granted.group
             life = self._lives[name] = self._lives.get(name, int(name in self.handles)) + 1
-            handle = self.handles[name] = self.create(self.specs[name], f"{name}.{life}" if life > 1 else name)
+            handle = self.handles[name] = self.create(spec, f"{name}.{life}" if life > 1 else name, group)
             self._starting[name] = handle.ready.remote(), until
+
+    def _take_places(self, slots: Slots) -> None:
+        """Learn who has got a slot, and who has waited for one too long."""
+        granted, late = slots.look()
+        for one in granted:
+            if self._is_wanted(self.specs[one.name]):
+                self._granted[one.name] = one
+                for rank, _ in self.specs[one.name].members:
+                    self._waited[rank] = time.monotonic() - self._since[rank]
+            else:
+                slots.free(one.name)
+        if late and not self._has_missed:
+            self._has_missed = True
+            self.notes.append(slots.missed(late[0]))
+            self.say(f"warning: {self.notes[-1]}")
+        for name in late:
+            self._do_without(name)
 
     def _take_in(self) -> None:
         for name, (reference, until) in [*self._starting.items()]:
@@ -164,13 +210,27 @@ class Team:
                 self._ended(name, reference if is_done else None)
 
     def _give_up(self, name: str) -> None:
-        """Want no reader that did not come in time: its queue gets on with those that are there."""
+        """Want no reader that did not start in time."""
         del self._starting[name]
         ray.kill(self.handles.pop(name))
+        self._do_without(name)
+
+    def _do_without(self, name: str) -> None:
+        """Want no reader that did not come in time: its queue gets on with those that are there."""
         for rank, worker in self.specs[name].members:
             if worker < self.wanted[rank]:
                 self.wanted[rank] = max(worker, self._told[rank])
                 self._employ(rank)
+        self._give_back()
+
+    def _give_back(self) -> None:
+        """Give slots back that nobody wants any more."""
+        if self.slots is None:
+            return
+        for name, spec in self.specs.items():
+            if name not in self.handles and not self._is_wanted(spec):
+                self._granted.pop(name, None)
+                self.slots.free(name)
 
     def _tell(self) -> None:
         for rank, workers in self.wanted.items():
@@ -185,7 +245,8 @@ class Team:
         workers = self.wanted[rank]
         news = {worker: self.handles[name] for worker, name in self._of(rank, range(self._told[rank], workers)).items()}
         self._told[rank] = workers
-        self.handles[self.queues[rank]].employ.remote(rank, workers, news)
+        waited = round(self._waited.get(rank, 0.0) * 1e9)
+        self.handles[self.queues[rank]].employ.remote(rank, workers, news, waited)
 
     def _of(self, rank: int, workers: range) -> dict[int, str]:
         """The actors that have some workers of a rank."""
@@ -213,6 +274,8 @@ class Team:
                 self.sent += sent
                 self.cpu += [] if cpu is None else [cpu]
         ray.kill(handle)
+        if self.slots is not None:
+            self.slots.free(name)
 
 
 def is_first(spec: ActorSpec, least: int) -> bool:

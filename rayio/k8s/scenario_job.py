@@ -47,6 +47,11 @@ def job_of(
     scenario = load(source, overrides)
     if scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
+    if scenario.cluster.reader_pool is not None:
+        raise ClusterError(
+            "not yet: cluster.reader_pool in a RayJob of `rayio k8s`; give the cluster a worker group that has it "
+            "and run on it, or leave cluster.reader_pool out"
+        )
     _check_names(image, name, claim, secret, service_account)
     if workers is not None and workers > scenario.cluster.all_nodes:
         raise ClusterError(

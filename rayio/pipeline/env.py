@@ -23,6 +23,9 @@ from rayio.trace.span import RETRY_LANE, SPANS
 
 T = TypeVar("T")
 
+#: Nothing more to say.
+NOTHING: Mapping[str, float] = {}
+
 
 class Shard(NamedTuple):
     """One file of a checkpoint: which writer writes it, and how."""
@@ -143,9 +146,15 @@ class Env:
         #: Records what happened between two times (ns). Spans are recorded here and nowhere else.
         self.span: Add = self.recorder.adder(self._writer)
 
-    def scaled(self, start: int, end: int, at: Where, before: int, after: int, why: str) -> None:
-        """Record that a rank had more readers, or fewer: between when that was wanted and when it was so (ns)."""
-        said = json.dumps({"from": before, "to": after, "why": why}, ensure_ascii=False, separators=(",", ":"))
+    def scaled(
+        self, start: int, end: int, at: Where, before: int, after: int, why: str, more: Mapping[str, float] = NOTHING
+    ) -> None:
+        """Record that a rank had more readers, or fewer: between when that was wanted and when it was so (ns).
+
+        ``more`` is what else is said of it.
+        """
+        told = {"from": before, "to": after, "why": why, **more}
+        said = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
         lane = SPANS["scale"].lanes[self.role]
         place = (at.rank, at.epoch, at.step, at.attempt)
         self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, place, 0, "ok", 0, said))

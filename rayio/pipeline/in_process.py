@@ -7,6 +7,7 @@ what the messages of the Ray engine take: on the virtual clock they pass here, s
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,15 @@ from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.network import Network
 from rayio.pipeline.plan import Plan
+from rayio.pipeline.pool import NodePool
 from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.processors import CoresOf, MessageCpu, Process
 from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, Take
-from rayio.pipeline.scaler import InProcessStaff
+from rayio.pipeline.scaler import InProcessStaff, PooledStaff
 from rayio.pipeline.wiring import LoaderKind, Wiring
 from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
+from rayio.scenario.workers import Autoscaled
 from rayio.storage.base import Served
 from rayio.storage.model import Device, LocalArbiter
 from rayio.storage.throttle import Gate
@@ -240,6 +243,11 @@ class InProcess:
 
         self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets, answer), delay_ns)
         self._writers: dict[int, LocalWriter] = {}
+        pool = plan.cluster.reader_pool
+        #: The nodes that come and go; None where none do.
+        self._pool = None if pool is None else NodePool(kernel, pool, plan.cluster.all_nodes, recorder)
+        #: Makes the world of a reader on a node that came for it.
+        self._worlds = cache(self.wiring.reader)
         #: The readers of each rank, which its two queues share.
         self._workers: dict[int, Workers] = {}
 
@@ -251,6 +259,8 @@ class InProcess:
         try:
             await self.kernel.gather(*(self.wiring.rank(tally.rank, self, tally) for tally in self.tallies))
         finally:
+            if self._pool is not None:
+                self._pool.close()
             await self.wiring.close()
 
     def arbiter(self, device: int) -> LocalArbiter:
@@ -282,9 +292,19 @@ class InProcess:
                 )
             )
             workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs, cpu)
-        staff = None if spec.scaling is None else InProcessStaff(self.kernel, spec.scaling.start)
+        staff = None if spec.scaling is None else self._staff(spec, spec.scaling, workers)
         queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
         return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
+
+    def _staff(self, spec: QueueSpec, scaling: Autoscaled, workers: Workers) -> InProcessStaff:
+        """Make what has the readers of a rank come and go."""
+        if self._pool is None:
+            return InProcessStaff(self.kernel, scaling.start)
+
+        def settle(worker: int, node: int) -> None:
+            workers.envs[worker] = self._worlds(spec.rank, worker, node)
+
+        return PooledStaff(self.kernel, scaling.start, self._pool, spec.rank, scaling.min, settle)
 
     def barrier(self) -> LocalBarrier:
         """See ``rayio.pipeline.wiring.RankPorts``."""

@@ -183,12 +183,20 @@ class Plan:
     def node_of_reader(self, rank: int, worker: int) -> int:
         """The node of a reader: beside its rank, or the next in turn over all nodes, or over those of readers.
 
-        Readers that share a process stay together. Where nodes differ in cores, each has its share of the turns.
+        Readers that share a process stay together. Where nodes differ in cores, each has its share of the turns. Of a
+        reader that waits for a node to come it is the first one that may.
         """
+        if self.is_pooled(worker):
+            return self.cluster.all_nodes
         if self.cluster.placement == "colocated":
             return self.node_of_rank(rank)
         turn = rank if self.loader.worker == "thread" else rank * self.loader.num_workers + worker
         return self._turns[turn % len(self._turns)]
+
+    def is_pooled(self, worker: int) -> bool:
+        """Whether a rank's worker of this number lives on a node that comes and goes."""
+        scaling = self.loader.scaling
+        return self.cluster.has_pool and scaling is not None and worker >= scaling.min
 
     @cached_property
     def _turns(self) -> Sequence[int]:
@@ -301,6 +309,7 @@ class Plan:
             rank=rank,
             num_workers=loader.num_workers,
             scaling=loader.scaling,
+            has_pool=self.cluster.has_pool,
             prefetch_factor=loader.prefetch_factor,
             steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
             assignment=loader.assignment,
@@ -353,7 +362,7 @@ class Plan:
     @property
     def num_devices(self) -> int:
         """Number of modelled devices."""
-        return self.device_of_node(self.cluster.all_nodes - 1) + 1
+        return self.device_of_node(self.cluster.most_nodes - 1) + 1
 
     # --- the books --------------------------------------------------------------------------------------------------
 

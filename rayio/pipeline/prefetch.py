@@ -128,6 +128,7 @@ class PrefetchQueue:
             for delivery in await self.submit(lease):
                 if self.scaler is not None:
                     self.scaler.count()
+                    self.scaler.read_by(delivery.worker)
                 self.state.batch_read(delivery)
                 at = (lease.rank, delivery.epoch, delivery.step, delivery.attempt)
                 env.span("lease", granted, env.kernel.now(), at, 1, delivery.nbytes)

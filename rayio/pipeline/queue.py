@@ -34,6 +34,8 @@ class QueueSpec:
     max_bytes: int | None = None
     #: What decides how many workers there are, of which ``num_workers`` are then the most; None where it is always so.
     scaling: Autoscaled | None = None
+    #: Whether those beyond the first ones are on nodes that come and go with them.
+    has_pool: bool = False
 
     @property
     def first_workers(self) -> int:

@@ -6,12 +6,14 @@ was leased before it goes, it still reads; it goes once the rank has consumed al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from rayio.pipeline.autoscale import Look, Memory, Wanted, decide, refused
-from rayio.pipeline.env import Env
+from rayio.pipeline.env import NOTHING, Env
 from rayio.pipeline.kernel import Kernel
+from rayio.pipeline.pool import NodePool
 from rayio.pipeline.queue import Lease, QueueState, Take
 from rayio.scenario.workers import Autoscaled
 
@@ -33,10 +35,14 @@ class Queue(Protocol):
         """Have workers start what the window permits."""
 
 
+#: Is told how many readers a rank has, and for how long (ns) nodes for those that came were waited for.
+Arrived = Callable[[int, int], None]
+
+
 class Staff(Protocol):
     """What an engine supplies to scale the readers of one rank."""
 
-    def hire(self, workers: int, arrived: Callable[[int], None]) -> None:
+    def hire(self, workers: int, arrived: Arrived) -> None:
         """Have so many readers there in all; ``arrived`` is told how many there are, once that is all there will be."""
 
     def is_free(self, worker: int) -> bool:
@@ -53,16 +59,20 @@ class InProcessStaff:
         self.kernel = kernel
         self.seconds = seconds
 
-    def hire(self, workers: int, arrived: Callable[[int], None]) -> None:
+    def hire(self, workers: int, arrived: Arrived) -> None:
         """See :class:`Staff`."""
-        if self.seconds:
-            self.kernel.spawn(self._start(workers, arrived), "readers start")
-        else:
-            arrived(workers)
+        self.start(workers, arrived, 0)
 
-    async def _start(self, workers: int, arrived: Callable[[int], None]) -> None:
+    def start(self, workers: int, arrived: Arrived, waited: int) -> None:
+        """Start readers that have a place to live, for which they waited so long (ns)."""
+        if self.seconds:
+            self.kernel.spawn(self._start(workers, arrived, waited), "readers start")
+        else:
+            arrived(workers, waited)
+
+    async def _start(self, workers: int, arrived: Arrived, waited: int) -> None:
         await self.kernel.sleep_until(self.kernel.now() + round(self.seconds * 1e9))
-        arrived(workers)
+        arrived(workers, waited)
 
     def is_free(self, worker: int) -> bool:
         """See :class:`Staff`."""
@@ -70,6 +80,49 @@ class InProcessStaff:
 
     def dismiss(self, workers: int) -> None:
         """See :class:`Staff`."""
+
+
+class PooledStaff(InProcessStaff):
+    """Readers of this process that live on nodes which come for them; ``settle`` is told on which each one does."""
+
+    def __init__(
+        self, kernel: Kernel, seconds: float, pool: NodePool, rank: int, least: int, settle: Callable[[int, int], None]
+    ) -> None:
+        super().__init__(kernel, seconds)
+        self.pool = pool
+        self.rank = rank
+        self.settle = settle
+        #: Readers that there are.
+        self._workers = least
+
+    def hire(self, workers: int, arrived: Arrived) -> None:
+        """See :class:`Staff`; of readers that no node came for, those that are numbered after them are let go too."""
+        since, wanted = self.kernel.now(), range(self._workers, workers)
+        found: dict[int, int | None] = {}
+
+        def told(worker: int, node: int | None) -> None:
+            found[worker] = node
+            if len(found) == len(wanted):
+                self._move_in(wanted, found)
+                self.start(self._workers, arrived, self.kernel.now() - since)
+
+        for worker in wanted:
+            self.pool.want((self.rank, worker), partial(told, worker))
+
+    def _move_in(self, wanted: range, found: dict[int, int | None]) -> None:
+        for worker in wanted:
+            node = found[worker]
+            if node is not None and worker == self._workers:
+                self.settle(worker, node)
+                self._workers += 1
+            elif node is not None:
+                self.pool.free((self.rank, worker))
+
+    def dismiss(self, workers: int) -> None:
+        """See :class:`Staff`."""
+        for worker in range(workers, self._workers):
+            self.pool.free((self.rank, worker))
+        self._workers = workers
 
 
 class _Change(NamedTuple):
@@ -100,6 +153,8 @@ class Scaler:
         self._begun = self._waited = self._taken = 0
         #: Batches × ns since the look began: ready ones, and those being read; and until when that is counted.
         self._ready = self._reading = self._counted = 0
+        #: By worker that came to a node of its own and has read nothing yet: since when it is there.
+        self._new: dict[int, int] = {}
         #: Batches that were consumed in the epochs before this one, and in this one.
         self._epoch, self._earlier, self._current = -1, 0, 0
 
@@ -110,6 +165,12 @@ class Scaler:
         self._ready += len(state.ready) * since
         self._reading += len(state.leased) * since
         self._counted = now
+
+    def read_by(self, worker: int) -> None:
+        """Learn that a worker has read a batch."""
+        if self._new and (since := self._new.pop(worker, None)) is not None:
+            env, state = self.queue.env, self.queue.state
+            env.span("first_batch", since, env.kernel.now(), env.where(state.spec.rank, state.epoch), 3)
 
     def rank_advanced(self, take: Take) -> None:
         """Learn what the rank consumed and how long it waited; look, when it is time."""
@@ -159,15 +220,20 @@ class Scaler:
             self._employ(wanted.workers)
             self.leave()
 
-    def arrived(self, workers: int) -> None:
-        """Learn how many readers there are, after more were wanted."""
+    def arrived(self, workers: int, waited: int = 0) -> None:
+        """Learn how many readers there are, after more were wanted, and how long nodes took to come for them (ns)."""
         if (coming := self._coming) is None:
             return
         self._coming = None
+        now = self.queue.env.kernel.now()
         if workers < coming.after:
-            self.memory = refused(self.scaling, self.memory, self.queue.env.kernel.now() / 1e9)
+            self.memory = refused(self.scaling, self.memory, now / 1e9)
         workers = max(coming.before, min(workers, coming.after))
-        self._record(coming._replace(after=workers), self.queue.state.epoch)
+        more: dict[str, float] = {}
+        if self.queue.state.spec.has_pool:
+            more = {"nodes": waited / 1e9} | ({"wanted": coming.after} if workers < coming.after else {})
+            self._new = dict.fromkeys(range(coming.before, workers), now)
+        self._record(coming._replace(after=workers), self.queue.state.epoch, more, now)
         self.count()
         self._employ(workers)
         self.queue.grant()
@@ -184,6 +250,8 @@ class Scaler:
         if not all(self.staff.is_free(worker) for worker in range(going.after, going.before)):
             return
         self._going = None
+        for worker in range(going.after, going.before):
+            self._new.pop(worker, None)
         self.staff.dismiss(going.after)
         self._record(going, queue.state.epoch)
 
@@ -192,7 +260,10 @@ class Scaler:
         state.employ(workers)
         self._settles = (state.epoch, state.next_step)
 
-    def _record(self, change: _Change, epoch: int) -> None:
+    def _record(
+        self, change: _Change, epoch: int, more: Mapping[str, float] = NOTHING, until: int | None = None
+    ) -> None:
         since, before, after, why = change
         env = self.queue.env
-        env.scaled(since, env.kernel.now(), env.where(self.queue.state.spec.rank, epoch), before, after, why)
+        until = env.kernel.now() if until is None else until
+        env.scaled(since, until, env.where(self.queue.state.spec.rank, epoch), before, after, why, more)

@@ -167,9 +167,9 @@ class Wiring:
         loading.read_cpu = self.read_cpu
         return loading
 
-    def reader(self, rank: int, worker: int) -> Env:
-        """Make a reader's world."""
-        node = self.plan.node_of_reader(rank, worker)
+    def reader(self, rank: int, worker: int, node: int | None = None) -> Env:
+        """Make a reader's world, on the node that the plan says unless another one came for it."""
+        node = self.plan.node_of_reader(rank, worker) if node is None else node
         env = self._env("reader", f"{rank}-{worker}", node)
         env.storage = self.datasets(node)
         target = self.plan.node_of_rank(rank)

@@ -16,6 +16,7 @@ from rayio.report.content import Content
 from rayio.report.definitions import term
 from rayio.report.figures import Floats
 from rayio.report.tracks import packed
+from rayio.results.scaling import PoolUse
 
 #: Phases of ranks in the order in which a figure stacks them.
 STACK = ("compute", "sync", "data_wait", "checkpoint", "evaluate", "startup", "other")
@@ -147,11 +148,29 @@ def readers(content: Content) -> str:
         y=[(at, f"{100 * at:.0f} %") for at in (0.0, 0.5, 1.0)], tips=tips, height=90,
     )  # fmt: skip
     names = charts.legend([("ready", "at work"), ("startup", "starting, or finishing what they had begun")])
+    nodes = np.array([np.nan if period.nodes is None else period.nodes for period in periods])
+    of_nodes = ""
+    if found.pool is not None:
+        roof = axes.roof(float(nodes.max()) * 1.02)
+        of_nodes = f"<h3>nodes that came for them <small>{_bought(found.pool)}</small></h3>" + charts.plot(
+            charts.steps(nodes, roof, "rate"), label="nodes over time", x=_time_axis(bins), y=axes.linear(roof),
+            tips=_tips(bins, [f"nodes paid: {one:.2f}" for one in nodes]), height=90,
+        )  # fmt: skip
     told = f"{found.mean:.1f} on average, {found.reader_seconds:.0f} reader-seconds"
     return (
-        f"<h3>{term('readers', 'readers of all ranks')} <small>{told}</small></h3>{names}{drawn}"
+        f"<h3>{term('readers', 'readers of all ranks')} <small>{told}</small></h3>{names}{drawn}{of_nodes}"
         f"<h3>AU, in the same parts of the run</h3>{au}{tables.reader_changes(found)}"
     )
+
+
+def _bought(pool: PoolUse) -> str:
+    """What nodes that came for readers cost, and what came of it."""
+    said = f"{pool.node_seconds:.0f} node-seconds, {pool.most} at once"
+    if pool.spared_seconds is not None and pool.batches is not None:
+        said += f"; {pool.batches:,} batches were read there, {pool.spared_seconds:.0f} s of waiting spared"
+    if pool.capacity_seconds is not None:
+        said += f"; {pool.capacity_seconds:.1f} s to capacity at most"
+    return said
 
 
 def step_times(content: Content) -> str:

@@ -138,6 +138,11 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
         )
     if isinstance(loader.num_workers, Autoscaled):
         yield from _not_scaled(scenario, loader.num_workers)
+    elif cluster.reader_pool is not None:
+        yield (
+            f"cluster.reader_pool: its nodes come for readers that come, and loader.num_workers={loader.num_workers} "
+            "is always as many; give {min: ..., max: ...}"
+        )
     if loader.worker == "thread" and cluster.placement == "spread" and cluster.nodes > 1:
         yield (
             f"loader.worker=thread: the readers of a rank share a process, and cluster.placement=spread has them on "

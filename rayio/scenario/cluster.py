@@ -7,9 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
+from pydantic.functional_validators import BeforeValidator
 
 from rayio.place import MAX_RANKS
-from rayio.scenario.fields import Reads, RefusedError, Seconds, Section, choice, quantity, show, whole
+from rayio.scenario.fields import Reads, RefusedError, Seconds, Section, choice, none_is_null, quantity, show, whole
+from rayio.scenario.reader_pool import ReaderPool
 from rayio.units import RATE, SECONDS, format_seconds
 
 #: Bounds of ``stall_deadline``, in seconds: silences are looked for a few times within it.
@@ -86,6 +88,11 @@ class Cluster(Section):
     reader_nodes: Annotated[int, whole(1, MAX_RANKS)] = Field(
         1, description="Nodes beside those of the ranks that only read, with placement dedicated_readers."
     )
+    reader_pool: Annotated[ReaderPool | None, BeforeValidator(none_is_null)] = Field(
+        None,
+        description="Nodes that come for the readers beyond loader.num_workers.min, and go with them; none keeps them "
+        "on the nodes that there are.",
+    )
     nic_bandwidth: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = Field(
         None,
         description="Bytes per second of each node's network interface, each way, on which batches that were read on "
@@ -115,6 +122,11 @@ class Cluster(Section):
                 f"cluster.cores={show([*self.cores])}: has {len(self.cores)} numbers for the {self.all_nodes} nodes of "
                 f"{nodes}; give one for each"
             )
+        if self.reader_pool is not None and isinstance(self.cores, tuple):
+            yield (
+                f"not yet: cluster.cores={show([*self.cores])} with cluster.reader_pool, whose nodes are not in the "
+                "list; give one number for all"
+            )
         if self.stall_deadline < MIN_STALL_SECONDS:
             yield f"cluster.stall_deadline={format_seconds(self.stall_deadline)}: must be at least 1 s"
 
@@ -141,12 +153,22 @@ class Cluster(Section):
     @property
     def is_crossed(self) -> bool:
         """Whether batches are read on other nodes than they are trained on."""
-        return self.has_reader_tier or (self.placement == "spread" and self.nodes > 1)
+        return self.has_reader_tier or self.has_pool or (self.placement == "spread" and self.nodes > 1)
+
+    @property
+    def has_pool(self) -> bool:
+        """Whether nodes come and go with readers."""
+        return self.reader_pool is not None
 
     @property
     def all_nodes(self) -> int:
-        """Nodes of the ranks and, after them, those of readers alone."""
+        """Nodes of the ranks and, after them, those of readers alone; those that come and go are numbered from here."""
         return self.nodes + (self.reader_nodes if self.has_reader_tier else 0)
+
+    @property
+    def most_nodes(self) -> int:
+        """All nodes, and those that may come."""
+        return self.all_nodes + (0 if self.reader_pool is None else self.reader_pool.nodes)
 
     def cores_of(self, node: int) -> int | None:
         """The cores of one node; None is as many as there is work."""

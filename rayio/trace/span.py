@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 2
 
 #: What a role may be; a reader is named by its rank and its number there ("3-1"), the others by one number ("3"), and
-#: the queue of a rank's evaluations by both ("3-eval").
-ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network")
+#: the queue of a rank's evaluations by both ("3-eval"). ``pool`` is a node that comes and goes, named by its number.
+ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network", "pool")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +75,15 @@ SPANS: dict[str, SpanName] = {
     "scale": SpanName(
         {"queue": 2},
         "a rank's readers became more or fewer: from when that was wanted until it was so; `attributes` is a JSON "
-        "object of `from`, `to` and `why`",
+        "object of `from`, `to` and `why`; with cluster.reader_pool also of `nodes`, the seconds of it that nodes took "
+        "to come, and of `wanted` where that is more than came",
     ),
+    "first_batch": SpanName(
+        {"queue": 3},
+        "with cluster.reader_pool: from when a reader that came was there until it had read its first batch",
+    ),
+    "node_start": SpanName({"pool": 0}, "a node of cluster.reader_pool: from when it was asked for until it was there"),
+    "node_up": SpanName({"pool": 0}, "a node of cluster.reader_pool: from when it was there until it had gone"),
     "memory_bound": SpanName({"queue": 0}, "the bound on bytes in flight kept the window closed"),
     "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
     "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),

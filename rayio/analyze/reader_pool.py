@@ -1,0 +1,132 @@
+"""Spans -> the nodes that came for readers (``cluster.reader_pool``): what they cost, and what they bought."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.timeline import Ints, integers, is_text
+from rayio.results.scaling import PoolUse
+from rayio.trace.slices import Slices
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NOBODY: Ints = np.zeros(0, np.int64)
+#: What a reader does that takes it time.
+_WORK = ("read", "decode")
+
+
+class Stretch(NamedTuple):
+    """A time in which the readers of a rank were the same (ns), and how many it had at the start of the run."""
+
+    rank: int
+    begin: int
+    end: int
+    least: int
+
+
+class Pool:
+    """The nodes of a run that came and went; times in ns."""
+
+    def __init__(self, spans: Slices) -> None:
+        self.is_there = bool(spans.names.get("node_start"))
+        self.asked = self.up = self.gone = _NOBODY
+        self._numbers: set[int] = set()
+        #: By rank: since when a reader was there, and when it had read its first batch.
+        self._first: dict[int, list[tuple[int, int]]] = {}
+        if not self.is_there:
+            return
+        started, lived = spans.named("node_start"), spans.named("node_up")
+        self._numbers = set(integers(started, "node").tolist())
+        self.asked = integers(started, "start_ns")
+        begun, lasted = integers(lived, "start_ns"), integers(lived, "duration_ns")
+        self.up, self.gone = begun, begun + lasted
+        self.came = integers(started, "duration_ns")
+        #: When each was there, or was asked for in vain until.
+        self._ends = _ends(started, lived)
+        if spans.names.get("first_batch"):
+            table = spans.named("first_batch")
+            since = integers(table, "start_ns")
+            until = since + integers(table, "duration_ns")
+            for rank, a, b in zip(integers(table, "rank").tolist(), since.tolist(), until.tolist(), strict=True):
+                self._first.setdefault(rank, []).append((a, b))
+
+    def until(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Node × ns that were paid before each of some moments."""
+        return np.array([float(np.clip(edge - self.asked, 0, self._ends - self.asked).sum()) for edge in edges])
+
+    def first_batch(self, rank: int, there: int, number: int) -> int | None:
+        """How long after they were there so many readers of a rank had all read a batch; None where one had not."""
+        ends = [end for begin, end in self._first.get(rank, ()) if begin == there]
+        return max(ends) - there if number > 0 and len(ends) >= number else None
+
+    def use(
+        self, spans: Slices, stretches: Sequence[Stretch], length: int, capacity: Sequence[int], given_up: int
+    ) -> PoolUse:
+        """Say what they cost in a run of a length (ns) and what they bought; ``capacity`` has times to it (ns)."""
+        number, own, busy = self._work(spans, stretches)
+        is_traced = number > 0
+        spared = sum(
+            max(0.0, busy[at] / one.least - (one.end - one.begin)) for at, one in enumerate(stretches) if one.least
+        )
+        paid = float((self._ends - self.asked).sum())
+        order = np.argsort(moments := np.concatenate([self.up, self.gone]), kind="stable")
+        step = np.concatenate([np.ones(len(self.up), np.int64), -np.ones(len(self.gone), np.int64)])[order]
+        last = np.append(np.diff(moments[order]) > 0, True) if len(order) else np.zeros(0, bool)
+        there = self.came[np.isin(self.asked + self.came, self.up)]
+        return PoolUse(
+            node_seconds=paid / 1e9,
+            mean=paid / max(length, 1),
+            most=int(np.cumsum(step)[last].max(initial=0)),
+            came=len(self.asked),
+            slowest_seconds=float(there.max()) / 1e9 if len(there) else None,
+            capacity_seconds=max(capacity) / 1e9 if capacity else None,
+            given_up=given_up,
+            batches=own if is_traced else None,
+            batch_share=own / number if is_traced else None,
+            spared_seconds=spared / 1e9 if is_traced else None,
+        )
+
+    def _work(self, spans: Slices, stretches: Sequence[Stretch]) -> tuple[int, int, NDArray[np.float64]]:
+        """Reads of all readers, those on these nodes, and the readers' work within each stretch (ns)."""
+        number = own = 0
+        busy = np.zeros(len(stretches))
+
+        def of(_: int, table: pa.Table) -> tuple[int, int, NDArray[np.float64]]:
+            is_reader = is_text(table, "role", "reader") & (integers(table, "lane") == 0)
+            reads = np.flatnonzero(is_reader & is_text(table, "name", "read"))
+            nodes = integers(table, "node", reads)
+            is_work = np.logical_or.reduce([is_text(table, "name", name) for name in _WORK])
+            chosen = np.flatnonzero(is_reader & is_work)
+            rank, start = integers(table, "rank", chosen), integers(table, "start_ns", chosen)
+            end = start + integers(table, "duration_ns", chosen)
+            within = [
+                float(np.clip(np.minimum(end, one.end) - np.maximum(start, one.begin), 0, None)[rank == one.rank].sum())
+                for one in stretches
+            ]
+            return len(reads), int(np.isin(nodes, [*self._numbers]).sum()), np.array(within)
+
+        columns = ("role", "name", "lane", "node", "rank", "start_ns", "duration_ns")
+        for reads, on_them, within in spans.each(of, *columns):
+            number, own = number + reads, own + on_them
+            busy += within
+        return number, own, busy
+
+
+def _ends(started: pa.Table, lived: pa.Table) -> Ints:
+    """When each node that was asked for had gone: the end of its life, which begins when its start is over."""
+    start, end = integers(started, "start_ns"), integers(started, "duration_ns")
+    begun = integers(lived, "start_ns")
+    lives = dict(
+        zip(
+            zip(integers(lived, "node").tolist(), begun.tolist(), strict=True),
+            (begun + integers(lived, "duration_ns")).tolist(),
+            strict=True,
+        )
+    )
+    there = zip(integers(started, "node").tolist(), (start + end).tolist(), strict=True)
+    return np.array([lives.get(one, one[1]) for one in there], np.int64)
