@@ -486,3 +486,22 @@ def test_explain_names_the_rate_with_both_numbers_and_what_more_prefixes_bring(t
         au = explain(simulate(made, root=tmp_path).path, simulate=False).verdict.au
         assert rows[name].au == pytest.approx(au, abs=0.005)
         assert (rows[name].time_saved or 0.0) > 0.3
+
+
+def test_a_change_with_which_the_run_breaks_off_costs_its_row_and_no_more(tmp_path: Path) -> None:
+    keys = {
+        **MEAN, "train__compute": "10 ms", "dataset__num_files": 240, "train__epochs": 1, "loader__num_workers": 2,
+        "storage": {**MEAN["storage"], "max_attempts": 3, "throttle": {
+            "reads_per_second": 100, "burst": "50 ms", "split_after": "never",
+        }},
+    }  # fmt: skip
+    with pytest.raises(StorageError, match="3 times in"):
+        simulate(scenario(**keys | {"loader__num_workers": 4}), root=tmp_path)
+    found = explain(simulate(scenario(**keys), root=tmp_path).path)
+    assert found.simulated is not None
+    rows = {row.change for row in found.simulated.changes}
+    assert "workers × 2" not in rows
+    assert {"no throttling", "workers ÷ 2"} <= rows
+    (said,) = (note for note in found.notes if note.startswith("workers × 2: "))
+    assert "the run breaks off" in said
+    assert "3 times in" in said

@@ -9,8 +9,9 @@ from rayio.analyze.stages import OF_LOADER, shown
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.stragglers import slow_ranks
 from rayio.analyze.verdict import BINDS, OF_DATA, bound_of
+from rayio.errors import StorageError
 from rayio.pipeline.planning import storage_of
-from rayio.predict.changes import WORTH, Base, changes, further_changes, keys_of, with_workers
+from rayio.predict.changes import WORTH, Base, Change, changes, further_changes, keys_of, with_workers
 from rayio.predict.on_cores import on_cores
 from rayio.predict.processors import Worked
 from rayio.predict.replay import Measured
@@ -29,19 +30,30 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> dict[str, Any]:
     """Simulate the run as it was, and without each of its causes; say how much of the loss each takes away.
 
     ``causal_share`` is the part of the simulated loss (1 − AU) that goes away with the change. The shares need not sum
-    to 1: two causes may hide each other.
+    to 1: two causes may hide each other. A change with which the run breaks off has no row, but a line in ``_broken``.
+
+    Raises:
+        StorageError: storage refuses the run as it was, simulated, more often than it may ask.
     """
     replayed = base.measured.replayed(base.scenario, modelled=base.modelled)
     reporter.live("what would change it: the run as it was is simulated")
     as_it_was = base.simulate(replayed)
-    rows = []
+    rows: list[dict[str, Any]] = []
+    broken: list[str] = []
+
+    def simulate(name: str, change: Change) -> None:
+        try:
+            rows.append(_row(name, as_it_was, base.simulate(change(replayed, base))))
+        except StorageError as error:
+            broken.append(f"{name}: simulated, the run breaks off ({error})")
+
     wanted = [*changes(base).items()]
     for number, (name, change) in enumerate(wanted):
         reporter.live(f"what would change it: {number} of {len(wanted)} simulated", number / len(wanted))
-        rows.append(_row(name, as_it_was, base.simulate(change(replayed, base))))
+        simulate(name, change)
     for name, change in further_changes(base, {row["change"]: row["time_saved"] or 0.0 for row in rows}).items():
         reporter.live(f"what would change it: {name}", 1.0)
-        rows.append(_row(name, as_it_was, base.simulate(change(replayed, base))))
+        simulate(name, change)
     return {
         "au": as_it_was["au"],
         "samples_per_second": as_it_was["samples_per_second"],
@@ -49,6 +61,7 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> dict[str, Any]:
         "is_whole_run": derive.total_steps(replayed.scenario) == derive.total_steps(base.scenario),
         "changes": rows,
         "_replayed": replayed,
+        "_broken": broken,
     }
 
 
@@ -141,7 +154,10 @@ def _enough_workers(base: Base, table: Mapping[str, Any]) -> dict[str, Any] | No
     workers = base.workers
     for doubling in range(1, DOUBLINGS + 1):
         number = max(1, workers * 2**doubling) if workers else 2 ** (doubling - 1)
-        simulated = base.simulate(with_workers(replayed, number))
+        try:
+            simulated = base.simulate(with_workers(replayed, number))
+        except StorageError:  # so many ask for more than storage ever serves
+            break
         if (saved(before, simulated) or 0.0) < WORTH:
             break
         before = simulated

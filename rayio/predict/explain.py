@@ -20,7 +20,7 @@ from rayio.analyze.stalls import Attribution, Losses
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import judge
 from rayio.dlio.losses import in_words
-from rayio.errors import RayioError, ScenarioError
+from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.kinds import STORAGE_MODELS
 from rayio.predict.counterfactual import counterfactuals, is_worth, modelled, named, of_processors, prediction, ready
 from rayio.predict.observe import Trained
@@ -170,12 +170,17 @@ def explained(
         workers = -(-seen.readers // derive.world_size(scenario))
         base = ready(scenario, info, charged, spans, workers=workers, batch_bytes=read.mean_bytes, worked=worked)
     if base is not None:
-        simulated = counterfactuals(base, reporter)
+        try:
+            simulated = counterfactuals(base, reporter)
+        except StorageError as error:
+            notes.append(f"simulated as it was, the run breaks off, so no change is ({error})")
+    if base is not None and simulated is not None:
         verdict |= named(verdict, simulated)
         verdict["is_worth_removing"] = is_worth(verdict, simulated)
         verdict["is_processor_bound"] = of_processors(verdict, simulated)
         predicted = prediction(base, verdict, simulated)
         del simulated["_replayed"]
+        notes += simulated.pop("_broken")
         if base.modelled is None:
             notes.append("predictions take it that storage serves more readers as quickly as it served these")
         if not simulated["is_whole_run"]:
