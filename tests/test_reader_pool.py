@@ -196,3 +196,12 @@ def test_a_pool_is_written_as_it_is_read(tmp_path: Path) -> None:
     path.write_text((done.directory.path / "scenario.yaml").read_text())
     assert yaml.safe_load(path.read_text())["cluster"]["reader_pool"]["nodes"] == 2
     assert load(str(path), []).cluster.reader_pool == wanted.cluster.reader_pool
+
+
+def test_readers_come_and_go_without_a_pool_as_they_did(tmp_path: Path) -> None:
+    done = planted(tmp_path, None)
+    scaling = done.result.scaling
+    assert scaling is not None
+    assert scaling.most > scaling.least
+    assert scaling.pool is None
+    assert {period.nodes for period in scaling.over_time} == {None}

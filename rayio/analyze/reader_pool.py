@@ -34,7 +34,10 @@ class Pool:
 
     def __init__(self, spans: Slices) -> None:
         self.is_there = bool(spans.names.get("node_start"))
-        self.asked = self.up = self.gone = _NOBODY
+        #: When each was asked for, how long it took to come, and since and until when each that came was there.
+        self.asked = self.came = self.up = self.gone = _NOBODY
+        #: When each had gone, or was asked for in vain until.
+        self._ends = _NOBODY
         self._numbers: set[int] = set()
         #: By rank: since when a reader was there, and when it had read its first batch.
         self._first: dict[int, list[tuple[int, int]]] = {}
@@ -46,7 +49,6 @@ class Pool:
         begun, lasted = integers(lived, "start_ns"), integers(lived, "duration_ns")
         self.up, self.gone = begun, begun + lasted
         self.came = integers(started, "duration_ns")
-        #: When each was there, or was asked for in vain until.
         self._ends = _ends(started, lived)
         if spans.names.get("first_batch"):
             table = spans.named("first_batch")
