@@ -26,6 +26,7 @@ from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu, learn_cpu
 from rayio.scenario import checks
 from rayio.scenario.costs import CpuCosts
+from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.session import run
 from scenarios import scenario, simulated
@@ -171,6 +172,20 @@ def test_what_one_format_taught_is_not_taken_for_another() -> None:
     assert "costs.cpu.format=hdf5" in str(refused.value)
     assert "dataset.format=npz" in str(refused.value)
     checks.check_simulated(scenario(**BUSY | {"costs": learned}))  # no cores, no work
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ("costs={cpu: {sample: 10 ms, slice: 1 ns}}", "costs.cpu.slice=1 ns: must be 0, or at least 100 us"),
+        ("costs={step: 1 ms, cpu: {step: 5 ms}}", "costs.cpu.step=5 ms: is the part of costs.step=1 ms"),
+    ],
+)
+def test_costs_of_processors_that_cannot_be_are_refused(costs: str, said: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        load("unet3d-small", [costs])
+    assert said in str(refused.value)
+    assert load("unet3d-small", ["costs={step: 1 ms, cpu: {step: 1 ms, slice: 100 us}}"]).charges.cpu.slice == 1e-4
 
 
 def test_cores_without_work_say_so() -> None:

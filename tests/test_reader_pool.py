@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
+from rayio.analyze.summary import summary
 from rayio.errors import ScenarioError
 from rayio.pipeline.pool import NodePool
 from rayio.pipeline.virtual import VirtualKernel
+from rayio.predict.explain import explain
 from rayio.results.scaling import PoolUse, Scaling
 from rayio.scenario.load import load
 from rayio.scenario.reader_pool import ReaderPool
@@ -162,6 +164,7 @@ def test_never_more_readers_ask_than_may_and_each_in_its_turn() -> None:
         ("cluster.reader_pool={nodes: 0}", "cluster.reader_pool.nodes"),
         ("cluster.reader_pool={nodes: 2, resource: CPU}", "is a resource of Ray's own"),
         ("cluster.reader_pool={nodes: 2, resource: '{x}'}", "must be the name of a custom resource"),
+        ("cluster.reader_pool={nodes: 2, resource: bundle_group_1}", "is a resource of Ray's own"),
         ("cluster.reader_pool={nodes: 2, deadline: 0 s}", "cluster.reader_pool.deadline"),
     ],
 )
@@ -175,6 +178,34 @@ def test_a_pool_that_cannot_be_is_refused_in_a_line(override: str, said: str) ->
 def test_a_pool_for_readers_that_are_always_as_many_is_refused() -> None:
     with pytest.raises(ScenarioError, match=r"cluster\.reader_pool: .*loader\.num_workers=4 is always as many"):
         load("s3-autoscaled", ["cluster.reader_pool={nodes: 2}", "loader.num_workers=4"])
+
+
+def test_resources_that_only_begin_as_rays_own_do_are_custom_ones() -> None:
+    assert load("s3-autoscaled", ["cluster.reader_pool={nodes: 2, resource: CPU_readers}"]).cluster.reader_pool
+
+
+def test_a_loader_whose_workers_cannot_change_is_refused_for_that() -> None:
+    with pytest.raises(ScenarioError) as refused:
+        load("s3-autoscaled", ["cluster.reader_pool={nodes: 2}", "loader.kind=torch"])
+    assert "cannot change its workers" in str(refused.value)
+    assert "placement" not in str(refused.value)
+
+
+def test_requests_in_vain_are_in_the_summary(tmp_path: Path) -> None:
+    done = planted(tmp_path, {"nodes": 4, "start": "100 s", "deadline": "10 s"})
+    _, pool = used(done)
+    assert pool.given_up > 0
+    assert f"{pool.given_up} readers got none in time" in " ".join(summary(done.result).split())
+
+
+def test_cores_that_were_there_for_a_while_are_not_counted(tmp_path: Path) -> None:
+    work = {"cluster__cores": 1, "costs": {"cpu": {"sample": "10 ms"}}}
+    stages = {
+        bool(pool): {row.stage for row in explain(planted(tmp_path, pool, **work).path, simulate=False).capacity.stages}
+        for pool in (None, {"nodes": 4})
+    }
+    assert "processors" in stages[False]
+    assert "processors" not in stages[True]
 
 
 def test_a_ray_of_our_own_has_no_autoscaler_and_the_command_says_so_before_it_starts_one(tmp_path: Path) -> None:

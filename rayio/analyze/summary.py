@@ -177,6 +177,8 @@ def _nodes(pool: PoolUse) -> str:
         said += f", which spared ranks {format_number(pool.spared_seconds)} s of waiting"
     if pool.capacity_seconds is not None:
         said += f"; {_seconds(pool.capacity_seconds)} to capacity at most"
+    if pool.given_up:
+        said += f"; {pool.given_up} readers got none in time"
     return said
 
 

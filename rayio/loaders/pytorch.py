@@ -64,7 +64,7 @@ class TorchLoader(Kind):
             )
         if loader.worker != "process":
             yield f"loader.worker={loader.worker}: PyTorch's workers are processes; use process, or loader.kind=actors"
-        if cluster.is_crossed:
+        if cluster.is_crossed and cluster.reader_pool is None:  # whose readers come and go: that is refused already
             yield (
                 f"cluster.placement={cluster.placement}: PyTorch's workers live beside their rank; use colocated, or "
                 "loader.kind=actors"

@@ -68,6 +68,11 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
     if run.scenario is None:
         raise StorageError(f"{path} has no scenario.yaml: it cannot be calibrated; run it again")
     scenario = scenario_of(run)
+    if scenario.cluster.reader_pool is not None:
+        raise RunError(
+            f"{path}: its nodes came and went (cluster.reader_pool), so nobody knows which cores did what; calibrate a "
+            "run without"
+        )
     reporter.live("calibrate: reading spans", 0.0)
     spans = run.slices()
     reporter.live(f"calibrate: learning from {len(spans):,} spans", 0.3)

@@ -113,7 +113,7 @@ class Worked:
     def seen(cls, scenario: Scenario, info: Mapping[str, Any]) -> Worked | None:
         """What ``run.json`` says of a run on Ray, its decoding among what readers do; None where it says nothing."""
         told = SeenCpu.of(info, "run") if info.get("engine") == "ray" else None
-        if told is None:
+        if told is None or scenario.cluster.reader_pool is not None:  # whose nodes' cores were there for a while
             return None
         cpu, _ = learn_cpu([told], "")
         cores = scenario.cluster.cores
@@ -122,7 +122,9 @@ class Worked:
         )
 
     def stage(self, scenario: Scenario, batch_bytes: float | None, delivered: float) -> dict[str, Any] | None:
-        """What the cores of all nodes could do, as a row of stages; None where a batch takes none."""
+        """What the cores of all nodes could do, as a row of stages; None where a batch takes none, or nodes come."""
+        if scenario.cluster.reader_pool is not None:
+            return None
         number = sum(self.cores) if isinstance(self.cores, tuple) else self.cores * scenario.cluster.all_nodes
         seconds = self.cpu.of_batch(scenario.loader.batch_size, batch_bytes or 0.0)
         seconds += 0.0 if self.decode is None else taken(batch_bytes or 0.0, self.decode.rate)

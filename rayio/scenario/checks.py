@@ -18,7 +18,7 @@ from rayio.scenario.kind import Kind
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN
 from rayio.scenario.workers import Autoscaled
-from rayio.units import format_bytes
+from rayio.units import format_bytes, format_seconds
 
 T = TypeVar("T")
 
@@ -166,6 +166,12 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 "give a folder"
             )
         yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, ranks)
+    charges = scenario.charges
+    if charges.cpu.step > charges.step:
+        yield (
+            f"costs.cpu.step={format_seconds(charges.cpu.step)}: is the part of costs.step="
+            f"{format_seconds(charges.step)} that is work, so it is that at most"
+        )
     for name, value in table(scenario).items():
         is_instant = name == "read_demand" and train.compute.expected == 0
         if not is_instant and not math.isfinite(value):

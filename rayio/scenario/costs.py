@@ -12,7 +12,7 @@ from pydantic import Field
 from rayio.kinds import COSTS
 from rayio.scenario.choice import check_name
 from rayio.scenario.fields import JsonSchema, Reads, RefusedError, Seconds, Section, Text, quantity
-from rayio.units import RATE
+from rayio.units import RATE, SECONDS
 
 _BytesPerSecond = Annotated[float | None, quantity(RATE, positive=True, or_none=True)]
 
@@ -43,6 +43,8 @@ def _factor(least: float, most: float) -> Reads:
     return Reads(read, {"type": "number", "minimum": least, "maximum": most})
 
 
+#: The shortest time slice: with shorter ones a simulation would do little but change whose turn it is (s).
+LEAST_SLICE = 1e-4
 #: What of the costs of processors is no work, and what it is by default.
 _NO_WORK = {"format": "", "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0}
 
@@ -76,7 +78,7 @@ class CpuCosts(Section):
     background: Seconds = Field(
         0.0, description="What a node's processes take each second whatever goes on, on one core: clocks, heartbeats."
     )
-    slice: Seconds = Field(
+    slice: Annotated[float, quantity(SECONDS, least=LEAST_SLICE)] = Field(
         0.0,
         description="How long work keeps a core that other work waits for, as a kernel's scheduler has it: short work "
         "waits behind long. 0 has all work share the cores at every moment.",

@@ -153,10 +153,12 @@ def quantity(
     positive: bool = False,
     integer: bool = False,
     maximum: float | None = None,
+    least: float = 0.0,
     or_word: str | None = None,
     or_none: bool = False,
 ) -> Reads:
-    """Read a number with a unit into the base unit, or one word, or none."""
+    """Read a number with a unit into the base unit, or one word, or none; above 0 it is ``least``, or more."""
+    smallest = max(dimension.least, least)
 
     def read(value: Any) -> Any:
         if or_none and (value is None or value == "none"):
@@ -170,8 +172,9 @@ def quantity(
             raise RefusedError(f"not a whole number of {dimension.name}")
         if positive and (round(number) if integer else number) <= 0:
             raise RefusedError(f"must be greater than 0, such as {dimension.example}")
-        if 0 < number < dimension.least:
-            raise RefusedError(f"must be at least {dimension.exact(dimension.least)}")
+        if 0 < number < smallest:
+            or_nothing = "0, or " if least and not positive else ""
+            raise RefusedError(f"must be {or_nothing}at least {dimension.exact(smallest)}")
         return round(number) if integer else number
 
     def write(value: Any) -> Any:

@@ -11,8 +11,8 @@ from rayio.place import MAX_RANKS
 from rayio.scenario.fields import Reads, RefusedError, Seconds, Section, quantity, whole
 from rayio.units import SECONDS
 
-#: What Ray calls resources of its own begins so, or is one of these.
-RAYS_OWN = ("CPU", "GPU", "TPU", "memory", "object_store_memory", "bundle", "node:", "accelerator_type:")
+#: What Ray calls resources of its own, and those of its placement groups.
+RAYS_OWN, OF_GROUPS = ("CPU", "GPU", "TPU", "memory", "object_store_memory", "bundle"), "bundle_group"
 #: Readers that have room on one node.
 MAX_SLOTS = 4096
 
@@ -20,7 +20,7 @@ MAX_SLOTS = 4096
 def _resource(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z][\w.-]{0,62}", value):
         raise RefusedError("must be the name of a custom resource of Ray's: a letter, then letters, digits, _, . or -")
-    if value.startswith(RAYS_OWN):
+    if value in RAYS_OWN or value.startswith(OF_GROUPS):
         raise RefusedError("is a resource of Ray's own, which other nodes have too; name a custom one")
     return value
 
