@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import itertools
 import random
+import shutil
 import statistics
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,7 @@ def main() -> None:
             rayio.generate(build(wanted), root=root)
             made = statistics.median(seconds_of_epochs(rayio.run(build(wanted), root=root)))
             said, least, most = predicted(taught[form], wanted, root)
+            shutil.rmtree(Path(root, wanted["dataset"]["path"]))  # in memory: all of them together would fill it
             errors.append(said / made - 1)
             covered.append(least <= made <= most)
             print_row(
