@@ -20,7 +20,7 @@ from rayio.analyze.stalls import Attribution, Losses
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import judge
 from rayio.dlio.losses import in_words
-from rayio.errors import RayioError, ScenarioError, StorageError
+from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
 from rayio.predict.counterfactual import counterfactuals, is_worth, modelled, named, of_processors, prediction, ready
 from rayio.predict.observe import Trained
@@ -172,8 +172,8 @@ def explained(
     if base is not None:
         try:
             simulated = counterfactuals(base, reporter)
-        except StorageError as error:
-            notes.append(f"simulated as it was, the run breaks off, so no change is ({error})")
+        except RayioError as error:  # what was measured stands, whatever a simulation of it may say
+            notes.append(f"The run cannot be simulated: {error}")
     if base is not None and simulated is not None:
         verdict |= named(verdict, simulated)
         verdict["is_worth_removing"] = is_worth(verdict, simulated)

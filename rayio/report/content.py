@@ -117,11 +117,7 @@ class Content:
             explanation = explain(directory.address)
         elif scenario is not None and seen is not None:
             reporter.live("report: why", 0.5)
-            try:
-                explanation = explained(directory, scenario, seen, simulate=asked, reporter=reporter)
-            except RayioError as error:  # what was measured stands, whatever a simulation of it may say
-                trouble.append(f"The run cannot be simulated: {error}")
-                explanation = explained(directory, scenario, seen, simulate=False)
+            explanation = explained(directory, scenario, seen, simulate=asked, reporter=reporter)
         reporter.live("report: figures", 0.6)
         window = find_window(lives, steps, shape)[0]
         return cls(
