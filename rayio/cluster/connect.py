@@ -105,7 +105,7 @@ def connect(address: str | None, log: Path) -> Connection:
     sharing = shared() if address is None else None
     if sharing is not None and sharing.is_running:
         sharing.check()
-    already = ray.is_initialized()
+    already = is_connected()
     restore_log = _to_log(log)
     try:
         if not already:
