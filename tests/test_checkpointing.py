@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from rayio.pipeline.env import Shard
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of
+from rayio.pipeline.schedule import Schedule
 from rayio.place import Where
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
@@ -167,3 +169,15 @@ def test_what_a_file_s_fsync_took_is_a_span_of_its_own_after_the_write(tmp_path:
             assert write["start_ns"] + write["duration_ns"] == sync["start_ns"]
             assert (sync["role"], sync["lane"], sync["step"]) == ("checkpoint_writer", 0, write["step"])
         assert sum(row["duration_ns"] for row in syncs) >= sum(row["duration_ns"] for row in requests) > 0 or not fsync
+
+
+def test_the_next_step_that_something_follows_is_the_first_of_which_something_is_due() -> None:
+    cases = itertools.product(range(1, 9), range(1, 6), range(3))
+    for period, most, epoch in cases:
+        schedule = Schedule(period, most)
+        for steps in range(1, most + 1):
+            due = [step for step in range(steps) if schedule.due(epoch, step, steps)]
+            for step in range(steps):
+                found = schedule.next_step(epoch, step, steps)
+                after = [one for one in due if one >= step]
+                assert found == after[0] if after else found >= steps, (period, most, epoch, steps, step)

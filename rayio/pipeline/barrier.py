@@ -31,6 +31,8 @@ class BarrierState:
         self.meets = meets
         self.attempt = 0
         self.deadlines: dict[Step, dict[int, int]] = {}
+        #: How many ranks meet at each of these steps.
+        self._awaited: dict[Step, int] = {}
         #: Latest deadline of the steps released lately, for arrivals that are repeated after a lost answer.
         self.released: dict[Step, int] = {}
 
@@ -50,6 +52,7 @@ class BarrierState:
         if attempt > self.attempt:
             self.attempt = attempt
             self.deadlines.clear()
+            self._awaited.clear()
             self.released.clear()
         here = (epoch, step)
         if here in self.released:
@@ -57,15 +60,19 @@ class BarrierState:
         arrived = self.deadlines.get(here)
         if arrived is None:
             arrived = self.deadlines[here] = {}
+            self._awaited[here] = self.parties(epoch, step)
         arrived[rank] = deadline
         done: list[Step] = []
         if len(self.deadlines) > 1:
             done = [s for s in self.deadlines if s < here and self.meets(rank, *s)]
-        if len(arrived) >= self.parties(epoch, step):
+        if len(arrived) >= self._awaited[here]:
             done.append(here)
         if not done:
             return {}
-        out = {s: max(self.deadlines.pop(s).values()) for s in done}
+        out = {}
+        for one in done:
+            out[one] = max(self.deadlines.pop(one).values())
+            del self._awaited[one]
         self.released.update(out)
         while len(self.released) > 4:
             del self.released[min(self.released)]

@@ -98,8 +98,9 @@ class Workers:
         """Have a lease read once its worker has read those before."""
         worker = lease.worker
         env = self.envs[worker]
-        on_its_way = self.costs.lease if self.cpu is None else await self.cpu.leased(self.costs.lease)
-        arrives = 0 if self.is_free else env.kernel.now() + round(on_its_way * 1e9)
+        if not self.is_free:
+            on_its_way = self.costs.lease if self.cpu is None else await self.cpu.leased(self.costs.lease)
+            arrives = env.kernel.now() + round(on_its_way * 1e9)
         waiting = self._waiting[worker]
         if waiting is None:
             self._waiting[worker] = []

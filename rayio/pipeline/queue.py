@@ -167,6 +167,7 @@ class QueueState:
 
     __slots__ = (
         "_free",
+        "_is_in_turn",
         "_sizes",
         "attempt",
         "bytes_in_flight",
@@ -207,6 +208,8 @@ class QueueState:
         #: Workers that get leases: those of the lowest numbers.
         self.workers = spec.first_workers
         self._free = set(range(self.workers))
+        #: Whether steps go to workers in turn, as far as the window permits.
+        self._is_in_turn = spec.assignment == "static" and spec.max_bytes is None and spec.scaling is None
         self._sizes: dict[int, int] = {}
 
     def rank_advanced(self, take: Take) -> bool:
@@ -281,6 +284,8 @@ class QueueState:
         """
         spec, num_steps = self.spec, self.num_steps
         workers = self.workers
+        if self._is_in_turn and lump == 1 and not self.extra:
+            return self._grant_in_turn()
         busy = None if spec.scaling is None else Counter(self.leased.values())
         most = room = workers * spec.prefetch_factor - len(self.leased) - len(self.ready)
         if lump > 1 and self.leased and room < num_steps - self.next_step:
@@ -308,6 +313,17 @@ class QueueState:
             self.next_step += 1
             most -= 1
             granted.append(Lease(spec.rank, worker, self.epoch, (step,), self.attempt))
+        return granted
+
+    def _grant_in_turn(self) -> list[Lease]:
+        """Do what :meth:`grant` does, in fewer calls, where nothing but the window decides: mostly so on the clock."""
+        spec, first, workers, leased = self.spec, self.next_step, self.workers, self.leased
+        end = min(self.num_steps, first + workers * spec.prefetch_factor - len(leased) - len(self.ready))
+        granted: list[Lease] = []
+        for step in range(first, end):
+            worker = leased[step] = step % workers
+            granted.append(Lease(spec.rank, worker, self.epoch, (step,), self.attempt))
+            self.next_step = step + 1
         return granted
 
     def _bytes_permit(self, step: int, most: int) -> bool:

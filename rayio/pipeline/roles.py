@@ -53,17 +53,22 @@ async def train(env: Env, training: Training, tally: Tally, attempt: int = 0) ->
     at = Where(training.rank, attempt=attempt)
     env.span("startup", env.born, env.kernel.now(), at)
     for epoch in range(training.epochs):
+        pause = training.next_pause(epoch, 0)
         for step in range(training.steps(epoch)):
             at = Where(training.rank, epoch, step, attempt)
             batch = await env.take(at)
             tally.add(batch)
             batch.done()  # the compute is emulated: it does not look at the bytes
             await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
-            if shards := training.shards(at):
-                await save(env, training, shards, at)
-            env.raise_failure()
-            for number in training.evaluations(at):
-                await evaluate(env, training, tally, number, at)
+            if step == pause:
+                if shards := training.shards(at):
+                    await save(env, training, shards, at)
+                env.raise_failure()
+                for number in training.evaluations(at):
+                    await evaluate(env, training, tally, number, at)
+                pause = training.next_pause(epoch, step + 1)
+            elif env.failure is not None:
+                env.raise_failure()
     await env.checkpoints_durable(at)
     env.span("life", env.born, env.kernel.now(), Where(training.rank, attempt=attempt), lane=1)
 

@@ -19,6 +19,12 @@ class Schedule:
         last = first if step + 1 < steps else (epoch + 1) * self.steps_per_epoch - 1
         return range(first // self.period, (last + 1) // self.period)
 
+    def next_step(self, epoch: int, step: int, steps: int) -> int:
+        """The first step of this epoch, from ``step`` on, that something follows; ``steps`` where nothing does."""
+        first = epoch * self.steps_per_epoch
+        due = ((first + step) // self.period + 1) * self.period - 1 - first
+        return due if due < steps else steps - 1 if due < self.steps_per_epoch else steps
+
     def step(self, number: int) -> tuple[int, int]:
         """The epoch and the step after which an occasion falls due."""
         return divmod((number + 1) * self.period - 1, self.steps_per_epoch)

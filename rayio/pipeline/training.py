@@ -94,6 +94,12 @@ class Training:
         due = self.evaluating.due(at.epoch, at.step, self.steps(at.epoch))
         return range(self.epochs + due.start, self.epochs + due.stop)
 
+    def next_pause(self, epoch: int, step: int) -> int:
+        """The first step of an epoch, from ``step`` on, that a checkpoint or an evaluation follows, or one beyond."""
+        steps = self.steps(epoch)
+        saved = steps if self.checkpointing is None else self.checkpointing.schedule.next_step(epoch, step, steps)
+        return saved if self.evaluating is None else min(saved, self.evaluating.next_step(epoch, step, steps))
+
     @property
     def snapshot_rate(self) -> float | None:
         """Bytes per second at which a rank copies what it then has written behind; None: it waits for the writing."""
