@@ -195,8 +195,29 @@ def test_requests_that_are_made_again_are_spans_and_a_note(
     assert len(retries[retries["role"] == "reader"]) == 2
     assert (retries["duration_ns"] > 40e6).all()
     assert retries["file"].str.contains("000000/|epoch-").all()
-    assert any(f"{len(retries)} requests to storage were made again" in note for note in run.result["notes"])
+    assert set(retries["attributes"]) == {'{"why":"503 SlowDown"}'}
+    assert any(
+        f"{len(retries)} requests to storage were made again" in note
+        and note.endswith(f"; storage throttled {len(retries)} of them (503 SlowDown)")
+        for note in run.result["notes"]
+    )
     assert run.result["ledger"]["even"] is True
+
+
+def test_only_requests_that_came_too_fast_are_called_throttled(
+    small: Path, home: Path, objects: Objects, place: str
+) -> None:
+    assert command("generate", small, "--root", place) == 0
+    faults = [first(1, slow_down, within="/data/0"), first(1, broken_off, within="/data/0")]
+    with objects.misbehaving(faults[0]), objects.misbehaving(faults[1]):
+        assert command("run", small, "--root", place, "--engine", "local", "--out", home / "r") == 0
+    run = rayio.Run.open(home / "r")
+    spans = run.spans()
+    said = spans[spans["name"] == "retry"]["attributes"]
+    assert sorted(said) == ['{"why":"503 SlowDown"}', '{"why":"the answer broke off"}']
+    (note,) = [one for one in run.result["notes"] if "made again" in one]
+    assert note.startswith("2 requests to storage were made again after a failure")
+    assert note.endswith("; storage throttled 1 of them (503 SlowDown)")
 
 
 FAULTS: dict[str, tuple[Any, str]] = {

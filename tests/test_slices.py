@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rayio
-from rayio.analyze.access import Accesses, retried
+from rayio.analyze.access import Accesses
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.passes import Timelines, summed
+from rayio.analyze.retries import retried
 from rayio.analyze.service import Capacities
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute

@@ -19,7 +19,6 @@ from rayio.storage.base import OPEN, READ
 from rayio.trace.arrow import plain
 from rayio.trace.order import order_by
 from rayio.trace.slices import Slices
-from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -386,15 +385,3 @@ def _numbered(spans: pa.Table, column: str, chosen: Ints) -> tuple[Ints, list[st
         whole = whole.chunk(0)
     codes: Ints = plain(whole.indices).astype(np.int64)[chosen]
     return codes, [name or "" for name in whole.dictionary.to_pylist()]
-
-
-def retried(spans: pa.Table | Slices) -> str | None:
-    """Say how many requests failed and were made again, and what that took; None where there was none."""
-    slices = Slices.of(spans)
-    if not (number := slices.names.get("retry", 0)):
-        return None
-    parts = slices.parts("name", "duration_ns")
-    took = sum(int(integers(part, "duration_ns")[texts(part, "name", ("retry",)) == 0].sum()) for part in parts)
-    many = "request to storage was" if number == 1 else "requests to storage were"
-    lost = format_seconds(took / 1e9)
-    return f"{number} {many} made again after a failure, which took {lost} in all (spans named retry)"

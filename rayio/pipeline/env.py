@@ -18,8 +18,8 @@ from rayio.storage.base import Issued, Opener, Requests, Served, Storage
 from rayio.storage.itemise import Samples, sample_rows
 from rayio.trace.levels import narrowed
 from rayio.trace.recorder import Add, Recorder
-from rayio.trace.rows import Many, Wide
-from rayio.trace.span import RETRY_LANE, SPANS
+from rayio.trace.rows import Many, Wide, failed
+from rayio.trace.span import SPANS
 
 T = TypeVar("T")
 
@@ -296,7 +296,7 @@ class Env:
         return served
 
     def _record_retries(self, retried: Issued, at: Where) -> None:
-        self.recorder.add_many(Many(self._writer, at, retried.rows, retried.files, ("retry",), RETRY_LANE))
+        self.recorder.add_many(failed(self._writer, at, retried.rows, retried.files, retried.answers))
 
     def _record_failed(self, error: Exception, at: Where) -> None:
         """Record what was tried before a call to storage was given up."""

@@ -14,8 +14,8 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from rayio import __version__, storage
-from rayio.analyze.access import retried
 from rayio.analyze.progress_line import line
+from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, StorageError
 from rayio.interrupts import Interrupts, hold

@@ -61,9 +61,6 @@ class RequestTable(NamedTuple):
 
 #: What kinds of requests there are, by their code in :data:`ISSUED`.
 OPEN, READ, WRITE, FSYNC = range(4)
-#: Code of a request that failed and was made again, where those are given out: they are no requests of the batch.
-RETRY = 0
-
 #: One request that was really issued: times in ns of the engine's clock, where it went (``file`` is a place in
 #: :attr:`Issued.files`; -1 for an unknown offset), the native thread that issued it (0: none), and a number that tells
 #: it from the requests under way at the same time.
@@ -88,6 +85,9 @@ class Issued:
     rows: NDArray[np.void]
     #: Paths relative to the storage's root, as the opener got them.
     files: list[str]
+    #: What was answered, by the code that rows have as their kind, where these are attempts that failed and were made
+    #: again: they are no requests of the batch.
+    answers: tuple[str, ...] = ()
 
 
 class Moved(NamedTuple):

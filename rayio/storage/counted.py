@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heappop, heappush
 from struct import Struct
 from time import perf_counter_ns
@@ -13,7 +14,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, RETRY, WRITE, Issued
+from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, WRITE, Issued
 
 T = TypeVar("T")
 
@@ -33,8 +34,8 @@ class Traffic:
     """
 
     __slots__ = (
-        "added", "anchor", "ending", "files", "is_itemised", "is_watched", "nbytes", "opens", "requests", "retries",
-        "rows", "sync_ns", "syncs", "unevicted",
+        "added", "anchor", "answers", "ending", "files", "is_itemised", "is_watched", "nbytes", "opens", "requests",
+        "retries", "rows", "sync_ns", "syncs", "unevicted",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +62,8 @@ class Traffic:
         #: Those of attempts that failed.
         self.retries = bytearray()
         self.files: dict[str, int] = {}
+        #: What was answered to those that failed, and the code of each.
+        self.answers: dict[str, int] = {}
 
     def stayed(self, nbytes: int | None) -> None:
         """Note bytes that stayed in the page cache though they were to leave."""
@@ -74,10 +77,10 @@ class Traffic:
         """Note a request that began at ``start`` (``perf_counter_ns``) and ends now."""
         self.rows += _pack(start, perf_counter_ns(), offset, nbytes, file, thread, kind, 0)
 
-    def add_retry(self, start: int, name: str) -> None:
-        """Note an attempt that began at ``start``, failed, and is made again now."""
-        thread = threading.get_native_id()
-        self.retries += _pack(start, perf_counter_ns(), -1, 0, self.file(name), thread, RETRY, 0)
+    def add_retry(self, start: int, name: str, answer: str) -> None:
+        """Note an attempt that began at ``start``, failed with some answer, and is made again now."""
+        thread, code = threading.get_native_id(), self.answers.setdefault(answer, len(self.answers))
+        self.retries += _pack(start, perf_counter_ns(), -1, 0, self.file(name), thread, code, 0)
 
     @property
     def issued(self) -> Issued | None:
@@ -87,7 +90,9 @@ class Traffic:
     @property
     def retried(self) -> Issued | None:
         """Every attempt that failed and was made again; None where there was none, or is no clock."""
-        return self._on_the_clock(self.retries) if self.retries and self.anchor is not None else None
+        if not self.retries or self.anchor is None:
+            return None
+        return replace(self._on_the_clock(self.retries), answers=tuple(self.answers))
 
     def _on_the_clock(self, packed: bytearray) -> Issued:
         rows = np.frombuffer(packed, ISSUED)

@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.storage.base import ISSUED, READ, RETRY, WRITE, Clock, Issued, Opener, Places, Requests, Served
+from rayio.storage.base import ISSUED, READ, WRITE, Clock, Issued, Opener, Places, Requests, Served
 from rayio.storage.itemise import itemise_served, synced
 from rayio.storage.model import Arbiter, DeviceSpec, Latencies, each_before_a_request, sizes_of_writes
 from rayio.storage.retrying import Budget, given_up, in_tries
@@ -70,8 +70,8 @@ class _Retries:
         rows["start"], rows["end"], rows["file"], rows["slot"] = zip(*self._rows, strict=True)
         if now is not None:
             rows["end"] = np.minimum(rows["end"], now)
-        rows["offset"], rows["kind"] = -1, RETRY
-        return Issued(rows, list(self._files))
+        rows["offset"] = -1
+        return Issued(rows, list(self._files), (REFUSAL,))
 
 
 class ThrottledStorage:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.trace.arrow import coded, numbers, texts
-from rayio.trace.span import ADDED, COLUMNS, REQUEST_LANE, REQUESTS, schema
+from rayio.trace.span import ADDED, COLUMNS, REQUEST_LANE, REQUESTS, RETRY_LANE, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,6 +37,16 @@ class Many(NamedTuple):
     #: Names by ``kind``, and the lane of slot 0.
     names: tuple[str, ...] = REQUESTS
     lane: int = REQUEST_LANE
+    #: What the column of that name has, by ``kind`` too; nothing where there are none.
+    attributes: tuple[str, ...] = ()
+
+
+def failed(
+    writer: int, place: tuple[int, int, int, int], rows: NDArray[np.void], files: list[str], answers: Sequence[str]
+) -> Many:
+    """Make rows of attempts that failed the spans ``retry``; ``answers`` has what was answered, by ``kind``."""
+    said = tuple(json.dumps({"why": answer}, separators=(",", ":")) for answer in answers)
+    return Many(writer, place, rows, files, ("retry",) * len(said), RETRY_LANE, said)
 
 
 class Wide(NamedTuple):
@@ -83,6 +94,10 @@ def columns_of(many: Sequence[Many]) -> dict[str, Any]:
     place = np.repeat(np.array([one.place for one in many], np.int32), lengths, axis=0)
     names, name = _coded([one.names for one in many], lengths, rows["kind"])
     files, file = _coded([one.files for one in many], lengths, rows["file"])
+    said = {}
+    if any(one.attributes for one in many):
+        attributes, code = _coded([one.attributes or ("",) * len(one.names) for one in many], lengths, rows["kind"])
+        said["attributes"] = coded(code, attributes)
     is_request = np.array([text in ("io.read", "io.write") for text in names], np.int32)
     return {
         "writer": np.repeat(np.array([one.writer for one in many], np.int32), lengths),
@@ -98,6 +113,7 @@ def columns_of(many: Sequence[Many]) -> dict[str, Any]:
         "requests": is_request[name],
         "thread": rows["thread"],
         "offset": rows["offset"],
+        **said,
     }
 
 

@@ -35,13 +35,14 @@ TOGETHER = 2
 #: Spans of a slice, unless a single rank has more.
 SLICE_ROWS = 1 << 19
 
-#: What numbers are made of; files and offsets only where requests have spans, attributes where readers came and went.
+#: What numbers are made of; files and offsets only where requests have spans, attributes where readers came and
+#: went, or requests were made again.
 _NEEDED = (
     "name", "role", "index", "node", "lane", "rank", "epoch", "step", "attempt", "batch", "start_ns", "duration_ns",
     "bytes", "requests", "link", "status",
 )  # fmt: skip
 _OF_REQUESTS = ("file", "offset")
-_OF_READERS = ("attributes",)
+_SAID = ("attributes",)
 
 #: The place of a span among all, in the order of the files: a column of slices.
 ROW = "row"
@@ -155,7 +156,7 @@ def sliced(files: Sequence[SpanFile], rows: int = SLICE_ROWS) -> tuple[Slices, l
     columns = (
         *_NEEDED,
         *(_OF_REQUESTS if any(name.startswith("io.") for name in names) else ()),
-        *(_OF_READERS if "scale" in names else ()),
+        *(_SAID if "scale" in names or "retry" in names else ()),
     )
     # The slice of each rank: what lies before it in whole slices, numbered on without gaps.
     slice_of = np.unique((np.cumsum(by_rank) - by_rank) // rows, return_inverse=True)[1].astype(np.uint16)

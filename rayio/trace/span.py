@@ -96,7 +96,11 @@ SPANS: dict[str, SpanName] = {
     "io.read": SpanName(_REQUESTING, "level io: one read request, as the operating system got it"),
     "io.write": SpanName(_REQUESTING, "level io: one write request"),
     "io.fsync": SpanName(_REQUESTING, "level io: one fsync of a file or of its folder"),
-    "retry": SpanName(_RETRYING, "a request to storage failed: from its begin to that of the next attempt"),
+    "retry": SpanName(
+        _RETRYING,
+        "a request to storage failed: from its begin to that of the next attempt; `attributes` is a JSON object of "
+        "`why`, what was answered",
+    ),
     "life": SpanName(
         {"rank": 1, "reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1},
         "a role's whole life, one span per attempt",
@@ -112,9 +116,9 @@ STATUSES = ("ok", "error", "lost")
 #:
 #: Since version 2: ``pid`` is the operating system's process (0 on the virtual clock), ``thread`` its native thread (0:
 #: the role's own), ``file`` is relative to the root of its storage, ``offset`` counts bytes from the file's start.
-#: ``attributes`` is "" for rayio's own spans but ``scale``; for those of other libraries it is compact JSON, an object
-#: with the keys ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there are any ``parent``,
-#: ``attributes``, ``events``, ``links`` and ``status`` (see ``rayio.otel.foreign``).
+#: ``attributes`` is "" for rayio's own spans but ``scale`` and ``retry``; for those of other libraries it is compact
+#: JSON, an object with the keys ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there are any
+#: ``parent``, ``attributes``, ``events``, ``links`` and ``status`` (see ``rayio.otel.foreign``).
 COLUMNS: dict[str, str] = {
     "name": "text",
     "role": "text",

@@ -134,7 +134,7 @@ class S3Store:
                 if ending.wait(pause):
                     raise StorageError(f"{self.full(name)}: {doing} was given up, the run is ending") from None
                 if traffic is not None:
-                    traffic.add_retry(start, name)
+                    traffic.add_retry(start, name, problem.what)
             else:
                 self._has_answered = True
                 return answer
