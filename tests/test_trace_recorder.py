@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.place import MAX_EPOCHS, MAX_RANKS, MAX_STEPS, batch_id, batch_ids
+from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import ADDED, COLUMNS, ROLES, SPANS, schema
 
@@ -177,3 +178,23 @@ def test_the_columns_are_those_of_schema_version_2() -> None:
         " pid thread file offset attributes"
     )
     assert tuple(COLUMNS)[17:] == tuple(ADDED[2])
+
+
+def test_progress_sums_what_ranks_did_whatever_names_a_table_may_have() -> None:
+    recorder, progress = Recorder(), Progress()
+    rank, queue = (recorder.adder(recorder.register(role, "0", 0)) for role in ("rank", "queue"))
+    tables = []
+    for step in range(3):
+        rank("data_wait", 0, 10, (0, 0, step, 0), 0, 100)
+        rank("compute", 10, 30, (0, 0, step, 0))
+        rank("shard", 10, 17, (0, 0, step, 0), 1)  # beside what the rank does
+        queue("compute", 0, 9, (0, 0, step, 0))  # no rank's
+        rank(f"own {step}", 30, 31, (0, 0, step, 0))
+        tables += [table for table in [recorder.drain()] if table is not None]
+    progress.add(pa.concat_tables([tables[0], tables[1]]))  # dictionaries differ
+    progress.add(tables[2])
+    progress.add(tables[2].slice(0, 0))
+    assert progress.snapshot() == {
+        "steps": 3, "bytes": 300, "spans": 15,
+        "time": {"data_wait": 30, "compute": 60, "own 0": 1, "own 1": 1, "own 2": 1},
+    }  # fmt: skip

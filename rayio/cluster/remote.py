@@ -13,10 +13,11 @@ from ray.exceptions import ObjectLostError, RayTaskError
 
 from rayio.cluster.lines import Line
 from rayio.errors import RunError
+from rayio.pipeline.consumed import Consumed
 from rayio.pipeline.env import Shard
 from rayio.pipeline.in_process import LocalQueue
 from rayio.pipeline.kernel import Future, WallKernel
-from rayio.pipeline.queue import Consumed, Delivery, QueueSpec, Take
+from rayio.pipeline.queue import Delivery, QueueSpec, Take
 from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served

@@ -13,6 +13,7 @@ from typing import Any
 
 from rayio.pipeline import roles
 from rayio.pipeline.barrier import Barrier, at_once
+from rayio.pipeline.consumed import Consumed
 from rayio.pipeline.env import Env, Shard
 from rayio.pipeline.kernel import Future, Kernel
 from rayio.pipeline.ledger import Tally
@@ -22,7 +23,7 @@ from rayio.pipeline.plan import Plan
 from rayio.pipeline.pool import NodePool
 from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.processors import CoresOf, MessageCpu, Process
-from rayio.pipeline.queue import Consumed, Delivery, Lease, QueueSpec, Take
+from rayio.pipeline.queue import Delivery, Lease, QueueSpec, Take
 from rayio.pipeline.scaler import InProcessStaff, PooledStaff
 from rayio.pipeline.wiring import LoaderKind, Wiring
 from rayio.place import Where

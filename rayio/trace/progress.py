@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from rayio.trace.arrow import is_text, plain, rows
 
 if TYPE_CHECKING:
@@ -26,14 +28,17 @@ class Progress:
         self.num_spans += len(table)
         ranks = rows(table, (plain(table["lane"]) == 0) & is_text(table["role"], "rank"))
         duration, nbytes = plain(ranks["duration_ns"]), plain(ranks["bytes"])
-        for name in {text for chunk in ranks["name"].chunks for text in chunk.dictionary.to_pylist()}:
-            has_name = is_text(ranks["name"], name)
-            if number := int(has_name.sum()):
-                self.time[name] = self.time.get(name, 0) + int(duration[has_name].sum())
+        first = 0
+        for chunk in ranks["name"].chunks:
+            codes, names = plain(chunk.indices), chunk.dictionary.to_pylist()  # names that did not occur are many
+            here = slice(first, first := first + len(codes))
+            for code in np.unique(codes).tolist():
+                has_name, name = codes == code, names[code]
+                self.time[name] = self.time.get(name, 0) + int(duration[here][has_name].sum())
                 if name == "compute":
-                    self.steps += number
+                    self.steps += int(has_name.sum())
                 elif name == "data_wait":
-                    self.nbytes += int(nbytes[has_name].sum())
+                    self.nbytes += int(nbytes[here][has_name].sum())
 
     def snapshot(self) -> dict[str, Any]:
         """The sums as plain values."""
