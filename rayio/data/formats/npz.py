@@ -18,7 +18,17 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.reads import Runs, by_file, check_length, opened, place_of, read_into, window
+from rayio.data.formats.reads import (
+    Runs,
+    as_one,
+    by_file,
+    check_length,
+    opened,
+    place_of,
+    read_into,
+    requests_of,
+    window,
+)
 from rayio.data.formats.sample import LABEL, Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, RayioError
@@ -87,13 +97,18 @@ class Npz:
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
         runs = Runs.of(batch)
+        table = self._sizes(layout, runs, batch)
+        places = partial(self._places, layout, batch)
+        return Requests(address, int(runs.is_first.sum()), table[table > 0], places)
+
+    def _sizes(self, layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
+        """Bytes of each run's reads of a file's end, of its start and of rows, shape (runs, 3); 0 for none."""
         file_bytes = self.file_bytes(layout, batch.files[runs.order[runs.starts]])
         table = np.zeros((len(runs.starts), 3), np.int64)
         table[:, 0] = np.where(runs.is_first, np.minimum(file_bytes, WINDOW_BYTES), 0)
         table[:, 1] = np.where(runs.is_first & (file_bytes > WINDOW_BYTES), WINDOW_BYTES, 0)
         table[:, 2] = np.add.reduceat(batch.nbytes[runs.order], runs.starts)
-        places = partial(self._places, layout, batch)
-        return Requests(address, int(runs.is_first.sum()), table[table > 0], places)
+        return table
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
         """The files of the requests, in order, and where in them each reads."""
@@ -111,15 +126,19 @@ class Npz:
     def request_table(
         self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
     ) -> RequestTable | None:
-        """The requests of many steps at once where every file holds one sample larger than a window."""
-        if layout.samples_per_file != 1 or not nbytes.size or nbytes.min() < WINDOW_BYTES:
+        """The requests of many steps at once."""
+        if not nbytes.size:
             return None
         steps, size = nbytes.shape
-        table = np.full((steps, size, 3), WINDOW_BYTES, np.int64)
-        table[:, :, 2] = np.take_along_axis(nbytes, np.argsort(files, axis=1, kind="stable"), axis=1)
-        totals = (nbytes.sum(axis=1) + 2 * size * WINDOW_BYTES).tolist()
-        edges = [*range(0, 3 * size * steps + 1, 3 * size)]
-        return RequestTable([size] * steps, table.ravel(), edges, totals)
+        if layout.samples_per_file == 1 and nbytes.min() >= WINDOW_BYTES:
+            table = np.full((steps, size, 3), WINDOW_BYTES, np.int64)
+            table[:, :, 2] = np.take_along_axis(nbytes, np.argsort(files, axis=1, kind="stable"), axis=1)
+            totals = (nbytes.sum(axis=1) + 2 * size * WINDOW_BYTES).tolist()
+            edges = [*range(0, 3 * size * steps + 1, 3 * size)]
+            return RequestTable([size] * steps, table.ravel(), edges, totals)
+        whole, apart = as_one(layout, files, index, nbytes)
+        runs = Runs.of(apart)
+        return requests_of(runs, nbytes.shape, self._sizes(layout, runs, whole))
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
         """Find the rows with zipfile and numpy, read the wanted ones straight into ``out``, verify each."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import BinaryIO, NamedTuple
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from rayio.data.formats.sample import Place
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError
-from rayio.storage.base import Opener
+from rayio.storage.base import Opener, RequestTable
 
 #: Up to so many samples, a batch is cut into reads without numpy, which costs by the call.
 FEW = 64
@@ -48,6 +49,36 @@ class Runs(NamedTuple):
         for begin, end in pairwise(edges):
             spans = [(places[run], places[run] + lengths[run]) for run in range(begin, end)]
             yield int(batch.files[places[begin]]), spans
+
+
+def as_one(
+    layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
+) -> tuple[Batch, Batch]:
+    """Steps, a row each, as one batch, and as one in which no two steps have a file in common.
+
+    Of the other a step's runs are those that it has alone; its files are none of the layout's.
+    """
+    flat = files.ravel()
+    whole = Batch(0, 0, 0, flat, flat, index.ravel(), nbytes.ravel())
+    return whole, replace(whole, files=(files + layout.num_files * np.arange(len(files))[:, np.newaxis]).ravel())
+
+
+def requests_of(runs: Runs, shape: tuple[int, ...], nbytes: NDArray[np.int64]) -> RequestTable:
+    """The requests of steps of which :func:`as_one` made ``runs``; ``shape`` is (steps, samples of each).
+
+    ``nbytes`` are the bytes of each run's requests, shape (runs, requests), 0 where one is not made.
+    """
+    begins = np.searchsorted(runs.order[runs.starts] // shape[1], np.arange(shape[0] + 1))
+
+    def until(of_run: NDArray[np.int64] | NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Sum up what each run has, until each step begins, and until the last has ended."""
+        sums = np.zeros(len(of_run) + 1, np.int64)
+        np.cumsum(of_run, out=sums[1:])
+        return sums[begins]
+
+    is_made = nbytes > 0
+    edges, totals = until(is_made.sum(axis=1)), np.diff(until(nbytes.sum(axis=1)))
+    return RequestTable(np.diff(until(runs.is_first)).tolist(), nbytes[is_made], edges.tolist(), totals.tolist())
 
 
 def by_file(batch: Batch) -> Iterator[tuple[int, list[tuple[int, int]]]]:

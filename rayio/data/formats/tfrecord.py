@@ -23,10 +23,10 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.data.formats.reads import Runs, check_length, opened, place_of, read_into
+from rayio.data.formats.reads import Runs, as_one, check_length, opened, place_of, read_into, requests_of
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
-from rayio.storage.base import Opener, Requests
+from rayio.storage.base import Opener, Requests, RequestTable
 
 HEAD, TAIL = struct.Struct("<QI"), struct.Struct("<I")
 #: Neighbouring records are read together up to this many bytes; a longer record is one request of its own.
@@ -70,10 +70,18 @@ class TfRecord:
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
         runs = Runs.of(batch, _records_per_read(layout, batch))
-        starts, stops = _spans(layout, batch)
-        last = np.append(runs.starts[1:], len(runs.order)) - 1
-        nbytes = stops[runs.order[last]] - starts[runs.order[runs.starts]]
+        nbytes = _sizes(layout, runs, batch)
         return Requests(address, int(runs.is_first.sum()), nbytes, partial(self._places, layout, batch))
+
+    def request_table(
+        self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
+    ) -> RequestTable | None:
+        """The requests of many steps at once."""
+        if not nbytes.size:
+            return None
+        whole, apart = as_one(layout, files, index, nbytes)
+        runs = Runs.of(apart, _records_per_read(layout, whole))
+        return requests_of(runs, nbytes.shape, _sizes(layout, runs, whole)[:, np.newaxis])
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
         """The files of the requests, in order, and where in them each reads."""
@@ -274,6 +282,14 @@ def _spans(layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.
     edges = np.concatenate([batch.index, batch.index + 1])
     found = _starts(layout, np.tile(batch.files, 2), edges, np.tile(batch.nbytes, 2))
     return found[: len(batch.index)], found[len(batch.index) :]
+
+
+def _sizes(layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
+    """Bytes of each run's records, which are read together."""
+    starts, stops = _spans(layout, batch)
+    last = np.append(runs.starts[1:], len(runs.order)) - 1
+    sizes: NDArray[np.int64] = stops[runs.order[last]] - starts[runs.order[runs.starts]]
+    return sizes
 
 
 def _records_per_read(layout: Layout, batch: Batch) -> NDArray[np.int64]:
