@@ -97,7 +97,7 @@ def test_figures_sum_to_the_numbers_of_the_result(overrides: dict[str, Any]) -> 
     assert found.alive.sum() == (lives.end - lives.begin).sum()
     assert found.samples.sum() == pytest.approx(result["steps"] * wanted.batch_size)
     window = find_window(lives, steps, wanted)[0]
-    distribution = figures.histogram(figures.step_times(steps, window))
+    distribution = figures.histogram(figures.step_times(steps, window, wanted))
     assert distribution is not None
     assert distribution.counts.sum() + distribution.beyond == result["percentiles"]["step_time"]["count"]
 

@@ -18,6 +18,7 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.passes import Timelines, summed
 from rayio.analyze.retries import retried
+from rayio.analyze.rounds import Rounds
 from rayio.analyze.service import Capacities
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
@@ -142,10 +143,14 @@ class InSlices(RunDirectory):
 
 
 @pytest.mark.parametrize("simulate", [False, True])
-def test_a_report_and_an_explanation_never_have_all_spans(simulate: bool, tmp_path: Path) -> None:
+def test_a_report_and_an_explanation_never_have_all_spans(
+    simulate: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = rayio.simulate("unet3d-small", SMALL, out=tmp_path / "run")
     of_whole = tmp_path / "whole.html"
     write(RunDirectory.open(made.path), of_whole, simulate=simulate)
+    if not simulate:  # a simulation of it takes all of its steps
+        monkeypatch.setattr(Timelines, "steps", property(lambda _: pytest.fail("all steps were held together")))
     run = InSlices(made.path)
     write(run, tmp_path / "cut.html", simulate=simulate)
     assert (tmp_path / "cut.html").read_text() == of_whole.read_text()
@@ -216,6 +221,33 @@ def test_killed_ranks_and_readers_are_charged_as_when_the_run_is_read_whole(tmp_
     charged, whole = attribute(cut), attribute(spans)
     assert charged.lost["outage"].any()
     same(fields_of(charged), fields_of(whole))
+
+
+@pytest.mark.parametrize("apart", [1, 1 << 20])
+def test_steps_have_the_numbers_of_their_rounds_in_every_slice(apart: int, tmp_path: Path) -> None:
+    trace = Trace()
+    for rank in range(4):
+        for epoch in range(3):
+            writer = trace.recorder.register("rank", str(rank), 0)
+            for step in range(2 + rank):
+                begin, place = 1000 * epoch + 100 * step, (rank, epoch * apart, step * apart, epoch % 2)
+                trace.recorder.add(writer, "data_wait", begin, begin + 10, 0, *place)
+                trace.recorder.add(writer, "compute", begin + 10, begin + 90, 0, *place)
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_spans(trace.spans, "part")
+    timed = Timelines(run.slices(20))
+    rounds = Rounds(timed)
+    parts = [*timed.by_slice()]
+    assert len(parts) > 1
+    numbers = np.concatenate([rounds.of(part) for part in parts])
+    steps = timed.steps
+    assert steps.number == len(numbers) == 3 * (2 + 3 + 4 + 5)
+    assert 0 <= numbers.min() <= numbers.max() < rounds.number <= 8 * steps.number
+    by_number = dict(zip(numbers.tolist(), zip(steps.attempt, steps.epoch, steps.step, strict=True), strict=True))
+    assert len(by_number) == len(set(by_number.values())) == 3 * 5
+    assert [by_number[number] for number in numbers.tolist()] == [
+        *zip(steps.attempt, steps.epoch, steps.step, strict=True)
+    ]
 
 
 def test_a_damaged_file_is_named_and_the_others_count(tmp_path: Path) -> None:

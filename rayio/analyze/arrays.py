@@ -6,12 +6,12 @@ Times are whole nanoseconds on one clock. Nothing here knows of tables: who has 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, joined, timeline
+from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, joined, timeline, together
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -67,16 +67,17 @@ class RunArrays:
     @classmethod
     def of_spans(cls, spans: pa.Table | Slices) -> RunArrays:
         """Take them out of spans, in any order; those of other libraries are left out."""
-        found, timed = [], dict[str, list[Timed]]()
-        reads = []
-        for times, kinds, read in Slices.of(spans).each(_of_slice, *_COLUMNS):
-            found.append(times)
+        all_lives, all_steps = list[Lives](), list[Steps]()
+        timed, reads, before = dict[str, list[Timed]](), [], 0
+        for (its_lives, its_steps), kinds, read in Slices.of(spans).each(_of_slice, *_COLUMNS):
+            all_steps.append(replace(its_steps, life=its_steps.life + before) if before else its_steps)
+            all_lives.append(its_lives)
+            before += len(its_lives.rank)
             reads.append(read)
             for kind, work in kinds.items():
                 timed.setdefault(kind, []).append(work)
-        lives, steps = joined(found)
         return cls(
-            lives, steps,
+            together(all_lives), joined(all_steps),
             {kind: _together(timed.pop(kind)) for kind in TIMED if kind in timed},
             _together(reads),
         )  # fmt: skip

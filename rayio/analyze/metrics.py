@@ -60,7 +60,9 @@ def measure(run: RunArrays, shape: RunShape) -> RunResult:
     au_dlio, au_dlio_stdev, rate_dlio, rate_dlio_stdev = dlio_numbers
     likely = interval(recorded, inside, au)
     ranks = _ranks(lives, steps, inside)
-    notes += filling(steps, inside)
+    waits = steps.parts["data_wait"][inside]
+    at_first = int(waits[steps.step[inside] == 0].sum())
+    notes += filling(int(waits.sum()), at_first, int(steps.duration[inside].sum()))
     if len(lives.rank) > LISTED_RANKS:
         notes.append(f"{LISTED_RANKS} of {len(lives.rank)} ranks are listed one by one in result.json")
     for rank in lives.rank[lives.split["other"] < 0][:1]:
@@ -142,17 +144,16 @@ def _rates(reads: Reads, lives: Lives, steps: Steps, window: Window | None, shap
     return consumed / window.seconds, nbytes / 2**20 / window.seconds if len(reads.batch) else None
 
 
-def shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> Callable[[Ints], float | None]:
-    """Make a function that turns the ns which the steps ``inside`` spent on something into a share of their time.
+def shares(total: Ints) -> Callable[[Ints], float | None]:
+    """Make a function that turns the ns which each rank spent on something into a share of the ``total`` of each.
 
-    That is the mean of the ranks' own shares, as AU is, so that AU and all shares sum to 1. Where a rank has no such
-    step it is the share of all ranks' time together; None where nobody has one.
+    That is the mean of the ranks' own shares, as AU is, so that AU and all shares sum to 1. Where a rank has no time it
+    is the share of all ranks' time together; None where nobody has any.
     """
-    life = steps.life[inside]
-    total = by_rank(steps.duration[inside], life, ranks)
+    ranks = len(total)
     is_whole = ranks > 0 and bool((total > 0).all())
     weight = 1 / (np.maximum(total, 1) * ranks) if is_whole else np.full(ranks, 1 / max(int(total.sum()), 1))
-    return lambda spent: float(by_rank(spent, life, ranks) @ weight) if total.any() else None
+    return lambda spent: float(spent @ weight) if total.any() else None
 
 
 def by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
@@ -162,9 +163,10 @@ def by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
 
 def _shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> dict[str, Number]:
     """What the step time in the window went to; with AU the shares sum to 1."""
-    share, spent = shares(steps, inside, ranks), {name: steps.parts[name][inside] for name in PHASES[1:]}
-    other = steps.duration[inside] - sum(spent.values())
-    return {name: share(ns) for name, ns in {**spent, "other": other}.items()}
+    life = steps.life[inside]
+    total = by_rank(steps.duration[inside], life, ranks)
+    share, spent = shares(total), {name: by_rank(steps.parts[name][inside], life, ranks) for name in PHASES[1:]}
+    return {name: share(ns) for name, ns in {**spent, "other": total - sum(spent.values())}.items()}
 
 
 def _dlio(lives: Lives, steps: Steps, shape: RunShape, notes: list[str]) -> tuple[Number, Number, Number, Number]:

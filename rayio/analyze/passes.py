@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
 from rayio.analyze.part import Part
 from rayio.analyze.timeline import COLUMNS as OF_TIMELINES
-from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, joined, timeline
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, is_text, joined, timeline, together
+from rayio.trace.aside import Kept, Unnamed
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -54,43 +56,69 @@ def summed(spans: pa.Table | Slices, one: One) -> One:
 
 
 class Timelines:
-    """The lives and steps of all ranks of a run, and which of them are of which of its slices."""
+    """The lives of all ranks of a run, and their steps by the slices that the run is read in.
+
+    Steps of a run of several slices are laid aside in a file: they are too many to be held together.
+    """
 
     def __init__(self, spans: pa.Table | Slices) -> None:
         self.slices = Slices.of(spans)
-        told = [*self.slices.each(lambda _, table: (timeline(table), _paused(table)), *OF_TIMELINES)]
-        begins, ends = (np.concatenate([paused[at] for _, paused in told]) for at in (0, 1))
+        file = Unnamed() if self.slices.number > 1 else None
+        self._kept: list[Steps | Kept] = []
+        lives: list[Lives] = []
+        paused: list[tuple[Ints, Ints]] = []
+        numbers = [0]
+        for (its_lives, steps), pauses in self.slices.each(
+            lambda _, table: (timeline(table), _paused(table)), *OF_TIMELINES
+        ):
+            lives.append(its_lives)
+            paused.append(pauses)
+            numbers.append(steps.number)
+            self._kept.append(steps if file is None else file.keep([*_columns(steps)]))
+        begins, ends = (np.concatenate([each[at] for each in paused]) for at in (0, 1))
         #: When each checkpoint and each evaluation began to hold its rank, and when it was over; in no order.
         self.paused: tuple[Ints, Ints] = (begins, ends)
-        found = [each for each, _ in told]
-        del told
-        self._first_life = np.cumsum([0, *(len(lives.rank) for lives, _ in found)]).tolist()
-        self._first_step = np.cumsum([0, *(steps.number for _, steps in found)]).tolist()
-        self.lives, self.steps = joined(found)
+        self.number = sum(numbers)
+        self._of_slice = lives
+        self._first_life = np.cumsum([0, *(len(each.rank) for each in lives)]).tolist()
+        self.lives = together(lives)
+
+    def by_slice(self) -> Iterator[Steps]:
+        """The steps of each slice; ``life`` is a position in ``lives``."""
+        for number, first in enumerate(self._first_life[:-1]):
+            steps = self._steps(number)
+            yield steps if not first else replace(steps, life=steps.life + first)
+
+    @cached_property
+    def steps(self) -> Steps:
+        """All of them, held together."""
+        return joined([*self.by_slice()])
 
     def of_slice(self, number: int) -> tuple[Lives, Steps]:
-        """What was found in one slice."""
-        life, step = (slice(*first[number : number + 2]) for first in (self._first_life, self._first_step))
-        lives, steps = self.lives, self.steps
-        return (
-            Lives(
-                lives.rank[life], lives.begin[life], lives.end[life],
-                {name: ns[life] for name, ns in lives.split.items()},
-            ),
-            replace(
-                steps,
-                **{
-                    each.name: getattr(steps, each.name)[step]
-                    for each in fields(steps) if each.name not in ("life", "parts")
-                },
-                life=steps.life[step] - life.start,
-                parts={name: ns[step] for name, ns in steps.parts.items()},
-            ),
-        )  # fmt: skip
+        """What was found in one slice; ``life`` is a position among its own."""
+        return self._of_slice[number], self._steps(number)
+
+    def _steps(self, number: int) -> Steps:
+        kept = self._kept[number]
+        return kept if isinstance(kept, Steps) else _of_columns(kept.columns())
 
     def go_through(self, *sums: Summed) -> None:
         """Add up every slice, see :func:`go_through`."""
         go_through(self.slices, *sums, timed=self)
+
+
+#: The columns of steps that are laid aside, but for what their parts took.
+_COLUMNS = tuple(each.name for each in fields(Steps) if each.name != "parts")
+
+
+def _columns(steps: Steps) -> Iterator[Ints]:
+    yield from (getattr(steps, name) for name in _COLUMNS)
+    yield from (steps.parts[name] for name in PHASES[1:])
+
+
+def _of_columns(columns: Sequence[Ints]) -> Steps:
+    own, parts = columns[: len(_COLUMNS)], columns[len(_COLUMNS) :]
+    return Steps(**dict(zip(_COLUMNS, own, strict=True)), parts=dict(zip(PHASES[1:], parts, strict=True)))
 
 
 def _paused(spans: pa.Table) -> tuple[Ints, Ints]:

@@ -10,8 +10,8 @@ import numpy as np
 
 from rayio.analyze.part import COLUMNS, KINDS, Part
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, texts
-from rayio.analyze.window import Window, find_window
+from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
+from rayio.analyze.window import Found, Window, find_window
 from rayio.results.explained import StorageLimit
 from rayio.trace.arrow import numbers, plain
 from rayio.trace.order import groups_by
@@ -34,17 +34,20 @@ WORK_OF_STAGES = {
 class Capacities:
     """What each stage of the workers could deliver, and what the ranks ask for, in batches per second.
 
-    ``readers`` is how many the run had; where it had none, ranks read themselves and are the workers. A stage's
+    ``readers`` is how many the run had; where it had none, ranks read themselves and are the workers; ``found`` is the
+    window, where it is known. A stage's
     capacity is that of all workers if they did nothing else; the row ``worker`` is of all stages one after the other,
     which is what they do. Utilisation is the busy time in the window, per worker.
     """
 
     columns = COLUMNS
 
-    def __init__(self, lives: Lives, steps: Steps, shape: RunShape, readers: int) -> None:
+    def __init__(
+        self, lives: Lives, steps: StepsInSlices, shape: RunShape, readers: int, found: Found | None = None
+    ) -> None:
         self.lives, self.steps, self.readers = lives, steps, readers
         self.workers = readers or shape.world_size
-        self.window = find_window(lives, steps, shape)[0] or _everything(steps.start, steps.end)
+        self.window = (found or find_window(lives, steps, shape))[0] or _everything(steps)
         self._service, self._busy, self._number = Counter[str](), Counter[str](), 0
         self._writers = _Writers()
 
@@ -65,8 +68,12 @@ class Capacities:
     def found(self) -> dict[str, Any]:
         """What came of it."""
         steps, window = self.steps, self.window
-        computed = steps.parts["compute"][window.whole(steps)]
-        demand = len(self.lives.rank) / (float(computed.mean()) / 1e9) if len(computed) and computed.any() else None
+        computed = number = arrived = 0
+        for some in steps.by_slice():
+            whole = some.parts["compute"][window.whole(some)]
+            computed, number = computed + int(whole.sum()), number + len(whole)
+            arrived += int(window.holds(some.arrived).sum())
+        demand = len(self.lives.rank) / (computed / number / 1e9) if computed else None
         rows = [
             _capacity(stage, self._service[stage] / self._number, self._busy[stage], self.workers, window)
             for stage in _ROWS
@@ -76,7 +83,7 @@ class Capacities:
             rows.append(row)
         return {
             "demand": demand,
-            "delivered": int(window.holds(steps.arrived).sum()) / window.seconds,
+            "delivered": arrived / window.seconds,
             "has_readers": self.readers > 0,
             "stages": rows,
         }
@@ -108,9 +115,10 @@ def _count(part: Part, window: Window, service: Counter[str], busy: Counter[str]
     return int(np.bincount(batch[inside]).astype(np.bool_).sum())
 
 
-def _everything(start: Ints, end: Ints) -> Window:
-    begin = int(start.min(initial=np.iinfo(np.int64).max)) if len(start) else 0
-    return Window(begin, max(int(end.max(initial=0)), begin + 1))
+def _everything(steps: StepsInSlices) -> Window:
+    edges = [(int(some.start.min()), int(some.end.max())) for some in steps.by_slice() if some.number]
+    begin = min((begin for begin, _ in edges), default=0)
+    return Window(begin, max([0, begin + 1, *(end for _, end in edges)]))
 
 
 def _capacity(stage: str, service_ns: float, busy_ns: int, parallelism: int, window: Window) -> dict[str, Any]:

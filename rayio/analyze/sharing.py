@@ -11,7 +11,7 @@ from rayio.analyze.part import Part
 from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Ints, integers, is_text
-from rayio.analyze.window import Window, find_window
+from rayio.analyze.window import Found, Window, find_window
 from rayio.trace.arrow import plain
 
 
@@ -35,15 +35,16 @@ class Beside:
     """What checkpoint writers and evaluations moved in the window while ranks trained, summed up over slices.
 
     A rank trains unless a checkpoint or an evaluation holds it, or another rank that it has to meet. What is moved
-    while only some ranks train counts by their share: the others ask for nothing.
+    while only some ranks train counts by their share: the others ask for nothing. ``found`` is the window, where it is
+    known.
     """
 
     columns = ("name", "role", "epoch", "start_ns", "duration_ns", "bytes", "requests")
 
-    def __init__(self, timed: Timelines, shape: RunShape) -> None:
+    def __init__(self, timed: Timelines, shape: RunShape, found: Found | None = None) -> None:
         self.shape = shape
         self._pauses = self._sums = None
-        window = find_window(timed.lives, timed.steps, shape)[0] if len(timed.paused[0]) else None
+        window = (found or find_window(timed.lives, timed, shape))[0] if len(timed.paused[0]) else None
         if window is None:
             return
         pauses = _Pauses(*timed.paused, window, shape)

@@ -8,9 +8,9 @@ Everything is whole nanoseconds, and for each step the charges and its compute s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,25 +18,23 @@ from numpy.typing import NDArray
 from rayio.analyze.intervals import BEFORE, split_exactly
 from rayio.analyze.part import COLUMNS, Part
 from rayio.analyze.passes import Timelines
+from rayio.analyze.rounds import BLOCKING, Late, Made, Rounds, Slowest
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import STAGES, cut
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, texts
+from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices, integers, texts
 from rayio.analyze.window import Window, settled
-from rayio.trace.order import groups_by
+from rayio.trace.aside import Kept, Unnamed
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Phases of a step that are neither work nor waiting for data or for each other.
-_BLOCKING = tuple(name for name in PHASES[1:] if name not in ("data_wait", "compute", "sync"))
 
 #: What a step may lose time to: the stages of its batch, and what else there is, with what that means.
 CAUSES: dict[str, str] = {
     **STAGES,
     "straggler": "a slower rank's compute",
     "allreduce": "all ranks together, the all-reduce",
-    **dict.fromkeys(_BLOCKING, "blocked by it, or by a rank that was"),
+    **dict.fromkeys(BLOCKING, "blocked by it, or by a rank that was"),
     "startup": "a rank that began later",
     "outage": "the barrier had died, and was being started again",
     "other": "rayio's own overhead",
@@ -60,6 +58,10 @@ class Attribution:
     lost: Mapping[str, Ints]
     lost_by_sync: Mapping[str, Ints]
 
+    def by_slice(self) -> Iterator[Attribution]:
+        """All of it at once; see :class:`Charged`."""
+        yield self
+
     @property
     def losses(self) -> NDArray[np.int64]:
         """What each step lost, with a column for each of :data:`CAUSES`."""
@@ -76,6 +78,21 @@ class Attribution:
         return (self.losses - self.by_sync)[:, : len(STAGES)]
 
 
+class Charged(Protocol):
+    """The losses of a run's steps, some ranks' at a time."""
+
+    @property
+    def lives(self) -> Lives:
+        """The lives of the ranks."""
+
+    @property
+    def steps(self) -> StepsInSlices:
+        """The steps of the ranks."""
+
+    def by_slice(self) -> Iterator[Attribution]:
+        """Go through them, as often as it is called; each has the lives of all."""
+
+
 def attribute(spans: pa.Table | Slices, *, payload: bool = False) -> Attribution:
     """Charge every loss of every completed step of a run, from its spans in any order; see :class:`Losses`."""
     timed = Timelines(spans)
@@ -85,7 +102,7 @@ def attribute(spans: pa.Table | Slices, *, payload: bool = False) -> Attribution
 
 
 class Losses:
-    """The loss of every completed step.
+    """The loss of every completed step: once all slices were gone through, slice by slice or all together.
 
     ``payload`` says that batches carry their bytes, so that the way from a reader on another node is ``transfer``.
     """
@@ -95,38 +112,66 @@ class Losses:
     def __init__(self, timed: Timelines, *, payload: bool = False) -> None:
         self.timed = timed
         self.payload = payload
-        self._waited: list[dict[str, Ints]] = []
-        self._numbers: list[int] = []
+        self._file = Unnamed() if timed.slices.number > 1 else None
+        meets = any(steps.parts["sync"].any() for steps in timed.by_slice())
+        self._slowest = Slowest(Rounds(timed)) if meets else None
+        #: By slice: the stages that its steps waited in, and for how long each step did.
+        self._waited: list[dict[str, Ints] | tuple[list[str], Kept]] = []
         self._outages: list[tuple[Ints, Ints]] = []
 
-    def of(self, part: Part) -> tuple[dict[str, Ints], int, tuple[Ints, Ints]]:
-        """The waits of a slice by stage, how many they are, and its outages."""
-        waited = {stage: ns for stage, ns in cut(part, payload=self.payload).items() if ns.any()}
-        return waited, part.timed[1].number, _outages(part.spans)
+    @property
+    def lives(self) -> Lives:
+        """The lives of the ranks."""
+        return self.timed.lives
 
-    def add(self, found: tuple[dict[str, Ints], int, tuple[Ints, Ints]]) -> None:
+    @property
+    def steps(self) -> StepsInSlices:
+        """The steps of the ranks."""
+        return self.timed
+
+    def of(self, part: Part) -> tuple[dict[str, Ints], Late | None, tuple[Ints, Ints]]:
+        """The waits of a slice by stage, the slowest of its steps, and its outages."""
+        waited = {stage: ns for stage, ns in cut(part, payload=self.payload).items() if ns.any()}
+        late = None if self._slowest is None else self._slowest.of(part.timed[1], waited)
+        return waited, late, _outages(part.spans)
+
+    def add(self, found: tuple[dict[str, Ints], Late | None, tuple[Ints, Ints]]) -> None:
         """Add those of a slice."""
-        waited, number, outages = found
-        self._waited.append(waited)
-        self._numbers.append(number)
+        waited, late, outages = found
+        self._waited.append(waited if self._file is None else ([*waited], self._file.keep([*waited.values()])))
         self._outages.append(outages)
+        if self._slowest is not None and late is not None:
+            self._slowest.add(late)
+
+    def by_slice(self) -> Iterator[Attribution]:
+        """Charge what each slice's steps waited for, and what they waited for other ranks."""
+        for steps, waited in zip(self.timed.by_slice(), self._waited, strict=True):
+            waits = waited if isinstance(waited, dict) else dict(zip(waited[0], waited[1].columns(), strict=True))
+            by_sync = {} if self._slowest is None else _charge_sync(steps, waits, self._slowest)
+            losses = {**by_sync}
+            for stage, ns in waits.items():
+                losses[stage] = losses[stage] + ns if stage in losses else ns
+            for name in BLOCKING:
+                _add(losses, name, steps.parts[name])
+            other = steps.duration - sum(steps.parts.values())
+            outage = np.minimum(_outage(self._outages, steps), other)
+            _add(losses, "outage", outage)
+            _add(losses, "other", other - outage)
+            yield Attribution(self.lives, steps, losses, by_sync)
 
     def charged(self) -> Attribution:
-        """Charge what was added up, and what ranks waited for each other."""
-        lives, steps, waited = self.timed.lives, self.timed.steps, self._waited
-        kinds = [stage for stage in STAGES if any(stage in each for each in waited)]
-        waits = {stage: _column(waited, stage, self._numbers) for stage in kinds}
-        by_sync = _charge_sync(steps, waits)
-        losses = {**by_sync}
-        for stage, ns in waits.items():
-            losses[stage] = losses[stage] + ns if stage in losses else ns
-        for name in _BLOCKING:
-            _add(losses, name, steps.parts[name])
-        other = steps.duration - sum(steps.parts.values())
-        outage = np.minimum(_outage(self._outages, steps), other)
-        _add(losses, "outage", outage)
-        _add(losses, "other", other - outage)
-        return Attribution(lives, steps, losses, by_sync)
+        """All of it together."""
+        found = [*self.by_slice()]
+        if len(found) == 1:
+            return found[0]
+        lost, by_sync = (
+            {
+                name: np.concatenate([each.get(name, np.zeros(one.steps.number, np.int64)) for one, each in columns])
+                for name in CAUSES if any(name in each for _, each in columns)
+            }
+            for columns in ([(one, one.lost) for one in found], [(one, one.lost_by_sync) for one in found])
+        )  # fmt: skip
+        return Attribution(self.lives, self.timed.steps, lost, by_sync)
 
 
 def _add(charges: dict[str, Ints], cause: str, ns: Ints) -> None:
@@ -135,26 +180,32 @@ def _add(charges: dict[str, Ints], cause: str, ns: Ints) -> None:
         charges[cause] = charges[cause] + ns if cause in charges else ns
 
 
-def _column(parts: Sequence[dict[str, Ints]], name: str, numbers: Sequence[int]) -> Ints:
-    """Take a column out of slices, each of so many steps, and put it together; where it is missing it is zero."""
-    return np.concatenate([part.pop(name, np.zeros(many, np.int64)) for part, many in zip(parts, numbers, strict=True)])
-
-
 def _matrix(columns: Mapping[str, Ints], names: Iterable[str], number: int) -> NDArray[np.int64]:
     none = np.zeros(number, np.int64)
     return np.stack([columns.get(name, none) for name in names], axis=1)
 
 
-def to_the_end(charged: Attribution, window: Window | None, shape: RunShape) -> Attribution:
-    """Let every rank's last step last until the window ends, charged to what the others were doing after theirs."""
+def slowest_pauses(steps: StepsInSlices) -> dict[str, int]:
+    """How long the rank that was done last paused after its last step: ns of each phase that is a pause."""
+    latest, pauses = BEFORE, dict.fromkeys(BLOCKING, 0)
+    for some in steps.by_slice():
+        last = np.flatnonzero(np.diff(some.life, append=-1))
+        if len(last) and (end := int(some.end[last].max())) > latest:
+            slowest = last[some.end[last].argmax()]
+            latest, pauses = end, {name: int(some.parts[name][slowest]) for name in BLOCKING}
+    return pauses
+
+
+def to_the_end(charged: Attribution, window: Window | None, shape: RunShape, slowest: Mapping[str, int]) -> Attribution:
+    """Let every rank's last step last until the window ends, charged to what the others were doing after theirs.
+
+    ``slowest`` are the pauses of the rank that was done last, see :func:`slowest_pauses`.
+    """
     steps, longer = settled(charged.steps, window, shape)
     late = np.flatnonzero(longer)
     if not len(late):
         return charged
-    last = np.flatnonzero(np.diff(charged.steps.life, append=-1))
-    slowest = last[charged.steps.end[last].argmax()]
-    pauses = {name: charged.steps.parts[name] for name in _BLOCKING}
-    more = {name: np.maximum(pause[slowest] - pause[late], 0) for name, pause in pauses.items()}
+    more = {name: np.maximum(pause - charged.steps.parts[name][late], 0) for name, pause in slowest.items()}
     more["other"] = np.maximum(longer[late] - sum(more.values()), 0)
     lost, by_sync = {**charged.lost}, {**charged.lost_by_sync}
     for cause, part in zip(more, split_exactly(longer[late], [*more.values()]), strict=True):
@@ -182,7 +233,7 @@ def _outage(outages: Sequence[tuple[Ints, Ints]], steps: Steps) -> Ints:
     return waited
 
 
-def _charge_sync(steps: Steps, waits: Mapping[str, Ints]) -> dict[str, Ints]:
+def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest) -> dict[str, Ints]:
     """Charge every step's sync: until the slowest rank is there to its causes, then to the all-reduce.
 
     A round lasts from when a rank left the last barrier to when it computed; the slowest rank's round is longer by what
@@ -191,50 +242,20 @@ def _charge_sync(steps: Steps, waits: Mapping[str, Ints]) -> dict[str, Ints]:
     sync = steps.parts["sync"]
     if not sync.any():
         return {}
-    place = groups_by(steps.attempt, steps.epoch, steps.step)
-    latest = np.full(int(place.max()) + 1, BEFORE)
-    np.maximum.at(latest, place, steps.computed)
-    last = np.flatnonzero(steps.computed == latest[place])
-    of_place = np.zeros(len(latest), np.int64)
-    np.maximum.at(of_place, place[last], last)  # of those that were as late the last one
-    slowest = of_place[place]
-    del place, latest, last, of_place
-
-    is_first = np.ones(steps.number, np.bool_)
-    is_first[1:] = (steps.life[1:] != steps.life[:-1]) | (steps.attempt[1:] != steps.attempt[:-1])
-    left = steps.start.copy()
-    left[1:] = np.where(is_first[1:], left[1:], (steps.computed + sync)[:-1])
+    place, own_rounds = slowest.rounds.of(steps), Made(steps, waits)
     # Causes that a round may be longer by, in the order of the table: of two that are as large the first has the rest.
-    blocking = [name for name in _BLOCKING if steps.parts[name].any()]
-    kinds = [cause for cause in CAUSES if cause in waits or cause in ("straggler", *blocking, "startup", "other")]
-
-    def rounds(chosen: Ints) -> dict[str, Ints]:
-        """What the rounds of some steps are made of, but for their beginning."""
-        made = dict.fromkeys(kinds, np.zeros(len(chosen), np.int64))
-        lasted = steps.computed[chosen] - left[chosen]
-        for cause in kinds:
-            if cause in blocking:
-                made[cause] = np.where(is_first[chosen], 0, steps.parts[cause][chosen - 1])
-            elif cause == "straggler":
-                made[cause] = steps.parts["compute"][chosen]
-            elif cause in waits:
-                made[cause] = waits[cause][chosen]
-            else:
-                continue
-            lasted -= made[cause]
-        return made | {"other": lasted}
-
+    kinds = [cause for cause in CAUSES if cause in slowest.made or cause == "startup"]
     charged = {cause: np.zeros(steps.number, np.int64) for cause in kinds}
     allreduce = np.zeros(steps.number, np.int64)
     for first in range(0, steps.number, CHARGED_TOGETHER):
         mine = np.arange(first, min(first + CHARGED_TOGETHER, steps.number))
-        other = slowest[mine]
-        late = np.clip(steps.computed[other] - steps.computed[mine], 0, sync[mine])
-        of_slowest, own = rounds(other), rounds(mine)
-        began_later = left[other] - left[mine]
-        of_slowest["startup"] = of_slowest["startup"] + np.where(is_first[mine], began_later, 0)
-        of_slowest["other"] += np.where(is_first[mine], 0, began_later)
-        more = [np.maximum(of_slowest[cause] - own[cause], 0) for cause in kinds]
+        of, own, is_first = place[mine], own_rounds.of(mine), own_rounds.is_first[mine]
+        late = np.clip(slowest.computed[of] - steps.computed[mine], 0, sync[mine])
+        began_later = slowest.left[of] - own_rounds.left[mine]
+        longer = {cause: ns[of] - own[cause] if cause in own else ns[of] for cause, ns in slowest.made.items()}
+        longer["startup"] = np.where(is_first, began_later, 0)
+        longer["other"] += np.where(is_first, 0, began_later)
+        more = [np.maximum(longer[cause], 0) for cause in kinds]
         for cause, ns in zip(kinds, split_exactly(late, more), strict=True):
             charged[cause][mine] = ns
         allreduce[mine] = sync[mine] - late

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.metrics import by_rank
-from rayio.analyze.stalls import Attribution
-from rayio.analyze.timeline import Ints, Steps
-from rayio.trace.order import groups_by
+from rayio.analyze.rounds import Rounds
+from rayio.analyze.timeline import Ints, Lives, StepsInSlices
 
 #: Share of a step's longest compute within which another rank's is as long: they are last together.
 TOGETHER = 0.01
@@ -23,22 +22,27 @@ NO_CHANCE = 3.0
 NAMED = 3
 
 
-def last_of_steps(steps: Steps, ranks: int) -> tuple[Ints, Ints]:
+def last_of_steps(steps: StepsInSlices, ranks: int) -> tuple[Ints, Ints]:
     """Count for each rank the steps that it shared with others, and those in which it computed longest."""
+    shared, number = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     if not steps.number:
-        return np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
-    place = groups_by(steps.attempt, steps.epoch, steps.step)
-    compute = steps.parts["compute"]
-    longest, shortest = np.zeros(place.max() + 1, np.int64), np.full(place.max() + 1, np.iinfo(np.int64).max)
-    np.maximum.at(longest, place, compute)
-    np.minimum.at(shortest, place, compute)
+        return shared, number
+    rounds = Rounds(steps)
+    longest, shortest = np.zeros(rounds.number, np.int64), np.full(rounds.number, np.iinfo(np.int64).max)
+    for some in steps.by_slice():
+        place, compute = rounds.of(some), some.parts["compute"]
+        np.maximum.at(longest, place, compute)
+        np.minimum.at(shortest, place, compute)
     limit = longest * (1 - TOGETHER)
-    is_apart = (shortest < limit)[place]  # where all compute as long, nobody is last
-    last = steps.life[is_apart & (compute >= limit[place])]
-    return np.bincount(steps.life, minlength=ranks), np.bincount(last, minlength=ranks)
+    limit[shortest >= limit] = np.inf  # where all compute as long, nobody is last
+    for some in steps.by_slice():
+        shared += np.bincount(some.life, minlength=ranks)
+        last = some.life[some.parts["compute"] >= limit[rounds.of(some)]]
+        number += np.bincount(last, minlength=ranks)
+    return shared, number
 
 
-def slow_ranks(steps: Steps, ranks: int) -> NDArray[np.bool_]:
+def slow_ranks(steps: StepsInSlices, ranks: int) -> NDArray[np.bool_]:
     """Say which ranks are last in most steps, and more often than chance would have it."""
     return _slow(*last_of_steps(steps, ranks))
 
@@ -51,20 +55,23 @@ def _slow(shared: Ints, number: Ints) -> NDArray[np.bool_]:
     return slow
 
 
-def worst_ranks(charged: Attribution) -> list[dict[str, Any]]:
+def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[dict[str, Any]]:
     """Sort ranks by how long others waited for them, with each one's own wait and how much slower it computes.
 
     ``of_typical`` is its mean compute over that of the (lower) median rank, of those that are not slow where some are.
     """
-    steps, lives = charged.steps, charged.lives
     if len(lives.rank) < 2 or not steps.number:
         return []
     ranks = len(lives.rank)
-    mean = by_rank(steps.parts["compute"], steps.life, ranks) / np.maximum(np.bincount(steps.life, minlength=ranks), 1)
     shared, number = last_of_steps(steps, ranks)
+    computed, synced = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    for some in steps.by_slice():
+        computed += by_rank(some.parts["compute"], some.life, ranks)
+        synced += by_rank(some.parts["sync"], some.life, ranks)
+    mean = computed / np.maximum(shared, 1)
     slow = _slow(shared, number)
     typical = typical_of(mean, slow)
-    waited = by_rank(steps.parts["sync"], steps.life, ranks).astype(np.float64)
+    waited = synced.astype(np.float64)
     order = np.lexsort((-mean, waited, ~slow))
     return [
         {

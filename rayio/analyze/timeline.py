@@ -5,8 +5,9 @@ Everything is arrays: one entry per rank, or one per step. Nothing here loops ov
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,6 +76,21 @@ class Steps:
     def duration(self) -> Ints:
         """Step times in ns."""
         return self.end - self.start
+
+    def by_slice(self) -> Iterator[Steps]:
+        """All of them at once; see :class:`StepsInSlices`."""
+        yield self
+
+
+class StepsInSlices(Protocol):
+    """The steps of a run, some ranks' at a time: those of a rank are together."""
+
+    @property
+    def number(self) -> int:
+        """How many steps there are."""
+
+    def by_slice(self) -> Iterator[Steps]:
+        """Go through them, as often as it is called; ``life`` is a position among all ranks."""
 
 
 def texts(
@@ -196,29 +212,30 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     return lives, steps
 
 
-def joined(parts: list[tuple[Lives, Steps]]) -> tuple[Lives, Steps]:
-    """Put lives and steps of slices together, in the order of their ranks; the list is empty afterwards."""
-    if len(parts) == 1:
-        return parts.pop()
-    before = np.cumsum([0, *(len(lives.rank) for lives, _ in parts)])
-    lives, steps = [each for each, _ in parts], [each for _, each in parts]
-    parts.clear()
+def together(lives: Sequence[Lives]) -> Lives:
+    """Put the lives of slices together, in the order of their ranks."""
+    if len(lives) == 1:
+        return lives[0]
+    return Lives(
+        np.concatenate([each.rank for each in lives]),
+        np.concatenate([each.begin for each in lives]),
+        np.concatenate([each.end for each in lives]),
+        {name: np.concatenate([each.split[name] for each in lives]) for name in lives[0].split},
+    )
+
+
+def joined(steps: list[Steps]) -> Steps:
+    """Put the steps of slices together; the list is empty afterwards."""
+    if len(steps) == 1:
+        return steps.pop()
     columns = {each.name: [getattr(one, each.name) for one in steps] for each in fields(Steps)}
+    steps.clear()
     shares = {name: [one.pop(name) for one in columns["parts"]] for name in [*columns["parts"][0]]}
-    columns["life"] = [life + first for life, first in zip(columns["life"], before, strict=False)]
-    del steps, columns["parts"]
-    return (
-        Lives(
-            np.concatenate([each.rank for each in lives]),
-            np.concatenate([each.begin for each in lives]),
-            np.concatenate([each.end for each in lives]),
-            {name: np.concatenate([each.split[name] for each in lives]) for name in lives[0].split},
-        ),
-        # Column by column, so that a long run's are not there twice.
-        Steps(
-            **{name: np.concatenate(columns.pop(name)) for name in [*columns]},
-            parts={name: np.concatenate(shares.pop(name)) for name in [*shares]},
-        ),
+    del columns["parts"]
+    # Column by column, so that a long run's are not there twice.
+    return Steps(
+        **{name: np.concatenate(columns.pop(name)) for name in [*columns]},
+        parts={name: np.concatenate(shares.pop(name)) for name in [*shares]},
     )
 
 

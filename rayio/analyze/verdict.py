@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rayio.analyze.metrics import shares
+from rayio.analyze.metrics import by_rank, shares
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import OF_LOADER, STAGES
-from rayio.analyze.stalls import CAUSES, Attribution, to_the_end
+from rayio.analyze.stalls import CAUSES, Attribution, Charged, slowest_pauses, to_the_end
 from rayio.analyze.timeline import Ints
-from rayio.analyze.window import FEWEST_STEPS, MOST, filling, find_window, first_step_share
+from rayio.analyze.window import FEWEST_STEPS, MOST, Found, Window, filling, find_window, first_step_share
 
 #: Share of step time above which waiting for data makes a run input-bound, and any loss binds.
 BINDS = 0.05
@@ -35,70 +34,67 @@ def bound_of(cause: str) -> str:
     return "input" if cause in STAGES else _BOUNDS.get(cause, "overhead" if cause == "other" else cause)
 
 
-def judge(charged: Attribution, shape: RunShape, target_au: float | None = None) -> dict[str, Any]:
+def judge(
+    charged: Charged, shape: RunShape, target_au: float | None = None, found: Found | None = None
+) -> dict[str, Any]:
     """Sum up the losses of the whole steps in the window: the table, the AU that it leaves, and what binds.
 
     Shares are means over ranks, as AU is, so that AU and the shares sum to 1. Without a window every completed step
     counts, and a note says so. All numbers are None when no step was completed. Losses of :data:`BINDS` at most bind
-    nothing, unless they keep a run from the ``target_au`` that is asked for.
+    nothing, unless they keep a run from the ``target_au`` that is asked for. ``found`` is the window, where known.
     """
-    window, notes = find_window(charged.lives, charged.steps, shape)
-    charged = to_the_end(charged, window, shape)
-    steps, lives = charged.steps, charged.lives
-    inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
-    if not inside.any() and steps.number:
-        notes.append(f"all {steps.number} completed steps are counted, warm-up too")
-        inside = np.ones(steps.number, np.bool_)
-    life, parts = steps.life[inside], steps.parts
-    ranks = len(lives.rank)
-    none = np.zeros(len(life), np.int64)
-    lost_to = {name: ns[inside] for name, ns in charged.lost.items()}
-    share = shares(steps, inside, ranks)
-    if steps.number and len(np.unique(life)) < ranks:
+    window, notes = found or find_window(charged.lives, charged.steps, shape)
+    total = _Sums.of(charged, window, shape)
+    if not total.steps and charged.steps.number:
+        notes = [*notes, f"all {charged.steps.number} completed steps are counted, warm-up too"]
+        total = _Sums.of(charged, window, shape, all_count=True)
+    notes = [*notes]
+    share = shares(total.lasted)
+    if charged.steps.number and not total.counted.all():
         notes.append("a rank has no step that counts: shares are of all ranks' time together, not means over ranks")
+    none = np.zeros(len(charged.lives.rank), np.int64)
 
     table: list[dict[str, Any]] = [
         {
             "cause": name,
-            "seconds": (nanoseconds := int(lost_to.get(name, none).sum())) / 1e9,
-            "share": share(lost_to.get(name, none)),
-            "waiting_seconds": (nanoseconds - (by_sync := _sum(charged.lost_by_sync.get(name), inside))) / 1e9,
+            "seconds": (nanoseconds := int(total.lost.get(name, none).sum())) / 1e9,
+            "share": share(total.lost.get(name, none)),
+            "waiting_seconds": (nanoseconds - (by_sync := total.by_sync.get(name, 0))) / 1e9,
             "by_sync_seconds": by_sync / 1e9,
             "meaning": meaning,
         }
         for name, meaning in CAUSES.items()
     ]
     lost = [row for row in table if row["share"]]
-    waited = share(parts["data_wait"][inside])
+    waited = share(total.waited)
     bounds: dict[str, float] = {}
     for row in lost:
         bounds[bound_of(row["cause"])] = bounds.get(bound_of(row["cause"]), 0.0) + row["share"]
     top = max(bounds, key=lambda name: bounds[name], default="compute")
     causes = [row for row in lost if bound_of(row["cause"]) == top]
-    au = share(parts["compute"][inside])
+    au = share(total.computed)
     is_short = target_au is not None and au is not None and au < target_au
     tolerated = 0.0 if is_short else BINDS
     is_bound = bounds.get(top, 0.0) > tolerated
-    fewest = int(np.bincount(life, minlength=ranks).min(initial=steps.number))
-    bound = (top if is_bound else "compute") if len(life) else None
+    fewest = int(total.counted.min(initial=charged.steps.number))
+    bound = (top if is_bound else "compute") if total.steps else None
     of_loader = [row for row in causes if row["cause"] in OF_LOADER]
     if bound == "input" and sum(row["share"] for row in of_loader) > MOST * bounds[top]:
         bound, causes = "loader", of_loader
-    notes += filling(steps, inside) if bound not in OF_DATA else []  # there the sentence says it
+    waits, lasted = int(total.waited.sum()), int(total.lasted.sum())
+    notes += filling(waits, total.at_first, lasted) if bound not in OF_DATA else []  # there the sentence says it
     cause = max(causes, key=lambda row: row["share"])["cause"] if is_bound else None
     is_enough = window is not None and fewest >= FEWEST_STEPS
-    arrived = window.holds(steps.arrived) if window else inside
-    samples = int(shape.samples(lives.rank[steps.life[arrived]], steps.step[arrived]).sum())
     return {
-        "samples_per_second": samples / window.seconds if window else None,
-        "steps": int(inside.sum()),
+        "samples_per_second": total.samples / window.seconds if window else None,
+        "steps": total.steps,
         "steps_per_rank": fewest,
-        "seconds": int(steps.duration[inside].sum()) / 1e9,
-        "compute_seconds": int(parts["compute"][inside].sum()) / 1e9,
+        "seconds": lasted / 1e9,
+        "compute_seconds": int(total.computed.sum()) / 1e9,
         "au": au,
-        "loss": sum(row["share"] for row in lost) if len(life) else None,
+        "loss": sum(row["share"] for row in lost) if total.steps else None,
         "data_wait_share": waited,
-        "first_step_share": first_step_share(steps, inside),
+        "first_step_share": first_step_share(waits, total.at_first),
         "is_input_bound": None if waited is None else waited > BINDS,
         "bound": bound if is_enough else None,
         "bound_share": bounds.get(top) if is_bound and is_enough else None,
@@ -113,11 +109,48 @@ def judge(charged: Attribution, shape: RunShape, target_au: float | None = None)
     }
 
 
-def _sum(ns: Ints | None, inside: NDArray[np.bool_]) -> int:
-    return 0 if ns is None else int(ns[inside].sum())
+class _Sums:
+    """What the steps that count lasted, computed, waited and lost, by rank (ns), and their samples."""
+
+    def __init__(self, ranks: int) -> None:
+        self.lasted, self.computed, self.waited, self.counted = (np.zeros(ranks, np.int64) for _ in range(4))
+        self.lost: dict[str, Ints] = {}
+        self.by_sync: dict[str, int] = {}
+        #: How many steps count, what their first ones of epochs waited, and the samples that arrived in the window.
+        self.steps = self.at_first = self.samples = 0
+
+    @classmethod
+    def of(cls, charged: Charged, window: Window | None, shape: RunShape, *, all_count: bool = False) -> _Sums:
+        """Sum up the whole steps in the window, or all."""
+        sums, slowest = cls(len(charged.lives.rank)), slowest_pauses(charged.steps)
+        for part in charged.by_slice():
+            sums.add(to_the_end(part, window, shape, slowest), window, shape, all_count=all_count)
+        return sums
+
+    def add(self, charged: Attribution, window: Window | None, shape: RunShape, *, all_count: bool) -> None:
+        """Add the steps of a slice."""
+        steps, lives, ranks = charged.steps, charged.lives, len(charged.lives.rank)
+        inside = np.full(steps.number, all_count)
+        if window is not None and not all_count:
+            inside = window.whole(steps)
+        life, waits = steps.life[inside], steps.parts["data_wait"][inside]
+        self.lasted += by_rank(steps.duration[inside], life, ranks)
+        self.computed += by_rank(steps.parts["compute"][inside], life, ranks)
+        self.waited += by_rank(waits, life, ranks)
+        self.counted += np.bincount(life, minlength=ranks)
+        self.steps += len(life)
+        self.at_first += int(waits[steps.step[inside] == 0].sum())
+        for name, ns in charged.lost.items():
+            lost = by_rank(ns[inside], life, ranks)
+            self.lost[name] = self.lost[name] + lost if name in self.lost else lost
+        for name, ns in charged.lost_by_sync.items():
+            self.by_sync[name] = self.by_sync.get(name, 0) + int(ns[inside].sum())
+        if window is not None:
+            arrived = window.holds(steps.arrived)
+            self.samples += int(shape.samples(lives.rank[steps.life[arrived]], steps.step[arrived]).sum())
 
 
-def loader_share(charged: Attribution, shape: RunShape) -> float | None:
+def loader_share(charged: Charged, shape: RunShape) -> float | None:
     """The part of step time that ranks waited for messages and copies of the loader, directly or for other ranks."""
     found = judge(charged, shape)
     shares = [row["share"] for row in found["table"] if row["cause"] in OF_LOADER]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.shape import RunShape
 from rayio.analyze.student import t_quantile
-from rayio.analyze.timeline import Ints, Lives, Steps
+from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices
 from rayio.trace.order import groups_by
 
 #: Steps of every rank in the window below which nothing is concluded: no verdict, no interval.
@@ -61,35 +61,55 @@ class Interval(NamedTuple):
     high: float
 
 
-def find_window(lives: Lives, steps: Steps, shape: RunShape) -> tuple[Window | None, list[str]]:
+#: A window, and what is to be said of it.
+Found = tuple[Window | None, list[str]]
+
+
+def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Found:
     """Find the window; None with a note when a rank was never warm or nothing lies between the two ends."""
     notes = []
-    number = np.bincount(steps.life, minlength=len(lives.rank))
-    if missing := shape.world_size - len(lives.rank):
+    ranks = len(lives.rank)
+    number, warm, last, over = (np.zeros(ranks, np.int64) for _ in range(4))
+    for some in steps.by_slice():
+        first, final = _edges(some)
+        life = some.life[first]
+        number[life] = final - first + 1
+        # Whoever has met the slowest rank of the last warm-up step is warm, whatever pause follows that step on some
+        # rank.
+        is_warm = np.minimum(first + shape.warmup_steps - 1, final)
+        warm[life] = some.computed[is_warm] if shape.warmup_steps else some.start[first]
+        last[life], over[life] = (some.epoch[final] << 32) | some.step[final], some.end[final]
+    if missing := shape.world_size - ranks:
         notes.append(f"{missing} of {shape.world_size} ranks recorded nothing")
     planned = shape.epochs * shape.steps(lives.rank)
     if short := int((number < planned).sum()):
         most = shape.epochs * shape.steps_per_epoch
         notes.append(f"{short} of {shape.world_size} ranks did not finish their {most} steps: the run broke off")
-    if missing or not len(lives.rank) or (number <= shape.warmup_steps).any():
+    if missing or not ranks or (number <= shape.warmup_steps).any():
         notes.append(f"no window: a rank has no step after its {shape.warmup_steps} warm-up steps")
         return None, notes
-    first = np.cumsum(number) - number
-    # Whoever has met the slowest rank of the last warm-up step is warm, whatever pause follows that step on some rank.
-    warm = steps.computed[first + shape.warmup_steps - 1] if shape.warmup_steps else steps.start[first]
-    place = (steps.epoch << 32) | steps.step
-    last = place[first + number - 1]
     shared = last.max() if not short else last.min()
-    inside = (steps.start >= warm.max()) & (place <= shared)
-    inside &= np.arange(steps.number) - first[steps.life] >= shape.warmup_steps
-    if warm.max() >= steps.end[first + number - 1].min():
+    if warm.max() >= over.min():
         notes.append("no window: a rank was done before another was warm")
         return None, notes
-    if not inside.any():
+    begins, ends = [], []
+    for some in steps.by_slice():
+        inside = (some.start >= warm.max()) & ((some.epoch << 32) | some.step <= shared)
+        first, final = _edges(some)
+        inside &= np.arange(some.number) - np.repeat(first, final - first + 1) >= shape.warmup_steps
+        if inside.any():
+            begins.append(int(some.start[inside].min()))
+            ends.append(int(some.end[inside].max()))
+    if not begins:
         notes.append("no window: no step that all ranks share begins after every rank is warm")
         return None, notes
-    window = Window(int(steps.start[inside].min()), int(steps.end[inside].max()), not short)
-    return window, notes
+    return Window(min(begins), max(ends), not short), notes
+
+
+def _edges(steps: Steps) -> tuple[Ints, Ints]:
+    """Where the steps of each rank begin, and their last ones."""
+    first = np.flatnonzero(np.diff(steps.life, prepend=-1))
+    return first, np.append(first[1:], steps.number)[: len(first)] - 1
 
 
 def settled(steps: Steps, window: Window | None, shape: RunShape) -> tuple[Steps, Ints]:
@@ -138,16 +158,18 @@ def interval(steps: Steps, inside: NDArray[np.bool_], au: float | None) -> Inter
     return Interval(max(au - half, 0.0), min(au + half, 1.0))
 
 
-def filling(steps: Steps, inside: NDArray[np.bool_]) -> list[str]:
-    """Say so when most of the waiting in the window is for the first batch of an epoch, and is worth a word."""
-    waits, share = int(steps.parts["data_wait"][inside].sum()), first_step_share(steps, inside)
-    if share is None or share <= MOST or waits < WORTH_A_WORD * int(steps.duration[inside].sum()):
+def filling(waits: int, at_first: int, lasted: int) -> list[str]:
+    """Say so when most of the waiting in the window is for the first batch of an epoch, and is worth a word.
+
+    All are ns of the steps in the window: their waits, those of the first steps of epochs, and how long they lasted.
+    """
+    share = first_step_share(waits, at_first)
+    if share is None or share <= MOST or waits < WORTH_A_WORD * lasted:
         return []
     where = "at the first step of an epoch: prefetching starts anew there"
     return [f"{100 * share:.0f} % of the exposed data loading is {where}"]
 
 
-def first_step_share(steps: Steps, inside: NDArray[np.bool_]) -> float | None:
+def first_step_share(waits: int, at_first: int) -> float | None:
     """The part of the exposed data loading that is at the first steps of epochs, where prefetching starts anew."""
-    waits = steps.parts["data_wait"][inside]
-    return int(waits[steps.step[inside] == 0].sum()) / int(waits.sum()) if waits.any() else None
+    return at_first / waits if waits else None

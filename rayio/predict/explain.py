@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rayio.analyze.sharing import Beside
 from rayio.analyze.stalls import Attribution, Losses
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import judge
+from rayio.analyze.window import find_window
 from rayio.dlio.losses import in_words
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
@@ -90,18 +90,19 @@ class Seen:
     """What of a run's spans an explanation is made of; it is there once all slices were gone through for ``sums``."""
 
     def __init__(self, timed: Timelines, scenario: Scenario, info: Mapping[str, Any], readers: int) -> None:
-        lives, steps, shape = timed.lives, timed.steps, RunShape.of(scenario)
+        lives, shape = timed.lives, RunShape.of(scenario)
         self.timed, self.readers = timed, readers
+        #: The measured part of the run.
+        self.window = find_window(lives, timed, shape)
         self.losses = Losses(timed, payload=info.get("payload") == "real")
-        self.capacities = Capacities(lives, steps, shape, readers)
+        self.capacities = Capacities(lives, timed, shape, readers, self.window)
         self.trained = Trained(scenario.train.epochs)
         self.accesses = Accesses(timed.slices, lives)
-        self.beside = Beside(timed, shape)
+        self.beside = Beside(timed, shape, self.window)
         self.sums: tuple[Summed, ...] = (self.losses, self.capacities, self.trained, self.accesses, self.beside)
 
-    @cached_property
     def charged(self) -> Attribution:
-        """The losses of every step."""
+        """The losses of every step, held together."""
         return self.losses.charged()
 
 
@@ -118,9 +119,9 @@ def explained(
 
     See :func:`explain`.
     """
-    info, spans, charged = directory.info, seen.timed.slices, seen.charged
+    info, timed, spans = directory.info, seen.timed, seen.timed.slices
     shape = RunShape.of(scenario)
-    verdict = judge(charged, shape, _target(scenario) if target_au is None else target_au)
+    verdict = judge(seen.losses, shape, _target(scenario) if target_au is None else target_au, seen.window)
     if meaning := {"dlio": "in no record of the results", "virtual": CHARGED}.get(str(info.get("engine"))):
         others = {"meaning": meaning}  # what no span covers is not rayio's
         verdict["table"] = [row | (others if row["cause"] == "other" else {}) for row in verdict["table"]]
@@ -132,13 +133,13 @@ def explained(
     capacity["batch_bytes"] = read.mean_bytes
     is_virtual = info.get("engine") == "virtual"
     worked = Worked.planned(scenario) if is_virtual else Worked.seen(scenario, info)
-    if charged.steps.number and (model := modelled(scenario, info)) is not None:
+    if timed.number and (model := modelled(scenario, info)) is not None:
         parsing = worked.cpu.parsing(scenario.loader.batch_size, read.mean_bytes or 0.0) if worked else 0.0
         limit = supply(scenario, model, capacity["demand"], read, seen.beside.found())
         capacity = without_queueing(capacity, limit, parsing)
     if worked and (row := worked.stage(scenario, read.mean_bytes, capacity["delivered"])):
         capacity["stages"] = [*capacity["stages"], row]
-    ranks = worst_ranks(charged)
+    ranks = worst_ranks(timed.lives, timed)
     used = seen.accesses.found()
     notes = verdict.pop("notes")
     if info.get("imported"):
@@ -152,7 +153,7 @@ def explained(
         notes = ["trace.level is none: no step was recorded, so nothing can be explained; run with trace.level=batch"]
     elif not len(spans):
         notes = [] if directory.lost_files else [_spanless(directory)]
-    elif not charged.steps.number:
+    elif not timed.number:
         notes.append("no rank completed a step: nothing can be explained")
     elif not any(row["stage"] == "worker" for row in capacity["stages"]):
         notes.append(
@@ -168,7 +169,7 @@ def explained(
     base = None
     if simulate and verdict["au"] is not None:
         workers = -(-seen.readers // derive.world_size(scenario))
-        base = ready(scenario, info, charged, spans, workers=workers, batch_bytes=read.mean_bytes, worked=worked)
+        base = ready(scenario, info, seen.charged(), spans, workers=workers, batch_bytes=read.mean_bytes, worked=worked)
     if base is not None:
         try:
             simulated = counterfactuals(base, reporter)
@@ -186,7 +187,7 @@ def explained(
         if not simulated["is_whole_run"]:
             notes.append(f"simulated are the first steps of the run: {simulated['steps']} rank-steps count")
     of_use = used.pop("notes")
-    notes += of_use if charged.steps.number and not info.get("imported") else []
+    notes += of_use if timed.number and not info.get("imported") else []
     found = {
         "run": directory.address,
         "scenario": scenario.name,

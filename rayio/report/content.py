@@ -9,7 +9,7 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
-from rayio.analyze.window import Window, find_window, settled
+from rayio.analyze.window import Window, find_window
 from rayio.errors import RayioError, ScenarioError
 from rayio.predict.explain import Seen, explain, explained, readers_of, scenario_of
 from rayio.report import figures, tracks
@@ -86,7 +86,7 @@ class Content:
                 f"span files that cannot be read: {', '.join(lost)}. Their spans are missing in every figure."
             )
         timed = Timelines(spans)
-        lives, steps = timed.lives, timed.steps
+        lives = timed.lives
         shape = RunShape.of(scenario) if scenario else _guessed(result, len(lives.rank))
         if result is None and scenario is not None:
             result = replace(measure(RunArrays.of_spans(spans), shape), scenario=scenario.name)
@@ -95,23 +95,23 @@ class Content:
             trouble = ["Imported from a summary: it says nothing of single steps, so there is nothing to draw."]
         elif not len(lives.rank):
             trouble.append("The run has no spans of ranks: there is nothing to draw.")
-        elif not steps.number:
+        elif not timed.number:
             trouble.append(_no_steps(scenario))
         begin = int(lives.begin.min(initial=0 if not len(lives.rank) else lives.begin[0]))
         end = int(lives.end.max(initial=begin))
         if wanted and wanted[0] * 1e9 >= end - begin:
             raise ScenarioError(f"--window begins at {wanted[0]:g} s; the run lasts {(end - begin) / 1e9:.3g} s")
         stretch = (begin + int(wanted[0] * 1e9), min(begin + int(wanted[1] * 1e9), end)) if wanted else None
-        has_steps = steps.number > 0
-        bins = figures.time_bins(lives, steps) if has_steps else Bins.over(begin, end, 1)
+        has_steps = timed.number > 0
+        bins = figures.time_bins(lives, timed) if has_steps else Bins.over(begin, end, 1)
         seen = None
         if scenario is not None and not (told and told.reduced):
             seen = Seen(timed, scenario, info, readers_of(directory, scenario))
-        split, depths = figures.Split(lives, steps, shape, bins), figures.Depths(spans, lives, bins)
-        drawn = tracks.Drawn(lives, steps, stretch)
+        split, depths = figures.Split(lives, timed, shape, bins), figures.Depths(spans, lives, bins)
+        drawn = tracks.Drawn(lives, timed, stretch)
         drawings = ((split, depths) if has_steps else ()) + ((drawn,) if has_steps or stretch else ())
         timed.go_through(*(() if seen is None else seen.sums), *drawings)
-        asked = steps.number <= SIMULATED_STEPS if simulate is None else simulate
+        asked = timed.number <= SIMULATED_STEPS if simulate is None else simulate
         explanation: Explained | None = None
         if told and told.reduced:
             explanation = explain(directory.address)
@@ -119,14 +119,14 @@ class Content:
             reporter.live("report: why", 0.5)
             explanation = explained(directory, scenario, seen, simulate=asked, reporter=reporter)
         reporter.live("report: figures", 0.6)
-        window = find_window(lives, steps, shape)[0]
+        window = (find_window(lives, timed, shape) if seen is None else seen.window)[0]
         return cls(
             directory=directory, info=info, result=result, has_no_result=has_no_result, scenario=scenario,
             explanation=explanation, trouble=trouble, begin=begin, end=end, window=window,
             over_time=split.found() if has_steps else None,
             queues=depths.found() if has_steps else None,
-            step_times=figures.histogram(figures.step_times(settled(steps, window, shape)[0], window)),
-            heat_map=figures.heat_map(lives, steps, bins) if has_steps else None,
+            step_times=figures.histogram(figures.step_times(timed, window, shape)),
+            heat_map=figures.heat_map(lives, timed, bins) if has_steps else None,
             timeline=drawn.found() if has_steps or stretch else None,
             is_simulated=asked,
         )  # fmt: skip

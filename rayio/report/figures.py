@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.part import Part
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, is_text, texts
-from rayio.analyze.window import Window
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, StepsInSlices, integers, is_text, texts
+from rayio.analyze.window import Window, settled
 from rayio.report.bins import Bins
 from rayio.trace.arrow import plain
 from rayio.trace.slices import Slices
@@ -29,10 +29,10 @@ BARS = 48
 ROWS = 64
 
 
-def time_bins(lives: Lives, steps: Steps) -> Bins:
+def time_bins(lives: Lives, steps: StepsInSlices) -> Bins:
     """Cut a run's time for its figures: as finely as whole steps allow."""
     begin, end = int(lives.begin.min()), int(lives.end.max())
-    typical = float(np.median(steps.duration)) if steps.number else 1.0
+    typical = typical_step(steps) if steps.number else 1.0
     wanted = int((end - begin) / max(2 * typical, 1))
     return Bins.over(begin, end, min(max(wanted, LEAST_BINS), MOST_BINS))
 
@@ -66,7 +66,7 @@ class Split:
 
     columns = ("name", "role", "lane", "start_ns", "duration_ns")
 
-    def __init__(self, lives: Lives, steps: Steps, shape: RunShape, bins: Bins) -> None:
+    def __init__(self, lives: Lives, steps: StepsInSlices, shape: RunShape, bins: Bins) -> None:
         self.lives, self.steps, self.shape, self.bins = lives, steps, shape, bins
         self._spent = np.zeros((len(PHASES), bins.number), np.int64)
 
@@ -84,11 +84,13 @@ class Split:
 
     def found(self) -> OverTime:
         """What came of it."""
-        lives, steps, bins = self.lives, self.steps, self.bins
+        lives, bins = self.lives, self.bins
         alive = bins.covered(np.zeros(len(lives.rank), np.int64), 1, lives.begin, lives.end)[0]
         split = dict(zip(PHASES, self._spent, strict=True)) | {"other": alive - self._spent.sum(axis=0)}
-        number = self.shape.samples(lives.rank[steps.life], steps.step)
-        return OverTime(bins, split, alive, Spread(bins, steps, len(lives.rank)).of(number).sum(axis=0))
+        samples = np.zeros((len(lives.rank), bins.number))
+        for steps in self.steps.by_slice():
+            samples += Spread(bins, steps, len(lives.rank)).of(self.shape.samples(lives.rank[steps.life], steps.step))
+        return OverTime(bins, split, alive, samples.sum(axis=0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,23 +191,28 @@ class HeatMap:
     sync: Floats
 
 
-def heat_map(lives: Lives, steps: Steps, bins: Bins, rows: int = ROWS) -> HeatMap | None:
+def heat_map(lives: Lives, steps: StepsInSlices, bins: Bins, rows: int = ROWS) -> HeatMap | None:
     """Say for each rank and bin how it did beside the others; None of fewer than two ranks, or without steps."""
     ranks = len(lives.rank)
     if ranks < 2 or not steps.number:
         return None
     # Every step is spread over the bins that it lies in, with its own numbers in proportion.
-    lasted = bins.covered(steps.life, ranks, steps.start, steps.end)
-    spread = Spread(bins, steps, ranks)
-    own = spread.of(steps.duration - steps.parts["sync"])
-    number = spread.of(np.ones(steps.number, np.int64))
+    lasted = np.zeros((ranks, bins.number), np.int64)
+    own, number, waited, synced = (np.zeros((ranks, bins.number)) for _ in range(4))
+    for some in steps.by_slice():
+        lasted += bins.covered(some.life, ranks, some.start, some.end)
+        spread = Spread(bins, some, ranks)
+        own += spread.of(some.duration - some.parts["sync"])
+        number += spread.of(np.ones(some.number, np.int64))
+        waited += spread.of(some.parts["data_wait"])
+        synced += spread.of(some.parts["sync"])
     with np.errstate(divide="ignore", invalid="ignore"):
         each = np.where(number > 0, own / number, np.nan)
         held = np.sort(each, axis=0)  # NaN last
         middle = (np.maximum((~np.isnan(each)).sum(axis=0), 1) - 1) // 2
         typical = held[middle, np.arange(bins.number)]
         pace = np.where(typical > 0, each / typical, np.nan)
-        shares = [np.where(lasted > 0, spread.of(steps.parts[name]) / lasted, np.nan) for name in ("data_wait", "sync")]
+        shares = [np.where(lasted > 0, spent / lasted, np.nan) for spent in (waited, synced)]
     tall = -(-ranks // rows)
     groups = [(low, min(low + tall, ranks)) for low in range(0, ranks, tall)]
     together = [_highest(values, groups) for values in (pace, *shares)]
@@ -247,6 +254,15 @@ def _highest(values: Floats, groups: list[tuple[int, int]]) -> Floats:
     return np.where(np.isneginf(rows), np.nan, rows)
 
 
-def step_times(steps: Steps, window: Window | None) -> Ints:
-    """The lengths of the whole steps in the window, or of all steps where there is none."""
-    return steps.duration[window.whole(steps)] if window else steps.duration
+def step_times(steps: StepsInSlices, window: Window | None, shape: RunShape) -> Ints:
+    """The lengths of the whole steps in the window, or of all steps where there is none; see :func:`settled`."""
+    found = []
+    for some in steps.by_slice():
+        longer, _ = settled(some, window, shape)
+        found.append(longer.duration[window.whole(longer)] if window else longer.duration)
+    return np.concatenate(found)
+
+
+def typical_step(steps: StepsInSlices) -> float:
+    """The median length of a step, in ns."""
+    return float(np.median(np.concatenate([some.duration for some in steps.by_slice()]), overwrite_input=True))

@@ -6,6 +6,7 @@ some windows of it exactly.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +15,11 @@ from numpy.typing import NDArray
 
 from rayio.analyze.intervals import Occupied
 from rayio.analyze.part import Part
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, is_text, texts
+from rayio.analyze.timeline import PHASES, Ints, Lives, StepsInSlices, integers, is_text, texts
 from rayio.report.bins import Bins
-from rayio.trace.arrow import numbers, plain
-from rayio.trace.order import groups_by
+from rayio.report.figures import typical_step
+from rayio.trace.arrow import plain, rows
+from rayio.trace.order import groups_by, sums_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +39,8 @@ MOST_RANKS, MOST_TRACKS = 8, 40
 MOST_SLICES, WINDOW_SLICES = 24_000, 4_000
 #: Name of the window that the reader asked for.
 ASKED = "as asked for"
+#: Phases that hold a rank beside training.
+_PAUSES = ("checkpoint", "evaluate")
 #: Bins of the coarse whole.
 COARSE = 300
 #: Steps that a suggested window shows.
@@ -56,8 +60,11 @@ class Slices:
 
     def within(self, begin: int, end: int) -> Slices:
         """Select those that lie in a stretch, if only in part; they are not cut."""
-        held = (self.end > begin) & (self.start < end)
-        return Slices(*(getattr(self, name)[held] for name in self.__slots__))
+        return self.at((self.end > begin) & (self.start < end))
+
+    def at(self, chosen: NDArray[Any]) -> Slices:
+        """Select some of them."""
+        return Slices(*(getattr(self, name)[chosen] for name in self.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,96 +90,158 @@ class Drawn:
 
     columns = ("name", "role", "index", "lane", "rank", "epoch", "step", "start_ns", "duration_ns")
 
-    def __init__(self, lives: Lives, steps: Steps, wanted: tuple[int, int] | None = None) -> None:
-        self.lives, self.steps, self.wanted = lives, steps, wanted
+    def __init__(self, lives: Lives, steps: StepsInSlices, wanted: tuple[int, int] | None = None) -> None:
+        self.lives, self.wanted = lives, wanted
         self.ranks = shown_ranks(lives, steps)
-        self._spans: list[pa.Table] = []
+        self.windows = suggested(lives, steps, self.ranks) if len(lives.rank) else []
+        if wanted is not None:
+            self.windows.insert(0, (ASKED, *wanted))
+        self._seen: list[_Seen] = []
+        self._writers: list[pa.Table] = []
 
-    def of(self, part: Part) -> pa.Table:
-        """What these ranks, their workers and all writers did in a slice, and what was lost."""
+    def of(self, part: Part) -> tuple[_Seen, pa.Table]:
+        """What these ranks and their workers did in a slice, what was lost, and the spans of all writers."""
         spans = part.spans.select(self.columns)
-        others = is_text(spans, "role", "checkpoint_writer") | is_text(spans, "name", "lost")
-        chosen = np.flatnonzero(np.isin(plain(spans["rank"]), self.ranks) | others)
-        return spans if len(chosen) == len(spans) else spans.take(numbers(chosen))
+        is_writer = is_text(spans, "role", "checkpoint_writer")
+        chosen = (np.isin(plain(spans["rank"]), self.ranks) | is_text(spans, "name", "lost")) & ~is_writer
+        return self._drawn(rows(spans, chosen)), rows(spans, is_writer)
 
-    def add(self, found: pa.Table) -> None:
+    def add(self, found: tuple[_Seen, pa.Table]) -> None:
         """Keep those of a slice."""
-        if len(found) or not self._spans:
-            self._spans.append(found)
+        seen, writers = found
+        self._seen.append(seen)
+        if len(writers) or not self._writers:
+            self._writers.append(writers)
+
+    def _drawn(self, spans: pa.Table) -> _Seen:
+        tracks, slices = _slices(spans, self.ranks)
+        begin, end = self._stretch()
+        spent = _spent(slices, len(tracks), Bins.over(begin, end, COARSE))
+        number = np.bincount(slices.track, minlength=len(tracks))
+        is_whole = np.cumsum(number)[slices.track] <= MOST_SLICES  # with those beyond there will be no whole
+        if not is_whole.all():
+            for _, low, high in self.windows:
+                is_whole |= (slices.end > low) & (slices.start < high)
+            slices = slices.at(is_whole)
+        return _Seen(tracks, number, spent, slices)
+
+    def _stretch(self) -> tuple[int, int]:
+        begin = int(self.lives.begin.min()) if len(self.lives.rank) else 0
+        return begin, int(self.lives.end.max(initial=begin))
 
     def found(self, most: int = MOST_SLICES) -> Tracks | None:
         """Choose what is shown; None without anything to show."""
         import pyarrow as pa
 
-        lives, steps, ranks = self.lives, self.steps, self.ranks
-        if not len(lives.rank):
+        if not len(self.lives.rank):
             return None
-        names, slices = _slices(pa.concat_tables(self._spans).unify_dictionaries(), ranks)
-        if not len(slices.track):
+        writers = self._drawn(pa.concat_tables(self._writers).unify_dictionaries())
+        seen = _Seen.together([*self._seen, writers])
+        if not seen.number.sum():
             return None
-        begin, end = int(lives.begin.min()), int(lives.end.max())
-        windows = suggested(lives, steps, ranks)
-        if self.wanted is not None:
-            windows.insert(0, (ASKED, *self.wanted))
-        is_coarse = len(slices.track) > most
-        if not is_coarse:
-            return Tracks(names, [(begin, end, slices)], False, windows, ranks, len(lives.rank))
-        levels = [(begin, end, _coarse(slices, len(names), begin, end))]
-        for number, (name, low, high) in enumerate(windows):
+        names, slices = [_title(*track) for track in seen.tracks], seen.slices
+        begin, end = self._stretch()
+        ranks, windows, number = self.ranks, [*self.windows], len(self.lives.rank)
+        if seen.number.sum() <= most:
+            return Tracks(names, [(begin, end, slices)], False, windows, ranks, number)
+        levels = [(begin, end, _coarse(seen.spent, Bins.over(begin, end, COARSE), end))]
+        for at, (name, low, high) in enumerate(windows):
             inside = slices.within(low, high)
             while len(inside.track) > (most if name == ASKED else WINDOW_SLICES) and high - low > 1:
                 high = low + (high - low) // 2
                 inside = inside.within(low, high)
-            is_less = name == ASKED and high < windows[number][2]
-            windows[number] = (name + ", its beginning" if is_less else name, low, high)
+            is_less = name == ASKED and high < windows[at][2]
+            windows[at] = (name + ", its beginning" if is_less else name, low, high)
             levels.append((low, high, inside))
-        return Tracks(names, levels, True, windows, ranks, len(lives.rank))
+        return Tracks(names, levels, True, windows, ranks, number)
 
 
-def shown_ranks(lives: Lives, steps: Steps, most: int = MOST_RANKS) -> Ints:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What was on some tracks, each a role and an index; they are in the order in which they are shown.
+
+    ``number`` is how many slices each had, ``spent`` for how long (ns) it did what in each of :data:`COARSE` bins; of
+    many slices those near the windows alone are in ``slices``.
+    """
+
+    tracks: list[tuple[int, str]]
+    number: Ints
+    spent: NDArray[np.int64]
+    slices: Slices
+
+    @classmethod
+    def together(cls, parts: Sequence[_Seen]) -> _Seen:
+        """Put tracks side by side: the first ones of all."""
+        every = [track for part in parts for track in part.tracks]
+        order = np.array(sorted(range(len(every)), key=lambda at: _sorting(*every[at]))[:MOST_TRACKS], np.int64)
+        place = np.full(len(every), -1)
+        place[order] = np.arange(len(order))
+        before = np.cumsum([0, *(len(part.tracks) for part in parts)])
+        track = np.concatenate([place[part.slices.track + first] for part, first in zip(parts, before, strict=False)])
+        slices = Slices(
+            track,
+            *(np.concatenate([getattr(part.slices, name) for part in parts]) for name in Slices.__slots__[1:]),
+        )
+        return cls(
+            [every[at] for at in order],
+            np.concatenate([part.number for part in parts])[order],
+            np.concatenate([part.spent for part in parts])[order],
+            slices.at(np.argsort(track, kind="stable")[np.count_nonzero(track < 0) :]),
+        )
+
+
+def shown_ranks(lives: Lives, steps: StepsInSlices, most: int = MOST_RANKS) -> Ints:
     """Choose ranks: all, or of many those that take longest for a step of their own, and the first ones."""
     if len(lives.rank) <= most:
         return lives.rank
     own = np.zeros(len(lives.rank), np.int64)
-    np.add.at(own, steps.life, steps.duration - steps.parts["sync"])
+    for some in steps.by_slice():
+        own += sums_by(some.life, some.duration - some.parts["sync"], len(own))
     slowest = np.lexsort((np.arange(len(own)), -own))[: most // 2]
     others = np.setdiff1d(np.arange(len(own)), slowest)[: most - len(slowest)]
     chosen: Ints = lives.rank[np.sort(np.concatenate([slowest, others]))]
     return chosen
 
 
-def suggested(lives: Lives, steps: Steps, ranks: Ints) -> list[tuple[str, int, int]]:
+def suggested(lives: Lives, steps: StepsInSlices, ranks: Ints) -> list[tuple[str, int, int]]:
     """Name stretches worth a look: typical steps, the longest one, the first ones, a checkpoint, the last ones."""
     begin, end = int(lives.begin.min()), int(lives.end.max())
     if not steps.number:
         return []
-    length = max(min(SHOWN_STEPS * int(np.median(steps.duration)), end - begin), 1)
-    shown = np.flatnonzero(np.isin(lives.rank[steps.life], ranks))
+    length = max(min(SHOWN_STEPS * int(typical_step(steps)), end - begin), 1)
+    first = min(int(some.start.min()) for some in steps.by_slice() if some.number)
+    shown = {name: [np.zeros(0, np.int64)] for name in ("start", "end", "saving", *_PAUSES)}
+    for some in steps.by_slice():
+        chosen = np.flatnonzero(np.isin(lives.rank[some.life], ranks))
+        for name, found in shown.items():
+            found.append((some.parts[name] if name in _PAUSES else getattr(some, name))[chosen])
+    columns = {name: np.concatenate(found) for name, found in shown.items()}
+    start, over, saving = (columns[name] for name in ("start", "end", "saving"))
 
     def around(name: str, middle: int) -> tuple[str, int, int]:
         low = min(max(middle - length // 2, begin), max(end - length, begin))
         return (name, low, min(low + length, end))
 
-    middle = shown[np.argsort(steps.start[shown])[len(shown) // 2]]
-    longest = shown[steps.duration[shown].argmax()]
-    found = [around("typical steps", int(steps.start[middle]))]
+    middle = np.argsort(start)[len(start) // 2]
+    longest = (over - start).argmax()
+    told = [around("typical steps", int(start[middle]))]
     if length < end - begin:
-        span = int(steps.duration[longest])
-        low = max(int(steps.start[longest]) - max(span // 4, length // 2), begin)
-        found.append(("the longest step", low, min(low + span + max(span // 2, length), end)))
-        found.append(around("the first steps", int(steps.start.min()) + length // 2 - length // 8))
+        span = int(over[longest] - start[longest])
+        low = max(int(start[longest]) - max(span // 4, length // 2), begin)
+        told.append(("the longest step", low, min(low + span + max(span // 2, length), end)))
+        told.append(around("the first steps", first + length // 2 - length // 8))
         for name, title in (("checkpoint", "a checkpoint"), ("evaluate", "an evaluation")):
-            paused = shown[steps.parts[name][shown] > 0]
+            paused = np.flatnonzero(columns[name] > 0)
             if len(paused):
                 one = paused[len(paused) // 2]
-                low = max(int(steps.saving[one]) - length // 3, begin)
-                high = max(int(steps.end[one]) + length // 3, low + length)
-                found.append((title, low, min(high, end)))
-        found.append(around("the last steps", end))
-    return found
+                low = max(int(saving[one]) - length // 3, begin)
+                high = max(int(over[one]) + length // 3, low + length)
+                told.append((title, low, min(high, end)))
+        told.append(around("the last steps", end))
+    return told
 
 
-def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[str], Slices]:
+def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[tuple[int, str]], Slices]:
     """Take what these ranks, their workers and all writers did; a rank may do things inside a wait: a second track."""
     kind = texts(spans, "name", KINDS).astype(np.int64)
     role, lane = texts(spans, "role", (*ROLES,)).astype(np.int64), integers(spans, "lane")
@@ -195,7 +264,6 @@ def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[str], Slices]:
     order = sorted(wanted, key=sorting.__getitem__)[:MOST_TRACKS]
     place = np.full(len(named), -1)
     place[order] = np.arange(len(order))
-    names = [_title(*named[at]) for at in order]
     track = place[track]
     kept = np.flatnonzero(track >= 0)
     chosen, track = chosen[kept], track[kept]
@@ -204,7 +272,7 @@ def _slices(spans: pa.Table, ranks: Ints) -> tuple[list[str], Slices]:
     cut = Occupied.of(track, start, end, np.arange(len(chosen)))
     is_long = cut.end > cut.start
     at = cut.kind[is_long]
-    return names, Slices(
+    return [named[at] for at in order], Slices(
         cut.group[is_long], cut.start[is_long], cut.end[is_long], kind[chosen][at],
         integers(spans, "epoch")[chosen][at], integers(spans, "step")[chosen][at],
     )  # fmt: skip
@@ -228,11 +296,15 @@ def _title(code: int, index: str) -> str:
     return f"{ROLES[[*ROLES][code // 2]]} {index}" + (" inside" if code % 2 else "")
 
 
-def _coarse(slices: Slices, number: int, begin: int, end: int) -> Slices:
-    """Say for each track and bin what it did most; bins in a row that say the same become one slice."""
-    bins = Bins.over(begin, end, COARSE)
+def _spent(slices: Slices, number: int, bins: Bins) -> NDArray[np.int64]:
+    """How long each track did what in each bin: ns, of the shape (tracks, kinds, bins)."""
     row = slices.track * len(KINDS) + slices.kind
-    spent = bins.covered(row, number * len(KINDS), slices.start, slices.end).reshape(number, len(KINDS), -1)
+    spent = bins.covered(row, number * len(KINDS), slices.start, slices.end)
+    return spent.reshape(number, len(KINDS), bins.number)
+
+
+def _coarse(spent: NDArray[np.int64], bins: Bins, end: int) -> Slices:
+    """Say for each track and bin what it did most; bins in a row that say the same become one slice."""
     idle = bins.width - spent.sum(axis=1)
     most = np.where(spent.max(axis=1) >= idle, spent.argmax(axis=1), -1)
     change = np.ones_like(most, dtype=bool)

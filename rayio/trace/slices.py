@@ -7,20 +7,17 @@ queue; what belongs to no rank is in the first. Within a slice they are in the o
 
 from __future__ import annotations
 
-import os
-import tempfile
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.errors import StorageError
 from rayio.trace.arrow import empty_table, is_text, numbers, plain, rows, texts
+from rayio.trace.aside import Unnamed
 from rayio.trace.files import DamagedError, SpanFile
 from rayio.trace.span import COLUMNS, FOREIGN_LANE
 
@@ -195,14 +192,10 @@ class _Aside:
         self._texts: dict[str, dict[str, int]] = {name: {} for name in columns if COLUMNS[name] == "text"}
         kinds = {name: np.dtype(_KINDS.get(name, COLUMNS[name])) for name in columns}
         self._kinds = kinds | {ROW: np.dtype(np.uint32)}
-        try:
-            self._file = tempfile.TemporaryFile(prefix="rayio-spans-")  # noqa: SIM115 (closed with the slices)
-        except OSError as error:
-            raise _no_space(error) from None
-        weakref.finalize(self, self._file.close)
+        self._file = Unnamed()
         #: By slice: where each of its blocks begins, and of how many spans it is.
         self._blocks: list[list[tuple[int, int]]] = [[] for _ in range(number)]
-        self._end = self._rows = 0
+        self._rows = 0
 
     def keep(self, table: pa.Table, slice_of: NDArray[np.uint16], rows: int) -> None:
         """Lay some spans aside, by the slice of each one's rank."""
@@ -223,8 +216,8 @@ class _Aside:
                 columns, where = [column[order] for column in columns], where[order]
             for number, ranges in _ranges(where):
                 length = sum(high - low for low, high in ranges)
-                self._blocks[number].append((self._end, length))
-                self._append([column[low:high] for column in columns for low, high in ranges])
+                self._blocks[number].append((self._file.end, length))
+                self._file.append([column[low:high] for column in columns for low, high in ranges])
 
     def table(self, number: int, columns: Sequence[str]) -> pa.Table:
         """A slice, with these columns or all."""
@@ -246,24 +239,9 @@ class _Aside:
         view, at = values.data.cast("B"), 0
         for begin, many in blocks:
             end = at + many * kind.itemsize
-            offset = begin + many * before
-            while at < end:
-                read = os.preadv(self._file.fileno(), [view[at:end]], offset)
-                at, offset = at + read, offset + read
+            self._file.read(view[at:end], begin + many * before)
+            at = end
         return values
-
-    def _append(self, arrays: Sequence[NDArray[Any]]) -> None:
-        views = deque(array.data.cast("B") for array in arrays)
-        try:
-            while views:
-                written = os.pwritev(self._file.fileno(), [*islice(views, _MOST_BUFFERS)], self._end)
-                self._end += written
-                while views and written >= len(views[0]):
-                    written -= len(views.popleft())
-                if written:
-                    views[0] = views[0][written:]
-        except OSError as error:
-            raise _no_space(error) from None
 
     def _numbers(self, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
         """Number the texts of a column, in the order in which they came up."""
@@ -295,14 +273,6 @@ def _ranges(where: NDArray[np.uint16]) -> Iterator[tuple[int, list[tuple[int, in
     for low, high in pairwise(starts):
         yield int(of[order[low]]), [(edges[at], edges[at + 1]) for at in order[low:high].tolist()]
 
-
-def _no_space(error: OSError) -> StorageError:
-    where = f"cannot lay spans aside in {tempfile.gettempdir()}: {error.strerror}"
-    return StorageError(f"{where}; make space there, or name another folder in TMPDIR")
-
-
-#: Buffers that the kernel takes in one call.
-_MOST_BUFFERS = 512
 
 #: Columns that are laid aside with fewer bytes than they have in memory.
 _KINDS = {"name": "int16", "role": "int8", "index": "int32", "status": "int8", "file": "int32", "lane": "int16"}

@@ -1,0 +1,131 @@
+"""Steps that ranks take together, whichever slice of the run each of them is in: numbered alike, and who was last."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from rayio.analyze.intervals import BEFORE
+from rayio.analyze.timeline import PHASES, Ints, Steps, StepsInSlices
+from rayio.trace.order import DENSE
+
+#: Phases of a step that are neither work nor waiting for data or for each other.
+BLOCKING = tuple(name for name in PHASES[1:] if name not in ("data_wait", "compute", "sync"))
+
+
+class Rounds:
+    """Numbers for (attempt, epoch, step): the same for every rank, below ``number``."""
+
+    def __init__(self, steps: StepsInSlices) -> None:
+        ranges = [[_range(column) for column in _columns(some)] for some in steps.by_slice() if some.number]
+        self._lows = [min(low for low, _ in each) for each in zip(*ranges, strict=True)] or [0, 0, 0]
+        highs = [max(high for _, high in each) for each in zip(*ranges, strict=True)] or [0, 0, 0]
+        self._sizes = [high - low + 1 for low, high in zip(self._lows, highs, strict=True)]
+        self.number = math.prod(self._sizes)
+        #: The (epoch, step) that occur, sorted, where most do not; None where numbers are places in a table of all.
+        self._known: Ints | None = None
+        if self.number > DENSE * max(steps.number, 1):
+            known = np.zeros(0, np.int64)
+            for some in steps.by_slice():
+                known = np.union1d(known, self._key(some))
+            self._known = known
+            self.number = self._sizes[0] * len(known)
+
+    def of(self, steps: Steps) -> Ints:
+        """The number of each step."""
+        attempt: Ints = steps.attempt - self._lows[0]
+        if self._known is not None:
+            attempt *= len(self._known)
+            attempt += np.searchsorted(self._known, self._key(steps))
+            return attempt
+        place: Ints = attempt * self._sizes[1]
+        place += steps.epoch
+        place -= self._lows[1]
+        place *= self._sizes[2]
+        place += steps.step
+        place -= self._lows[2]
+        return place
+
+    def _key(self, steps: Steps) -> Ints:
+        key: Ints = (steps.epoch << 32) | (steps.step - self._lows[2])
+        return key
+
+
+def _columns(steps: Steps) -> tuple[Ints, Ints, Ints]:
+    return steps.attempt, steps.epoch, steps.step
+
+
+def _range(column: Ints) -> tuple[int, int]:
+    return int(column.min()), int(column.max())
+
+
+class Made:
+    """What the rounds of some steps are made of: from when their rank left the last barrier to when it computed.
+
+    ``waits`` are those steps' waits for data by stage; see :data:`~rayio.analyze.stalls.CAUSES`.
+    """
+
+    def __init__(self, steps: Steps, waits: Mapping[str, Ints]) -> None:
+        self._steps, self._waits = steps, waits
+        self._blocking = [name for name in BLOCKING if steps.parts[name].any()]
+        #: Which are the first of their rank or of an attempt.
+        self.is_first = np.ones(steps.number, np.bool_)
+        self.is_first[1:] = (steps.life[1:] != steps.life[:-1]) | (steps.attempt[1:] != steps.attempt[:-1])
+        #: When each round began.
+        self.left = steps.start.copy()
+        over = (steps.computed + steps.parts["sync"])[:-1]
+        self.left[1:] = np.where(self.is_first[1:], self.left[1:], over)
+
+    def of(self, chosen: Ints) -> dict[str, Ints]:
+        """How long each cause was in the rounds of some steps, by position; what began later is not among them."""
+        steps, is_first = self._steps, self.is_first[chosen]
+        made = {stage: ns[chosen] for stage, ns in self._waits.items()}
+        made["straggler"] = steps.parts["compute"][chosen]
+        for name in self._blocking:
+            made[name] = np.where(is_first, 0, steps.parts[name][chosen - 1])
+        made["other"] = steps.computed[chosen] - self.left[chosen] - sum(made.values())
+        return made
+
+
+class Late(NamedTuple):
+    """The slowest steps of some rounds: which rounds, when each had computed, when it began, and what it is made of."""
+
+    round: Ints
+    computed: Ints
+    left: Ints
+    made: dict[str, Ints]
+
+
+class Slowest:
+    """The slowest step of every round: of those that were as late the last one, in the order of ranks."""
+
+    def __init__(self, rounds: Rounds) -> None:
+        self.rounds = rounds
+        self.computed = np.full(rounds.number, BEFORE)
+        self.left = np.zeros(rounds.number, np.int64)
+        self.made: dict[str, Ints] = {}
+
+    def of(self, steps: Steps, waits: Mapping[str, Ints]) -> Late:
+        """The slowest steps of a slice."""
+        place = self.rounds.of(steps)
+        latest = np.full(self.rounds.number, BEFORE)
+        np.maximum.at(latest, place, steps.computed)
+        last = np.flatnonzero(steps.computed == latest[place])
+        slowest = np.full(self.rounds.number, -1)
+        np.maximum.at(slowest, place[last], last)
+        there = np.flatnonzero(slowest >= 0)
+        chosen, made = slowest[there], Made(steps, waits)
+        return Late(there, latest[there], made.left[chosen], made.of(chosen))
+
+    def add(self, found: Late) -> None:
+        """Add those of the next slice."""
+        newer = found.computed >= self.computed[found.round]
+        at = found.round[newer]
+        self.computed[at], self.left[at] = found.computed[newer], found.left[newer]
+        for name in found.made.keys() - self.made.keys():
+            self.made[name] = np.zeros(self.rounds.number, np.int64)
+        for name, ns in self.made.items():
+            ns[at] = found.made[name][newer] if name in found.made else 0

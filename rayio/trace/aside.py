@@ -1,0 +1,84 @@
+"""A file without a name, for what would be too much to hold: it is gone with the process, however that ends."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.errors import StorageError
+
+#: Buffers that the kernel takes in one call.
+_MOST_BUFFERS = 512
+
+
+class Unnamed:
+    """Arrays that were laid aside, one after the other.
+
+    Raises:
+        StorageError: there is no space for them.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._file = tempfile.TemporaryFile(prefix="rayio-spans-")  # noqa: SIM115 (closed with this)
+        except OSError as error:
+            raise _no_space(error) from None
+        weakref.finalize(self, self._file.close)
+        #: Bytes that are in it.
+        self.end = 0
+
+    def append(self, arrays: Sequence[NDArray[Any]]) -> None:
+        """Lay arrays aside, one right after the other."""
+        views = deque(array.data.cast("B") for array in arrays if array.size)
+        try:
+            while views:
+                written = os.pwritev(self._file.fileno(), [*islice(views, _MOST_BUFFERS)], self.end)
+                self.end += written
+                while views and written >= len(views[0]):
+                    written -= len(views.popleft())
+                if written:
+                    views[0] = views[0][written:]
+        except OSError as error:
+            raise _no_space(error) from None
+
+    def read(self, view: memoryview, offset: int) -> None:
+        """Fill a buffer of bytes with what lies from an offset on."""
+        at = 0
+        while at < len(view):
+            at += os.preadv(self._file.fileno(), [view[at:]], offset + at)
+
+    def keep(self, columns: Sequence[NDArray[np.int64]]) -> Kept:
+        """Lay columns of one length aside."""
+        begin = -(-self.end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
+        self.end = begin
+        self.append([np.ascontiguousarray(column) for column in columns])
+        return Kept(self._file.fileno(), begin, len(columns), len(columns[0]) if columns else 0, self)
+
+
+class Kept:
+    """Columns of whole numbers that lie in a file; each time they are asked for they are mapped, and nobody writes."""
+
+    def __init__(self, file: int, begin: int, columns: int, rows: int, owner: Unnamed) -> None:
+        self._file, self._begin, self._shape, self._owner = file, begin, (columns, rows), owner
+
+    def columns(self) -> list[NDArray[np.int64]]:
+        """All of them; what of them is never looked at is never read."""
+        columns, rows = self._shape
+        if not columns * rows:
+            return [np.empty(rows, np.int64) for _ in range(columns)]
+        held = mmap.mmap(self._file, columns * rows * 8, prot=mmap.PROT_READ, offset=self._begin)
+        return [*np.frombuffer(held, np.int64).reshape(columns, rows)]
+
+
+def _no_space(error: OSError) -> StorageError:
+    where = f"cannot lay spans aside in {tempfile.gettempdir()}: {error.strerror}"
+    return StorageError(f"{where}; make space there, or name another folder in TMPDIR")
