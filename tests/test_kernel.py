@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -10,7 +12,7 @@ from typing import Any, Never, TypeVar
 
 import pytest
 
-from rayio.pipeline.kernel import Future, Kernel, WallKernel
+from rayio.pipeline.kernel import BlockingKernel, Future, Kernel, WallKernel
 from rayio.pipeline.virtual import VirtualKernel
 
 T = TypeVar("T")
@@ -289,3 +291,23 @@ def test_kernels_that_share_an_anchor_share_a_clock() -> None:
 def test_without_an_anchor_the_clock_counts_from_the_unix_epoch() -> None:
     kernel = WallKernel()
     assert abs(kernel.now() - time.time_ns()) < 60 * 10**9
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="timer slack is Linux's")
+def test_a_role_that_is_alone_has_its_thread_woken_as_early_as_the_kernel_can() -> None:
+    slack: dict[str, int] = {}
+
+    def live(name: str, kernel: WallKernel) -> None:
+        async def sleep() -> None:
+            await kernel.sleep_until(kernel.now() + 1_000_000)
+            slack[name] = ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)  # PR_GET_TIMERSLACK, of this thread
+
+        asyncio.run(sleep())
+
+    kernels = {"alone": WallKernel(alone=True), "blocking": BlockingKernel(), "shared": WallKernel()}
+    for name, kernel in kernels.items():
+        thread = threading.Thread(target=live, args=(name, kernel))
+        thread.start()
+        thread.join()
+    assert slack["alone"] == slack["blocking"] == 1
+    assert slack["shared"] == ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Protocol, TypeVar, cast
 
+from rayio.machine import timers
 from rayio.pipeline.threads import Threads
 
 T = TypeVar("T")
@@ -94,7 +95,7 @@ class WallKernel:
         if ahead > EXACT_NS:
             await asyncio.sleep((ahead - EXACT_NS) / 1e9)
         if (ahead := deadline - self.now()) > 0:
-            time.sleep(ahead / 1e9)  # noqa: TID251, ASYNC251 - the one place where a kernel sleeps
+            timers.sleep(ahead / 1e9)
 
     def future(self, label: str) -> Future:
         """Make an asyncio future."""
@@ -144,7 +145,7 @@ class BlockingKernel(WallKernel):
     async def sleep_until(self, deadline: int) -> None:
         """Sleep, exactly."""
         if (ahead := deadline - self.now()) > 0:
-            time.sleep(ahead / 1e9)  # noqa: TID251, ASYNC251 - see above
+            timers.sleep(ahead / 1e9)
 
     def carry_out(self, work: Coro[T]) -> T:
         """Do work to its end and return its result: as nothing is awaited elsewhere, it needs no loop."""
