@@ -59,7 +59,17 @@ class Planned(NamedTuple):
 class Block:
     """Consecutive steps of one (epoch, rank), computed together because numpy costs per call, not per sample."""
 
-    __slots__ = ("batch_size", "digests", "files", "index", "nbytes", "requests", "samples", "step_bytes")
+    __slots__ = (
+        "batch_size",
+        "decode_seconds",
+        "digests",
+        "files",
+        "index",
+        "nbytes",
+        "requests",
+        "samples",
+        "step_bytes",
+    )
 
     def __init__(self, samples: NDArray[np.int64], layout: Layout, within: Block | None = None, first: int = 0) -> None:
         self.samples = samples
@@ -76,6 +86,8 @@ class Block:
         self.digests: list[int] | None = None
         #: What the format asks of storage for these steps, kept here by who works it out.
         self.requests: RequestTable | None = None
+        #: How long decoding each step's samples takes, kept here by who draws it.
+        self.decode_seconds: list[float] | None = None
 
     def split(self, num_steps: int, layout: Layout) -> list[Block]:
         """Cut into blocks of ``num_steps`` rows each, which share its arrays."""

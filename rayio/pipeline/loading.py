@@ -124,12 +124,16 @@ class Loading:
         block, row = sampler.block(epoch, rank, step)
         return Load(self, at, sampler, block, row)
 
-    def decode_seconds(self, at: Where, size: int, nbytes: int) -> float:
+    def decode_seconds(self, at: Where, block: Block, row: int) -> float:
         """Sum the decoding times of a batch's samples, each drawn at the address of its place in the epoch."""
         if self.rate is not None:
-            return nbytes / self.rate
-        index = at.step * self.samplers.of(at.epoch).batch_size + np.arange(size, dtype=np.int64)
-        return float(self.decode.draw(seeds.key(self.seed, "decode", at.rank, at.epoch), index).sum())
+            return block.step_bytes[row] / self.rate
+        if block.decode_seconds is None:
+            steps = at.step - row + np.arange(len(block.samples), dtype=np.int64)
+            index = steps[:, np.newaxis] * self.samplers.of(at.epoch).batch_size + np.arange(block.batch_size)
+            drawn = self.decode.draw(seeds.key(self.seed, "decode", at.rank, at.epoch), index)
+            block.decode_seconds = drawn.sum(axis=1).tolist()
+        return block.decode_seconds[row]
 
 
 @dataclass(slots=True)
@@ -179,7 +183,7 @@ class Load:
         each, block = self.loading.decode_each, self.block
         if each is not None:
             return each * block.batch_size
-        return self.loading.decode_seconds(self.at, block.batch_size, block.step_bytes[self.row])
+        return self.loading.decode_seconds(self.at, block, self.row)
 
     def from_files(self, opener: Opener) -> Loaded:
         """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
