@@ -5,17 +5,23 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 import yaml
 
+from rayio.analyze.arrays import RunArrays
+from rayio.analyze.scaling import scaling as scaling_of
 from rayio.analyze.summary import summary
 from rayio.errors import ScenarioError
 from rayio.pipeline.pool import NodePool
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.predict.explain import explain
+from rayio.report import sections
+from rayio.report.content import Content
 from rayio.results.scaling import PoolUse, Scaling
 from rayio.scenario.load import load
 from rayio.scenario.reader_pool import ReaderPool
@@ -128,6 +134,25 @@ def test_a_run_goes_on_where_no_node_comes_in_time_and_asks_again(tmp_path: Path
     assert all(change.seconds == pytest.approx(15) for change in scaling.changes[1:])
     assert pool.batches == 0
     assert pool.slowest_seconds is None
+
+
+def test_readers_that_asked_in_vain_are_counted_where_no_node_was_ever_seen(tmp_path: Path) -> None:
+    done = planted(tmp_path, {"nodes": 8, "start": "1 h", "deadline": "15 s"})
+    spans = done.directory.spans()  # on Ray nobody knows of nodes that did not come
+    spans = spans.filter(pc.not_equal(spans["role"], "pool"))
+    found = scaling_of(spans, RunArrays.of_spans(spans))
+    assert found is not None
+    assert found.pool is not None
+    asked = [change for change in found.changes if change.node_seconds is not None]
+    assert found.pool.given_up == len(asked) >= 3
+    assert (found.num_changes, found.most) == (0, 1), "nobody came and nobody went"
+    assert (found.pool.node_seconds, found.pool.came, found.pool.most) == (0, 0, 0)
+    assert {period.nodes for period in found.over_time} == {0}
+    assert done.result.scaling is not None
+    told = replace(done.result, scaling=found)
+    assert f"{len(asked)} readers got none in time" in " ".join(summary(told).split())
+    page = sections.readers(replace(Content.of(done.directory, simulate=False), result=told))
+    assert f"{len(asked)} readers got none in time" in page
 
 
 def test_no_more_readers_come_than_there_is_room_for(tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
     computed = np.diff(_until(edges, run.steps.computed - run.steps.parts["compute"], run.steps.computed))
     alive = np.diff(_until(edges, lives.begin, lives.end))
     came = [change.end - change.start for change in changes if change.after > change.before > 0]
-    later = [change for change in changes if change.before > 0]
+    later = [change for change in changes if change.before > 0 and change.before != change.after]
+    # Where nobody could bring any, nobody has seen a node; readers asked all the same.
+    has_pool = pool.is_there or any(change.nodes is not None for change in changes)
     total = float(paid.until(np.array([float(end)]))[0])
     begins = dict(zip(lives.rank.tolist(), lives.begin.tolist(), strict=True))
     firsts = [pool.first_batch(change.rank, change.end, change.after - change.before) for change in changes]
@@ -69,7 +71,7 @@ def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
         change.end - change.start + batch for change, batch in zip(changes, firsts, strict=True) if batch is not None
     ]
     missed = sum(change.missed for change in changes)
-    used = pool.use(slices, lived, end - begin, took, missed) if pool.is_there else None
+    used = pool.use(slices, lived, end - begin, took, missed) if has_pool else None
     return Scaling(
         reader_seconds=total / 1e9,
         mean=total / max(end - begin, 1),
@@ -82,7 +84,7 @@ def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
                 begin_seconds=(float(edges[at]) - begin) / 1e9, seconds=float(width[at]) / 1e9,
                 paid=float(paid_then[at] / width[at]), at_work=float(worked_then[at] / width[at]),
                 au=float(computed[at] / alive[at]) if alive[at] > 0 else None,
-                nodes=float(nodes_then[at] / width[at]) if pool.is_there else None,
+                nodes=float(nodes_then[at] / width[at]) if has_pool else None,
             )
             for at in range(len(width)) if width[at] > 0
         ),

@@ -191,6 +191,8 @@ class Team:
             self.notes.append(slots.missed(late[0]))
             self.say(f"warning: {self.notes[-1]}")
         for name in late:
+            for rank, _ in self.specs[name].members:
+                self._waited[rank] = time.monotonic() - self._since[rank]
             self._do_without(name)
 
     def _take_in(self) -> None:

@@ -170,6 +170,8 @@ def _bought(pool: PoolUse) -> str:
         said += f"; {pool.batches:,} batches were read there, {pool.spared_seconds:.0f} s of waiting spared"
     if pool.capacity_seconds is not None:
         said += f"; {pool.capacity_seconds:.1f} s to capacity at most"
+    if pool.given_up:
+        said += f"; {pool.given_up} readers got none in time"
     return said
 
 
