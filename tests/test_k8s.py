@@ -21,6 +21,7 @@ import yaml
 from kuberay import refusals
 from kustomize import Document
 from kustomize import build as built
+from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
 from rayio import cli
 from rayio.errors import RayioError
@@ -39,6 +40,7 @@ UNCHECKED = {"PodMonitor", "LocalQueue"}
 build = cache(built)
 
 MODELLED = ("unet3d-small", "dataset.path=model://unet3d-small")
+POOLED = ("s3-autoscaled", "cluster.reader_pool={resource: slot.big, nodes: 3, slots: 4, idle_timeout: 44.5 s}")
 CONFINED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 NAMES = [folder.name for folder in FOLDERS]
 Change = Callable[[Document], object]
@@ -80,6 +82,7 @@ def printed(*arguments: str, **options: Any) -> list[Document]:
 def every_printed() -> Iterator[list[Document]]:
     yield printed(*MODELLED)
     yield printed("unet3d-h100", "cluster.nodes=4", "dataset.num_files=672", root="s3://bucket/x", secret="keys")
+    yield printed(*POOLED)
     yield printed("unet3d-small", "loader.kind=torch", claim="shared", service_account="rayio", name="mine")
 
 
@@ -277,16 +280,68 @@ def test_pods_grow_with_what_lives_in_them() -> None:
     assert int(resources["limits"]["memory"].removesuffix("Mi")) < 4096, "no bytes are there to be held"
 
 
+def test_nodes_that_come_for_readers_are_a_group_that_rays_autoscaler_knows() -> None:
+    job = job_in(printed(*POOLED))
+    assert [*refusals(job)] == []
+    spec = cluster(job)
+    nodes, readers = spec["workerGroupSpecs"]
+    assert (nodes["replicas"], nodes["minReplicas"], nodes["maxReplicas"]) == (1, 1, 1)
+    assert readers["replicas"] == 0
+    assert spec["enableInTreeAutoscaling"]
+    assert spec["autoscalerOptions"]["version"] == "v2"
+    assert readers["idleTimeoutSeconds"] == 45
+    (here, there) = (one["template"]["metadata"]["labels"] for one in (nodes, readers))
+    assert here != there
+    # what Ray's own autoscaler makes of it
+    config = _derive_autoscaling_config_from_ray_cr({"metadata": {"name": "c", "namespace": "n"}, "spec": spec})
+    kinds = config["available_node_types"]
+    assert [name for name, kind in kinds.items() if "slot.big" in kind["resources"]] == [readers["groupName"]]
+    kind = kinds[readers["groupName"]]
+    assert kind["resources"]["slot.big"] == 4
+    assert (kind["min_workers"], kind["max_workers"], kind["idle_timeout_s"]) == (0, 3, 45)
+    # who asks the API server for pods may, and nobody else
+    pods_of_groups = [one["template"]["spec"] for one in (spec["headGroupSpec"], nodes, readers)]
+    assert [pod["automountServiceAccountToken"] for pod in pods_of_groups] == [True, False, False]
+    alone = cluster(job_in(printed("s3-autoscaled")))
+    assert len(alone["workerGroupSpecs"]) == 1
+    assert "enableInTreeAutoscaling" not in alone
+    assert alone["headGroupSpec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_pods_of_readers_are_as_large_as_what_has_a_slot_there() -> None:
+    def sizes(slots: int, *overrides: str) -> list[tuple[int, int, int]]:
+        pool = f"cluster.reader_pool={{nodes: 3, slots: {slots}}}"
+        spec = cluster(job_in(printed("s3-autoscaled", pool, *overrides, root="s3://bucket")))
+        found = []
+        for one in spec["workerGroupSpecs"]:
+            limits = one["template"]["spec"]["containers"][0]["resources"]["limits"]
+            store = int(one["rayStartParams"]["object-store-memory"])
+            found.append((int(limits["cpu"]), int(limits["memory"].removesuffix("Mi")) << 20, store))
+        return found
+
+    real = "dataset.path=s3://bucket/x"
+    four, eight = sizes(4, real), sizes(8, real)
+    assert (four[1][0], eight[1][0]) == (4 + 1, 8 + 1), "a processor for each reader"
+    assert four[0] == eight[0]
+    assert four[0][0] == 4 + 1, "4 ranks with 1 reader each beside them: the others live elsewhere"
+    assert eight[1][1] - four[1][1] >= 4 * (62 << 20), "a process for each"
+    large = sizes(8, real, "dataset.sample_bytes=50 MB")
+    assert large[1][2] >= 8 * 2 * 4 * 50e6 / 0.3, "slots × prefetch_factor × batch are 30 % of the object store"
+    assert large[1][1] - large[1][2] >= 8 * ((62 << 20) + 4 * 50e6), "and a batch in the hands of each"
+    assert sizes(8)[1][0] == 1, "readers of a model wait"
+
+
 def test_files_are_where_all_pods_have_them() -> None:
     def mounts(found: list[Document]) -> list[set[str]]:
         spec = cluster(job_in(found))
-        both = (spec["headGroupSpec"], spec["workerGroupSpecs"][0])
+        both = (spec["headGroupSpec"], *spec["workerGroupSpecs"])
         return [
             {mount["mountPath"] for mount in one["template"]["spec"]["containers"][0]["volumeMounts"]} for one in both
         ]
 
     assert ["/data" in one for one in mounts(printed(*MODELLED, claim="c"))] == [True, False]
     assert ["/data" in one for one in mounts(printed("unet3d-small", claim="c"))] == [True, True]
+    assert ["/data" in one for one in mounts(printed(*POOLED, "dataset.path=data", claim="c"))] == [True] * 3
     assert ["/data" in one for one in mounts(printed("unet3d-small", root="s3://bucket"))] == [False, False]
 
 

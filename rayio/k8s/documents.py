@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import re
 import shlex
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ import yaml
 
 from rayio.errors import ClusterError
 from rayio.k8s.sizes import Pod, Pods
+from rayio.scenario.reader_pool import ReaderPool
 from rayio.storage.address import is_path
 
 #: Where the pods have the scenario, and the folder from which relative paths start.
@@ -21,6 +24,8 @@ MAX_NAME = 47
 USER = 1000
 #: Seconds: until all pods run, and that the cluster stays after the run, to look at it and to copy what is there.
 START_SECONDS, STAY_SECONDS = 900, 600
+#: The most seconds that a field of KubeRay's holds.
+MAX_SECONDS = 2**31 - 1
 
 LABELS = {"app.kubernetes.io/name": "rayio", "app.kubernetes.io/part-of": "rayio"}
 #: Of pods. Their app.kubernetes.io/name is the operator's: its services find the head by it.
@@ -39,6 +44,21 @@ _UNPRIVILEGED = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
+#: Ray's autoscaler, a container beside the head.
+_AUTOSCALED = {
+    "enableInTreeAutoscaling": True,
+    "autoscalerOptions": {
+        "version": "v2",
+        "idleTimeoutSeconds": 60,
+        "upscalingMode": "Default",
+        "imagePullPolicy": "IfNotPresent",
+        "resources": {
+            "requests": {"cpu": "500m", "memory": "512Mi"},
+            "limits": {"cpu": "500m", "memory": "512Mi"},
+        },
+        "securityContext": _CONFINED,
+    },
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +73,8 @@ class Job:
     image: str
     ray_version: str
     pods: Pods
+    #: Nodes that come for readers and go with them; None has none.
+    reader_pool: ReaderPool | None
     #: Whether readers and ranks need the folder of ``root`` too, not only the driver.
     has_files: bool
     #: Folder or address from which relative paths start.
@@ -115,6 +137,7 @@ def _ray_job(job: Job) -> dict[str, Any]:
             "rayClusterSpec": {
                 "rayVersion": job.ray_version,
                 "authOptions": {"mode": "token"},
+                **(_AUTOSCALED if job.reader_pool is not None else {}),
                 "headGroupSpec": {
                     "rayStartParams": {"num-cpus": "0", "object-store-memory": str(job.pods.head.store_bytes)},
                     "template": _template(job, "head", job.pods.head),
@@ -127,15 +150,38 @@ def _ray_job(job: Job) -> dict[str, Any]:
                         "maxReplicas": job.pods.num_workers,
                         "rayStartParams": {"object-store-memory": str(job.pods.worker.store_bytes)},
                         "template": _template(job, "worker", job.pods.worker),
-                    }
+                    },
+                    *_reader_group(job),
                 ],
             },
         },
     }
 
 
+def _reader_group(job: Job) -> list[dict[str, Any]]:
+    """The group of the nodes that come for readers, if the scenario has any: none at first."""
+    pool, pod = job.reader_pool, job.pods.reader
+    if pool is None or pod is None:
+        return []
+    return [
+        {
+            "groupName": "readers",
+            "replicas": 0,
+            "minReplicas": 0,
+            "maxReplicas": pool.nodes,
+            "idleTimeoutSeconds": min(MAX_SECONDS, math.ceil(pool.idle_timeout)),
+            "rayStartParams": {
+                "object-store-memory": str(pod.store_bytes),
+                # it stands in a shell's command, hence twice the quotes; Ray's autoscaler takes them off again
+                "resources": json.dumps(json.dumps({pool.resource: pool.slots})),
+            },
+            "template": _template(job, "reader", pod),
+        }
+    ]
+
+
 def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
-    """The pod of the head or of a worker."""
+    """The pod of the head, of a worker or of a node that comes for readers."""
     container: dict[str, Any] = {
         "name": f"ray-{role}",
         "image": job.image,
@@ -164,6 +210,8 @@ def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
         claim = {"emptyDir": {}} if job.claim is None else {"persistentVolumeClaim": {"claimName": job.claim}}
         volumes.append({"name": "data", **claim})
     spec: dict[str, Any] = {"containers": [container], "volumes": volumes, **_common(job)}
+    if role == "head" and job.reader_pool is not None:  # the autoscaler beside it asks the API server for pods
+        spec["automountServiceAccountToken"] = True
     if role == "worker":  # emulated nodes do not share a real one where there are enough
         spec["topologySpreadConstraints"] = [
             {

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from rayio.errors import ClusterError
-from rayio.k8s.documents import DATA, MAX_NAME, SCENARIO_FOLDER, START_SECONDS, Job, name_of
+from rayio.k8s.documents import DATA, MAX_NAME, MAX_SECONDS, SCENARIO_FOLDER, START_SECONDS, Job, name_of
 from rayio.k8s.sizes import pods_of
 from rayio.pipeline.planning import plan_of
 from rayio.scenario import checks, duration
@@ -19,8 +19,6 @@ from rayio.storage.address import is_path, join
 
 #: How often what a run is expected to take at most, and bytes per second that its dataset is made with.
 TIMES, GENERATED_PER_SECOND = 3.0, 50e6
-#: The most seconds that the field of a RayJob holds.
-MAX_SECONDS = 2**31 - 1
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 #: Names of secrets, claims and service accounts.
@@ -47,11 +45,6 @@ def job_of(
     scenario = load(source, overrides)
     if scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
-    if scenario.cluster.reader_pool is not None:
-        raise ClusterError(
-            "not yet: cluster.reader_pool in a RayJob of `rayio k8s`; give the cluster a worker group that has it "
-            "and run on it, or leave cluster.reader_pool out"
-        )
     _check_names(image, name, claim, secret, service_account)
     if workers is not None and workers > scenario.cluster.all_nodes:
         raise ClusterError(
@@ -75,6 +68,7 @@ def job_of(
         image=image,
         ray_version=version("ray"),
         pods=pods,
+        reader_pool=scenario.cluster.reader_pool,
         has_files=has_files,
         root=root,
         claim=claim,

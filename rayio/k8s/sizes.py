@@ -37,6 +37,8 @@ class Pods:
     head: Pod
     worker: Pod
     num_workers: int
+    #: A node that comes for readers (``cluster.reader_pool``); None without.
+    reader: Pod | None = None
 
 
 def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
@@ -49,7 +51,7 @@ def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
     nodes = plan.cluster.all_nodes
     workers = nodes if num_workers is None else num_workers
     together = -(-nodes // workers)
-    per_node = Counter(spec.node for spec in actors(plan))
+    per_node = Counter(spec.node for spec in actors(plan) if spec.node < nodes)
     loading = 0 if plan.modelled else _busy(plan)
     beside = num_processes(plan) - per_node.total()  # barrier, collector, a loader's own processes
     own = -(-(beside - 1 - plan.has_barrier) // nodes)
@@ -62,14 +64,36 @@ def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
         head=Pod(HEAD_CPUS, _stepped(HEAD_BYTES + DRIVER_BYTES + ACTOR_BYTES + LEAST_STORE_BYTES), LEAST_STORE_BYTES),
         worker=Pod(1 + together * loading + processes // WAITING_PER_CPU, _stepped(memory), store),
         num_workers=workers,
+        reader=_reader(plan),
     )
+
+
+def _reader(plan: Plan) -> Pod | None:
+    """The pod of a node that comes for readers: processes, a window's share and a batch in hand for each of its slots.
+
+    Its readers' batches lie in its object store until their ranks have fetched them.
+    """
+    pool = plan.cluster.reader_pool
+    if pool is None:
+        return None
+    batches = pool.slots * _batch_bytes(plan)
+    store = max(LEAST_STORE_BYTES, _stepped(batches * plan.loader.prefetch_factor / IN_FLIGHT_SHARE))
+    memory = WORKER_BYTES + pool.slots * ACTOR_BYTES + store + batches
+    loading = 0 if plan.modelled else pool.slots
+    return Pod(1 + loading + pool.slots // WAITING_PER_CPU, _stepped(memory), store)
 
 
 def _busy(plan: Plan) -> int:
     """Roles of one emulated node that keep a processor busy: readers, and writers of checkpoints."""
     writers = Counter(plan.node_of_writer(number) for number in range(plan.num_writers))
-    readers = math.ceil(plan.cluster.ranks_per_node * max(1, plan.loader.num_workers) * _ranks_per_reading_node(plan))
+    readers = math.ceil(plan.cluster.ranks_per_node * max(1, _workers(plan)) * _ranks_per_reading_node(plan))
     return readers + max(writers.values(), default=0)
+
+
+def _workers(plan: Plan) -> int:
+    """The most readers that a rank has on the nodes that are there from the start."""
+    scaling = plan.loader.scaling
+    return scaling.min if plan.cluster.has_pool and scaling is not None else plan.loader.num_workers
 
 
 def _ranks_per_reading_node(plan: Plan) -> float:
@@ -87,13 +111,17 @@ def _window_bytes(plan: Plan) -> float:
 
 
 def _in_hands(plan: Plan) -> float:
-    """Bytes of the batches that a rank's readers are making and that the rank has."""
+    """Bytes of the batches that a rank's readers beside it are making and that the rank has."""
+    return _batch_bytes(plan) * (max(1, _workers(plan)) + 1)
+
+
+def _batch_bytes(plan: Plan) -> float:
+    """Bytes of one batch, where batches are bytes."""
     loader = plan.loader
     if not loader.payload:
         return 0.0
     window = max(1, loader.num_workers * loader.prefetch_factor)
-    batch = loader.node_window_bytes / plan.cluster.ranks_per_node / window
-    return batch * (max(1, loader.num_workers) + 1)
+    return loader.node_window_bytes / plan.cluster.ranks_per_node / window
 
 
 def _stepped(nbytes: float) -> int:

@@ -49,5 +49,6 @@ class ReaderPool(Section):
     )
     idle_timeout: Seconds = Field(
         60.0,
-        description="How long a node without readers stays where nodes are modelled; on Ray its autoscaler decides.",
+        description="How long a node without readers stays where nodes are modelled; on Ray its autoscaler decides, "
+        "which `rayio k8s` tells it.",
     )
