@@ -5,13 +5,14 @@ Times are whole nanoseconds on one clock. Nothing here knows of tables: who has 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 
-from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, joined, timeline, together
+from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices, integers, is_text, joined, timeline, together
+from rayio.trace.aside import Kept, Unnamed
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -86,6 +87,77 @@ class RunArrays:
         """The work of one kind, timed; nothing where there was none."""
         return self.timed.get(kind) or Timed.nothing()
 
+    def by_slice(self) -> Iterator[RunArrays]:
+        """All of them at once; see :class:`RunInSlices`."""
+        yield self
+
+
+class RunInSlices(Protocol):
+    """The arrays of a run, some ranks' at a time."""
+
+    @property
+    def lives(self) -> Lives:
+        """The lives of all ranks."""
+
+    @property
+    def steps(self) -> StepsInSlices:
+        """The steps of all ranks."""
+
+    def by_slice(self) -> Iterator[RunArrays]:
+        """Go through them, as often as it is called; each has the lives of all."""
+
+    def of(self, kind: str) -> Timed:
+        """The work of one kind of all ranks together."""
+
+
+class LaidAside:
+    """The arrays of a long run by the slices that it is read in: they lie in a file, and are never held together."""
+
+    def __init__(self, slices: Slices) -> None:
+        file, lives, first = Unnamed(), list[Lives](), 0
+        self._kept: list[tuple[int, Kept, dict[str, Kept], Kept]] = []
+        self.number = 0
+        for (its_lives, steps), timed, reads in slices.each(_of_slice, *_COLUMNS):
+            works = {kind: file.keep(_columns(work)) for kind, work in timed.items()}
+            self._kept.append((first, file.keep(steps.columns()), works, file.keep(_columns(reads))))
+            lives.append(its_lives)
+            first += len(its_lives.rank)
+            self.number += steps.number
+        self.lives = together(lives)
+
+    @property
+    def steps(self) -> StepsInSlices:
+        """The steps of all ranks."""
+        return _StepsOf(self)
+
+    def by_slice(self) -> Iterator[RunArrays]:
+        """Go through them."""
+        for first, steps, timed, reads in self._kept:
+            works = {kind: Timed(*work.columns()) for kind, work in timed.items()}
+            yield RunArrays(self.lives, Steps.of(steps.columns(), first), works, Reads(*reads.columns()))
+
+    def of(self, kind: str) -> Timed:
+        """The work of one kind of all ranks together."""
+        return _together([run.of(kind) for run in self.by_slice()])
+
+
+class _StepsOf:
+    """The steps of a run that was laid aside."""
+
+    def __init__(self, run: LaidAside) -> None:
+        self._run = run
+        self.number = run.number
+
+    def by_slice(self) -> Iterator[Steps]:
+        """Go through them."""
+        return (each.steps for each in self._run.by_slice())
+
+
+def arrays_of(spans: pa.Table | Slices) -> RunInSlices:
+    """The arrays of a run: held together where it is one slice, laid aside where it is long."""
+    slices = Slices.of(spans)
+    return RunArrays.of_spans(slices) if slices.number == 1 else LaidAside(slices)
+
 
 _COLUMNS = (
     "role", "name", "lane", "rank", "attempt", "epoch", "step", "batch", "start_ns", "duration_ns", "bytes", "link",
@@ -100,6 +172,10 @@ def _of_slice(_: int, spans: pa.Table) -> tuple[tuple[Lives, Steps], dict[str, T
 
 
 Parts = TypeVar("Parts", Timed, Reads)
+
+
+def _columns(part: Timed | Reads) -> list[Ints]:
+    return [getattr(part, each.name) for each in fields(part)]
 
 
 def _together(parts: Sequence[Parts]) -> Parts:

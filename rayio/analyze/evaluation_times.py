@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rayio.analyze.arrays import RunArrays, Timed
+from rayio.analyze.arrays import RunInSlices, Timed
 from rayio.analyze.timeline import Ints
 from rayio.results.run_result import Evaluation
 
 
-def evaluation(run: RunArrays, training_epochs: int) -> Evaluation | None:
+def evaluation(run: RunInSlices, training_epochs: int) -> Evaluation | None:
     """Compute the numbers of all finished evaluations; None when there was none.
 
     AU per rank = Σ compute / Σ time from the first batch asked for to the end, over its evaluations; ``au`` is the mean

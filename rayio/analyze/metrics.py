@@ -6,16 +6,15 @@ few steps) is None, and a note says why.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.analyze.arrays import Reads, RunArrays
+from rayio.analyze.arrays import RunInSlices
 from rayio.analyze.evaluation_times import evaluation
 from rayio.analyze.shape import RunShape
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, nearest_rank
+from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, StepsInSlices, nearest_rank
 from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled
 from rayio.dlio.metrics import dlio
 from rayio.results.metrics import SPLIT
@@ -36,7 +35,7 @@ PAUSES = ("checkpoint", "evaluate")
 WHOLE_RUN = (*PAUSES, "write", "fsync")
 
 
-def measure(run: RunArrays, shape: RunShape) -> RunResult:
+def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     """Compute every number of a result from a run's arrays; seconds, fractions, MiB = 2**20 bytes.
 
     ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it; ``au_interval_low`` and ``…_high`` enclose the AU of
@@ -46,25 +45,22 @@ def measure(run: RunArrays, shape: RunShape) -> RunResult:
     those of ``checkpoint``, ``evaluate`` and ``write`` of the whole run. ``window_steps`` is of the rank with the
     fewest; ``steps`` sums all completed ones. ``evaluation`` is None when there was none.
     """
-    lives, steps = run.lives, run.steps
-    window, notes = find_window(lives, steps, shape)
-    dlio_numbers = _dlio(lives, steps, shape, notes)
-    recorded, (steps, _) = steps, settled(steps, window, shape)
-    run = replace(run, steps=steps)
-    inside = window.whole(steps) if window else np.zeros(steps.number, np.bool_)
-    au, lowest, highest, fewest = _utilisation(steps, inside, lives, window, notes)
-    samples_per_second, mib_per_second = _rates(run.reads, lives, steps, window, shape)
-    wall = int(lives.end.max() - lives.begin.min()) if len(lives.rank) else 0
-    asked = steps.start[np.unique(steps.life, return_index=True)[1]]
-    part = _shares(steps, inside, len(lives.rank))
-    au_dlio, au_dlio_stdev, rate_dlio, rate_dlio_stdev = dlio_numbers
-    likely = interval(recorded, inside, au)
-    ranks = _ranks(lives, steps, inside)
-    waits = steps.parts["data_wait"][inside]
-    at_first = int(waits[steps.step[inside] == 0].sum())
-    notes += filling(int(waits.sum()), at_first, int(steps.duration[inside].sum()))
-    if len(lives.rank) > LISTED_RANKS:
-        notes.append(f"{LISTED_RANKS} of {len(lives.rank)} ranks are listed one by one in result.json")
+    lives, ranks = run.lives, len(run.lives.rank)
+    window, notes = find_window(lives, run.steps, shape)
+    au_dlio, au_dlio_stdev, rate_dlio, rate_dlio_stdev = _dlio(lives, run.steps, shape, notes)
+    sums = _Sums(run, window, shape)
+    by_rank_au = sums.au
+    au, lowest, highest, fewest = _utilisation(by_rank_au, sums, window, notes)
+    samples_per_second, mib_per_second = _rates(run, window, shape)
+    wall = int(lives.end.max() - lives.begin.min()) if ranks else 0
+    asked = sums.asked[sums.number > 0]
+    share = shares(sums.lasted)
+    part = {name: share(spent) for name, spent in sums.spent.items()}
+    likely = interval(run.steps, window, shape, au)
+    waits = int(sums.spent["data_wait"].sum())
+    notes += filling(waits, sums.at_first, int(sums.lasted.sum()))
+    if ranks > LISTED_RANKS:
+        notes.append(f"{LISTED_RANKS} of {ranks} ranks are listed one by one in result.json")
     for rank in lives.rank[lives.split["other"] < 0][:1]:
         notes.append(f"spans of rank {rank} overlap on lane 0: its split is wrong, which is a defect of rayio")
     return RunResult(
@@ -73,7 +69,7 @@ def measure(run: RunArrays, shape: RunShape) -> RunResult:
         au_max=highest,
         window_seconds=window.seconds if window else None,
         window_steps=fewest,
-        window_epochs=len(np.unique(steps.epoch[inside])) if window else None,
+        window_epochs=len(sums.epochs) if window else None,
         au_interval_low=likely.low if likely else None,
         au_interval_high=likely.high if likely else None,
         samples_per_second=samples_per_second,
@@ -84,10 +80,10 @@ def measure(run: RunArrays, shape: RunShape) -> RunResult:
         evaluate_share=part["evaluate"],
         other_share=part["other"],
         # Compute of steps that count by wall time, mean over planned ranks; failures and checkpoints included.
-        goodput=int(steps.parts["compute"].sum()) / (wall * shape.world_size) if wall else None,
+        goodput=sums.computed / (wall * shape.world_size) if wall else None,
         wall_seconds=wall / 1e9,
         world_size=shape.world_size,
-        steps=steps.number,
+        steps=run.steps.number,
         startup_skew_seconds=int(asked.max() - asked.min()) / 1e9 if len(asked) else None,
         au_dlio=au_dlio,
         au_dlio_stdev=au_dlio_stdev,
@@ -96,22 +92,57 @@ def measure(run: RunArrays, shape: RunShape) -> RunResult:
         time=Seconds(**{name: int(lives.split[name].sum()) / 1e9 for name in SPLIT}),
         share=_fractions(lives),
         evaluation=evaluation(run, shape.epochs),
-        percentiles=_percentiles(run, inside, window, shape),
-        ranks=ranks,
+        percentiles=_percentiles(run, window, shape),
+        ranks=_ranks(lives, by_rank_au, sums.number),
         notes=tuple(notes),
     )
 
 
+def _counted(steps: StepsInSlices, window: Window | None, shape: RunShape) -> Iterator[tuple[Steps, NDArray[np.bool_]]]:
+    """The steps of each slice as they count, see :func:`settled`, and which lie whole in the window."""
+    for recorded in steps.by_slice():
+        some, _ = settled(recorded, window, shape)
+        yield some, window.whole(some) if window else np.zeros(some.number, np.bool_)
+
+
+class _Sums:
+    """What the whole steps in the window sum up to by rank, in ns: how long they lasted, and what that was spent on."""
+
+    def __init__(self, run: RunInSlices, window: Window | None, shape: RunShape) -> None:
+        ranks = len(run.lives.rank)
+        self.lasted, self.inside, self.number, self.asked = (np.zeros(ranks, np.int64) for _ in range(4))
+        self.spent = {name: np.zeros(ranks, np.int64) for name in PHASES[1:]}
+        #: Waits of the first steps of epochs; the epochs in the window; the compute of all steps, in it or not.
+        self.at_first, self.epochs, self.computed = 0, np.zeros(0, np.int64), 0
+        for steps, inside in _counted(run.steps, window, shape):
+            life = steps.life[inside]
+            self.lasted += by_rank(steps.duration[inside], life, ranks)
+            for name, spent in self.spent.items():
+                spent += by_rank(steps.parts[name][inside], life, ranks)
+            self.inside += np.bincount(life, minlength=ranks)
+            first = np.flatnonzero(np.diff(steps.life, prepend=-1))
+            self.asked[steps.life[first]] = steps.start[first]
+            self.number += np.bincount(steps.life, minlength=ranks)
+            self.at_first += int(steps.parts["data_wait"][inside & (steps.step == 0)].sum())
+            self.epochs = np.union1d(self.epochs, steps.epoch[inside])
+            self.computed += int(steps.parts["compute"].sum())
+        self.spent["other"] = self.lasted - sum(self.spent.values())
+
+    @property
+    def au(self) -> NDArray[np.float64]:
+        """The AU of each rank; NaN for a rank without time in the window."""
+        return np.where(self.lasted > 0, self.spent["compute"] / np.maximum(self.lasted, 1), np.nan)
+
+
 def _utilisation(
-    steps: Steps, inside: NDArray[np.bool_], lives: Lives, window: Window | None, notes: list[str]
+    au: NDArray[np.float64], sums: _Sums, window: Window | None, notes: list[str]
 ) -> tuple[Number, Number, Number, int | None]:
     """Compute AU (mean, min and max over ranks) and the steps in the window of the rank with the fewest.
 
     AU per rank = Σ compute / Σ step time over whole steps in the window.
     """
-    au = _au_by_rank(steps, inside, len(lives.rank))
     known = au[~np.isnan(au)]
-    fewest = int(np.bincount(steps.life[inside], minlength=len(lives.rank)).min(initial=steps.number))
+    fewest = int(sums.inside.min(initial=int(sums.number.sum())))
     if window is not None:
         if len(known) < len(au):
             notes.append(f"{len(au) - len(known)} of {len(au)} ranks have no whole step in the window, so no AU")
@@ -123,14 +154,7 @@ def _utilisation(
     return float(known.mean()), float(known.min()), float(known.max()), fewest if window else None
 
 
-def _au_by_rank(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> NDArray[np.float64]:
-    """The AU of each rank; NaN for a rank without time in the window."""
-    life = steps.life[inside]
-    busy, total = (by_rank(ns[inside], life, ranks) for ns in (steps.parts["compute"], steps.duration))
-    return np.where(total > 0, busy / np.maximum(total, 1), np.nan)
-
-
-def _rates(reads: Reads, lives: Lives, steps: Steps, window: Window | None, shape: RunShape) -> tuple[Number, Number]:
+def _rates(run: RunInSlices, window: Window | None, shape: RunShape) -> tuple[Number, Number]:
     """Compute samples and MiB per second: of the batches that arrived in the window, by its length.
 
     Samples are those that a batch really holds, the last one of an epoch too. Bytes follow the batch, whenever it was
@@ -138,10 +162,20 @@ def _rates(reads: Reads, lives: Lives, steps: Steps, window: Window | None, shap
     """
     if window is None:
         return None, None
-    inside = window.holds(steps.arrived)
-    consumed = int(shape.samples(lives.rank[steps.life[inside]], steps.step[inside]).sum())
-    nbytes = int(reads.nbytes[np.isin(reads.batch, steps.batch[inside])].sum())
-    return consumed / window.seconds, nbytes / 2**20 / window.seconds if len(reads.batch) else None
+    # What has no number of its own may be in any slice; batches are in that of their rank.
+    none = [np.zeros(0, np.int64)]
+    consumed = nbytes = number = 0
+    for some in run.by_slice():
+        wanted = some.steps.batch[window.holds(some.steps.arrived)]
+        none.append(np.unique(wanted[wanted <= 0]))
+    others = np.unique(np.concatenate(none))
+    for some in run.by_slice():
+        steps, reads = some.steps, some.reads
+        inside = window.holds(steps.arrived)
+        consumed += int(shape.samples(run.lives.rank[steps.life[inside]], steps.step[inside]).sum())
+        is_wanted = np.isin(reads.batch, np.concatenate([others, steps.batch[inside]]))
+        nbytes, number = nbytes + int(reads.nbytes[is_wanted].sum()), number + len(reads.batch)
+    return consumed / window.seconds, nbytes / 2**20 / window.seconds if number else None
 
 
 def shares(total: Ints) -> Callable[[Ints], float | None]:
@@ -161,15 +195,9 @@ def by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
     return sums_by(life, spent, ranks)
 
 
-def _shares(steps: Steps, inside: NDArray[np.bool_], ranks: int) -> dict[str, Number]:
-    """What the step time in the window went to; with AU the shares sum to 1."""
-    life = steps.life[inside]
-    total = by_rank(steps.duration[inside], life, ranks)
-    share, spent = shares(total), {name: by_rank(steps.parts[name][inside], life, ranks) for name in PHASES[1:]}
-    return {name: share(ns) for name, ns in {**spent, "other": total - sum(spent.values())}.items()}
-
-
-def _dlio(lives: Lives, steps: Steps, shape: RunShape, notes: list[str]) -> tuple[Number, Number, Number, Number]:
+def _dlio(
+    lives: Lives, steps: StepsInSlices, shape: RunShape, notes: list[str]
+) -> tuple[Number, Number, Number, Number]:
     """DLIO's AU in percent, as it prints it, and samples/s: each the mean and (population) deviation over epochs."""
     of_ranks = shape.steps(np.arange(shape.world_size))
     by_epoch = dlio(steps, batch_size=shape.batch_size, steps_of=of_ranks[lives.rank], planned=int(of_ranks.sum()))
@@ -188,38 +216,49 @@ def _fractions(lives: Lives) -> Shares:
     return Shares(**{name: int(lives.split[name].sum()) / total if total else None for name in SPLIT})
 
 
-def _percentiles(run: RunArrays, inside: NDArray[np.bool_], window: Window | None, shape: RunShape) -> Percentiles:
-    times = {"step_time": run.steps.duration, **run.steps.parts}
-    table = {name: _statistics(times[name][inside]) for name in STEP_TIMES}
+def _percentiles(run: RunInSlices, window: Window | None, shape: RunShape) -> Percentiles:
+    table = {}
+    for name in STEP_TIMES:  # one after the other, so that those of a long run are not there together
+        found = [
+            (steps.duration if name == "step_time" else steps.parts[name])[inside]
+            for steps, inside in _counted(run.steps, window, shape)
+        ]
+        table[name] = _statistics(found)
     for name in (*PAUSES, *WORK_TIMES):
-        work = run.of(name)
-        duration = work.duration
-        if name not in WHOLE_RUN:
-            is_measured = work.epoch < shape.epochs
-            duration = duration[is_measured & window.holds(work.end) if window else is_measured]
-        table[name] = _statistics(duration)
+        found = []
+        for some in run.by_slice():
+            work = some.of(name)
+            chosen = np.ones(len(work.duration), np.bool_)
+            if name not in WHOLE_RUN:
+                chosen = work.epoch < shape.epochs
+                chosen &= window.holds(work.end) if window else True
+            found.append(work.duration[chosen])
+        table[name] = _statistics(found)
     return Percentiles(**table)
 
 
-def _statistics(durations: Ints) -> Statistics | None:
-    """Mean, nearest-rank percentiles (each a time that occurred) and maximum, in seconds; None of no durations."""
+def _statistics(parts: list[Ints]) -> Statistics | None:
+    """Mean, nearest-rank percentiles (each a time that occurred) and maximum, in seconds; None of no durations.
+
+    The list is empty afterwards.
+    """
+    durations = np.concatenate(parts)
+    parts.clear()
     number = len(durations)
     if number == 0:
         return None
     places = {f"p{percent}": nearest_rank(number, percent) for percent in (50, 90, 99)}
-    ordered = np.partition(durations, [*places.values(), number - 1])
+    durations.partition([*places.values(), number - 1])
     return Statistics(
         count=number,
         mean=int(durations.sum()) / number / 1e9,
-        **{name: int(ordered[place]) / 1e9 for name, place in places.items()},
-        max=int(ordered[-1]) / 1e9,
+        **{name: int(durations[place]) / 1e9 for name, place in places.items()},
+        max=int(durations[-1]) / 1e9,
     )
 
 
-def _ranks(lives: Lives, steps: Steps, inside: NDArray[np.bool_]) -> tuple[Rank, ...]:
+def _ranks(lives: Lives, au: NDArray[np.float64], number: Ints) -> tuple[Rank, ...]:
     """One entry per rank: its AU, its completed steps, and its split in seconds."""
-    au = _au_by_rank(steps, inside, len(lives.rank))
-    number = np.bincount(steps.life, minlength=len(lives.rank))
     return tuple(
         Rank(
             rank=int(lives.rank[i]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from rayio.analyze.part import Part
 from rayio.analyze.timeline import COLUMNS as OF_TIMELINES
-from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, integers, is_text, joined, timeline, together
+from rayio.analyze.timeline import Ints, Lives, Steps, integers, is_text, joined, timeline, together
 from rayio.trace.aside import Kept, Unnamed
 from rayio.trace.slices import Slices
 
@@ -74,7 +74,7 @@ class Timelines:
             lives.append(its_lives)
             paused.append(pauses)
             numbers.append(steps.number)
-            self._kept.append(steps if file is None else file.keep([*_columns(steps)]))
+            self._kept.append(steps if file is None else file.keep(steps.columns()))
         begins, ends = (np.concatenate([each[at] for each in paused]) for at in (0, 1))
         #: When each checkpoint and each evaluation began to hold its rank, and when it was over; in no order.
         self.paused: tuple[Ints, Ints] = (begins, ends)
@@ -100,25 +100,11 @@ class Timelines:
 
     def _steps(self, number: int) -> Steps:
         kept = self._kept[number]
-        return kept if isinstance(kept, Steps) else _of_columns(kept.columns())
+        return kept if isinstance(kept, Steps) else Steps.of(kept.columns())
 
     def go_through(self, *sums: Summed) -> None:
         """Add up every slice, see :func:`go_through`."""
         go_through(self.slices, *sums, timed=self)
-
-
-#: The columns of steps that are laid aside, but for what their parts took.
-_COLUMNS = tuple(each.name for each in fields(Steps) if each.name != "parts")
-
-
-def _columns(steps: Steps) -> Iterator[Ints]:
-    yield from (getattr(steps, name) for name in _COLUMNS)
-    yield from (steps.parts[name] for name in PHASES[1:])
-
-
-def _of_columns(columns: Sequence[Ints]) -> Steps:
-    own, parts = columns[: len(_COLUMNS)], columns[len(_COLUMNS) :]
-    return Steps(**dict(zip(_COLUMNS, own, strict=True)), parts=dict(zip(PHASES[1:], parts, strict=True)))
 
 
 def _paused(spans: pa.Table) -> tuple[Ints, Ints]:

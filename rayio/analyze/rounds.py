@@ -17,7 +17,7 @@ BLOCKING = tuple(name for name in PHASES[1:] if name not in ("data_wait", "compu
 
 
 class Rounds:
-    """Numbers for (attempt, epoch, step): the same for every rank, below ``number``."""
+    """Numbers for (attempt, epoch, step): the same for every rank, below ``number``, which ascend as the three do."""
 
     def __init__(self, steps: StepsInSlices) -> None:
         ranges = [[_range(column) for column in _columns(some)] for some in steps.by_slice() if some.number]
@@ -34,19 +34,35 @@ class Rounds:
             self._known = known
             self.number = self._sizes[0] * len(known)
 
+        #: How many numbers there are of (epoch, step), whatever the attempt.
+        self.places = self.number // self._sizes[0]
+
     def of(self, steps: Steps) -> Ints:
         """The number of each step."""
-        attempt: Ints = steps.attempt - self._lows[0]
+        place = self.place_of(steps)
+        if self._sizes[0] > 1:
+            place += (steps.attempt - self._lows[0]) * self.places
+        return place
+
+    def place_of(self, steps: Steps) -> Ints:
+        """The number of the (epoch, step) of each step, whatever the attempt; they ascend as the two do."""
         if self._known is not None:
-            attempt *= len(self._known)
-            attempt += np.searchsorted(self._known, self._key(steps))
-            return attempt
-        place: Ints = attempt * self._sizes[1]
-        place += steps.epoch
-        place -= self._lows[1]
+            known: Ints = np.searchsorted(self._known, self._key(steps))
+            return known
+        place: Ints = steps.epoch - self._lows[1]
         place *= self._sizes[2]
         place += steps.step
         place -= self._lows[2]
+        return place
+
+    def places_at(self, numbers: Ints) -> Ints:
+        """The place of each number: ``epoch << 32 | step``."""
+        if self._known is not None:
+            epoch, step = self._known[numbers] >> 32, (self._known[numbers] & 0xFFFFFFFF) + self._lows[2]
+        else:
+            epoch, step = np.divmod(numbers, self._sizes[2])
+            epoch, step = epoch + self._lows[1], step + self._lows[2]
+        place: Ints = (epoch << 32) | step
         return place
 
     def _key(self, steps: Steps) -> Ints:

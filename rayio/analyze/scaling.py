@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.analyze.arrays import RunArrays
+from rayio.analyze.arrays import RunInSlices
 from rayio.analyze.reader_pool import Pool, Stretch
 from rayio.analyze.timeline import Ints, integers
 from rayio.results.scaling import ReaderChange, Scaling, ScalingPeriod
@@ -37,7 +37,7 @@ class _Change(NamedTuple):
     missed: int = 0
 
 
-def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
+def scaling(spans: pa.Table | Slices, run: RunInSlices) -> Scaling | None:
     """Work out how a run's readers came and went; None where they did not, or no rank lived."""
     slices = Slices.of(spans)
     changes, pool = _changes(slices), Pool(slices)
@@ -50,7 +50,11 @@ def scaling(spans: pa.Table | Slices, run: RunArrays) -> Scaling | None:
     edges = np.linspace(begin, end, min(MOST_PERIODS, max(1, end - begin)) + 1)
     width = np.diff(edges)
     paid_then, worked_then = np.diff(paid.until(edges)), np.diff(at_work.until(edges))
-    computed = np.diff(_until(edges, run.steps.computed - run.steps.parts["compute"], run.steps.computed))
+    ended, lasted = (
+        np.concatenate(column)
+        for column in zip(*((some.computed, some.parts["compute"]) for some in run.steps.by_slice()), strict=True)
+    )
+    computed = np.diff(_until(edges, ended - lasted, ended))
     alive = np.diff(_until(edges, lives.begin, lives.end))
     came = [change.end - change.start for change in changes if change.after > change.before > 0]
     later = [change for change in changes if change.before > 0 and change.before != change.after]

@@ -93,12 +93,17 @@ class Charged(Protocol):
         """Go through them, as often as it is called; each has the lives of all."""
 
 
-def attribute(spans: pa.Table | Slices, *, payload: bool = False) -> Attribution:
+def charged(spans: pa.Table | Slices, *, payload: bool = False) -> Losses:
     """Charge every loss of every completed step of a run, from its spans in any order; see :class:`Losses`."""
     timed = Timelines(spans)
     losses = Losses(timed, payload=payload)
     timed.go_through(losses)
-    return losses.charged()
+    return losses
+
+
+def attribute(spans: pa.Table | Slices, *, payload: bool = False) -> Attribution:
+    """All losses of a run together, as :func:`charged` finds them."""
+    return charged(spans, payload=payload).charged()
 
 
 class Losses:

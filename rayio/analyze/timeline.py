@@ -81,6 +81,22 @@ class Steps:
         """All of them at once; see :class:`StepsInSlices`."""
         yield self
 
+    def columns(self) -> list[Ints]:
+        """What is known of each step, as :meth:`of` takes it."""
+        return [*(getattr(self, name) for name in _OF_STEPS), *(self.parts[name] for name in PHASES[1:])]
+
+    @classmethod
+    def of(cls, columns: Sequence[Ints], first_life: int = 0) -> Steps:
+        """Make them of columns; lives are numbered on from the ``first_life``."""
+        own = dict(zip(_OF_STEPS, columns, strict=False))
+        if first_life:
+            own["life"] = own["life"] + first_life
+        return cls(**own, parts=dict(zip(PHASES[1:], columns[len(_OF_STEPS) :], strict=True)))
+
+
+#: What is known of each step, but for its parts.
+_OF_STEPS = tuple(each.name for each in fields(Steps) if each.name != "parts")
+
 
 class StepsInSlices(Protocol):
     """The steps of a run, some ranks' at a time: those of a rank are together."""

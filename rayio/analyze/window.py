@@ -9,10 +9,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.analyze.rounds import Rounds
 from rayio.analyze.shape import RunShape
 from rayio.analyze.student import t_quantile
 from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices
-from rayio.trace.order import groups_by
 
 #: Steps of every rank in the window below which nothing is concluded: no verdict, no interval.
 FEWEST_STEPS = 10
@@ -127,7 +127,7 @@ def settled(steps: Steps, window: Window | None, shape: RunShape) -> tuple[Steps
     return replace(steps, end=steps.end + longer, parts=parts), longer
 
 
-def interval(steps: Steps, inside: NDArray[np.bool_], au: float | None) -> Interval | None:
+def interval(steps: StepsInSlices, window: Window | None, shape: RunShape, au: float | None) -> Interval | None:
     """Work out a 95 % interval of AU by batch means; None of fewer than :data:`FEWEST_STEPS` steps of a rank.
 
     By how much the compute of a step differs from what its length would give is noise, but for what steps at the same
@@ -136,16 +136,22 @@ def interval(steps: Steps, inside: NDArray[np.bool_], au: float | None) -> Inter
     these: the method of batch means, for a ratio (Law, Simulation Modeling and Analysis, section 9.5.3). ``steps`` are
     as they were recorded, see :func:`settled`: the last one is to be like those at its place.
     """
-    if au is None or not inside.any():
+    if au is None or window is None:
         return None
-    epoch, step = steps.epoch[inside], steps.step[inside]
-    number = groups_by(epoch, step)
-    place = np.empty(int(number.max()) + 1, np.int64)
-    place[number] = (epoch << 32) | step
-    if len(place) < FEWEST_STEPS:
+    rounds = Rounds(steps)
+    busy, length = np.zeros(rounds.places), np.zeros(rounds.places)
+    is_there = np.zeros(rounds.places, np.bool_)
+    for some in steps.by_slice():
+        inside = window.whole(settled(some, window, shape)[0])
+        number = rounds.place_of(some)[inside]
+        is_there[number] = True
+        busy += np.bincount(number, some.parts["compute"][inside], rounds.places)
+        length += np.bincount(number, some.duration[inside], rounds.places)
+    found = np.flatnonzero(is_there)
+    if len(found) < FEWEST_STEPS:
         return None
-    busy = np.bincount(number, steps.parts["compute"][inside])
-    length = np.bincount(number, steps.duration[inside])
+    busy, length = busy[found], length[found]
+    place = rounds.places_at(found)
     off = busy - busy.sum() / max(length.sum(), 1) * length
     epochs = len(np.unique(place >> 32))
     repeated = 1.0 if epochs == 1 else (epochs - 1) / epochs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rayio.analyze.arrays import RunArrays
+from rayio.analyze.arrays import arrays_of
 from rayio.analyze.metrics import measure
 from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
@@ -89,7 +89,7 @@ class Content:
         lives = timed.lives
         shape = RunShape.of(scenario) if scenario else _guessed(result, len(lives.rank))
         if result is None and scenario is not None:
-            result = replace(measure(RunArrays.of_spans(spans), shape), scenario=scenario.name)
+            result = replace(measure(arrays_of(spans), shape), scenario=scenario.name)
         told = result.imported if result else None
         if told and told.reduced:
             trouble = ["Imported from a summary: it says nothing of single steps, so there is nothing to draw."]

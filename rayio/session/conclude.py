@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from rayio.analyze.arrays import RunArrays
+from rayio.analyze.arrays import arrays_of
 from rayio.analyze.metrics import measure
 from rayio.analyze.scaling import scaling
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stalls import attribute
+from rayio.analyze.stalls import charged
 from rayio.analyze.summary import check_expectations
 from rayio.analyze.untraced import measure_lives
 from rayio.analyze.verdict import loader_share
@@ -76,12 +76,12 @@ def numbers_of(
 ) -> RunResult:
     """Measure what spans say of a run; without spans of steps, what its ranks had consumed."""
     if scenario.trace.level != "none":
-        arrays = RunArrays.of_spans(spans)
+        arrays = arrays_of(spans)
         measured = measure(arrays, shape)
         if isinstance(scenario.loader.num_workers, Autoscaled):
             measured = replace(measured, scaling=scaling(spans, arrays))
         if is_virtual and scenario.trace.level != "step" and scenario.charges.of_loader:
-            return replace(measured, loader_share=loader_share(attribute(spans), shape))
+            return replace(measured, loader_share=loader_share(charged(spans), shape))
         return measured
     steps = [tally.steps - tally.evaluation_steps for tally in tallies]
     samples = sum(tally.samples - tally.evaluation_samples for tally in tallies)

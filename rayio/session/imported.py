@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from rayio import __version__
-from rayio.analyze.arrays import RunArrays
+from rayio.analyze.arrays import arrays_of
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.dlio.files import check_folder, number, rank_files
@@ -150,7 +150,7 @@ def _write(
     )  # fmt: skip
     if (table := recorder.drain()) is not None:
         directory.write_spans(table, "part-00000")
-    measured = measure(RunArrays.of_spans(directory.slices()), shape)
+    measured = measure(arrays_of(directory.slices()), shape)
     told = explained(results)
     if batch is None:
         notes = [*notes, "the batch size is not in the results, so neither is samples_per_second"]
