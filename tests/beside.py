@@ -55,6 +55,14 @@ class InGroups(LoadScopeScheduling):  # type: ignore[misc]
         found: dict[str, str] = json.loads(self.said.read_text())
         return found
 
+    def mark_test_complete(self, node: Any, item_index: int, duration: float = 0) -> None:
+        """Forget what is done: xdist looks through all that a process was ever given, after every test."""
+        super().mark_test_complete(node, item_index, duration)
+        given = self.assigned_work[node]
+        scope = self._split_scope(self.registered_collections[node][item_index])
+        if all(given[scope].values()):
+            del given[scope]
+
     def _split_scope(self, nodeid: str) -> str:
         return self.groups.get(nodeid, nodeid)
 

@@ -244,52 +244,59 @@ def have_gone(processes: list[psutil.Process]) -> bool:
 SLOW = {"loader__decode": "50 ms", "train__epochs": 50}
 
 
-#: A program whose worker reads what it is to do; the program sends some bytes, and then no more.
+#: A program that starts workers, one after the other, and sends each some bytes of what it is to do, and then no more.
+#: It says with which code each has ended, and on standard error that it has.
 BEING_TOLD = {
     "forkserver": """
 import os, sys
 from multiprocessing import forkserver
 forkserver.set_forkserver_preload(["rayio.loaders.worker_start"])
-sentinel, told = forkserver.connect_to_new_process([])
-os.write(told, bytes.fromhex(sys.argv[1]))
-os.close(told)
-os.read(sentinel, 8)  # the number of the process
-print(int.from_bytes(os.read(sentinel, 8), "little"))
+for bytes_of_it in sys.argv[1:]:
+    sentinel, told = forkserver.connect_to_new_process([])
+    os.write(told, bytes.fromhex(bytes_of_it))
+    os.close(told)
+    os.read(sentinel, 8)  # the number of the process
+    print(int.from_bytes(os.read(sentinel, 8), "little"))
+    print("ended", file=sys.stderr, flush=True)
 """,
     "spawn": """
 import os, subprocess, sys
 from multiprocessing import spawn
 from rayio.loaders.dataloader import _spawned_in_silence
-there, told = os.pipe()
-os.set_inheritable(there, True)
-with _spawned_in_silence():
-    line = spawn.get_command_line(tracker_fd=os.dup(1), pipe_handle=there)
-worker = subprocess.Popen(line, close_fds=False)
-os.close(there)
-os.write(told, bytes.fromhex(sys.argv[1]))
-os.close(told)
-print(worker.wait())
+for bytes_of_it in sys.argv[1:]:
+    there, told = os.pipe()
+    os.set_inheritable(there, True)
+    with _spawned_in_silence():
+        line = spawn.get_command_line(tracker_fd=os.dup(1), pipe_handle=there)
+    worker = subprocess.Popen(line, close_fds=False)
+    os.close(there)
+    os.write(told, bytes.fromhex(bytes_of_it))
+    os.close(told)
+    print(worker.wait())
+    print("ended", file=sys.stderr, flush=True)
 """,
+}
+#: What a worker is sent of what it is to do, and what it says of that.
+TOLD = {
+    "nothing": (b"", ""),
+    "half": (pickle.dumps({"dir": "/"}), ""),
+    "a part of half": (pickle.dumps({"dir": "/", "name": "x" * 99})[:40], ""),
+    "what it does not have": (b"cnobodys\nmodule\n.", "ModuleNotFoundError"),
 }
 
 
-@pytest.mark.parametrize(
-    ("told", "says"),
-    [
-        pytest.param("", "", id="nothing"),
-        pytest.param(pickle.dumps({"dir": "/"}).hex(), "", id="half"),
-        pytest.param(pickle.dumps({"dir": "/", "name": "x" * 99})[:40].hex(), "", id="a part of half"),
-        pytest.param(b"cnobodys\nmodule\n.".hex(), "ModuleNotFoundError", id="what it does not have"),
-    ],
-)
 @pytest.mark.parametrize("context", BEING_TOLD)
-def test_a_worker_whose_rank_has_gone_before_it_began_says_nothing(context: str, told: str, says: str) -> None:
+def test_a_worker_whose_rank_has_gone_before_it_began_says_nothing(context: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", BEING_TOLD[context], told], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert done.stdout == "1\n"
-    assert (done.stderr != "") == (says != "")
-    assert says in done.stderr
+        [sys.executable, "-c", BEING_TOLD[context], *(told.hex() for told, _ in TOLD.values())],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    assert done.stdout == "1\n" * len(TOLD)
+    *said, after = done.stderr.split("ended\n")
+    assert after == ""
+    for (name, (_, says)), words in zip(TOLD.items(), said, strict=True):
+        assert (words != "") == (says != ""), f"{name}: {words}"
+        assert says in words
 
 
 def test_a_killed_worker_ends_the_run_in_one_line(home: Path) -> None:
