@@ -17,7 +17,7 @@ from rayio.analyze.part import Part
 from rayio.analyze.timeline import Ints, Lives, integers, is_text, nearest_rank, texts
 from rayio.storage.base import OPEN, READ
 from rayio.trace.arrow import plain
-from rayio.trace.order import order_by
+from rayio.trace.order import order_by, sums_by
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:
@@ -206,8 +206,8 @@ class _Sums:
         begin = integers(spans, "start_ns", computes)
         of = Lookup(lives.rank, lives.rank).find(integers(spans, "rank", computes))
         compute = Occupied.union(of, begin, begin + integers(spans, "duration_ns", computes))
-        np.add.at(self.total, busy.group, busy.end - busy.start)
-        np.add.at(self.hidden, busy.group, busy.within(compute))
+        self.total += sums_by(busy.group, busy.end - busy.start, len(self.total))
+        self.hidden += sums_by(busy.group, busy.within(compute), len(self.hidden))
 
     def found(self) -> dict[str, Any]:
         """The sums as an answer has them."""

@@ -122,7 +122,9 @@ def cut(part: Part, *, payload: bool) -> dict[str, Ints]:
     earlier[np.flatnonzero(np.diff(steps.life, prepend=-1))] = BEFORE
     freed = np.clip(earlier, at_queue, arrived)
     spent["reorder"] += freed - at_queue
-    is_far = (pick(work.node, last, asked) != _nodes(spans, lives)[steps.life]) & (last >= 0) & payload
+    is_far = np.zeros(steps.number, np.bool_)
+    if payload:
+        is_far = (pick(work.node, last, asked) != _nodes(spans, lives)[steps.life]) & (last >= 0)
     fetched = np.where(is_far & (fetch < 0), arrived - freed, _within(left, landed, freed, arrived))
     spent["transfer"] += fetched
     spent["handoff"] += arrived - freed - fetched

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from html import escape
@@ -241,7 +242,7 @@ def _heat_view(found: figures.HeatMap, values: Floats, edges: Sequence[float], u
         for at in range(0, number, every)
     )
     digits = 2 if times == 1 else 0
-    known = [[None if np.isnan(v) else round(float(v) * times, digits) for v in row] for row in values]
+    known = [[None if math.isnan(v) else round(v * times, digits) for v in row] for row in values.tolist()]
     grid = {"rows": names, "values": known, "unit": unit, "width": found.bins.width / 1e9}
     written = [f"{edge * times:g}{sign}" for edge in edges]
     scale = [(f"heat{at}", text) for at, text in enumerate([f"< {written[0]}", *(f"≥ {text}" for text in written)])]

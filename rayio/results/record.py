@@ -52,12 +52,7 @@ class Record(Mapping[str, Any]):
 
     def as_json(self) -> Json:
         """Write it as plain values that ``json.dumps`` takes, in the order of its fields."""
-        content: Json = {}
-        for each in _fields(type(self)):
-            held = getattr(self, each.name)
-            if held is not None or not each.metadata["can_be_absent"]:
-                content[each.name] = _plain(held)
-        return content
+        return {name: _plain(getattr(self, name)) for name in self}
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> Self:
@@ -69,13 +64,17 @@ class Record(Mapping[str, Any]):
         return cast(Self, _read_record(cls, content, ""))
 
     def __getitem__(self, key: str) -> Any:
-        return self.as_json()[key]
+        if all(key != name for name in self):
+            raise KeyError(key)
+        return _plain(getattr(self, key))
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.as_json())
+        for each in _fields(type(self)):
+            if not each.metadata["can_be_absent"] or getattr(self, each.name) is not None:
+                yield each.name
 
     def __len__(self) -> int:
-        return len(self.as_json())
+        return sum(1 for _ in self)
 
 
 def schema(record: type[Record]) -> Json:
