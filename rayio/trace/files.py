@@ -175,6 +175,22 @@ def ordered(table: pa.Table, by: Sequence[str]) -> pa.Table:
     return table.take(numbers(order_by(*(plain(key) for key in keys))))
 
 
+def emptied(tables: list[pa.Table]) -> pa.Table:
+    """Join tables; the list is empty afterwards, so that what was copied is not there beside the copy."""
+    import pyarrow as pa
+
+    joined = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
+    tables.clear()
+    return joined
+
+
+def give_back() -> None:
+    """Give back the memory that Arrow keeps for more tables."""
+    import pyarrow as pa
+
+    pa.default_memory_pool().release_unused()
+
+
 def together(*tables: pa.Table) -> pa.Table:
     """Join tables of spans, sorted by start."""
     import pyarrow as pa

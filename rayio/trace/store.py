@@ -287,17 +287,16 @@ class RunDirectory:
             if number == len(parts) or sum(file.num_rows for file in group) >= rows:
                 self._join(group)
                 group = []
+        files.give_back()
 
     def _join(self, parts: Sequence[files.SpanFile]) -> None:
-        import pyarrow as pa
-
         tables, read = [], []
         for part in parts:
             with contextlib.suppress(files.DamagedError):
                 tables.append(part.read())
                 read.append(part.path)
         if tables:
-            self.write_compacted(pa.concat_tables(tables), [path.name for path in read])
+            self.write_compacted(files.emptied(tables), [path.name for path in read])
         for path in read:
             self._remove_part(path.name)
 
