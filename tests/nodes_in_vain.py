@@ -83,7 +83,7 @@ def main(root: str, story: str) -> None:
             wanted = scenario(**WANTED | {"cluster__reader_pool": pool})
             run(wanted, address=cluster.address, root=root, out="out", reporter=watcher)
         except RayioError as error:
-            sys.stderr.write(f"{error}\n")
+            told["error"] = str(error)
         left = Run.open(f"{root}/out")
         spans = left.spans()
         ray.init(cluster.address, log_to_driver=False)

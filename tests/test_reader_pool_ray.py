@@ -32,7 +32,7 @@ def told(root: Path, program: str = "coming_nodes.py", *arguments: str) -> dict[
 
 def test_nodes_come_for_readers_and_go_with_them_and_nothing_is_lost(tmp_path: Path) -> None:
     run = told(tmp_path)
-    assert run["exit"] == 0
+    assert run["exit"] == 0, run.get("error")
     assert run["ledger"]["even"]
     assert run["delivered"] == sorted(batch_id(rank, 0, step) for rank in range(RANKS) for step in range(STEPS))
     assert run["trace"]["recorded"] == run["trace"]["stored"]
@@ -63,7 +63,7 @@ def test_nodes_come_for_readers_and_go_with_them_and_nothing_is_lost(tmp_path: P
 @pytest.mark.parametrize("story", ["unknown", "few"])
 def test_a_run_goes_on_with_the_readers_that_it_has_where_nodes_do_not_come(story: str, tmp_path: Path) -> None:
     run = told(tmp_path, "nodes_in_vain.py", story)
-    assert run["exit"] == 0
+    assert run["exit"] == 0, run.get("error")
     assert run["ledger"]["even"]
     ranks, steps = nodes_in_vain.RANKS, nodes_in_vain.STEPS
     assert run["delivered"] == sorted(batch_id(rank, 0, step) for rank in range(ranks) for step in range(steps))
