@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +52,22 @@ class Outcome:
         """Compare planned with delivered."""
         return ledger.close(self.plan.planned(), self.tallies)
 
+    @cached_property
+    def all_rows(self) -> list[dict[str, Any]]:
+        """Give all spans as dicts, which are made once: a law asks for them again and again."""
+        rows: list[dict[str, Any]] = self.spans.to_pylist()
+        return rows
+
+    @cached_property
+    def _named(self) -> dict[str, list[dict[str, Any]]]:
+        named = defaultdict[str, list[dict[str, Any]]](list)
+        for row in sorted(self.all_rows, key=lambda row: (row["start_ns"], row["duration_ns"])):
+            named[row["name"]].append(row)
+        return dict(named)
+
     def rows(self, name: str, **where: int) -> list[dict[str, Any]]:
         """Give the spans of a name in order of their start, as dicts."""
-        rows = [row for row in self.spans.to_pylist() if row["name"] == name]
-        return sorted(
-            (row for row in rows if all(row[k] == v for k, v in where.items())),
-            key=lambda row: (row["start_ns"], row["duration_ns"]),
-        )
+        return [row for row in self._named.get(name, ()) if all(row[k] == v for k, v in where.items())]
 
     def delivered(self, rank: int) -> list[int]:
         """Give the numbers of the batches that a rank got, in order."""

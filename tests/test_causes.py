@@ -93,7 +93,7 @@ def test_on_the_wall_clock_the_shares_are_those_of_the_time_that_the_stages_took
     wanted = planted(MIXES["read before decode"], 2, 90, scale=0.25, dataset__num_files=24)
     for _ in range(5):
         run = run_locally(wanted, Path(), modelled=True)
-        worked = [row for row in run.spans.to_pylist() if row["role"] == "reader" and row["lane"] == 0]
+        worked = [row for row in run.all_rows if row["role"] == "reader" and row["lane"] == 0]
         read = decode = 0
         for batch in {row["batch"] for row in worked}:
             mine = {row["name"]: row["start_ns"] for row in worked if row["batch"] == batch}

@@ -87,7 +87,7 @@ def test_lane_0_tiles_a_rank_s_life_and_every_loss_is_charged_once(writers: Any,
         saving(50, 2, ranks=3, writers=writers, snapshot=snapshot, train__stragglers={"ranks": [1], "factor": 1.5})
     )
     for rank in range(3):
-        tiles = [r for r in run.spans.to_pylist() if (r["role"], r["rank"], r["lane"]) == ("rank", rank, 0)]
+        tiles = [r for r in run.all_rows if (r["role"], r["rank"], r["lane"]) == ("rank", rank, 0)]
         tiles.sort(key=lambda row: (row["start_ns"], row["start_ns"] + row["duration_ns"]))
         for one, other in pairwise(tiles):
             assert one["start_ns"] + one["duration_ns"] == other["start_ns"]

@@ -139,7 +139,7 @@ def computed(run: Outcome) -> dict[int, int]:
 def roles_do_one_thing_at_a_time(run: Outcome) -> None:
     """Hold the spans on lane 0 of every role to not overlapping."""
     lanes: dict[tuple[str, str], list[tuple[int, int, str]]] = defaultdict(list)
-    for row in run.spans.to_pylist():
+    for row in run.all_rows:
         assert row["duration_ns"] >= 0
         if row["lane"] == 0:
             span = (row["start_ns"], row["start_ns"] + row["duration_ns"], row["name"])
@@ -201,7 +201,7 @@ def test_on_the_virtual_clock_a_ranks_spans_tile_its_life_to_the_nanosecond(
     roles_do_one_thing_at_a_time(run)
     for rank in range(run.plan.world_size):
         (life,) = run.rows("life", rank=rank)
-        spans = [r for r in run.spans.to_pylist() if (r["role"], r["rank"], r["lane"]) == ("rank", rank, 0)]
+        spans = [r for r in run.all_rows if (r["role"], r["rank"], r["lane"]) == ("rank", rank, 0)]
         time = life["start_ns"]
         for span in sorted(spans, key=lambda r: (r["start_ns"], r["start_ns"] + r["duration_ns"])):
             assert span["start_ns"] == time

@@ -41,7 +41,7 @@ engines = pytest.mark.parametrize("engine", [real, modelled])
 
 
 def of(outcome: Outcome, *names: str) -> list[dict[str, Any]]:
-    return [row for row in outcome.spans.to_pylist() if row["name"] in names]
+    return [row for row in outcome.all_rows if row["name"] in names]
 
 
 def test_the_codes_of_requests_are_those_of_their_names() -> None:
@@ -154,8 +154,8 @@ def test_every_sample_has_a_span_inside_its_read(engine: Engine, tmp_path: Path)
 @engines
 def test_at_level_step_only_ranks_are_heard(engine: Engine, tmp_path: Path) -> None:
     run = engine(at_level("step"), tmp_path)
-    assert {row["role"] for row in run.spans.to_pylist()} == {"rank"}
-    assert {"data_wait", "compute", "checkpoint", "life"} <= {row["name"] for row in run.spans.to_pylist()}
+    assert {row["role"] for row in run.all_rows} == {"rank"}
+    assert {"data_wait", "compute", "checkpoint", "life"} <= {row["name"] for row in run.all_rows}
 
 
 @engines
