@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import rayio
 from rayio.analyze.access import Accesses
-from rayio.analyze.arrays import RunArrays
+from rayio.analyze.arrays import RunArrays, arrays_of
 from rayio.analyze.metrics import measure
 from rayio.analyze.passes import Timelines, summed
 from rayio.analyze.retries import retried
 from rayio.analyze.rounds import Rounds
+from rayio.analyze.scaling import scaling
 from rayio.analyze.service import Capacities
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
@@ -57,6 +58,11 @@ CASES: dict[str, dict[str, Any]] = {
     "messages that cost": {
         "costs": {"lease": "1 ms", "put": "0.5 ms", "take": "0.3 ms", "barrier": "1 ms", "transfer_latency": "0.2 ms"},
         "cluster.nodes": 2, "train.stragglers": {"ranks": [1], "factor": 1.5},
+    },
+    "readers of nodes that come and go, and requests that storage refused": {
+        "loader.num_workers": {"min": 1, "max": 4, "every": "50 ms", "calm": "100 ms"}, "storage.model": "s3",
+        "cluster.reader_pool": {"nodes": 2, "slots": 2, "start": "20 ms", "idle_timeout": "100 ms"},
+        "storage.throttle": {"reads_per_second": 100, "split_after": "never"}, "storage.max_attempts": 30,
     },
     "bound on bytes": {"loader.max_bytes_in_flight": "3000 B", "loader.payload": "real", "dataset.path": "data/x"},
 }  # fmt: skip
@@ -99,6 +105,7 @@ def test_numbers_are_those_of_the_whole_however_small_the_slices_are(run: RunDir
     assert len([*cut.parts()]) > 1
     shape, payload = RunShape.of(scenario), run.info.get("payload") == "real"
     same(measure(RunArrays.of_spans(cut), shape).as_json(), measure(RunArrays.of_spans(whole), shape).as_json())
+    same(*(scaling(each, arrays_of(each)) for each in (cut, whole)))
     charged, expected = attribute(cut, payload=payload), attribute(whole, payload=payload)
     same(fields_of(charged), fields_of(expected))
     same(judge(charged, shape), judge(expected, shape))

@@ -275,7 +275,10 @@ def _ranges(where: NDArray[np.uint16]) -> Iterator[tuple[int, list[tuple[int, in
 
 
 #: Columns that are laid aside with fewer bytes than they have in memory.
-_KINDS = {"name": "int16", "role": "int8", "index": "int32", "status": "int8", "file": "int32", "lane": "int16"}
+_KINDS = {
+    "name": "int16", "role": "int8", "index": "int32", "status": "int8", "file": "int32", "attributes": "int32",
+    "lane": "int16",
+}  # fmt: skip
 
 
 def _counted(table: pa.Table) -> dict[str, int]:
