@@ -319,6 +319,8 @@ def test_pods_of_readers_are_as_large_as_what_has_a_slot_there() -> None:
             found.append((int(limits["cpu"]), int(limits["memory"].removesuffix("Mi")) << 20, store))
         return found
 
+    filled, many = (f"cluster.reader_pool={{nodes: {nodes}, slots: 4}}" for nodes in (15, 1 << 20))
+    assert sizes(4, filled)[0] == sizes(4, many)[0], "devices are modelled of the nodes that 4 × 15 readers can fill"
     real = "dataset.path=s3://bucket/x"
     four, eight = sizes(4, real), sizes(8, real)
     assert (four[1][0], eight[1][0]) == (4 + 1, 8 + 1), "a processor for each reader"

@@ -347,22 +347,28 @@ class Plan:
         """What the modelled storage system can do."""
         chosen = self.storage
         return DeviceSpec(
-            chosen.connection_bandwidth,
-            chosen.bandwidth,
-            chosen.requests_per_second,
-            chosen.opens_per_second,
-            chosen.open if chosen.open.expected > 0 else None,
-            self.throttle,
-        )
+            chosen.connection_bandwidth, chosen.bandwidth, chosen.requests_per_second, chosen.opens_per_second,
+            chosen.open if chosen.open.expected > 0 else None, self.throttle,
+        )  # fmt: skip
 
     def device_of_node(self, node: int) -> int:
         """The number of the device that a node uses: its own, or the one that the cluster shares."""
-        return node if self.storage.scope == "node" else 0
+        if self.storage.scope != "node":
+            return 0
+        beyond = node - self.cluster.all_nodes
+        return node if beyond < 0 else node - beyond + beyond % self.num_pooled
+
+    @cached_property
+    def num_pooled(self) -> int:
+        """Nodes that come and go, as many as readers can fill; one that comes beyond them shares a device."""
+        pool, loader = self.cluster.reader_pool, self.loader
+        least = loader.num_workers if loader.scaling is None else loader.scaling.min
+        return 0 if pool is None else pool.filled_by((loader.num_workers - least) * self.world_size)
 
     @property
     def num_devices(self) -> int:
         """Number of modelled devices."""
-        return self.device_of_node(self.cluster.most_nodes - 1) + 1
+        return self.device_of_node(self.cluster.all_nodes + self.num_pooled - 1) + 1
 
     # --- the books --------------------------------------------------------------------------------------------------
 

@@ -165,11 +165,6 @@ class Cluster(Section):
         """Nodes of the ranks and, after them, those of readers alone; those that come and go are numbered from here."""
         return self.nodes + (self.reader_nodes if self.has_reader_tier else 0)
 
-    @property
-    def most_nodes(self) -> int:
-        """All nodes, and those that may come."""
-        return self.all_nodes + (0 if self.reader_pool is None else self.reader_pool.nodes)
-
     def cores_of(self, node: int) -> int | None:
         """The cores of one node; None is as many as there is work."""
         return self.cores[node] if isinstance(self.cores, tuple) else self.cores

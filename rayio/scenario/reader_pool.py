@@ -12,7 +12,8 @@ from rayio.scenario.fields import Reads, RefusedError, Seconds, Section, quantit
 from rayio.units import SECONDS
 
 #: What Ray calls resources of its own, and those of its placement groups.
-RAYS_OWN, OF_GROUPS = ("CPU", "GPU", "TPU", "memory", "object_store_memory", "bundle"), "bundle_group"
+RAYS_OWN = ("CPU", "GPU", "TPU", "HPU", "NPU", "neuron_cores", "memory", "object_store_memory", "bundle")
+OF_GROUPS = "bundle_group"
 #: Readers that have room on one node.
 MAX_SLOTS = 4096
 
@@ -52,3 +53,7 @@ class ReaderPool(Section):
         description="How long a node without readers stays where nodes are modelled; on Ray its autoscaler decides, "
         "which `rayio k8s` tells it.",
     )
+
+    def filled_by(self, readers: int) -> int:
+        """The most nodes that are there at a time for so many readers: another comes only once all slots are taken."""
+        return min(self.nodes, max(1, -(-readers // self.slots)))
