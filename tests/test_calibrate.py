@@ -410,7 +410,9 @@ def test_a_run_on_ray_teaches_what_its_messages_cost(home: Path) -> None:
     assert all(0 < seconds < 4 * said["wall_seconds"] for seconds in said["roles"].values())
     assert 0 < said["reads"]["seconds"] < said["roles"]["reader"], "reading is a part of what a reader does"
     assert again.cluster.cores == os.cpu_count()
-    assert again.charges.cpu.queue == pytest.approx(said["roles"]["queue"] / 20)
+    learned, cpu = again.charges.cpu.queue, said["roles"]["queue"] / 20
+    # where all processors were busy, caches and turns made a part of it: that is not learned with it
+    assert cpu / again.charges.cpu.contention <= learned * 1.001 <= cpu * 1.002, (learned, cpu)
     predicted = session.simulate(again).result
     assert predicted["ledger"]["delivered_samples"] == real["ledger"]["delivered_samples"] == 2 * 40
 
