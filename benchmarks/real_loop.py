@@ -170,7 +170,7 @@ def main(
     )  # fmt: skip
     met = dict.fromkeys(GOAL, 0)
     with memory_and_ray() if asked.engine == "ray" else memory_alone() as root:
-        taken = measured(root) if asked.measured else "torch"
+        taken = measured(str(Path(root, "costs"))) if asked.measured else "torch"
         print_head(*head)
         for workers, compute, sample in points:
             wanted = scenario(workers, compute, sample, asked.ranks)
