@@ -12,6 +12,8 @@ from typing import Any, Never, TypeVar
 
 import pytest
 
+from rayio.machine import timers
+from rayio.pipeline.cpu_account import Stopwatch
 from rayio.pipeline.kernel import BlockingKernel, Future, Kernel, WallKernel
 from rayio.pipeline.virtual import VirtualKernel
 
@@ -311,3 +313,67 @@ def test_a_role_that_is_alone_has_its_thread_woken_as_early_as_the_kernel_can() 
         thread.join()
     assert slack["alone"] == slack["blocking"] == 1
     assert slack["shared"] == ctypes.CDLL(None).prctl(30, 0, 0, 0, 0)
+
+
+class Machine:
+    """A clock that only sleeps and looks at it move, and that wakes sleepers late."""
+
+    def __init__(self, late: Callable[[int], int]) -> None:
+        self.now, self.worked, self.slept, self._late = 10**9, 0, 0, late
+
+    def perf_counter_ns(self) -> int:
+        self.now += 100
+        self.worked += 100
+        return self.now
+
+    def thread_time_ns(self) -> int:
+        return self.worked
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += 1
+        self.now += round(seconds * 1e9) + self._late(self.slept)
+
+
+def ends(machine: Machine, monkeypatch: pytest.MonkeyPatch, sleeps: int) -> tuple[timers.Punctual, list[int]]:
+    """How late each of some sleeps of 10 ms ended, in ns."""
+    monkeypatch.setattr(timers, "time", machine)
+    punctual, late = timers.Punctual(), []
+    for _ in range(sleeps):
+        deadline = machine.now + 10_000_000
+        punctual.sleep_until(deadline)
+        late.append(machine.now - deadline)
+    return punctual, late
+
+
+def test_who_is_punctual_wakes_up_as_much_earlier_as_it_was_late_and_never_before_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine = Machine(lambda _: 70_000)
+    punctual, late = ends(machine, monkeypatch, 400)
+    assert min(late) >= 0
+    assert max(late[:3]) > 30_000
+    assert sorted(late[100:])[int(300 * 0.85)] < 1_000, "nine in ten end in time"
+    assert 0 < punctual.awake_ns < 400 * 30_000, "and are awake for little more than what others are late by"
+
+
+def test_rare_late_wake_ups_keep_nobody_awake_and_frequent_ones_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    rare, _ = ends(Machine(lambda n: 3_000_000 if n % 20 == 0 else 0), monkeypatch, 400)
+    assert rare.early_ns <= 2 * timers.LATER_NS
+    busy, late = ends(Machine(lambda _: 3_000_000), monkeypatch, 400)
+    assert busy.early_ns == timers.MOST_AWAKE_NS
+    assert min(late) > 2_000_000
+    assert busy.awake_ns == 0
+
+
+def test_what_a_punctual_role_waits_awake_is_no_work_of_its() -> None:
+    punctual = timers.Punctual()
+    punctual.early_ns = 20_000_000
+    stopwatch, whole = Stopwatch("rank", punctual=punctual), Stopwatch("rank")
+    stopwatch.begin()
+    whole.begin()
+    punctual.sleep_until(time.perf_counter_ns() + 20_000_000)
+    mine, every = stopwatch.read(), whole.read()
+    assert mine is not None
+    assert every is not None
+    assert punctual.awake_ns > 5_000_000
+    assert every.seconds - mine.seconds == pytest.approx(punctual.awake_ns / 1e9, abs=0.002)

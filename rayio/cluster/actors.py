@@ -64,8 +64,8 @@ class Host:
     reads_in_place = False
     #: Whether it reads or writes files, so that what its host mounts matters.
     reaches_storage = True
-    #: Whether it is one of the first to take in the spans of tasks on its host; a rank has steps to keep.
-    is_eager = True
+    #: Whether it has steps to keep: it waits awake for the last of a sleep, and leaves spans of tasks to others.
+    keeps_steps = False
 
     def __init__(self, birth: Birth) -> None:
         self.birth = birth
@@ -78,6 +78,7 @@ class Host:
         self.kernel = WallKernel(
             agree(birth.anchor, birth.node, RemoteTimekeeper(self.collector)),
             alone=self.is_exact and alone,
+            punctual=self.keeps_steps,
             threads=0 if self.reads_in_place and alone and threads == 1 else threads,
         )
         self.born = self.kernel.now()
@@ -94,14 +95,11 @@ class Host:
         #: Memory of this host's readers that this process looks into.
         ranks = len({member[0] for member in birth.members})
         self.arenas = Arenas(ranks * birth.plan.loader.num_workers)
-        self.wiring = Wiring(
-            birth.plan, self.kernel, self.recorder, birth.root, self,
-            num_ranks=ranks, born=self.born,
-        )  # fmt: skip
+        self.wiring = Wiring(birth.plan, self.kernel, self.recorder, birth.root, self, num_ranks=ranks, born=self.born)
         context = ray.get_runtime_context()
+        node, reads = context.get_node_id(), self.wiring.read_cpu
+        self._cpu = Stopwatch(birth.name.partition("-")[0], node, reads, self.kernel.punctual)
         restarted = context.was_current_actor_reconstructed
-        kind, _, _ = birth.name.partition("-")
-        self._cpu = Stopwatch(kind, context.get_node_id(), self.wiring.read_cpu)
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
     def _capture(self) -> list[children.Children | hosts.HostSpool]:
@@ -120,7 +118,7 @@ class Host:
             return []
         if not self.plan.trace.captures_tasks or not offspring.is_told:
             return [offspring]
-        if (shared := hosts.share(run, *here, self.is_eager)) is None:
+        if (shared := hosts.share(run, *here, not self.keeps_steps)) is None:
             return [offspring]
         tell(children.variables(run))
         return [offspring, shared]
@@ -330,7 +328,7 @@ class PrefetchQueue(Host):
 class TrainerRank(Host):
     """Some ranks' lives. Never repeated by Ray: what was consumed cannot be consumed again without saying so."""
 
-    is_eager = False
+    keeps_steps = True
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)

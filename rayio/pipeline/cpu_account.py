@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from rayio.machine.cpu_time import cpu_seconds_of
+from rayio.machine.timers import Punctual
 
 
 @dataclass(slots=True)
@@ -59,11 +60,15 @@ class ProcessCpu(NamedTuple):
 class Stopwatch:
     """Measures the CPU time of this process from its first work on.
 
-    Where a node is named, that of its parent too: on Ray the node's raylet.
+    Where a node is named, that of its parent too: on Ray the node's raylet. What a ``punctual`` role waits awake
+    is no work.
     """
 
-    def __init__(self, role: str, node: str = "", reads: ReadCpu | None = None) -> None:
+    def __init__(
+        self, role: str, node: str = "", reads: ReadCpu | None = None, punctual: Punctual | None = None
+    ) -> None:
         self.role = role
+        self._punctual = punctual
         self.node = node
         self.reads = reads or ReadCpu()
         self._since: tuple[float, float, float | None] | None = None
@@ -74,7 +79,8 @@ class Stopwatch:
             self._since = self._now()
 
     def _now(self) -> tuple[float, float, float | None]:
-        return time.process_time(), time.monotonic(), cpu_seconds_of(os.getppid()) if self.node else None
+        awake = 0.0 if self._punctual is None else self._punctual.awake_ns / 1e9
+        return time.process_time() - awake, time.monotonic(), cpu_seconds_of(os.getppid()) if self.node else None
 
     def read(self) -> ProcessCpu | None:
         """What was taken since it began; None where there was no work."""
