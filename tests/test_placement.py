@@ -249,8 +249,17 @@ def test_ray_nodes_that_are_labelled_for_readers_have_them_alone() -> None:
     assert laid([Place(), kept], nodes=1, reader_nodes=2, **READER).is_packed, "two nodes of readers on one"
     assert laid([Place(), kept], nodes=2).labels == [], "nobody asked for a tier"
     assert laid([Place(), Place()], nodes=1, **READER).labels == [], "there is no label"
-    with pytest.raises(ClusterError, match=r"all 2 Ray nodes are labelled rayio-tier=readers, and ranks need others"):
+    with pytest.raises(ClusterError, match=r"all 2 Ray nodes with processors are labelled rayio-tier=readers, and"):
         laid([kept, kept], nodes=1, **READER)
+
+
+def test_a_head_without_processors_holds_no_emulated_node() -> None:
+    head, kept = Place(cpus=0), Place(is_for_readers=True)
+    assert not laid([head, Place(), Place()], nodes=2).is_packed
+    assert laid([head, Place(), Place()], nodes=3).is_packed, "Ray would look for room on the head for ever"
+    assert laid([head, Place(), kept], nodes=2, **READER).is_packed
+    with pytest.raises(ClusterError, match=r"all 1 Ray nodes with processors are labelled"):
+        laid([head, kept], nodes=1, **READER)
 
 
 def test_a_node_of_known_cores_claims_them_of_a_ray_node_of_its_own_and_is_refused_where_it_does_not_fit() -> None:

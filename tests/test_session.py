@@ -18,6 +18,7 @@ import rayio
 from rayio.cli import _exit_code
 from rayio.cluster.connect import Connection, Node, in_flight_bytes, preflight
 from rayio.cluster.control import Control
+from rayio.cluster.placement import Place
 from rayio.errors import ClusterError, DataError, RunError, ScenarioError
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of
@@ -316,9 +317,20 @@ def test_a_window_beyond_the_bound_on_bytes_is_a_warning() -> None:
 
 
 def test_automatic_bytes_in_flight_are_a_share_of_the_object_store() -> None:
-    connection = Connection(True, (node(object_store_bytes=1000),), "1234")
-    assert in_flight_bytes(1, connection) == 300
-    assert in_flight_bytes(2, connection) == 150
+    def bytes_in_flight(stores: dict[Place, int], **cluster: Any) -> int:
+        nodes = tuple(node(object_store_bytes=nbytes, place=place) for place, nbytes in stores.items())
+        return in_flight_bytes(plan_of(scenario(cluster=cluster), modelled=True), Connection(True, nodes, "1234"))
+
+    small, large, head, kept = Place(1), Place(2), Place(0), Place(is_for_readers=True)
+    tier: dict[str, Any] = {"placement": "dedicated_readers"}
+    assert bytes_in_flight({small: 1000}, nodes=1) == 300
+    assert bytes_in_flight({small: 1000}, nodes=2) == 150
+    assert bytes_in_flight({small: 1000, large: 2000}, nodes=2) == 300
+    assert bytes_in_flight({head: 10, small: 1000}, nodes=2) == 150, "no batch lies on a head without processors"
+    # Where readers have Ray nodes of their own, their stores hold the windows of all ranks, and those of ranks theirs.
+    assert bytes_in_flight({head: 10, small: 1000, kept: 4000}, nodes=1, **tier) == 300
+    assert bytes_in_flight({head: 10, small: 1000, large: 1000, kept: 1600}, nodes=2, **tier) == 240
+    assert bytes_in_flight({small: 1000, kept: 1600}, nodes=2, reader_nodes=2, **tier) == 150
 
 
 def test_overrides_do_not_apply_to_a_scenario_object() -> None:

@@ -6,7 +6,7 @@ import logging
 import os
 import platform
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from rayio.cluster.local_ray import (
     start_own,
     usual_priority,
 )
-from rayio.cluster.placement import ACTOR_BYTES, READERS, TIER, Grounds, Place, grounds, num_processes
+from rayio.cluster.placement import ACTOR_BYTES, READERS, TIER, Grounds, Place, grounds, is_tiered, num_processes
 from rayio.errors import ClusterError
 from rayio.interrupts import uninterrupted
 from rayio.pipeline.plan import IN_FLIGHT_SHARE, Plan
@@ -182,10 +182,27 @@ def _found_where_it_listens(address: str) -> AbstractContextManager[None]:
     return nullcontext() if _refusal(services.get_node_ip_address(), int(port)) is None else on_loopback()
 
 
-def in_flight_bytes(nodes_wanted: int, connection: Connection) -> int:
-    """The bytes that ``max_bytes_in_flight: auto`` means: 30 % of an emulated node's share of the object store."""
-    sharing = -(-nodes_wanted // len(connection.nodes))
-    return int(IN_FLIGHT_SHARE * min(node.object_store_bytes for node in connection.nodes) / sharing)
+def in_flight_bytes(plan: Plan, connection: Connection) -> int:
+    """The bytes that ``max_bytes_in_flight: auto`` means for a node of ranks: 30 % of its share of the object stores.
+
+    Its batches lie in the stores of the nodes that read them, and where ranks have fetched them in those of its own.
+    """
+    cluster, nodes = plan.cluster, _with_room(connection)
+
+    def share(on: Sequence[Node], emulated: int) -> float:
+        return IN_FLIGHT_SHARE * min(node.object_store_bytes for node in on) / -(-emulated // len(on))
+
+    if is_tiered(cluster, [node.place for node in nodes]):
+        own = share([node for node in nodes if not node.place.is_for_readers], cluster.nodes)
+        reading = share([node for node in nodes if node.place.is_for_readers], cluster.reader_nodes)
+    else:
+        own = reading = share(nodes, cluster.all_nodes)
+    return int(min(own, reading * len(cluster.reading_nodes) / cluster.nodes))
+
+
+def _with_room(connection: Connection) -> tuple[Node, ...]:
+    """The nodes on which emulated ones can lie; all where none can, which Ray will say."""
+    return tuple(node for node in connection.nodes if node.place.has_room) or connection.nodes
 
 
 def preflight(plan: Plan, connection: Connection) -> list[str]:
@@ -216,7 +233,7 @@ def preflight(plan: Plan, connection: Connection) -> list[str]:
 
 
 def _shared(plan: Plan, connection: Connection) -> list[str]:
-    cluster, real = plan.cluster, len(connection.nodes)
+    cluster, real = plan.cluster, len(_with_room(connection))
     if not grounds_of(plan, connection).is_packed:
         return []
     readers = f" and cluster.reader_nodes={cluster.reader_nodes}" if cluster.has_reader_tier else ""

@@ -56,10 +56,7 @@ class RayEngine:
         cluster = self.plan.cluster
         is_packed = connect.grounds_of(self.plan, connection).is_packed
         if self.plan.payload:
-            # The batches of all ranks lie in the object stores of the nodes that read.
-            bound = connect.in_flight_bytes(cluster.all_nodes, connection)
-            of_ranks = bound * len(cluster.reading_nodes) // cluster.nodes
-            self.plan = replace(self.plan, auto_bytes_in_flight=min(bound, of_ranks))
+            self.plan = replace(self.plan, auto_bytes_in_flight=connect.in_flight_bytes(self.plan, connection))
         warnings = connect.preflight(self.plan, connection)
         if self.plan.network is not None and not is_packed:
             self.plan = replace(self.plan, network=None)

@@ -10,6 +10,7 @@ from typing import Literal
 from rayio.errors import ClusterError
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.wiring import loader_of
+from rayio.scenario.cluster import Cluster
 
 Kind = Literal["storage", "reader", "queue", "checkpoint_writer", "rank"]
 KINDS: tuple[Kind, ...] = ("storage", "reader", "queue", "checkpoint_writer", "rank")
@@ -128,11 +129,21 @@ def num_processes(plan: Plan) -> int:
 class Place:
     """A Ray node, as far as it matters for what can live there."""
 
-    cpus: float = 0.0
+    cpus: float = 1.0
     #: Whether it bears the label that keeps it for readers (:data:`TIER`).
     is_for_readers: bool = False
     #: Names of its resources.
     resources: frozenset[str] = frozenset()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether an emulated node can lie there: not on a head that was started with no processors."""
+        return self.cpus >= LITTLE
+
+
+def is_tiered(cluster: Cluster, places: Iterable[Place]) -> bool:
+    """Whether readers live on Ray nodes that are kept for them."""
+    return cluster.has_reader_tier and any(place.is_for_readers for place in places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +171,8 @@ def grounds(plan: Plan, places: Sequence[Place]) -> Grounds:
     Raises:
         ClusterError: all Ray nodes are kept for readers, or a node has more cores than any that is left.
     """
-    cluster = plan.cluster
-    has_tier = cluster.has_reader_tier and any(place.is_for_readers for place in places)
+    cluster, places = plan.cluster, [place for place in places if place.has_room]
+    has_tier = is_tiered(cluster, places)
     numbers = range(cluster.all_nodes)
     tiers: list[tuple[range, list[float]]] = [(numbers, [place.cpus for place in places])]
     labels: list[dict[str, str]] = []
@@ -169,8 +180,8 @@ def grounds(plan: Plan, places: Sequence[Place]) -> Grounds:
         others = [place.cpus for place in places if not place.is_for_readers]
         if not others:
             raise ClusterError(
-                f"cluster.placement=dedicated_readers: all {len(places)} Ray nodes are labelled {TIER}={READERS}, and "
-                "ranks need others; take the label off some"
+                f"cluster.placement=dedicated_readers: all {len(places)} Ray nodes with processors are labelled "
+                f"{TIER}={READERS}, and ranks need others; take the label off some"
             )
         readers = [place.cpus for place in places if place.is_for_readers]
         tiers = [(numbers[: cluster.nodes], others), (numbers[cluster.nodes :], readers)]
