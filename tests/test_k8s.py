@@ -24,9 +24,11 @@ from kustomize import build as built
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
 
 from rayio import cli
+from rayio.cluster import placement
 from rayio.errors import RayioError
 from rayio.k8s.documents import documents, name_of, to_yaml
 from rayio.k8s.scenario_job import job_of
+from rayio.pipeline.planning import plan_of
 from rayio.scenario.load import load, packaged
 
 HERE = Path(__file__).parents[1] / "k8s"
@@ -40,6 +42,8 @@ UNCHECKED = {"PodMonitor", "LocalQueue"}
 build = cache(built)
 
 MODELLED = ("unet3d-small", "dataset.path=model://unet3d-small")
+TIER = ("cluster.placement=dedicated_readers", "cluster.nodes=4", "cluster.reader_nodes=2")
+DEDICATED = ("unet3d-h100", *TIER, "dataset.num_files=672")
 POOLED = ("s3-autoscaled", "cluster.reader_pool={resource: slot.big, nodes: 3, slots: 4, idle_timeout: 44.5 s}")
 CONFINED = {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}}
 NAMES = [folder.name for folder in FOLDERS]
@@ -83,6 +87,8 @@ def every_printed() -> Iterator[list[Document]]:
     yield printed(*MODELLED)
     yield printed("unet3d-h100", "cluster.nodes=4", "dataset.num_files=672", root="s3://bucket/x", secret="keys")
     yield printed(*POOLED)
+    yield printed(*DEDICATED, root="s3://bucket")
+    yield printed(*POOLED, *TIER, "dataset.num_files=1000")
     yield printed("unet3d-small", "loader.kind=torch", claim="shared", service_account="rayio", name="mine")
 
 
@@ -308,29 +314,101 @@ def test_nodes_that_come_for_readers_are_a_group_that_rays_autoscaler_knows() ->
     assert alone["headGroupSpec"]["template"]["spec"]["automountServiceAccountToken"] is False
 
 
+def sizes(found: list[Document]) -> dict[str, tuple[int, int, int]]:
+    """Processors, memory and object store of a pod of each group of workers."""
+    said = {}
+    for one in cluster(job_in(found))["workerGroupSpecs"]:
+        limits = one["template"]["spec"]["containers"][0]["resources"]["limits"]
+        store = int(one["rayStartParams"]["object-store-memory"])
+        said[one["groupName"]] = (int(limits["cpu"]), int(limits["memory"].removesuffix("Mi")) << 20, store)
+    return said
+
+
+def test_nodes_that_only_read_are_a_group_by_whose_label_readers_live_there_alone() -> None:
+    job = job_in(printed(*DEDICATED, root="s3://bucket"))
+    assert [*refusals(job)] == []
+    nodes, readers = cluster(job)["workerGroupSpecs"]
+    for one, number in ((nodes, 4), (readers, 2)):
+        assert [one[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [number] * 3
+    assert "labels" not in nodes
+    # what Ray's own parser makes of it is what the placement of a run looks for
+    config = _derive_autoscaling_config_from_ray_cr(
+        {"metadata": {"name": "c", "namespace": "n"}, "spec": cluster(job)}
+    )
+    labels = {name: kind["labels"] for name, kind in config["available_node_types"].items()}
+    assert labels == {"headgroup": {}, "nodes": {}, "reader-nodes": {placement.TIER: placement.READERS}}
+    places = [
+        placement.Place(kind["resources"].get("CPU", 0), labels[name].get(placement.TIER) == placement.READERS)
+        for name, kind in config["available_node_types"].items()
+        for _ in range(max(1, kind["min_workers"]))
+    ]
+    plan = plan_of(load(DEDICATED[0], DEDICATED[1:]), modelled=False)
+    laid = placement.grounds(plan, places)
+    assert laid.labels == [{placement.TIER: "!readers"}] * 4 + [{placement.TIER: "readers"}] * 2
+    assert not laid.is_packed
+    # pods of both groups stay off each other's hosts; a job without such nodes has what it had
+    (spread,) = {
+        yaml.safe_dump(one["template"]["spec"]["topologySpreadConstraints"][0]["labelSelector"])
+        for one in (nodes, readers)
+    }
+    components = {one["template"]["metadata"]["labels"]["app.kubernetes.io/component"] for one in (nodes, readers)}
+    assert yaml.safe_load(spread)["matchExpressions"][0]["values"] == ["worker", "reader-node"]
+    assert components == {"worker", "reader-node"}
+    both = cluster(job_in(printed(*POOLED, *TIER, "dataset.num_files=1000")))["workerGroupSpecs"]
+    assert [(one["groupName"], one["replicas"]) for one in both] == [
+        ("nodes", 4), ("reader-nodes", 2), ("readers", 0)
+    ]  # fmt: skip
+
+
+def test_pods_that_only_read_are_sized_for_readers_and_the_others_for_ranks() -> None:
+    def of(*overrides: str, **options: Any) -> dict[str, tuple[int, int, int]]:
+        return sizes(printed(*DEDICATED, constant, *overrides, root="s3://bucket", **options))
+
+    constant = "dataset.sample_bytes=146600628"
+    batch, ranks, workers = 7 * 146600628, 2, 4
+    window = ranks * workers * 2 * batch  # of a node of ranks; prefetch_factor is 2
+    (cpus, memory, store), (of_ranks, memory_of_ranks, store_of_ranks) = (of()[n] for n in ("reader-nodes", "nodes"))
+    assert cpus == 1 + 4 * ranks * workers // 2, "a processor for each of the readers, which two nodes share"
+    assert store == pytest.approx(2 * window / 0.3, rel=0.01), "what is on its way for two nodes of ranks"
+    assert memory - store >= 16 * ((62 << 20) + batch), "a process for each, and a batch in its hands"
+    assert of_ranks == 1 + 1, "the writer of checkpoints"
+    assert store_of_ranks == pytest.approx(window / 0.3, rel=0.01), "what its ranks have fetched"
+    assert memory_of_ranks - store_of_ranks < 8 * (62 << 20) + (512 << 20) + ranks * batch + (256 << 20)
+    colocated = sizes(printed(DEDICATED[0], "cluster.nodes=4", DEDICATED[-1], constant, root="s3://bucket"))["nodes"]
+    assert memory_of_ranks < colocated[1]
+
+    more = of("cluster.reader_nodes=4")["reader-nodes"]
+    assert more[0] == 1 + ranks * workers
+    assert more[2] == pytest.approx(store / 2, rel=0.01)
+    packed = of(workers=2)
+    assert packed["nodes"][2] == pytest.approx(2 * store_of_ranks, rel=0.01)
+    assert packed["reader-nodes"] == of()["reader-nodes"], "those are never packed"
+    # Where it is said what cores nodes have, each claims them of a Ray node of its own.
+    cores = of("cluster.cores=[8, 8, 4, 8, 60, 20]")
+    assert (cores["nodes"][0], cores["reader-nodes"][0]) == (8, 60)
+    uneven = of("cluster.cores=[1, 1, 1, 1, 3, 1]")["reader-nodes"]
+    assert uneven[0] == 1 + 24, "three of four turns are the larger node's"
+    assert uneven[2] == pytest.approx(3 * window / 0.3, rel=0.01)
+    assert of("cluster.cores=[8, 8, 4, 8, 60, 20]", workers=2)["nodes"][0] < 8, "nodes that share one claim nothing"
+
+
 def test_pods_of_readers_are_as_large_as_what_has_a_slot_there() -> None:
-    def sizes(slots: int, *overrides: str) -> list[tuple[int, int, int]]:
+    def of(slots: int, *overrides: str) -> list[tuple[int, int, int]]:
         pool = f"cluster.reader_pool={{nodes: 3, slots: {slots}}}"
-        spec = cluster(job_in(printed("s3-autoscaled", pool, *overrides, root="s3://bucket")))
-        found = []
-        for one in spec["workerGroupSpecs"]:
-            limits = one["template"]["spec"]["containers"][0]["resources"]["limits"]
-            store = int(one["rayStartParams"]["object-store-memory"])
-            found.append((int(limits["cpu"]), int(limits["memory"].removesuffix("Mi")) << 20, store))
-        return found
+        return [*sizes(printed("s3-autoscaled", pool, *overrides, root="s3://bucket")).values()]
 
     filled, many = (f"cluster.reader_pool={{nodes: {nodes}, slots: 4}}" for nodes in (15, 1 << 20))
-    assert sizes(4, filled)[0] == sizes(4, many)[0], "devices are modelled of the nodes that 4 × 15 readers can fill"
+    assert of(4, filled)[0] == of(4, many)[0], "devices are modelled of the nodes that 4 × 15 readers can fill"
     real = "dataset.path=s3://bucket/x"
-    four, eight = sizes(4, real), sizes(8, real)
+    four, eight = of(4, real), of(8, real)
     assert (four[1][0], eight[1][0]) == (4 + 1, 8 + 1), "a processor for each reader"
     assert four[0] == eight[0]
     assert four[0][0] == 4 + 1, "4 ranks with 1 reader each beside them: the others live elsewhere"
     assert eight[1][1] - four[1][1] >= 4 * (62 << 20), "a process for each"
-    large = sizes(8, real, "dataset.sample_bytes=50 MB")
+    large = of(8, real, "dataset.sample_bytes=50 MB")
     assert large[1][2] >= 8 * 2 * 4 * 50e6 / 0.3, "slots × prefetch_factor × batch are 30 % of the object store"
     assert large[1][1] - large[1][2] >= 8 * ((62 << 20) + 4 * 50e6), "and a batch in the hands of each"
-    assert sizes(8)[1][0] == 1, "readers of a model wait"
+    assert of(8)[1][0] == 1, "readers of a model wait"
 
 
 def test_files_are_where_all_pods_have_them() -> None:
@@ -345,6 +423,7 @@ def test_files_are_where_all_pods_have_them() -> None:
     assert ["/data" in one for one in mounts(printed("unet3d-small", claim="c"))] == [True, True]
     assert ["/data" in one for one in mounts(printed(*POOLED, "dataset.path=data", claim="c"))] == [True] * 3
     assert ["/data" in one for one in mounts(printed("unet3d-small", root="s3://bucket"))] == [False, False]
+    assert ["/data" in one for one in mounts(printed(*DEDICATED, claim="c"))] == [True] * 3
 
 
 @pytest.mark.parametrize(
@@ -355,6 +434,7 @@ def test_files_are_where_all_pods_have_them() -> None:
         (MODELLED, {"name": "Run_1"}, "--name Run_1"),
         (MODELLED, {"name": "a" * 48}, "47"),
         (MODELLED, {"workers": 2}, "--workers 2"),
+        ((*MODELLED, "cluster.placement=dedicated_readers"), {"workers": 2}, "has 1 nodes (cluster.nodes)"),
         (MODELLED, {"root": "/elsewhere"}, "/data"),
         (MODELLED, {"root": "/data/../etc"}, "/data"),
         (MODELLED, {"root": "s3://bucket", "claim": "c"}, "--claim c"),

@@ -18,10 +18,10 @@ from scenarios import scenario
 pytestmark = [pytest.mark.slow, pytest.mark.ray]
 
 
-def on_four_nodes(root: Path, *names: str) -> dict[str, Any]:
-    """Run tests/four_nodes.py; give what it prints."""
+def printed_by(program: str, root: Path, *arguments: str) -> dict[str, Any]:
+    """Run a program of this folder; give what it prints."""
     environment = {**os.environ, "HOME": str(root), "RAY_AUTH_MODE": "disabled"}
-    command = [sys.executable, str(Path(__file__).with_name("four_nodes.py")), str(root), *names]
+    command = [sys.executable, str(Path(__file__).with_name(program)), str(root), *arguments]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=1500)
     assert done.returncode == 0, done.stderr[-2000:]
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -29,7 +29,7 @@ def on_four_nodes(root: Path, *names: str) -> dict[str, Any]:
 
 
 def test_every_placement_on_four_ray_nodes_delivers_what_one_node_does(tmp_path: Path) -> None:
-    told = on_four_nodes(tmp_path)
+    told = printed_by("four_nodes.py", tmp_path)
     plan = plan_of(scenario(cluster__ranks_per_node=4, train__epochs=1), modelled=True)
     planned = [batch_id(rank, 0, step) for rank in range(4) for step in range(plan.steps[0])]
     for name, one in told.items():
@@ -54,3 +54,19 @@ def test_every_placement_on_four_ray_nodes_delivers_what_one_node_does(tmp_path:
     assert any(note.startswith("cluster.nic_bandwidth") for note in told["dedicated_readers"]["notes"])
     (packed,) = (note for note in told["packed"]["notes"] if "are emulated on" in note)
     assert packed.startswith("cluster.nodes=4 and cluster.reader_nodes=4 are emulated on 4 Ray nodes: ")
+
+
+@pytest.mark.parametrize("workers", [2, 1])
+def test_readers_live_in_the_pods_that_kubernetes_is_given_for_them_and_ranks_in_the_others(
+    workers: int, tmp_path: Path
+) -> None:
+    told = printed_by("nodes_of_pods.py", tmp_path, str(workers))
+    assert (told["exit"], told["even"]) == (0, True)
+    assert told["groups"] == ["nodes"] * workers + ["reader-nodes"] * 2
+    assert told["homes"] == ["nodes", "nodes", "reader-nodes", "reader-nodes"]
+    assert (told["ranks"], told["readers"]) == (["nodes"], ["reader-nodes"])
+    assert told["is_packed"] is (workers == 1), "the head, which has no processors, is not counted"
+    emulated = [note for note in told["notes"] if "are emulated on" in note]
+    assert [note.partition(":")[0] for note in emulated] == [
+        "cluster.nodes=2 and cluster.reader_nodes=2 are emulated on 3 Ray nodes"
+    ] * (workers == 1)

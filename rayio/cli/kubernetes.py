@@ -27,7 +27,7 @@ def k8s(
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker pods.", show_default="one for each of cluster.nodes")
+        int | None, typer.Option(min=1, help="Pods of ranks' nodes.", show_default="one for each of cluster.nodes")
     ] = None,
     claim: Annotated[
         str | None,

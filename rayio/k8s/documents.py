@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from rayio.cluster.placement import READERS, TIER
 from rayio.errors import ClusterError
 from rayio.k8s.sizes import Pod, Pods
 from rayio.scenario.reader_pool import ReaderPool
@@ -31,6 +32,8 @@ LABELS = {"app.kubernetes.io/name": "rayio", "app.kubernetes.io/part-of": "rayio
 #: Of pods. Their app.kubernetes.io/name is the operator's: its services find the head by it.
 _OF_PODS = {"app.kubernetes.io/part-of": "rayio"}
 _ROLE = "app.kubernetes.io/component"
+#: What is in that label of pods that are emulated nodes.
+_NODES = ("worker", "reader-node")
 #: What every container is kept from. Ray writes to /tmp and to the home, which are volumes.
 _CONFINED = {
     "allowPrivilegeEscalation": False,
@@ -143,14 +146,8 @@ def _ray_job(job: Job) -> dict[str, Any]:
                     "template": _template(job, "head", job.pods.head),
                 },
                 "workerGroupSpecs": [
-                    {
-                        "groupName": "nodes",
-                        "replicas": job.pods.num_workers,
-                        "minReplicas": job.pods.num_workers,
-                        "maxReplicas": job.pods.num_workers,
-                        "rayStartParams": {"object-store-memory": str(job.pods.worker.store_bytes)},
-                        "template": _template(job, "worker", job.pods.worker),
-                    },
+                    _group(job, "nodes", "worker", job.pods.worker, job.pods.num_workers),
+                    *_dedicated_group(job),
                     *_reader_group(job),
                 ],
             },
@@ -158,30 +155,40 @@ def _ray_job(job: Job) -> dict[str, Any]:
     }
 
 
+def _group(job: Job, name: str, role: str, pod: Pod, replicas: int) -> dict[str, Any]:
+    """A group of so many pods, which stay."""
+    return {
+        "groupName": name,
+        "replicas": replicas,
+        "minReplicas": replicas,
+        "maxReplicas": replicas,
+        "rayStartParams": {"object-store-memory": str(pod.store_bytes)},
+        "template": _template(job, role, pod),
+    }
+
+
+def _dedicated_group(job: Job) -> list[dict[str, Any]]:
+    """The group of the nodes that only read, if the scenario has any: by its label readers live there and ranks not."""
+    pod = job.pods.dedicated
+    if pod is None:
+        return []
+    return [{**_group(job, "reader-nodes", "reader-node", pod, job.pods.num_dedicated), "labels": {TIER: READERS}}]
+
+
 def _reader_group(job: Job) -> list[dict[str, Any]]:
     """The group of the nodes that come for readers, if the scenario has any: none at first."""
     pool, pod = job.reader_pool, job.pods.reader
     if pool is None or pod is None:
         return []
-    return [
-        {
-            "groupName": "readers",
-            "replicas": 0,
-            "minReplicas": 0,
-            "maxReplicas": pool.nodes,
-            "idleTimeoutSeconds": min(MAX_SECONDS, math.ceil(pool.idle_timeout)),
-            "rayStartParams": {
-                "object-store-memory": str(pod.store_bytes),
-                # it stands in a shell's command, hence twice the quotes; Ray's autoscaler takes them off again
-                "resources": json.dumps(json.dumps({pool.resource: pool.slots})),
-            },
-            "template": _template(job, "reader", pod),
-        }
-    ]
+    group = _group(job, "readers", "reader", pod, 0)
+    # it stands in a shell's command, hence twice the quotes; Ray's autoscaler takes them off again
+    group["rayStartParams"]["resources"] = json.dumps(json.dumps({pool.resource: pool.slots}))
+    idle = min(MAX_SECONDS, math.ceil(pool.idle_timeout))
+    return [group | {"maxReplicas": pool.nodes, "idleTimeoutSeconds": idle}]
 
 
 def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
-    """The pod of the head, of a worker or of a node that comes for readers."""
+    """The pod of the head, of a worker, of a node that only reads or of one that comes for readers."""
     container: dict[str, Any] = {
         "name": f"ray-{role}",
         "image": job.image,
@@ -212,13 +219,17 @@ def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
     spec: dict[str, Any] = {"containers": [container], "volumes": volumes, **_common(job)}
     if role == "head" and job.reader_pool is not None:  # the autoscaler beside it asks the API server for pods
         spec["automountServiceAccountToken"] = True
-    if role == "worker":  # emulated nodes do not share a real one where there are enough
+    if role in _NODES:  # emulated nodes do not share a real one where there are enough
+        selector: dict[str, Any] = {"matchLabels": {**_OF_PODS, _ROLE: role}}
+        if job.pods.dedicated is not None:
+            of_nodes = {"key": _ROLE, "operator": "In", "values": [*_NODES]}
+            selector = {"matchLabels": dict(_OF_PODS), "matchExpressions": [of_nodes]}
         spec["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "ScheduleAnyway",
-                "labelSelector": {"matchLabels": {**_OF_PODS, _ROLE: role}},
+                "labelSelector": selector,
             }
         ]
     return {"metadata": {"labels": {**_OF_PODS, _ROLE: role}}, "spec": spec}

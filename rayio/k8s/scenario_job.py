@@ -46,9 +46,9 @@ def job_of(
     if scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
     _check_names(image, name, claim, secret, service_account)
-    if workers is not None and workers > scenario.cluster.all_nodes:
+    if workers is not None and workers > scenario.cluster.nodes:
         raise ClusterError(
-            f"--workers {workers}: the scenario has {scenario.cluster.all_nodes} nodes (cluster.nodes), and more pods "
+            f"--workers {workers}: the scenario has {scenario.cluster.nodes} nodes (cluster.nodes), and more pods "
             "than that would have nothing to do"
         )
     root = _root(root, claim)

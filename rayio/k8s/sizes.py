@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass
 
@@ -32,40 +31,87 @@ class Pod:
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """The pods of a run: a head with the driver, and workers, each with so many emulated nodes."""
+    """The pods of a run: a head with the driver, and workers, each with so many emulated nodes of ranks."""
 
     head: Pod
     worker: Pod
     num_workers: int
+    #: A node that only reads (``cluster.placement: dedicated_readers``), and how many there are; None without.
+    dedicated: Pod | None = None
+    num_dedicated: int = 0
     #: A node that comes for readers (``cluster.reader_pool``); None without.
     reader: Pod | None = None
 
 
 def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
-    """Size the pods of a plan; a worker for each emulated node unless there shall be fewer.
+    """Size the pods of a plan: a worker for each node of ranks unless there shall be fewer, and one for each reading.
 
     A worker's memory holds the processes of its emulated nodes, an object store in which the windows of their ranks fit
     (of which batches in flight may take 30 %), and a batch in the hands of each reader. It has a processor for each
-    reader and writer that does real I/O, and one for every 40 processes that wait.
+    reader and writer that does real I/O, and one for every 40 processes that wait. Where readers have nodes of their
+    own, those have what readers need, and the stores of ranks what these have fetched.
     """
-    nodes = plan.cluster.all_nodes
-    workers = nodes if num_workers is None else num_workers
-    together = -(-nodes // workers)
-    per_node = Counter(spec.node for spec in actors(plan) if spec.node < nodes)
-    loading = 0 if plan.modelled else _busy(plan)
-    beside = num_processes(plan) - per_node.total()  # barrier, collector, a loader's own processes
-    own = -(-(beside - 1 - plan.has_barrier) // nodes)
-    processes = together * (max(per_node.values()) + own) + plan.has_barrier
-    held = together * _window_bytes(plan) * _ranks_per_reading_node(plan)
-    store = max(LEAST_STORE_BYTES, _stepped(held / IN_FLIGHT_SHARE)) if held else LEAST_STORE_BYTES
-    hands = together * plan.cluster.ranks_per_node * _in_hands(plan) * _ranks_per_reading_node(plan)
-    memory = WORKER_BYTES + processes * ACTOR_BYTES + store + hands
+    cluster = plan.cluster
+    nodes = range(cluster.nodes)
+    workers = cluster.nodes if num_workers is None else num_workers
+    together = -(-cluster.nodes // workers)
+    per_node = Counter(spec.node for spec in actors(plan) if spec.node < cluster.all_nodes)
+    beside = num_processes(plan) - per_node.total()  # barrier, collector, network, a loader's own processes
+    own = -(-(beside - 1 - plan.has_barrier) // cluster.nodes)
+    processes = together * (max(per_node[node] for node in nodes) + own) + plan.has_barrier
+    batches_in_hand = cluster.ranks_per_node * (1 if cluster.has_reader_tier else max(1, _workers(plan)) + 1)
+    least = _least_cores(plan, nodes) if together == 1 else 0
+    head_bytes = HEAD_BYTES + DRIVER_BYTES + ACTOR_BYTES + LEAST_STORE_BYTES
     return Pods(
-        head=Pod(HEAD_CPUS, _stepped(HEAD_BYTES + DRIVER_BYTES + ACTOR_BYTES + LEAST_STORE_BYTES), LEAST_STORE_BYTES),
-        worker=Pod(1 + together * loading + processes // WAITING_PER_CPU, _stepped(memory), store),
+        head=Pod(HEAD_CPUS, _stepped(head_bytes), LEAST_STORE_BYTES),
+        worker=_pod(
+            processes,
+            together * _busy(plan, nodes),
+            window=together * _window_bytes(plan),
+            hands=together * batches_in_hand * _batch_bytes(plan),
+            least=least,
+        ),
         num_workers=workers,
+        dedicated=_dedicated(plan, per_node, is_apart=together == 1),
+        num_dedicated=cluster.all_nodes - cluster.nodes,
         reader=_reader(plan),
     )
+
+
+def _pod(processes: int, busy: int, *, window: float, hands: float, least: int = 0) -> Pod:
+    """A pod for so many processes, ``busy`` of which keep a processor busy; ``least`` are its fewest processors.
+
+    Bytes of the ``window`` lie in its object store, those in ``hands`` do not.
+    """
+    store = max(LEAST_STORE_BYTES, _stepped(window / IN_FLIGHT_SHARE)) if window else LEAST_STORE_BYTES
+    memory = WORKER_BYTES + processes * ACTOR_BYTES + store + hands
+    return Pod(max(least, 1 + busy + processes // WAITING_PER_CPU), _stepped(memory), store)
+
+
+def _dedicated(plan: Plan, per_node: Counter[int], *, is_apart: bool) -> Pod | None:
+    """The pod of a node that only reads, as large as the one with most readers needs; all are alike.
+
+    ``is_apart`` says that each emulated node has a pod of its own, and claims the cores that it is said to have.
+    """
+    cluster = plan.cluster
+    if not cluster.has_reader_tier:
+        return None
+    nodes = range(cluster.nodes, cluster.all_nodes)
+    readers = Counter(node for who in plan.readers() if (node := plan.node_of_reader(*who)) in nodes)
+    most = max(readers.values())
+    return _pod(
+        max(per_node[node] for node in nodes),
+        _busy(plan, nodes),
+        window=_window_bytes(plan) * cluster.nodes * most / readers.total(),
+        hands=most * _batch_bytes(plan),
+        least=_least_cores(plan, nodes) if is_apart else 0,
+    )
+
+
+def _least_cores(plan: Plan, nodes: range) -> int:
+    """The processors that some emulated nodes claim of Ray nodes of their own."""
+    cores = plan.cluster.cores
+    return max(cores[nodes.start : nodes.stop]) if isinstance(cores, tuple) else 0
 
 
 def _reader(plan: Plan) -> Pod | None:
@@ -77,17 +123,20 @@ def _reader(plan: Plan) -> Pod | None:
     if pool is None:
         return None
     batches = pool.slots * _batch_bytes(plan)
-    store = max(LEAST_STORE_BYTES, _stepped(batches * plan.loader.prefetch_factor / IN_FLIGHT_SHARE))
-    memory = WORKER_BYTES + pool.slots * ACTOR_BYTES + store + batches
-    loading = 0 if plan.modelled else pool.slots
-    return Pod(1 + loading + pool.slots // WAITING_PER_CPU, _stepped(memory), store)
+    busy = 0 if plan.modelled else pool.slots
+    return _pod(pool.slots, busy, window=batches * plan.loader.prefetch_factor, hands=batches)
 
 
-def _busy(plan: Plan) -> int:
-    """Roles of one emulated node that keep a processor busy: readers, and writers of checkpoints."""
+def _busy(plan: Plan, nodes: range) -> int:
+    """The most roles of one of these emulated nodes that keep a processor busy: readers, and writers of checkpoints."""
+    if plan.modelled:
+        return 0
+    cluster = plan.cluster
     writers = Counter(plan.node_of_writer(number) for number in range(plan.num_writers))
-    readers = math.ceil(plan.cluster.ranks_per_node * max(1, _workers(plan)) * _ranks_per_reading_node(plan))
-    return readers + max(writers.values(), default=0)
+    readers = Counter(plan.node_of_reader(*who) for who in plan.readers())
+    if not plan.loader.num_workers:  # ranks read
+        readers = Counter(dict.fromkeys(nodes, cluster.ranks_per_node))
+    return max(readers[node] for node in nodes) + max(writers[node] for node in nodes)
 
 
 def _workers(plan: Plan) -> int:
@@ -96,23 +145,13 @@ def _workers(plan: Plan) -> int:
     return scaling.min if plan.cluster.has_pool and scaling is not None else plan.loader.num_workers
 
 
-def _ranks_per_reading_node(plan: Plan) -> float:
-    """How many nodes of ranks the readers of a node read for: one, unless they have nodes of their own."""
-    return plan.cluster.nodes / len(plan.cluster.reading_nodes) if plan.cluster.has_reader_tier else 1.0
-
-
 def _window_bytes(plan: Plan) -> float:
-    """Bytes that batches on their way may hold on one emulated node."""
+    """Bytes that batches on their way may hold for one emulated node of ranks."""
     loader = plan.loader
     if not loader.payload:
         return 0.0
     bound = loader.max_bytes_in_flight
     return loader.node_window_bytes if bound == "auto" else min(loader.node_window_bytes, bound)
-
-
-def _in_hands(plan: Plan) -> float:
-    """Bytes of the batches that a rank's readers beside it are making and that the rank has."""
-    return _batch_bytes(plan) * (max(1, _workers(plan)) + 1)
 
 
 def _batch_bytes(plan: Plan) -> float:
