@@ -332,9 +332,7 @@ def test_nodes_that_only_read_are_a_group_by_whose_label_readers_live_there_alon
         assert [one[key] for key in ("replicas", "minReplicas", "maxReplicas")] == [number] * 3
     assert "labels" not in nodes
     # what Ray's own parser makes of it is what the placement of a run looks for
-    config = _derive_autoscaling_config_from_ray_cr(
-        {"metadata": {"name": "c", "namespace": "n"}, "spec": cluster(job)}
-    )
+    config = _derive_autoscaling_config_from_ray_cr({"metadata": {"name": "c", "namespace": "n"}, "spec": cluster(job)})
     labels = {name: kind["labels"] for name, kind in config["available_node_types"].items()}
     assert labels == {"headgroup": {}, "nodes": {}, "reader-nodes": {placement.TIER: placement.READERS}}
     places = [
@@ -448,6 +446,65 @@ def test_what_cannot_be_is_one_line(arguments: tuple[str, ...], options: dict[st
         job_of(arguments[0], arguments[1:], **{"image": "rayio:1", **options})
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+REAL = ("dataset.path=data/x", "dataset.num_files=1000000", "train.epochs=1")
+LARGE: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
+    "slots": (
+        ("s3-autoscaled", "cluster.reader_pool={nodes: 2, slots: 4096}", *REAL), {},
+        "cluster.reader_pool.slots=4096: a pod of the group readers asks for 4,199 processors and ",
+        "; lower it, and raise nodes beside it",
+    ),
+    "reading nodes": (
+        ("unet3d-small", TIER[0], "cluster.ranks_per_node=64", "loader.num_workers=8", *REAL), {},
+        "cluster.reader_nodes=1: a pod of the group reader-nodes asks for 513 processors and ", "; raise it",
+    ),
+    "packed": (
+        ("unet3d-small", "cluster.nodes=64", "cluster.ranks_per_node=4", *REAL), {"workers": 1},
+        "--workers 1 for cluster.nodes=64: a pod of the group nodes asks for ", "; raise it",
+    ),
+    "ranks": (
+        ("unet3d-small", "cluster.ranks_per_node=64", "loader.num_workers=8", *REAL), {},
+        "cluster.ranks_per_node=64 and loader.num_workers=8: a pod of the group nodes asks for ", "; lower one of them",
+    ),
+    "windows": (
+        ("unet3d-small", "loader.prefetch_factor=4000", *REAL, "dataset.sample_bytes=100 MB", "dataset.num_files=10000"),
+        {}, "loader.prefetch_factor=4000: a pod of the group nodes asks for ", "; lower it, or bound loader.max_bytes",
+    ),
+    "cores": (
+        ("unet3d-small", "cluster.cores=[900]", *REAL), {},
+        "cluster.cores has 900: a pod of the group nodes asks for 900 processors and ", "; lower it",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_pods_that_no_machine_holds_are_printed_with_a_line_that_names_the_key(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments, options, begins, ends = LARGE[name]
+    said = [word for key, value in options.items() for word in (f"--{key}", str(value))]
+    with pytest.raises(SystemExit) as left:
+        cli.main(["k8s", *arguments, "--image", "rayio:1", "--root", "s3://bucket", *said])
+    printed = capsys.readouterr()
+    assert left.value.code == 0
+    (line,) = printed.err.splitlines()
+    assert line.startswith(f"rayio: warning: {begins}")
+    assert "hardly any machine has more than 448 or 24 TiB, so it would never start" in line
+    assert ends in line
+    (job,) = (one for one in yaml.safe_load_all(printed.out) if one["kind"] == "RayJob")
+    largest = max(sizes([job]).values())
+    assert largest[0] > 448 or largest[1] > 24 << 40, "what is said is what is printed"
+
+
+def test_pods_that_some_machine_holds_are_no_warning() -> None:
+    def said(slots: int) -> tuple[str, ...]:
+        pool = f"cluster.reader_pool={{nodes: 2, slots: {slots}}}"
+        return job_of("s3-autoscaled", (pool, *REAL), image="rayio:1", root="s3://bucket").warnings
+
+    assert said(437) == ()
+    (line,) = said(438)
+    assert "asks for 449 processors" in line
 
 
 def test_names_of_jobs() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from rayio.cli.arguments import Overrides, Source
+from rayio.cli.terminal import Terminal
 
 
 def k8s(
@@ -61,6 +62,8 @@ def k8s(
         source, overrides or (), image=image, name=name, root=root, workers=workers, claim=claim, secret=secret,
         service_account=service_account,
     )  # fmt: skip
+    for warning in job.warnings:
+        Terminal().say(f"warning: {warning}")
     print(to_yaml(documents(job)), end="")
 
 

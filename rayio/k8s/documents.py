@@ -90,6 +90,8 @@ class Job:
     service_account: str | None
     #: Seconds after which the run is ended.
     deadline_seconds: int
+    #: What whoever applies it should know before.
+    warnings: tuple[str, ...] = ()
 
 
 def name_of(text: str) -> str:

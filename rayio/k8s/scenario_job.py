@@ -9,6 +9,7 @@ from importlib.metadata import version
 
 from rayio.errors import ClusterError
 from rayio.k8s.documents import DATA, MAX_NAME, MAX_SECONDS, SCENARIO_FOLDER, START_SECONDS, Job, name_of
+from rayio.k8s.large import too_large
 from rayio.k8s.sizes import pods_of
 from rayio.pipeline.planning import plan_of
 from rayio.scenario import checks, duration
@@ -75,6 +76,7 @@ def job_of(
         secret=secret,
         service_account=service_account,
         deadline_seconds=_deadline(scenario),
+        warnings=tuple(too_large(pods, scenario)),
     )
 
 
