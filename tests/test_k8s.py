@@ -18,10 +18,15 @@ from typing import Any
 
 import pytest
 import yaml
-from kuberay import refusals
+from kuberay import of_cluster, refusals
 from kustomize import Document
 from kustomize import build as built
 from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+from ray.autoscaler.v2.instance_manager.config import AutoscalingConfig
+from ray.autoscaler.v2.scheduler import ResourceDemandScheduler, SchedulingRequest
+from ray.autoscaler.v2.schema import AutoscalerInstance
+from ray.core.generated.autoscaler_pb2 import GangResourceRequest, NodeState, NodeStatus, ResourceRequest
+from ray.core.generated.instance_manager_pb2 import Instance
 
 from rayio import cli
 from rayio.cluster import placement
@@ -312,6 +317,40 @@ def test_nodes_that_come_for_readers_are_a_group_that_rays_autoscaler_knows() ->
     assert len(alone["workerGroupSpecs"]) == 1
     assert "enableInTreeAutoscaling" not in alone
     assert alone["headGroupSpec"]["template"]["spec"]["automountServiceAccountToken"] is False
+
+
+def test_an_idle_timeout_of_nothing_ends_nodes_that_are_idle_but_for_none_that_a_reader_waits_for() -> None:
+    pool = "cluster.reader_pool={resource: slot, nodes: 3, slots: 4, idle_timeout: 0 s}"
+    spec = cluster(job_in(printed("s3-autoscaled", pool)))
+    assert spec["workerGroupSpecs"][1]["idleTimeoutSeconds"] == 0
+    assert [*of_cluster(spec)] == []
+    derived = _derive_autoscaling_config_from_ray_cr({"metadata": {"name": "c", "namespace": "n"}, "spec": spec})
+    config = AutoscalingConfig(derived, skip_content_hash=True)
+
+    def ended(idle_ms: int, *waiting: dict[str, float]) -> bool:
+        """Whether Ray's own autoscaler ends a node that is idle for so long, as some readers wait for slots."""
+        has = {"slot": 4.0, "CPU": 1.0}
+        node = NodeState(
+            node_id=b"1" * 28, instance_id="i", ray_node_type_name="readers", status=NodeStatus.IDLE,
+            total_resources=has, available_resources=has, idle_duration_ms=idle_ms,
+        )  # fmt: skip
+        of = Instance(instance_id="i", instance_type="readers", status=Instance.RAY_RUNNING, node_id="1" * 56)
+        request = SchedulingRequest(
+            disable_launch_config_check=True,
+            node_type_configs=config.get_node_type_configs(),
+            max_num_nodes=config.get_max_num_nodes(),
+            idle_timeout_s=config.get_idle_timeout_s(),
+            gang_resource_requests=[
+                GangResourceRequest(requests=[ResourceRequest(resources_bundle=one)]) for one in waiting
+            ],
+            current_instances=[AutoscalerInstance(cloud_instance_id="i", ray_node=node, im_instance=of)],
+        )
+        reply = ResourceDemandScheduler().schedule(request)
+        return [one.instance_id for one in reply.to_terminate] == ["i"]
+
+    assert not ended(0), "busy: a reader has a slot of it"
+    assert ended(1), "0 is a time, and not none, of which there would be the cluster's minute"
+    assert not ended(60_000, {"slot": 1.0}), "it came just now, and the reader that asked has not got its slot yet"
 
 
 def sizes(found: list[Document]) -> dict[str, tuple[int, int, int]]:
