@@ -312,7 +312,7 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     gains: dict[str, float | None], said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counterfactual, "_enough_workers", lambda *_: None)
-    base: Any = SimpleNamespace(scenario=planted(), modelled=None)
+    base: Any = SimpleNamespace(scenario=planted(), modelled=None, is_throttled=False)
     rows = [{"change": change, "time_saved": gain, "au": 0.5, "then": ""} for change, gain in gains.items()]
     table = {"changes": rows}
     found = counterfactual.prediction(base, {"bound": "input", "cause": "decode", "is_worth_removing": True}, table)

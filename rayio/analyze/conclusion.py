@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rayio.analyze.retries import in_words
 from rayio.analyze.service import PLENTY, rate
 from rayio.analyze.stages import OF_LOADER, STAGES, shown
 from rayio.analyze.stalls import CAUSES
@@ -29,8 +30,10 @@ def sentence(
     capacity: Mapping[str, Any],
     ranks: Sequence[Mapping[str, Any]],
     prediction: Mapping[str, Any] | None,
+    throttled: Mapping[str, Any] | None = None,
 ) -> str:
     """Say in one paragraph what bound the run, by how much, and what would come of mending it."""
+    is_refused = throttled is not None and throttled["binds"]
     if verdict["bound"] is None:
         if not verdict["steps"]:
             return "No verdict: no completed step is recorded."
@@ -40,7 +43,7 @@ def sentence(
     if not verdict["is_worth_removing"]:
         return _nothing(verdict)
     is_known = verdict["bound"] != "overhead" or _other(verdict) in (CAUSES["other"], CHARGED)
-    bound = "storage" if is_storage_bound(verdict, capacity) else verdict["bound"]
+    bound = "storage" if is_refused or is_storage_bound(verdict, capacity) else verdict["bound"]
     bound = "processor" if verdict.get("is_processor_bound") else bound
     said = f"{bound.capitalize()}-bound: " if is_known else "Unexplained: "
     said += f"{_what(verdict)}{slowest(ranks) if verdict['bound'] == 'straggler' else ''}."
@@ -50,7 +53,9 @@ def sentence(
     if hidden := _larger(verdict):
         said += f" {hidden}"
     if verdict["bound"] in OF_DATA:
-        said += _supply(verdict, capacity)
+        said += _supply(verdict, capacity, is_refused=is_refused)
+        if throttled is not None and is_refused:
+            said += _refused(throttled, verdict, is_real=capacity.get("storage") is None)
     elif verdict["is_input_bound"]:
         said += f" It is input-bound too: {_percent(verdict['data_wait_share'])} of step time is exposed data loading."
     if prediction is not None:
@@ -59,6 +64,12 @@ def sentence(
         said += f" {prediction['change']}, predicted AU {prediction['au']:.2f}{saved}"
         said += f"; the next bottleneck is {_next(prediction)}."
     return said
+
+
+def waits_for_storage(verdict: Mapping[str, Any]) -> bool:
+    """Say whether ranks wait for reads most, and not because readers wait for processors."""
+    is_read = bool({verdict["cause"], *verdict.get("ties", ())} & {*OF_STORAGE})
+    return is_read and verdict["bound"] in OF_DATA and not verdict.get("is_processor_bound")
 
 
 def is_storage_bound(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> bool:
@@ -136,7 +147,23 @@ def _larger(verdict: Mapping[str, Any]) -> str:
     return f"More of step time is {what} ({_percent(bounds[top])}), but without that alone less time would be saved."
 
 
-def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
+def _refused(throttled: Mapping[str, Any], verdict: Mapping[str, Any], *, is_real: bool) -> str:
+    """Say how many requests storage refused, what waiting to make them again took, and of real storage what helps."""
+    refused, share = throttled["refused"], throttled["data_wait_share"]
+    asked = f"{refused:,} of {refused + throttled['served']:,} requests ({in_words(throttled['answers'])})"
+    waited = _percent(throttled["read_share"])
+    said = f" Storage refused {asked}: waiting to make them again took {waited} of the time in reads"
+    if share is not None and verdict["cause"] != "retry":
+        said += f", and is {_percent(share)} of exposed data loading"
+    if not is_real:  # whose rates are known: what more of them brings is simulated
+        return f"{said}."
+    return (
+        f"{said}. More workers would be refused more: names below more prefixes, or fewer and larger requests, get "
+        "more through; a run tells whether fewer workers (loader.num_workers) read as much."
+    )
+
+
+def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any], *, is_refused: bool) -> str:
     """Hold what storage and workers can deliver against what the ranks need."""
     worker = next((row for row in capacity["stages"] if row["stage"] == "worker"), None)
     if worker is None or capacity["demand"] is None:
@@ -155,6 +182,8 @@ def _supply(verdict: Mapping[str, Any], capacity: Mapping[str, Any]) -> str:
         who, is_slow, are_fast = "The worker", "is too slow", "is fast enough"
     if can <= need:
         if capacity.get("storage") is None and verdict["cause"] in OF_STORAGE:
+            if is_refused:  # what it would give more readers is known: refusals
+                return ""
             return _as_served(capacity, can, need, who.replace("The", "the"))
         return f" {who} {is_slow}: {rate(can)} batches/s at most, where ranks need {rate(need)}."
     if verdict["bound"] == "loader":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rayio.analyze.retries import in_words
 from rayio.analyze.service import WORK_OF_STAGES, can_do, rate
 from rayio.analyze.stages import shown
 from rayio.analyze.summary import fetched_line, own_split
-from rayio.results.explained import Access, Capacity, Explained, Simulated, Verdict, WaitedFor
+from rayio.results.explained import Access, Capacity, Explained, Simulated, Throttled, Verdict, WaitedFor
 from rayio.results.origin import head
 from rayio.units import format_bytes, format_seconds
 
@@ -26,7 +27,7 @@ def text(explained: Explained) -> str:
         _capacities(explained.capacity),
         _changes(explained.simulated),
         _ranks(explained.ranks),
-        _access(explained.access),
+        _access(explained.access, explained.throttled),
         [f"  note: {note}" for note in explained.notes],
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -118,7 +119,7 @@ def _ranks(ranks: Sequence[WaitedFor]) -> list[str]:
     return lines
 
 
-def _access(access: Access) -> list[str]:
+def _access(access: Access, throttled: Throttled | None) -> list[str]:
     if not access.operations:
         return []
     lines = [f"  how storage was used (trace level {access['level']})"]
@@ -127,6 +128,10 @@ def _access(access: Access) -> list[str]:
         number = f"{row.requests:>12,} request{'s' * (row.requests != 1)}"
         moved = f", {format_bytes(row.bytes)} in all" if row.bytes else ""
         lines.append(f"  {name:<14}{number}{size}{moved}")
+    if throttled is not None:
+        share = "" if throttled.read_share is None else f", {_percent(throttled.read_share)} of the time in reads"
+        waited = f"made again after {format_seconds(throttled.waited_seconds)}{share}"
+        lines.append(f"  {'refused':<14}{throttled.refused:>12,} ({in_words(throttled.answers)}), {waited}")
     for name, what in _FIGURES.items():
         if (value := getattr(access, name)) is not None:
             lines.append(

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import pyarrow.compute as pc
 
-from rayio.analyze.timeline import integers
+from rayio.analyze.intervals import Occupied
+from rayio.analyze.part import Part, groups
+from rayio.analyze.stages import STAGES
+from rayio.analyze.timeline import Ints, integers, is_text, texts
 from rayio.trace.slices import Slices
 from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+#: Columns of spans that say what was refused.
+_COLUMNS = ("name", "role", "index", "start_ns", "duration_ns", "requests", "attributes")
 
 
 def retried(spans: pa.Table | Slices) -> str | None:
@@ -35,8 +44,93 @@ def _throttled(answers: Counter[str]) -> str:
     """Say, as the end of a sentence, how many attempts storage refused as too many, and what it answered them."""
     refused = Counter[str]()
     for said, number in answers.items():
-        why = json.loads(said)["why"] if said else ""  # which runs of version 0.1 do not say
-        if why.startswith("429") or why.endswith(" SlowDown"):
+        if why := refusal(said):
             refused[why] += number
-    words = ", ".join(why for why, _ in refused.most_common())
-    return f"; storage throttled {refused.total()} of them ({words})" if refused else ""
+    return f"; storage throttled {refused.total()} of them ({in_words(refused)})" if refused else ""
+
+
+def refusal(attributes: str) -> str:
+    """What was answered to an attempt that storage refused as one too many, from its span's attributes; else empty."""
+    why = str(json.loads(attributes).get("why", "")) if attributes else ""  # runs of version 0.1 do not say
+    return why if why.startswith("429") or why.endswith(" SlowDown") else ""
+
+
+def in_words(answers: Mapping[str, int]) -> str:
+    """Name some answers, the most frequent first."""
+    return ", ".join(sorted(answers, key=lambda why: -answers[why]))
+
+
+class _Refused(NamedTuple):
+    """What a slice says of reads that were refused: attempts by answer, requests served, and ns."""
+
+    answers: Counter[str]
+    served: int
+    reading: int
+    #: In which a worker waited for what had been refused; and for what had failed for any reason.
+    waited: int
+    made_again: int
+
+
+class Throttling:
+    """How often storage refused reads as too many, and what waiting to make them again took, summed up by slices."""
+
+    def __init__(self, slices: Slices) -> None:
+        self._is_any = slices.names.get("retry", 0) > 0
+        self.columns = _COLUMNS if self._is_any else ()
+        self._sum = _Refused(Counter(), 0, 0, 0, 0)
+
+    def of(self, part: Part) -> _Refused | None:
+        """What a slice says; None of a run in which nothing was made again."""
+        if not self._is_any:
+            return None
+        spans, answers = part.spans, Counter[str]()
+        of_workers = is_text(spans, "role", "reader", "rank")
+        reads = np.flatnonzero(is_text(spans, "name", "read") & of_workers)
+        tries = np.flatnonzero(is_text(spans, "name", "retry") & of_workers)
+        said = {text for chunk in spans.column("attributes").chunks for text in chunk.dictionary.to_pylist()}
+        whys = {text: why for text in sorted(said) if (why := refusal(text))}
+        answer = texts(spans, "attributes", (*whys,), tries)
+        for why, number in zip(whys.values(), np.bincount(answer[answer >= 0], minlength=len(whys)), strict=True):
+            answers[why] += int(number)
+        reading = integers(spans, "duration_ns", reads)
+        served = integers(spans, "requests", reads)
+        return _Refused(
+            answers, int(served.sum()), int(reading.sum()), _waited(part, tries[answer >= 0]), _waited(part, tries)
+        )
+
+    def add(self, found: _Refused | None) -> None:
+        """Add what a slice says."""
+        if found is not None:
+            ours = self._sum
+            self._sum = _Refused(
+                ours.answers + found.answers,
+                ours.served + found.served,
+                ours.reading + found.reading,
+                ours.waited + found.waited,
+                ours.made_again + found.made_again,
+            )
+
+    def found(self, table: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
+        """All of it, with its part of exposed data loading in a ``table`` of losses; None where nobody was refused."""
+        answers, served, reading, waited, made_again = self._sum
+        if not answers:
+            return None
+        lost = {row["cause"]: float(row["seconds"]) for row in table if row["cause"] in STAGES}
+        of_data = math.fsum(lost.values())
+        part = waited / made_again if made_again else 1.0
+        return {
+            "refused": answers.total(),
+            "served": served,
+            "answers": dict(answers),
+            "waited_seconds": waited / 1e9,
+            "read_seconds": reading / 1e9,
+            "read_share": waited / reading if reading else None,
+            "data_wait_share": part * lost.get("retry", 0.0) / of_data if of_data else None,
+        }
+
+
+def _waited(part: Part, tries: Ints) -> int:
+    """How long workers waited for some attempts to be made again (ns): of several at a time of one worker, once."""
+    group = groups(part.spans, texts(part.spans, "role", ("reader", "rank"), tries), tries)
+    alone = Occupied.union(group, part.begin[tries], part.over[tries])
+    return int((alone.end - alone.start).sum())

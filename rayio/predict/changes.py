@@ -59,6 +59,8 @@ class Base:
     workers: int
     #: Mean bytes of a batch; None where no span says so.
     batch_bytes: float | None
+    #: Whether real storage refused so many requests that nobody knows what it gives other numbers of workers.
+    is_throttled: bool = False
 
     def simulate(self, replay: Replay) -> dict[str, Any]:
         """Live a scenario on the virtual engine, with the times at hand, and judge it."""
@@ -271,7 +273,8 @@ def changes(base: Base) -> dict[str, Change]:
             found["reader_nodes × 2"] = _more_reader_nodes
     if Worked.planned(scenario.model_copy(update={"costs": measured.costs})) is not None:
         found["cores × 2"] = _more_cores
-    found |= changes_of_workers(base)
+    if not base.is_throttled:
+        found |= changes_of_workers(base)
     if scenario.loader.max_workers:
         found["prefetch × 2"] = _deeper
     if base.was_memory_bound:

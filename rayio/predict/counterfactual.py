@@ -94,9 +94,10 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
     """Say what to change, and simulate that: enough workers for a run that waits for data, else what first helps.
 
     What helps is what saves time: AU counts a slow rank's extra compute as useful. What saves less than half of what
-    another change would is no help. None when nothing that can be simulated is, or nothing is worth removing.
+    another change would is no help. None when nothing that can be simulated is, or nothing is worth removing: how often
+    real storage would refuse is not.
     """
-    if not verdict["is_worth_removing"]:
+    if not verdict["is_worth_removing"] or (base.is_throttled and _removal(verdict["cause"]) == "read"):
         return None
     rows = {row["change"]: row for row in table["changes"] if row["time_saved"] is not None}
     keys = keys_of(base.scenario)
@@ -117,7 +118,7 @@ def prediction(base: Base, verdict: Mapping[str, Any], table: Mapping[str, Any])
         return {"change": f"With twice the cores{each}", **{key: row[key] for key in ("au", "time_saved", "then")}}
     chosen = [rows[name] for name in wanted if name in rows and name != "read = 0"]
     most = max((row["time_saved"] for row in chosen), default=0.0)
-    more = _enough_workers(base, table) if verdict["bound"] in OF_DATA else None
+    more = _enough_workers(base, table) if verdict["bound"] in OF_DATA and not base.is_throttled else None
     settings = [row for row in chosen if row["change"] in keys]
     if more and more["time_saved"] >= max((row["time_saved"] for row in settings), default=0.0):
         return more
@@ -267,11 +268,12 @@ def ready(
     workers: int | None = None,
     batch_bytes: float | None = None,
     worked: Worked | None = None,
+    is_refused: bool = False,
 ) -> Base | None:
     """Make a run ready to be lived again, from its scenario, ``run.json`` and spans; None without spans of readers.
 
     ``workers`` is how many readers each rank had, ``batch_bytes`` the mean of a batch; what a run on Ray ``worked`` is
-    done again on the cores that it had.
+    done again on the cores that it had; ``is_refused`` says that storage refused many of its reads.
     """
     is_virtual = info.get("engine") == "virtual"
     scenario = _as_it_ran(scenario, info)
@@ -288,5 +290,6 @@ def ready(
         slow_ranks(charged.steps, len(charged.lives.rank)),
         scenario.loader.max_workers if workers is None else workers,
         batch_bytes,
+        is_throttled=is_refused and modelled(scenario, info) is None,
     )
     return base if worked is None or is_virtual else on_cores(base, worked, charged)

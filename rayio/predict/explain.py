@@ -10,14 +10,15 @@ from typing import Any
 import yaml
 
 from rayio.analyze.access import Accesses
-from rayio.analyze.conclusion import sentence
+from rayio.analyze.conclusion import sentence, waits_for_storage
 from rayio.analyze.passes import Summed, Timelines
+from rayio.analyze.retries import Throttling
 from rayio.analyze.service import Capacities, without_queueing
 from rayio.analyze.shape import RunShape
 from rayio.analyze.sharing import Beside
 from rayio.analyze.stalls import Attribution, Losses
 from rayio.analyze.stragglers import worst_ranks
-from rayio.analyze.verdict import judge
+from rayio.analyze.verdict import BINDS, judge
 from rayio.analyze.window import find_window
 from rayio.dlio.losses import in_words
 from rayio.errors import RayioError, ScenarioError
@@ -99,7 +100,10 @@ class Seen:
         self.trained = Trained(scenario.train.epochs)
         self.accesses = Accesses(timed.slices, lives)
         self.beside = Beside(timed, shape, self.window)
-        self.sums: tuple[Summed, ...] = (self.losses, self.capacities, self.trained, self.accesses, self.beside)
+        self.throttling = Throttling(timed.slices)
+        self.sums: tuple[Summed, ...] = (
+            self.losses, self.capacities, self.trained, self.accesses, self.beside, self.throttling
+        )  # fmt: skip
 
     def charged(self) -> Attribution:
         """The losses of every step, held together."""
@@ -140,7 +144,8 @@ def explained(
     if worked and (row := worked.stage(scenario, read.mean_bytes, capacity["delivered"])):
         capacity["stages"] = [*capacity["stages"], row]
     ranks = worst_ranks(timed.lives, timed)
-    used = seen.accesses.found()
+    used, throttled = seen.accesses.found(), seen.throttling.found(verdict["table"])
+    is_refused = throttled is not None and (throttled["read_share"] or 0.0) > BINDS
     notes = verdict.pop("notes")
     if info.get("imported"):
         notes.append("imported results have no readers: waits cannot be taken apart, nor the run simulated")
@@ -169,7 +174,10 @@ def explained(
     base = None
     if simulate and verdict["au"] is not None:
         workers = -(-seen.readers // derive.world_size(scenario))
-        base = ready(scenario, info, seen.charged(), spans, workers=workers, batch_bytes=read.mean_bytes, worked=worked)
+        base = ready(
+            scenario, info, seen.charged(), spans, workers=workers, batch_bytes=read.mean_bytes, worked=worked,
+            is_refused=is_refused,
+        )  # fmt: skip
     if base is not None:
         try:
             simulated = counterfactuals(base, reporter)
@@ -182,17 +190,24 @@ def explained(
         predicted = prediction(base, verdict, simulated)
         del simulated["_replayed"]
         notes += simulated.pop("_broken")
-        if base.modelled is None:
+        if base.is_throttled:
+            notes.append(
+                "storage refused requests as too many: nobody knows what it would give other numbers of workers, so "
+                "none are simulated"
+            )
+        elif base.modelled is None:
             notes.append("predictions take it that storage serves more readers as quickly as it served these")
         if not simulated["is_whole_run"]:
             notes.append(f"simulated are the first steps of the run: {simulated['steps']} rank-steps count")
+    if throttled is not None:
+        throttled["binds"] = is_refused and waits_for_storage(verdict)
     of_use = used.pop("notes")
     notes += of_use if timed.number and not info.get("imported") else []
     found = {
         "run": directory.address,
         "scenario": scenario.name,
         "engine": info.get("engine"),
-        "sentence": in_words(told) if told is not None else sentence(verdict, capacity, ranks, predicted),
+        "sentence": in_words(told) if told else sentence(verdict, capacity, ranks, predicted, throttled),
         "verdict": verdict,
         "capacity": capacity,
         "ranks": ranks[:WORST],
@@ -200,6 +215,7 @@ def explained(
         "prediction": predicted,
         "access": used,
         "notes": notes,
+        "throttled": throttled,
     }
     return Explained.of_json({"version": VERSION, **found})
 

@@ -250,6 +250,24 @@ class Access(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Throttled(Record):
+    """How storage refused reads as too many at a time (429, or S3's 503 SlowDown), over the whole run."""
+
+    refused: int = value("attempts that it refused, each of which was made again", "requests")
+    served: int = value("requests of reads that it served", "requests")
+    answers: dict[str, int] = value("the refused attempts by what was answered", "requests")
+    waited_seconds: float = value(
+        "time from the begin of a refused attempt to that of the next one, of all workers together; of several at a "
+        "time of one worker, once",
+        "s",
+    )
+    read_seconds: float = value("time that workers were reading, those waits included", "s")
+    read_share: Number = value("the waits, of that time", "fraction")
+    data_wait_share: Number = value("the part of exposed data loading that is charged to the waits", "fraction")
+    binds: bool = value("whether they are more than 5 % of reading, and ranks wait for storage: the sentence says it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Explained(Record):
     """Why a run was as it was: what ``rayio explain --json`` prints, version 1."""
 
@@ -265,6 +283,9 @@ class Explained(Record):
     prediction: Prediction | None = value("the first change worth making; null where none is")
     access: Access = value("how storage was used")
     notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")
+    throttled: Throttled | None = value(
+        "how storage refused reads as too many at a time; null where it refused none", default=None
+    )
     imported: Imported | None = value("what imported results say; null of other runs", default=None)
     fetched: Fetched | None = value("where the bytes came from that readers of real storage read", can_be_absent=True)
     origin: Origin | None = value(
