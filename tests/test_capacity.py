@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import pytest
 
 from rayio.analyze.compare import spread
 from rayio.cli import main
-from rayio.errors import ScenarioError, StorageError
+from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.machine.mounts import mount_of, mounts_here
+from rayio.predict.calibrate import Calibration, calibrate
 from rayio.reporter import Reporter
 from rayio.results.answers import answer_schema
 from rayio.results.sizing import HOLDS, UNDECIDED, CapacityFound
+from rayio.scenario.storage import Storage
 from rayio.session.conclude import in_memory
 from rayio.sizing.capacity import capacity
 from rayio.sizing.questions import Question
@@ -293,6 +296,36 @@ def test_the_command_prints_the_answer_and_its_schema_holds(home: Path, capsys: 
     assert code == 3
     code, _, err = command(*given, "--host-memory", "1 GB")
     assert (code, err.count("\n")) == (2, 1)
+
+
+def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By arithmetic 2.3 times what one needs feed two at 90 %, and twice that five."""
+    overrides = planted(2.3 * DEMAND, **{"train.steps": 40})
+    how: dict[str, Any] = {"engine": "local", "most": 8, "root": tmp_path}
+    found = found_in(tmp_path, overrides, **how)
+    assert found.accelerators == 2
+    best = found.changes[0]
+    assert (best.change, best.holds, best.accelerators) == ("twice the bandwidth of the storage", True, 5)
+    assert not any(change.holds for change in found.changes[1:]), "no other limit binds"
+    assert "What would move it: with twice the bandwidth of the storage it feeds 5 accelerators." in text(found, 200)
+
+    def forgets(run: Path) -> Calibration:
+        """A calibration that has lost the limit."""
+        learned = calibrate(run)
+        return replace(learned, scenario=learned.scenario.model_copy(update={"storage": Storage(model="memory")}))
+
+    monkeypatch.setattr("rayio.sizing.knee.calibrate", forgets)
+    again = found_in(tmp_path, overrides, **how)
+    assert (again.accelerators, again.changes) == (2, ())
+    assert any("what would move it is not known: that run had AU 7" in note for note in again.notes)
+
+    def refuses(run: Path) -> Calibration:
+        raise RunError("too few steps")
+
+    monkeypatch.setattr("rayio.sizing.knee.calibrate", refuses)
+    assert "what would move it is not known: too few steps" in found_in(tmp_path, overrides, **how).notes
 
 
 def test_files_that_are_there_are_read_and_the_page_cache_is_told(tmp_path: Path) -> None:

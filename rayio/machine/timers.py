@@ -44,7 +44,8 @@ class Punctual:
         timer = deadline - self.early_ns
         if (ahead := timer - time.perf_counter_ns()) > 0:
             sleep(ahead / 1e9)
-            if time.perf_counter_ns() > timer + self.early_ns:
+            late = time.perf_counter_ns() - timer
+            if self.early_ns < late <= MOST_AWAKE_NS:  # who is later than that waits for a processor, early or not
                 self.early_ns = min(self.early_ns + LATER_NS, MOST_AWAKE_NS)
             else:
                 self.early_ns = max(self.early_ns - EARLIER_NS, 0)

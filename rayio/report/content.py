@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -113,23 +114,27 @@ class Content:
         timed.go_through(*(() if seen is None else seen.sums), *drawings)
         asked = timed.number <= SIMULATED_STEPS if simulate is None else simulate
         explanation: Explained | None = None
-        if told and told.reduced:
-            explanation = explain(directory.address)
-        elif scenario is not None and seen is not None:
-            reporter.live("report: why", 0.5)
-            explanation = explained(directory, scenario, seen, simulate=asked, reporter=reporter)
-        reporter.live("report: figures", 0.6)
         window = (find_window(lives, timed, shape) if seen is None else seen.window)[0]
-        return cls(
-            directory=directory, info=info, result=result, has_no_result=has_no_result, scenario=scenario,
-            explanation=explanation, trouble=trouble, begin=begin, end=end, window=window,
-            over_time=split.found() if has_steps else None,
-            queues=depths.found() if has_steps else None,
-            step_times=figures.histogram(figures.step_times(timed, window, shape)),
-            heat_map=figures.heat_map(lives, timed, bins) if has_steps else None,
-            timeline=drawn.found() if has_steps or stretch else None,
-            is_simulated=asked,
-        )  # fmt: skip
+        with ThreadPoolExecutor(1, "rayio-figures") as beside:  # numpy lets both go on
+            over_time = beside.submit(split.found) if has_steps else None
+            heat_map = beside.submit(figures.heat_map, lives, timed, bins) if has_steps else None
+            step_times = beside.submit(lambda: figures.histogram(figures.step_times(timed, window, shape)))
+            if told and told.reduced:
+                explanation = explain(directory.address)
+            elif scenario is not None and seen is not None:
+                reporter.live("report: why", 0.5)
+                explanation = explained(directory, scenario, seen, simulate=asked, reporter=reporter)
+            reporter.live("report: figures", 0.6)
+            return cls(
+                directory=directory, info=info, result=result, has_no_result=has_no_result, scenario=scenario,
+                explanation=explanation, trouble=trouble, begin=begin, end=end, window=window,
+                queues=depths.found() if has_steps else None,
+                timeline=drawn.found() if has_steps or stretch else None,
+                over_time=over_time and over_time.result(),
+                step_times=step_times.result(),
+                heat_map=heat_map and heat_map.result(),
+                is_simulated=asked,
+            )  # fmt: skip
 
 
 def _ending(result: RunResult | None) -> list[str]:

@@ -13,9 +13,10 @@ from rayio.pipeline.engine import engine_named
 from rayio.reporter import SILENT, Reporter
 from rayio.results.sizing import BROKEN, HOLDS, UNDECIDED, CapacityChange, CapacityFound, CapacityPoint
 from rayio.scenario import derive
+from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.session.dataset import base_folder
-from rayio.sizing.knee import best_change, binding, changes_at
+from rayio.sizing.knee import Change, best_change, binding, changes_at, learned
 from rayio.sizing.questions import MLPERF, Question, enough, floor_of, short_of
 from rayio.sizing.search import Bracket, falls, largest
 from rayio.sizing.trials import AU, AU_DLIO, Trial, Trials
@@ -88,6 +89,10 @@ def capacity(
     if most is not None and most < 1:
         raise ScenarioError(f"--max {most}: must be at least 1")
     return _Searching(question, target, most, address, out, root, reporter).run()
+
+
+def _as_it_is(scenario: Scenario) -> Scenario:
+    return scenario
 
 
 class _Searching:
@@ -205,11 +210,17 @@ class _Searching:
         """What binds at the first value that does not hold, and what one change would move it."""
         assert bracket.fails is not None
         trial = self.trials.tried[bracket.fails]
-        binds = binding(trial.scenario, self.trials.run_of(bracket.fails), self.reporter)
+        run, like = self.trials.run_of(bracket.fails), _as_it_is
+        binds = binding(trial.scenario, run, self.reporter)
         if not self.is_virtual:
-            return binds, ()
-        changes = changes_at(trial.scenario, self.formula, self.reporter)
-        return binds, best_change(self.question, changes, bracket.fails, self.target, self.formula, self.most)
+            assert run is not None
+            taught, why = learned(trial.scenario, run, trial.mean(self.formula), self.formula)
+            if taught is None:
+                self.notes += [why] if why else []
+                return binds, ()
+            like = taught
+        changes = changes_at(like(trial.scenario), self.formula, self.reporter)
+        return binds, best_change(self.question, changes, bracket.fails, self.target, self.formula, self.most, like)
 
     def _found(
         self, bracket: Bracket, binds: str | None, changes: tuple[CapacityChange, ...], is_finished: bool

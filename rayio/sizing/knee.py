@@ -10,6 +10,7 @@ from typing import Any
 
 from rayio.errors import RayioError
 from rayio.pipeline.planning import storage_of
+from rayio.predict.calibrate import calibrate
 from rayio.predict.explain import explain
 from rayio.reporter import Reporter
 from rayio.results.sizing import CapacityChange
@@ -31,6 +32,8 @@ ENOUGH_STEPS = 20_000
 WINDOWS = 12
 #: A point that misses its target, by whatever formula, misses this AU: however little costs most, it is named.
 MISSED = 1.0
+#: AU by which a run, simulated with what it teaches, may differ from itself for changes of it to be simulated.
+TRUE = 0.05
 #: AU that a change must add to be worth a line.
 WORTH = 0.005
 
@@ -49,6 +52,29 @@ def binding(scenario: Scenario, run: Path | None, reporter: Reporter) -> str | N
             return explain(Path(folder) / "run", simulate=False, target_au=MISSED, reporter=reporter).sentence
     except RayioError:
         return None
+
+
+def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> tuple[Change | None, str | None]:
+    """What gives a scenario the storage, the processors and the costs that a run on a wall clock had.
+
+    None, and a sentence why, where the ``scenario`` of the run, simulated with them, has not the AU that was ``made``.
+    """
+    try:
+        taught = calibrate(run).scenario
+    except RayioError as error:
+        return None, f"what would move it is not known: {error}"
+
+    def like(one: Scenario) -> Scenario:
+        cluster = one.cluster.model_copy(update={"cores": taught.cluster.cores})
+        loader = one.loader.model_copy(update={"decode": taught.loader.decode})
+        told = {"storage": taught.storage, "costs": taught.costs, "cluster": cluster, "loader": loader}
+        return one.model_copy(update=told)
+
+    au = _au(like(scenario), formula)
+    if au is None or made is None or abs(au - made) > TRUE:
+        was, is_now = ("unknown" if one is None else f"{100 * one:.1f} %" for one in (made, au))
+        return None, f"what would move it is not known: that run had AU {was}, simulated with what it teaches {is_now}"
+    return like, None
 
 
 def shortened(scenario: Scenario) -> Scenario:
@@ -76,6 +102,8 @@ def variants(scenario: Scenario) -> Iterator[tuple[str, Change]]:
         yield "twice the requests per second", _storage(requests_per_second=2 * model.requests_per_second)
     if model.opens_per_second is not None:
         yield "twice the opens per second", _storage(opens_per_second=2 * model.opens_per_second)
+    if isinstance(cores := scenario.cluster.cores, int):
+        yield "twice the cores", _cores(2 * cores)
     if scenario.storage.throttle is not None:
         prefixes = 2 * scenario.storage.throttle.prefixes
         yield f"storage.throttle.prefixes={prefixes}", _prefixes(prefixes)
@@ -99,6 +127,13 @@ def _storage(**keys: Any) -> Change:
     def change(one: Scenario) -> Scenario:
         model = storage_of(one).model_copy(update=keys)
         return one.model_copy(update={"storage": one.storage.model_copy(update={"model": model})})
+
+    return change
+
+
+def _cores(number: int) -> Change:
+    def change(one: Scenario) -> Scenario:
+        return one.model_copy(update={"cluster": one.cluster.model_copy(update={"cores": number})})
 
     return change
 
@@ -147,8 +182,12 @@ def best_change(
     target: float,
     formula: str,
     most: int,
+    like: Change,
 ) -> tuple[CapacityChange, ...]:
-    """Write the changes down; of the first that keeps the target, how many accelerators hold with it."""
+    """Write the changes down; of the first that keeps the target, how many accelerators hold with it.
+
+    ``like`` makes what is simulated of the scenario of a point.
+    """
     rows = [CapacityChange(change=name, au=au, holds=au >= target - ROUNDING) for name, _, au in found]
     place = next((number for number, row in enumerate(rows) if row.holds), None)
     if place is None:
@@ -156,7 +195,7 @@ def best_change(
     change = found[place][1]
 
     def holds(value: int) -> bool:
-        au = _au(change(question.scenario(value)), formula)
+        au = _au(change(like(question.scenario(value))), formula)
         return au is not None and au >= target - ROUNDING
 
     bracket = largest(holds, most, start=fails)
