@@ -130,9 +130,9 @@ class Content:
                 explanation=explanation, trouble=trouble, begin=begin, end=end, window=window,
                 queues=depths.found() if has_steps else None,
                 timeline=drawn.found() if has_steps or stretch else None,
-                over_time=over_time and over_time.result(),
+                over_time=None if over_time is None else over_time.result(),
                 step_times=step_times.result(),
-                heat_map=heat_map and heat_map.result(),
+                heat_map=None if heat_map is None else heat_map.result(),
                 is_simulated=asked,
             )  # fmt: skip
 

@@ -210,7 +210,8 @@ class _Searching:
         """What binds at the first value that does not hold, and what one change would move it."""
         assert bracket.fails is not None
         trial = self.trials.tried[bracket.fails]
-        run, like = self.trials.run_of(bracket.fails), _as_it_is
+        run = self.trials.run_of(bracket.fails)
+        like: Change = _as_it_is
         binds = binding(trial.scenario, run, self.reporter)
         if not self.is_virtual:
             assert run is not None
