@@ -3,16 +3,15 @@
 The loop is ``torch_script.py``: a DataLoader, a sleep, a barrier. ``--reader numpy`` (the default) is what users
 write, ``numpy.load`` and the default collation; ``--reader same`` reads as rayio's reader does. Beside it the same
 scenario with ``loader.kind: torch`` and the loop's reader (``loader.reader: numpy``, or ``rayio``), with our readers,
-and simulated with ``costs: torch``; there ``loader.decode`` is what the loop's reader takes for a sample of that size
-beside storage, measured here first, in one process. Workers 1, 2, 4 x compute 20, 50, 100 ms x samples of 150 KB, 1 MB,
-4 MB, batches of four, files in memory. The sides run in turn, in every other round backwards; each has three epochs, of
-which the first, in which workers start, is left out. The time of an epoch is from the end of the epoch before to the
-end of the last step; AU is compute / that.
+and simulated with ``costs: torch`` on the cores of this machine; there what the loop's reader takes for a sample of
+that size, and what a step takes its rank beside its batch, are measured here first, each alone. Workers 1, 2, 4 x
+compute 20, 50, 100 ms x samples of 150 KB, 1 MB, 4 MB, batches of four, files in memory. The sides run in turn, in
+every other round backwards; each has three epochs, of which the first, in which workers start, is left out. The time of
+an epoch is from the end of the epoch before to the end of the last step; AU is compute / that.
 
 A shared host is not as fast at all times: fixed work (``machine.fixed_work``) is timed before every run, and a point
 whose longest is more than 1.15 times its shortest runs again, up to three times; the steadiest counts, and the table
-says how steady it was. ``costs: torch`` has what a quick machine took; ``--measured`` simulates with what PyTorch's
-loader takes here and now instead (as ``costs.py`` measures it, a minute).
+says how steady it was.
 
 Goals, at 24 of 27 points: ``kind: torch`` within 3 % of the loop's epoch time, the prediction within 5 %.
 
@@ -25,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -32,13 +32,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import costs
 import numpy as np
 from machine import fixed_work, print_machine
 from side import in_turn, memory_alone, memory_and_ray, on_torch, print_head, print_row
 
 import rayio
+from rayio.predict.calibrate import CONTENTION, calibrate
+from rayio.predict.processors import SLICE
 from rayio.scenario.load import build
+from rayio.scenario.named_costs import TORCH
 
 T = TypeVar("T")
 
@@ -125,20 +127,29 @@ def reading_seconds(wanted: dict[str, Any], root: str, reader: str) -> float:
     return statistics.median(taken)
 
 
-def measured(root: str) -> dict[str, float]:
-    """What PyTorch's loader takes here and now, as the section ``costs`` of a scenario."""
-    for size in costs.SAMPLES:
-        rayio.generate(build(costs.wanted(size, "torch", *costs.HURRIED)), root=root)
-    found = [costs.learned(size, "torch", root) for size in costs.SAMPLES]
-    middle = {part: statistics.median(one[part] for one in found) for part in costs.PARTS}
-    print("costs measured here: " + ", ".join(f"{part} {1000 * took:.2f} ms" for part, took in middle.items()) + "\n")
-    return middle
+def step_seconds(wanted: dict[str, Any], root: str, reader: str, engine: str) -> float:
+    """What a step takes PyTorch's rank beyond its batch and its compute, such as to free the batch before.
+
+    It is that of a run of one rank and one worker, calibrated; no loader's costs have it, for it grows with the batch.
+    """
+    alone = wanted | {
+        "cluster": {"ranks_per_node": 1},
+        "loader": wanted["loader"] | {"num_workers": 1, "kind": "torch", "persistent_workers": True,
+                                      "reader": "numpy" if reader == "numpy" else "rayio"},
+        "train": wanted["train"] | {"compute": 0.05, "steps": STEPS[0.05], "sync": "none"},
+    }  # fmt: skip
+    return calibrate(rayio.run(build(alone), root=root, engine=engine).path).scenario.charges.step
 
 
-def predicted(wanted: dict[str, Any], root: str, decode: float, taken: str | dict[str, float]) -> float:
-    """Simulate it with the costs of PyTorch's loader."""
-    simulated = wanted | {"costs": taken, "loader": wanted["loader"] | {"decode": decode}}
-    return statistics.median(seconds_of_epochs(rayio.simulate(build(simulated), root=root)))
+def predicted(wanted: dict[str, Any], root: str, reading: float, step: float) -> float:
+    """Simulate it with the costs of PyTorch's loader, on the cores of this machine: what its processes do is work."""
+    costs = TORCH.costs.model_dump() | {"step": step}
+    costs["cpu"] = {"sample": reading, "reader": costs["put"], "rank": costs["receive"], "step": step,
+                    "slice": SLICE, "contention": CONTENTION}  # fmt: skip
+    cores = wanted["cluster"] | {"cores": os.cpu_count()}
+    return statistics.median(
+        seconds_of_epochs(rayio.simulate(build(wanted | {"costs": costs, "cluster": cores}), root=root))
+    )
 
 
 def main(
@@ -155,7 +166,6 @@ def main(
     parser.add_argument("--rounds", type=int, default=1, help="how often each point runs")
     parser.add_argument("--ranks", type=int, default=ranks, help=f"ranks (default: {ranks})")
     parser.add_argument("--reader", choices=("numpy", "same"), default=reader, help="what the loop reads with")
-    parser.add_argument("--measured", action="store_true", help="simulate with costs that are measured first")
     parser.add_argument("--engine", choices=("ray", "local"), default="ray", help="where ours run (default: ray)")
     asked = parser.parse_args()
     points = quick if asked.quick else points
@@ -170,14 +180,18 @@ def main(
     )  # fmt: skip
     met = dict.fromkeys(GOAL, 0)
     with memory_and_ray() if asked.engine == "ray" else memory_alone() as root:
-        taken = measured(str(Path(root, "costs"))) if asked.measured else "torch"
+        took: dict[str, tuple[float, float]] = {}
         print_head(*head)
         for workers, compute, sample in points:
             wanted = scenario(workers, compute, sample, asked.ranks)
             rayio.generate(build(wanted), root=root)
             runs, unequal = steadily(sides_of(wanted, root, asked.reader, asked.engine), asked.rounds)
             middle = {name: statistics.median(itertools.chain(*those)) for name, those in runs.items()}
-            middle["predicted"] = predicted(wanted, root, reading_seconds(wanted, root, asked.reader), taken)
+            if sample not in took:
+                took[sample] = (
+                    reading_seconds(wanted, root, asked.reader), step_seconds(wanted, root, asked.reader, asked.engine)
+                )  # fmt: skip
+            middle["predicted"] = predicted(wanted, root, *took[sample])
             ratio = {name: seconds / middle["loop"] for name, seconds in middle.items()}
             missed = [name for name, goal in GOAL.items() if abs(ratio[name] - 1) > goal]
             for name in GOAL:
