@@ -182,7 +182,7 @@ def test_what_version_01_wrote_into_its_run_directories_is_still_read() -> None:
         ("loader.parallel_calls=4", ""),
         ("loader.file_access=collective", ""),
         ("storage.stage=true", ""),
-        ("storage.cache=[{tier: ram}]", ""),
+        ("storage.cache=[{tier: local_disk, bytes: 1 GiB}]", "storage.cache.tier=local_disk"),
         ("storage.faults={stall: 1}", ""),
         ("train.device_copy={via: host}", ""),
         ("train.compute={kind: gamma, mean: 1}", "train.compute.kind=gamma"),
@@ -198,7 +198,8 @@ def test_what_is_not_built_is_refused_with_what_is() -> None:
     assert complaint("unet3d-small", "dataset.format=jpeg") == (
         "unet3d-small.yaml: override: not yet: dataset.format=jpeg; there is npz, hdf5, tfrecord or parquet"
     )
-    assert complaint("unet3d-small", "storage.cache=[{tier: ram}]").endswith("; there is none")
+    tiers = "[{tier: ram, bytes: 1 GiB}, {tier: local_disk, bytes: 2 GiB}]"
+    assert complaint("unet3d-small", f"storage.cache={tiers}").endswith(f"{tiers}; there is one tier")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from rayio.dlio import published
 from rayio.dlio.losses import LOSSES
-from rayio.results.hosts import Fetched
+from rayio.results.hosts import MODEL, Fetched
 from rayio.results.metrics import SPLIT, STATISTICS, TIMES, lookup
 from rayio.results.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
 from rayio.results.run_result import Between, Books, Imported, RunResult, Statistics
@@ -195,6 +195,9 @@ def fetched_row(found: Fetched) -> tuple[str, str, str]:
     read = f"of {format_bytes(found.read_bytes)} read"
     if found.source == "memory":
         return "from device", "0 B", f"{read}: the file system is in memory"
+    if found.source == MODEL:
+        share = f"{format_share(found.page_cache_share)} from the modelled cache"
+        return "from storage", format_bytes(found.fetched_bytes or 0), f"{read}; {share}"
     label = f"from {found.source}" if found.source in ("device", "server", "network") else "from storage"
     if found.fetched_bytes is None:
         return label, "unknown", f"{read}: {found.how}"

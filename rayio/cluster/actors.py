@@ -6,7 +6,6 @@ import asyncio
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 import ray
@@ -16,12 +15,11 @@ from rayio.cluster.calls import Loan, ReaderCalls
 from rayio.cluster.keeper import Keeper
 from rayio.cluster.lent import LentBatches
 from rayio.cluster.lines import Address, Exchange, Line, Pieces
+from rayio.cluster.modelled import ReachesModelled
 from rayio.cluster.remote import (
     Fetches,
     OwnQueue,
-    RemoteArbiter,
     RemoteBarrier,
-    RemoteNetwork,
     RemoteQueue,
     RemoteTimekeeper,
     RemoteWriter,
@@ -55,7 +53,7 @@ FLUSH_SECONDS = 0.7
 MAX_CONCURRENCY = 100_000
 
 
-class Host:
+class Host(ReachesModelled):
     """What all actors have in common: a clock, a recorder that empties itself into the collector, and storage."""
 
     #: Whether a role that is alone in its actor sleeps exactly, which stops the actor for up to 2 ms.
@@ -200,22 +198,6 @@ class Host:
         if (table := self.recorder.drain()) is None:
             return None
         return to_ipc(table if self._keeper is None else self._keeper.course.corrected(table))
-
-    def arbiter(self, device: int) -> RemoteArbiter:
-        """See ``rayio.pipeline.wiring.Devices``."""
-        return RemoteArbiter(self.line(self.birth.find(f"storage-{device}")))
-
-    @cached_property
-    def _network(self) -> RemoteNetwork:
-        return RemoteNetwork(self.line(self.birth.find("network")))
-
-    def network(self) -> RemoteNetwork:
-        """See ``rayio.pipeline.wiring.Devices``."""
-        return self._network
-
-    def gate(self) -> RemoteArbiter:
-        """See ``rayio.pipeline.wiring.Devices``."""
-        return self.arbiter(0)
 
 
 class Reader(Host):

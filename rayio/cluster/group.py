@@ -17,11 +17,11 @@ from rayio.cluster import actors as shells
 from rayio.cluster.birth import Birth
 from rayio.cluster.collector import Collector
 from rayio.cluster.connect import Connection
-from rayio.cluster.placement import ActorSpec, actors
+from rayio.cluster.placement import SERVERS, ActorSpec, actors
 from rayio.cluster.remote import plain
 from rayio.cluster.room import room_for
 from rayio.cluster.rounds import Rounds
-from rayio.cluster.servers import BarrierActor, NetworkServer, StorageServer
+from rayio.cluster.servers import BarrierActor, CacheServer, NetworkServer, StorageServer
 from rayio.cluster.showing import Showing
 from rayio.cluster.slots import Slots
 from rayio.cluster.staff import Team, is_first
@@ -53,6 +53,8 @@ WHY_SECONDS = 5.0
 KILL_SECONDS = 15.0
 
 CLASSES: dict[str, type] = {
+    "storage": StorageServer,
+    "cache": CacheServer,
     "reader": shells.Reader,
     "queue": shells.PrefetchQueue,
     "rank": shells.TrainerRank,
@@ -133,11 +135,17 @@ class ActorGroup:
             if scaling is None or spec.kind != "reader" or is_first(spec, scaling.min):
                 self.handles[spec.name] = self._create(spec)
         if scaling is not None:
-            lived = self.handles["collector"].lived.remote
-            slots = None if not self.plan.cluster.has_pool else Slots(self.plan, self.run_id, self.anchor.here(), lived)
+            pooled, here = self.plan.cluster.has_pool, self.anchor.here()
+            slots = Slots(self.plan, self.run_id, here, self._lived) if pooled else None
             self.team = Team(
                 self.plan, self.specs, self.handles, self._create, self.actors.append, self._not_started, slots, say
             )
+
+    def _lived(self, node: int, asked: int, up: int | None, gone: int) -> None:
+        """Tell of a node that has gone; one that comes under its number another time begins with an empty cache."""
+        self.handles["collector"].lived.remote(node, asked, up, gone)
+        if self.plan.cache_bytes is not None:
+            self.handles[f"cache-{self.plan.cache_of_node(node)}"].clear.remote()
 
     def _showing(self) -> Callable[[], Showing] | None:
         if self.live_record is None:
@@ -192,13 +200,11 @@ class ActorGroup:
         )  # fmt: skip
 
     def _create(self, spec: ActorSpec, name: str = "", group: PlacementGroup | None = None) -> Any:
-        """Create a role's actor, in the run's group or its own; modelled devices of nodes to come are on the first."""
+        """Create a role's actor, in the run's group or its own; what is modelled of nodes to come is on the first."""
         birth = self._birth(spec.name, spec.node, spec.members)
         where = self._bundle(spec.node if spec.node < self.plan.cluster.all_nodes else 0)
         if group is not None:
             where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
-        if spec.kind == "storage":
-            return self._actor(StorageServer, spec.name, where, -1, birth, concurrency=shells.MAX_CONCURRENCY)
         retries = 0 if spec.kind == "rank" else -1
         kind, name = CLASSES[spec.kind], name or spec.name
         return self._actor(kind, name, where, retries, birth, concurrency=shells.MAX_CONCURRENCY)
@@ -358,7 +364,7 @@ class ActorGroup:
             self.handles[name].spent.remote() for name in ("barrier", "network", "collector") if name in self.handles
         ]
         asked += [
-            self.handles[s.name].flush.remote() for s in self.specs if s.kind != "storage" and s.name in self.handles
+            self.handles[s.name].flush.remote() for s in self.specs if s.kind not in SERVERS and s.name in self.handles
         ]
         heard, processes = (0, []) if self.team is None else (self.team.sent, [*self.team.cpu])
         for reference in self.control.answers(asked, FLUSH_SECONDS):

@@ -12,8 +12,10 @@ from rayio.pipeline.plan import Plan
 from rayio.pipeline.wiring import loader_of
 from rayio.scenario.cluster import Cluster
 
-Kind = Literal["storage", "reader", "queue", "checkpoint_writer", "rank"]
-KINDS: tuple[Kind, ...] = ("storage", "reader", "queue", "checkpoint_writer", "rank")
+Kind = Literal["storage", "cache", "reader", "queue", "checkpoint_writer", "rank"]
+KINDS: tuple[Kind, ...] = ("storage", "cache", "reader", "queue", "checkpoint_writer", "rank")
+#: Those that are no roles: they serve roles with what is modelled.
+SERVERS: tuple[Kind, ...] = ("storage", "cache")
 
 #: What one Ray actor costs (measured, Ray 2.60): memory of its process.
 ACTOR_BYTES = 62 << 20
@@ -31,7 +33,7 @@ PACKED_ACTORS = 2
 class ActorSpec:
     """One actor: the roles of one kind on one node that live in it.
 
-    ``members`` are (rank, worker) for readers, (rank,) for queues and ranks, (number,) for writers and devices.
+    ``members`` are (rank, worker) for readers, (rank,) for queues and ranks, (number,) for writers, devices and caches.
     """
 
     kind: Kind
@@ -53,7 +55,7 @@ def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
     are one role to this rule.
     """
     chosen = plan.cluster.roles_per_actor
-    if kind == "storage":
+    if kind in SERVERS:
         return 1
     loader, per_node = plan.loader, plan.cluster.ranks_per_node
     workers = max(1, loader.num_workers)
@@ -87,6 +89,8 @@ def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
     match kind:
         case "storage":
             return ((n, (n,)) for n in range(plan.num_devices if plan.modelled else 0))
+        case "cache":
+            return ((n, (n,)) for n in plan.caches)
         case "reader":
             return ((plan.node_of_reader(*who), who) for who in _readers(plan)) if _has_roles(plan) else ()
         case "queue":

@@ -21,7 +21,6 @@ from rayio.pipeline.queue import Delivery, QueueSpec, Take
 from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
-from rayio.storage.throttle import State
 from rayio.trace.clocks import Offset
 from rayio.trace.drift import Stray
 from rayio.trace.span import SPANS
@@ -331,41 +330,3 @@ class RemoteWriter:
         except RayTaskError as error:
             raise plain(error) from None
         return served
-
-
-class RemoteNetwork:
-    """The modelled network in another actor."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-
-    async def send(self, now: int, source: int, target: int, nbytes: int) -> int:
-        """See ``rayio.pipeline.network.Network.send``."""
-        return int(await self.line.ask("send", now, source, target, nbytes))
-
-
-class RemoteArbiter:
-    """A modelled device in another actor; that of the first one admits requests to all of them too."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        #: What was last heard of each bucket (``Gate``), by kind and prefix.
-        self._buckets: dict[tuple[int, int], State] = {}
-        #: What was last heard of the device's backlog (``Device.free_at``): all who use it remember it for the device.
-        self._free_at = 0
-
-    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """See ``rayio.storage.model.Device.reserve``."""
-        answer = await self.line.ask("reserve", arrival, num_requests, nbytes, alone, self._free_at)
-        served, free_at = answer
-        self._free_at = max(self._free_at, int(free_at))
-        return int(served)
-
-    async def admit(self, now: int, kind: int, prefix: int) -> bool:
-        """See ``rayio.storage.throttle.Gate.admit``."""
-        told = self._buckets.get((kind, prefix), State())
-        is_admitted, state = await self.line.ask("admit", now, kind, prefix, told)
-        heard = State(*state)
-        if heard.at >= self._buckets.get((kind, prefix), told).at:
-            self._buckets[kind, prefix] = heard
-        return bool(is_admitted)

@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from rayio.cluster.placement import ActorSpec
+from rayio.cluster.placement import SERVERS, ActorSpec
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.standing import Standing, Vigil, silence
 from rayio.pipeline.wiring import files_of
@@ -83,7 +83,7 @@ class Rounds:
         for name, handle in self.handles.items():
             kind = self.specs[name].kind if name in self.specs else ""
             if kind == "rank" or everybody:
-                is_host = kind not in ("", "storage")
+                is_host = kind not in ("", *SERVERS)
                 self._asked[handle.standing.remote() if is_host else handle.ready.remote()] = name
 
     def _take(self) -> None:

@@ -1,10 +1,11 @@
-"""The actors that serve all others and record no spans: the barrier, the modelled network and storage devices."""
+"""The actors that serve all others and record no spans: barrier, modelled network, storage devices, caches."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import ray
@@ -16,7 +17,9 @@ from rayio.pipeline.barrier import Barrier
 from rayio.pipeline.cpu_account import ProcessCpu, Stopwatch
 from rayio.pipeline.kernel import WallKernel
 from rayio.pipeline.network import Network
+from rayio.pipeline.node_cache import NodeCache
 from rayio.place import Where
+from rayio.storage.cached import Who
 from rayio.storage.model import Device
 from rayio.storage.throttle import Gate, State
 
@@ -93,15 +96,12 @@ class NetworkServer(Server):
         return self.network.send(now, source, target, nbytes)
 
 
-class StorageServer(Server):
-    """One modelled device: the single arbiter of who is served when; the first of them admits requests to all."""
+class DeviceServer(Server):
+    """A modelled device: the single arbiter of who is served when."""
 
-    def __init__(self, birth: Birth) -> None:
+    def __init__(self, birth: Birth, device: Device) -> None:
         super().__init__(birth)
-        self.device = Device(birth.plan.device)
-        throttle = birth.plan.device.throttle
-        self.gate = None if throttle is None else Gate(throttle)
-        self.exchange = Exchange({"reserve": self.reserve, "admit": self.admit})
+        self.device = device
 
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""
@@ -115,12 +115,50 @@ class StorageServer(Server):
         self.device.learn(free_at)
         return self.device.reserve(arrival, num_requests, nbytes, alone), self.device.free_at
 
+
+class StorageServer(DeviceServer):
+    """One device of the modelled storage; the first of them admits requests to all."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth, Device(birth.plan.device))
+        throttle = birth.plan.device.throttle
+        self.gate = None if throttle is None else Gate(throttle)
+        self.exchange = Exchange({"reserve": self.reserve, "admit": self.admit})
+
     async def admit(self, now: int, kind: int, prefix: int, state: State) -> tuple[bool, State]:
         """See ``rayio.storage.throttle.Gate.admit``; answer with what the prefix's bucket then knows.
 
-        Whoever asks says what it was last told of that, as for :meth:`reserve`.
+        Whoever asks says what it was last told of that, as for ``reserve``.
         """
         assert self.gate is not None
         bucket = self.gate.bucket(kind, prefix)
         bucket.learn(State(*state))
         return bucket.admit(now), bucket.state
+
+
+class CacheServer(DeviceServer):
+    """The modelled cache of one node, which all its readers share; one that is started again begins empty."""
+
+    def __init__(self, birth: Birth) -> None:
+        assert birth.plan.cache_bytes is not None
+        self.cache = NodeCache(WallKernel(), birth.plan.cache_bytes)
+        super().__init__(birth, self.cache.device)
+        self.exchange = Exchange(
+            {"reserve": self.reserve, "look": self.look, "came": self.came, "arrived": self.arrived}
+        )
+
+    async def look(self, who: Who, keys: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """See ``rayio.pipeline.node_cache.NodeCache.look``."""
+        return self.cache.look(who, keys, sizes)
+
+    async def came(self, who: Who, keys: Sequence[int]) -> None:
+        """See ``rayio.pipeline.node_cache.NodeCache.came``."""
+        self.cache.came(who, keys)
+
+    async def arrived(self, keys: Sequence[int]) -> None:
+        """See ``rayio.pipeline.node_cache.NodeCache.arrived``."""
+        await self.cache.arrived(keys)
+
+    async def clear(self) -> None:
+        """Begin empty: the node has gone, and another one may come under its number."""
+        self.cache.clear()

@@ -16,7 +16,7 @@ Unsigned = NDArray[np.uint64]
 SERVICES = {
     "reader": "rayio-reader", "queue": "rayio-prefetch-queue", "rank": "rayio-trainer",
     "checkpoint_writer": "rayio-checkpoint-writer", "barrier": "rayio-barrier", "storage": "rayio-storage",
-    "network": "rayio-network", "pool": "rayio-reader-pool",
+    "network": "rayio-network", "pool": "rayio-reader-pool", "cache": "rayio-cache",
 }  # fmt: skip
 
 #: The version of OpenTelemetry's semantic conventions whose names our attributes have.

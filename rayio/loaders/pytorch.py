@@ -15,7 +15,8 @@ from rayio.scenario.kind import Kind
 
 if TYPE_CHECKING:
     from rayio.pipeline.env import Env, QueuePort
-    from rayio.pipeline.plan import LoaderSpec, Plan
+    from rayio.pipeline.plan import Plan
+    from rayio.pipeline.plan_parts import LoaderSpec
     from rayio.pipeline.wiring import RankPorts, Wiring
     from rayio.scenario.loader import Loader
     from rayio.scenario.model import Scenario

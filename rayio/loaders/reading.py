@@ -24,6 +24,7 @@ from rayio.pipeline.plan import Plan
 from rayio.pipeline.queue import Delivery
 from rayio.pipeline.wiring import Wiring
 from rayio.place import Where
+from rayio.storage.cached import Cache
 from rayio.storage.model import Arbiter
 from rayio.storage.throttle import Admits
 from rayio.trace.recorder import Recorder
@@ -104,6 +105,9 @@ class _NoDevices:
         raise AssertionError("a modelled network in another library's loader")
 
     def gate(self) -> Admits:
+        raise AssertionError("modelled storage in another library's loader")
+
+    def cache(self, node: int) -> Cache:
         raise AssertionError("modelled storage in another library's loader")
 
 

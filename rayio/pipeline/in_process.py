@@ -19,6 +19,7 @@ from rayio.pipeline.kernel import Future, Kernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.network import Network
+from rayio.pipeline.node_cache import NodeCache
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.pool import NodePool
 from rayio.pipeline.prefetch import PrefetchQueue
@@ -236,6 +237,8 @@ class InProcess:
         self._gate = None if throttle is None else Gate(throttle)
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
         self._network = None if plan.network is None else Network(plan.network)
+        #: By node, of those that have been read on.
+        self._caches: dict[int, NodeCache] = {}
         delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(late * 1e9)
         answer = at_once
         if answer_at is not None and not delay_ns:  # ranks sleep from their answer to the end of the step: in one go
@@ -247,7 +250,7 @@ class InProcess:
         self._writers: dict[int, LocalWriter] = {}
         pool = plan.cluster.reader_pool
         #: The nodes that come and go; None where none do.
-        self._pool = None if pool is None else NodePool(kernel, pool, plan.cluster.all_nodes, recorder)
+        self._pool = None if pool is None else NodePool(kernel, pool, plan.cluster.all_nodes, recorder, self._gone)
         #: Makes the world of a reader on a node that came for it.
         self._worlds = cache(self.wiring.reader)
         #: The readers of each rank, which its two queues share.
@@ -278,6 +281,18 @@ class InProcess:
         """See ``rayio.pipeline.wiring.Devices``."""
         assert self._gate is not None
         return self._gate
+
+    def cache(self, node: int) -> NodeCache:
+        """See ``rayio.pipeline.wiring.Devices``."""
+        if (cache := self._caches.get(node)) is None:
+            assert self.plan.cache_bytes is not None
+            cache = self._caches[node] = NodeCache(self.kernel, self.plan.cache_bytes)
+        return cache
+
+    def _gone(self, node: int) -> None:
+        """Have a node that comes under this number another time begin with an empty cache."""
+        if (cache := self._caches.get(node)) is not None:
+            cache.clear()
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> LocalQueue:
         """See ``rayio.pipeline.wiring.RankPorts``; a rank's readers are made with its first queue."""

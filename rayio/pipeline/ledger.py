@@ -29,7 +29,7 @@ class Tally:
     #: Those of ``steps`` and ``samples`` that were for evaluations.
     evaluation_steps: int = 0
     evaluation_samples: int = 0
-    #: Where the bytes of the batches came from; None of modelled storage.
+    #: Where the bytes of the batches came from; None of modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False)
 
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
 
@@ -21,7 +21,7 @@ from rayio.place import Where
 from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Constant
 from rayio.seeds import Draws
-from rayio.storage.base import Moved, Opener, Requests
+from rayio.storage.base import Divisible, Moved, Opener, Requests
 from rayio.storage.itemise import Samples
 
 #: What real storage gives for a batch: its bytes, one sample after the other, and the ids found in them.
@@ -78,7 +78,8 @@ NOTHING = np.empty(0, np.int64)
 class Loading:
     """The batches of one rank, computed on demand and never stored. ``modelled`` says that storage is a model.
 
-    ``itemised`` says that each request is recorded, and so has to say where it goes.
+    ``itemised`` says that each request is recorded, and so has to say where it goes; ``cached``, that a modelled cache
+    is in front of the storage.
     """
 
     def __init__(
@@ -91,6 +92,7 @@ class Loading:
         payload: bool,
         modelled: bool,
         itemised: bool = False,
+        cached: bool = False,
         rate: float | None = None,
         decoding: Work | None = None,
     ) -> None:
@@ -108,6 +110,8 @@ class Loading:
         self.payload = payload
         self.modelled = modelled
         self.itemised = itemised
+        #: Whether a modelled cache may have some of a batch's samples.
+        self.cached = cached
         self.buffers = Buffers()
         #: What reading takes of processors.
         self.read_cpu = ReadCpu()
@@ -167,8 +171,23 @@ class Load:
                 block.requests = table
             if table is None:
                 asked = loading.format.requests(self.sampler.layout, self.batch)
-                return asked._replace(num_samples=self.block.batch_size)
-        return table.row(self.row, (rank, epoch, step), self.block.batch_size)
+                asked = asked._replace(num_samples=self.block.batch_size)
+                return self._divisible(asked) if loading.cached else asked
+        asked = table.row(self.row, (rank, epoch, step), self.block.batch_size)
+        return self._divisible(asked) if loading.cached else asked
+
+    def _divisible(self, asked: Requests) -> Requests:
+        """Say which samples requests are for, one by one; an evaluation's are others, and have keys below 0."""
+        batch, is_training = self.batch, self.at.epoch < self.loading.samplers.first
+        keys = batch.samples if is_training else ~batch.samples
+        samples = Divisible(keys.tolist(), batch.nbytes.tolist(), partial(self._requests_of, batch))
+        return asked._replace(samples=samples)
+
+    def _requests_of(self, batch: Batch, places: NDArray[np.intp]) -> Requests:
+        """The requests of some of a batch's samples."""
+        chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
+        asked = self.loading.format.requests(self.sampler.layout, replace(batch, **chosen))
+        return asked._replace(num_samples=len(places))
 
     def samples(self) -> Samples:
         """The samples by their files, for the trace."""
@@ -205,7 +224,7 @@ class Load:
         nbytes = block.step_bytes[self.row]
         if loaded is None:
             digest = self.sampler.digest_in(block, self.row, epoch, rank, step)
-            return Delivery(epoch, step, worker, block.batch_size, nbytes, digest, None, attempt)
+            return Delivery(epoch, step, worker, block.batch_size, nbytes, digest, None, attempt, None, moved)
         (buffer, ids), buffers = loaded, self.loading.buffers
         delivery = Delivery(
             epoch, step, worker, block.batch_size, nbytes, sample_digest(epoch, rank, step, ids), buffer, attempt,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rayio import storage
 from rayio.data.formats import FORMATS, Format
@@ -21,18 +21,16 @@ from rayio.pipeline.ledger import WORD, Tally
 from rayio.pipeline.loading import Loading
 from rayio.pipeline.network import NetworkSpec
 from rayio.pipeline.phases import Phased, PhasedStorage
+from rayio.pipeline.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.pipeline.queue import QueueSpec
-from rayio.pipeline.schedule import Schedule
 from rayio.pipeline.training import Training
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
 from rayio.scenario.distribution import NO_TIME
-from rayio.scenario.fields import Section
 from rayio.scenario.storage import StorageParameters
 from rayio.scenario.trace import Trace
 from rayio.scenario.train import Stragglers
-from rayio.scenario.workers import Autoscaled
 from rayio.seeds import Draws
 from rayio.storage.address import join
 from rayio.storage.base import Storage
@@ -43,58 +41,6 @@ from rayio.storage.throttle import Throttle
 #: Share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take unless the
 #: scenario says otherwise.
 IN_FLIGHT_SHARE = 0.3
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Training, or all evaluations together: what is read, how often, and how long its steps compute."""
-
-    #: Folder of the dataset.
-    path: str
-    #: Which rank reads what of it.
-    sampler: Sampler
-    #: Times that it is read, at most ``train.steps`` steps of it.
-    epochs: int
-    #: What its compute times are drawn from, below this seed.
-    compute: Draws
-    seed: int
-
-
-@dataclass(frozen=True)
-class EvaluationPhase(Phase):
-    """All evaluations together, each an epoch; when they are due, in steps of training."""
-
-    schedule: Schedule
-    #: Whether one may come amid an epoch of training, when both queues of a rank hold batches.
-    is_amid_epochs: bool
-
-
-@dataclass(frozen=True)
-class LoaderSpec:
-    """How each rank's batches are made: PyTorch's words, PyTorch's meaning."""
-
-    kind: str
-    #: What the kind has been told beside its name.
-    options: Section
-    #: Readers of a rank: as many as there are, or can be.
-    num_workers: int
-    #: What decides how many there are; None where it is always as many.
-    scaling: Autoscaled | None
-    prefetch_factor: int
-    worker: Literal["process", "thread"]
-    io_depth: int
-    assignment: Literal["static", "dynamic"]
-    in_order: bool
-    #: Whether the prefetch queue of each rank is an actor, or lives in its rank's process.
-    queue: Literal["actor", "in_rank"]
-    #: Times that decoding a sample takes, or what is really done to it.
-    decode: Draws | Work
-    #: Whether batches carry their bytes.
-    payload: bool
-    #: Bound on the bytes that the queues of one node may have leased or ready; auto is the engine's to say.
-    max_bytes_in_flight: int | Literal["auto"]
-    #: Expected bytes that the full windows of all ranks of one node hold.
-    node_window_bytes: float
 
 
 @dataclass(frozen=True)
@@ -139,6 +85,8 @@ class Plan:
     network: NetworkSpec | None = None
     #: Rates of requests above which the modelled storage system refuses; None refuses nobody.
     throttle: Throttle | None = None
+    #: Bytes of samples that each node keeps in memory in front of the modelled storage; None keeps none.
+    cache_bytes: int | None = None
 
     @property
     def world_size(self) -> int:
@@ -295,6 +243,7 @@ class Plan:
             payload=self.payload,
             modelled=self.modelled,
             itemised=self.trace.is_itemised or (self.modelled and self.throttle is not None),
+            cached=self.cache_bytes is not None,
             rate=work.rate if work is not None and self.modelled else None,
             decoding=None if self.modelled else work,
         )
@@ -353,10 +302,18 @@ class Plan:
 
     def device_of_node(self, node: int) -> int:
         """The number of the device that a node uses: its own, or the one that the cluster shares."""
-        if self.storage.scope != "node":
-            return 0
+        return self.cache_of_node(node) if self.storage.scope == "node" else 0
+
+    def cache_of_node(self, node: int) -> int:
+        """The number of the cache of a node; of nodes that come beyond those that readers fill, some share one."""
         beyond = node - self.cluster.all_nodes
         return node if beyond < 0 else node - beyond + beyond % self.num_pooled
+
+    @property
+    def caches(self) -> Sequence[int]:
+        """The numbers of the caches: of all nodes that read, those that come and go last."""
+        first = self.cluster.all_nodes
+        return () if self.cache_bytes is None else (*self.cluster.reading_nodes, *range(first, first + self.num_pooled))
 
     @cached_property
     def num_pooled(self) -> int:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from rayio.data.sampler import Sampler
 from rayio.pipeline.checkpoint import Checkpointing
 from rayio.pipeline.network import NetworkSpec
-from rayio.pipeline.plan import EvaluationPhase, LoaderSpec, Phase, Plan
+from rayio.pipeline.plan import Plan
+from rayio.pipeline.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.pipeline.schedule import Schedule
 from rayio.scenario import derive, evaluation
 from rayio.scenario.costs import Costs, charged
@@ -75,6 +76,7 @@ def plan_of(
         network=_network(scenario),
         auto_bytes_in_flight=auto_bytes_in_flight,
         throttle=throttle_of(scenario),
+        cache_bytes=scenario.storage.cache_bytes if modelled else None,
     )
 
 

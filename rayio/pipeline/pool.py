@@ -43,13 +43,24 @@ class _Node:
 
 
 class NodePool:
-    """The nodes of a run that come and go, in one process: numbers from ``first`` on."""
+    """The nodes of a run that come and go, in one process: numbers from ``first`` on.
 
-    def __init__(self, kernel: Kernel, spec: ReaderPool, first: int, recorder: Recorder) -> None:
+    ``gone`` is told the number of each that has gone; another one may have it then.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        spec: ReaderPool,
+        first: int,
+        recorder: Recorder,
+        gone: Callable[[int], None] = lambda node: None,
+    ) -> None:
         self.kernel = kernel
         self.spec = spec
         self.first = first
         self.recorder = recorder
+        self.gone = gone
         self._nodes: dict[int, _Node] = {}
         #: Readers that have asked, at most ``spec.pending``, and those whose turn has not come; in order.
         self._asking: list[_Request] = []
@@ -151,6 +162,7 @@ class NodePool:
         if node.idle == since and self._nodes.get(node.number) is node:
             del self._nodes[node.number]
             self._record(node)
+            self.gone(node.number)
             self._turn()
 
     def _record(self, node: _Node) -> None:

@@ -97,7 +97,7 @@ class Delivery:
     attempt: int = 0
     #: Takes the memory of the payload back; None where none is lent. It stays in the process that read the batch.
     give_back: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    #: Where the bytes came from; None of modelled storage.
+    #: Where the bytes came from; None of modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False, repr=False)
 
     def done(self) -> None:

@@ -27,6 +27,7 @@ from rayio.pipeline.scaler import Scaler, Staff
 from rayio.pipeline.standing import Standing
 from rayio.place import Where
 from rayio.storage.base import Storage
+from rayio.storage.cached import Cache, CachedStorage
 from rayio.storage.model import Arbiter, Latencies, ModelStorage
 from rayio.storage.real import RealStorage
 from rayio.storage.throttle import Admits
@@ -45,6 +46,9 @@ class Devices(Protocol):
 
     def gate(self) -> Admits:
         """Reach what admits the requests of all roles to a modelled storage that refuses some."""
+
+    def cache(self, node: int) -> Cache:
+        """Reach the modelled cache of a node."""
 
 
 class RankPorts(Protocol):
@@ -158,7 +162,10 @@ class Wiring:
         self._processes: dict[int, Process] = {}
         #: By device, and by folder where errors name it.
         self._modelled: dict[tuple[int, str], ModelStorage | ThrottledStorage] = {}
-        self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks)
+        #: By node.
+        self._cached: dict[int, CachedStorage] = {}
+        together = Latencies.STEPS if plan.cache_bytes is None else 1  # what a cache has differs from step to step
+        self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks, together=together)
 
     @cached_property
     def loading(self) -> Loading:
@@ -250,7 +257,18 @@ class Wiring:
     def datasets(self, node: int) -> Storage:
         """Connect a role of a node to the dataset, and to the evaluation's."""
         storage = self.plan.data_storage(partial(self._storage, node))
+        storage = storage if self.plan.cache_bytes is None else self._through_cache(node, storage)
         return storage if self.cores is None else ParsedStorage(storage, self.cores(node), self.plan.costs.cpu)
+
+    def _through_cache(self, node: int, storage: Storage) -> Storage:
+        """Put the modelled cache of a node in front of the dataset's storage; roles of the node share that."""
+        if (cached := self._cached.get(node)) is None:
+            depth, is_itemised = self.plan.loader.io_depth, self.plan.trace.is_itemised
+            cached = CachedStorage(
+                storage, self.devices.cache(node), self.kernel, io_depth=depth, is_itemised=is_itemised
+            )
+            self._cached[node] = cached
+        return cached
 
     def _storage(self, node: int, path: str) -> Storage:
         """Connect a role of a node to storage. Connections to a modelled device hold no state: roles share them."""

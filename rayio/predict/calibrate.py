@@ -145,7 +145,8 @@ def learn(
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
             said_of_storage = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
-        storing["throttle"] = None  # what was refused meanwhile is in the times that the model was fitted to
+        # What was refused meanwhile, or came from memory, is in the times that the model was fitted to.
+        storing |= {"throttle": None, "cache": None}
         storing["model"] = fitted.model_copy(
             update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
         )

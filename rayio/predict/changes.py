@@ -124,13 +124,19 @@ def _more_prefixes(replay: Replay, base: Base) -> Replay:
     return _with(replay, "storage", throttle=more)
 
 
+def _larger_cache(replay: Replay, base: Base) -> Replay:
+    """Twice the memory for samples on each node."""
+    (tier,) = replay.scenario.storage.cache or ()
+    return _with(replay, "storage", cache=(tier.model_copy(update={"bytes": 2 * tier.bytes}),))
+
+
 def _no_read(replay: Replay, base: Base) -> Replay:
     """Reads take no time; files that are written take what they took."""
     nothing = addressed(replay.scenario.seed, "first_byte", np.zeros(base.measured.read.shape))
     writes = RecordedTimes(nothing, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
     unlimited = UNLIMITED_STORAGE.model_copy(update={"scope": storage_of(replay.scenario).scope})
     replay = _costing(replay, replay.scenario.charges.cpu.model_copy(update={"sample": 0.0, "bandwidth": None}))
-    return _timed(_with(replay, "storage", model=unlimited, throttle=None), first_byte=writes)
+    return _timed(_with(replay, "storage", model=unlimited, throttle=None, cache=None), first_byte=writes)
 
 
 def _costing(replay: Replay, cpu: CpuCosts) -> Replay:
@@ -265,6 +271,8 @@ def changes(base: Base) -> dict[str, Change]:
             found["no throttling"] = _unthrottled
             found["prefixes × 2"] = _more_prefixes
         found["latency = 0"] = _limit_gone(first_byte=NO_TIME, open=NO_TIME)
+        if (cached := scenario.storage.cache_bytes) is not None and cached < derive.dataset_bytes(scenario):
+            found["cache × 2"] = _larger_cache
     if measured.costs.of_loader:
         found["loader = 0"] = _no_loader
     if scenario.cluster.has_network and scenario.cluster.is_crossed:
@@ -355,13 +363,14 @@ def _has_fewer(scenario: Scenario, now: float, **keys: Any) -> bool:
 def keys_of(scenario: Scenario) -> dict[str, str]:
     """The changes that keys of a scenario make, with what to write."""
     loader, chunk = scenario.loader, getattr(scenario.dataset.options, "chunk", None)
-    throttle = scenario.storage.throttle
+    throttle, cached = scenario.storage.throttle, scenario.storage.cache_bytes
     bounds = other_bounds(loader.num_workers) if isinstance(loader.num_workers, Autoscaled) else {}
     return {
         "workers ÷ 2": f"loader.num_workers={loader.max_workers // 2}",
         **{name: f"loader.num_workers={{min: {one.min}, max: {one.max}}}" for name, one in bounds.items()},
         "prefetch × 2": f"loader.prefetch_factor={2 * loader.prefetch_factor}",
         **({} if throttle is None else {"prefixes × 2": f"storage.throttle.prefixes={2 * throttle.prefixes}"}),
+        **({} if cached is None else {"cache × 2": f"storage.cache=[{{tier: ram, bytes: {BYTES.exact(2 * cached)}}}]"}),
         "io_depth × 2": f"loader.io_depth={2 * loader.io_depth}",
         **{f"format {name}": f"dataset.format={name}" for name in OF_SAMPLES},
         **({} if chunk is None else {"chunk × 2": f"dataset.chunk={BYTES.exact(2 * chunk)}"}),

@@ -140,8 +140,8 @@ LIMITS = ("connections = ∞", "bandwidth = ∞", "requests/s = ∞", "opens/s =
 
 #: Keys that may help where ranks wait for data.
 OF_INPUT = (
-    "workers ÷ 2", "max × 2", "min × 2", "prefetch × 2", "prefixes × 2", "io_depth × 2", "format npz", "format hdf5",
-    "format tfrecord", "chunk × 2", "no bound on bytes",
+    "workers ÷ 2", "max × 2", "min × 2", "prefetch × 2", "prefixes × 2", "cache × 2", "io_depth × 2", "format npz",
+    "format hdf5", "format tfrecord", "chunk × 2", "no bound on bytes",
 )  # fmt: skip
 
 

@@ -137,9 +137,10 @@ def explained(
     capacity["batch_bytes"] = read.mean_bytes
     is_virtual = info.get("engine") == "virtual"
     worked = Worked.planned(scenario) if is_virtual else Worked.seen(scenario, info)
+    missed = 1.0 if result is None or result.fetched is None else result.fetched.missed
     if timed.number and (model := modelled(scenario, info)) is not None:
         parsing = worked.cpu.parsing(scenario.loader.batch_size, read.mean_bytes or 0.0) if worked else 0.0
-        limit = supply(scenario, model, capacity["demand"], read, seen.beside.found())
+        limit = supply(scenario, model, capacity["demand"], read, seen.beside.found(), missed)
         capacity = without_queueing(capacity, limit, parsing)
     if worked and (row := worked.stage(scenario, read.mean_bytes, capacity["delivered"])):
         capacity["stages"] = [*capacity["stages"], row]
@@ -147,6 +148,9 @@ def explained(
     used, throttled = seen.accesses.found(), seen.throttling.found(verdict["table"])
     is_refused = throttled is not None and (throttled["read_share"] or 0.0) > BINDS
     notes = verdict.pop("notes")
+    if missed < 1 and (capacity.get("storage") or {}).get("is_short"):
+        part = f"{100 * (1 - missed):.0f} % of what was read in the whole run"
+        notes.append(f"modelled caches (storage.cache) had {part}: what ranks need of storage is the rest")
     if info.get("imported"):
         notes.append("imported results have no readers: waits cannot be taken apart, nor the run simulated")
         if simulate and scenario.storage.model == UNKNOWN:
@@ -198,7 +202,8 @@ def explained(
         elif base.modelled is None:
             notes.append("predictions take it that storage serves more readers as quickly as it served these")
         if not simulated["is_whole_run"]:
-            notes.append(f"simulated are the first steps of the run: {simulated['steps']} rank-steps count")
+            filling = ", in which the modelled caches are still filling" if scenario.storage.cache is not None else ""
+            notes.append(f"simulated are the first steps of the run{filling}: {simulated['steps']} rank-steps count")
     if throttled is not None:
         throttled["binds"] = is_refused and waits_for_storage(verdict)
     of_use = used.pop("notes")

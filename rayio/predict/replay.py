@@ -159,11 +159,9 @@ class Measured:
             else RecordedTimes(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places),
             first_byte=None if modelled else first_byte,
         )
-        throttle = scenario.storage.throttle if modelled else None
+        kept = {} if modelled else {"throttle": None, "cache": None}
         sections: dict[str, Any] = {
-            "storage": scenario.storage.model_copy(
-                update={"model": modelled or UNLIMITED_STORAGE, "throttle": throttle}
-            ),
+            "storage": scenario.storage.model_copy(update={"model": modelled or UNLIMITED_STORAGE, **kept}),
             "trace": Trace(),
         }
         if scenario.checkpoint is not None:  # in steps, which a cut epoch does not change

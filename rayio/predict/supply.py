@@ -13,6 +13,7 @@ from rayio.results.explained import StorageLimit
 from rayio.scenario import derive
 from rayio.storage.limits import Asked, System, Taken, limit, seconds_alone
 from rayio.storage.model import Latencies
+from rayio.storage.presets import MEMORY
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario, StorageParameters
@@ -20,17 +21,27 @@ if TYPE_CHECKING:
 
 
 def supply(
-    scenario: Scenario, model: StorageParameters, needs: float | None, read: Trained, beside: Others = ALONE
+    scenario: Scenario,
+    model: StorageParameters,
+    needs: float | None,
+    read: Trained,
+    beside: Others = ALONE,
+    missed: float = 1.0,
 ) -> StorageLimit:
     """Find the limit of a run's storage, which was ``model``; ``needs`` is what its ranks ask for, in batches/s.
 
-    What checkpoints and evaluations took of it ``beside`` training is not there for training's batches.
+    What checkpoints and evaluations took of it ``beside`` training is not there for training's batches. Where caches
+    are in front of it they ask for the share that those ``missed``.
 
     Bytes and requests of a batch are those that were ``read`` (levels batch, io and sample), else the plan's; opens
     are the plan's.
     """
     requests, throttle = planned_requests(scenario), scenario.storage.throttle
-    depth, asked = scenario.loader.io_depth, _asked(requests, read)
+    depth, whole = scenario.loader.io_depth, _asked(requests, read)
+    asked = Asked(missed * whole.nbytes, missed * whole.requests, missed * whole.opens)
+    alone = _alone(scenario, model, requests) if depth > 1 or missed < 1 else None
+    if alone is not None and missed < 1:
+        alone = missed * alone + (1 - missed) * _of_memory(whole)
     return limit(
         System(
             bandwidth=model.bandwidth,
@@ -46,7 +57,7 @@ def supply(
         readers=derive.num_readers(scenario) or derive.world_size(scenario),
         depth=depth,
         needs=needs,
-        alone=_alone(scenario, model, requests) if depth > 1 else None,
+        alone=alone,
         taken=Taken(
             nbytes=beside.nbytes,
             requests=beside.requests,
@@ -62,6 +73,11 @@ def _asked(requests: list[Requests], read: Trained) -> Asked:
     if not read.batches:
         return planned
     return Asked(read.nbytes / read.batches, read.requests / read.batches, planned.opens)
+
+
+def _of_memory(asked: Asked) -> float:
+    """The time of a batch that is all in a cache."""
+    return asked.requests * MEMORY.first_byte_median + asked.nbytes / MEMORY.connection_bandwidth
 
 
 def _alone(scenario: Scenario, model: StorageParameters, requests: list[Requests]) -> float:

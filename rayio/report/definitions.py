@@ -31,10 +31,10 @@ TERMS: dict[str, tuple[str, str]] = {
         "spread evenly over that step.",
     ),
     "fetched": (
-        "from device, from server, from network",
-        "Bytes that came from the device or over the network for what readers read in the whole run. The rest came "
-        "from the page cache, in memory: where that is much, the other numbers are of memory and not of storage "
-        "(storage.page_cache).",
+        "from device, from server, from network, from storage",
+        "Bytes that came from the device, over the network or from modelled storage for what readers read in the whole "
+        "run. The rest came from the page cache, in memory (storage.page_cache), or from a modelled one "
+        "(storage.cache): where that is much, the other numbers are of memory and not of storage.",
     ),
     "read-rate": (
         "read",

@@ -287,7 +287,10 @@ class Explained(Record):
         "how storage refused reads as too many at a time; null where it refused none", default=None
     )
     imported: Imported | None = value("what imported results say; null of other runs", default=None)
-    fetched: Fetched | None = value("where the bytes came from that readers of real storage read", can_be_absent=True)
+    fetched: Fetched | None = value(
+        "where the bytes came from that readers of real storage read, or of modelled storage with storage.cache",
+        can_be_absent=True,
+    )
     origin: Origin | None = value(
         "whether the run was measured, predicted or imported, and which models it rests on", can_be_absent=True
     )

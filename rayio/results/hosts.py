@@ -51,6 +51,10 @@ class Host(Record):
         return min(limits, default=0)
 
 
+#: Where bytes came from that no modelled cache had.
+MODEL = "model"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fetched(Record):
     """Where the bytes came from that readers read in the whole run, for training and evaluation."""
@@ -58,14 +62,25 @@ class Fetched(Record):
     delivered_bytes: int = value("bytes of the samples that ranks got", "bytes")
     read_bytes: int = value("bytes that readers asked storage for, descriptions of files among them", "bytes")
     fetched_bytes: int | None = value(
-        "bytes that came from devices or over the network for that; null where nobody can know", "bytes"
+        "bytes that came from devices, over the network or from modelled storage for that; null where nobody can know",
+        "bytes",
     )
     page_cache_share: float | None = value(
-        "share of what was read that came from memory: 1 - fetched / read, at least 0", "fraction"
+        "share of what was read that came from memory, real or modelled: 1 - fetched / read, at least 0", "fraction"
     )
-    source: str = value("device, server, memory, network, other (a file system that counts nothing) or unknown")
+    source: str = value(
+        "device, server, memory, network, other (a file system that counts nothing), model (modelled storage, with "
+        "storage.cache in front of it) or unknown"
+    )
     how: str = value("how it is known, or why not")
     page_cache: str = value("storage.page_cache of the scenario: use, drop or direct")
     unevicted_bytes: int | None = value(
         "with page_cache drop: bytes that stayed in the page cache; null where nobody can know", "bytes", default=None
     )
+
+    @property
+    def missed(self) -> float:
+        """The share of what was read that modelled caches had not; all of it where there are none."""
+        if self.source != MODEL or not self.read_bytes:
+            return 1.0
+        return (self.fetched_bytes or 0) / self.read_bytes

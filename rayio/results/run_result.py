@@ -263,7 +263,10 @@ class RunResult(Record):
     notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")
     trace: TraceCounts | None = value("spans recorded and stored", can_be_absent=True)
     ledger: Books | None = value("planned against delivered samples", can_be_absent=True)
-    fetched: Fetched | None = value("where the bytes came from that readers of real storage read", can_be_absent=True)
+    fetched: Fetched | None = value(
+        "where the bytes came from that readers of real storage read, or of modelled storage with storage.cache",
+        can_be_absent=True,
+    )
     hosts: tuple[Host, ...] | None = value("hosts of readers, ranks and writers of real storage", can_be_absent=True)
     dropped_samples_per_epoch: int | None = value("samples that drop_last leaves unread", "samples", can_be_absent=True)
     capped_samples_per_epoch: int | None = value(

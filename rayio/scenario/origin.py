@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from rayio.kinds import COSTS, STORAGE_MODELS
 from rayio.results.origin import MEASURED, PREDICTED, ChargedCosts, Origin, StorageModel
 from rayio.scenario.model import Costs, Scenario
-
-#: What no model of storage knows of.
-_NO_MODEL_HAS = ("page caches", "failures of storage")
-#: The same where the model refuses requests above a rate.
-_NO_THROTTLED_MODEL_HAS = ("page caches", "failures of storage other than throttling")
 
 
 def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin:
@@ -17,7 +14,7 @@ def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin
     if not modelled:
         return Origin(kind=MEASURED, storage="real")
     model = _model(scenario)
-    unknown = _NO_MODEL_HAS if scenario.storage.throttle is None else _NO_THROTTLED_MODEL_HAS
+    unknown = tuple(_unknown(scenario))
     if not is_virtual:
         beside = ("processor time of reading and decoding real bytes", *unknown)
         return Origin(kind=MEASURED, storage="modelled", model=model, leaves_out=beside)
@@ -31,15 +28,23 @@ def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin
     return Origin(kind=PREDICTED, storage="modelled", model=model, costs=_costs(scenario), leaves_out=left_out)
 
 
+def _unknown(scenario: Scenario) -> Iterator[str]:
+    """What the model of storage does not know of."""
+    if scenario.storage.cache is None:
+        yield "page caches"
+    yield "failures of storage" + " other than throttling" * (scenario.storage.throttle is not None)
+
+
 def _model(scenario: Scenario) -> StorageModel:
     chosen, throttle = scenario.storage.model, scenario.storage.throttle
-    refuses = "" if throttle is None else throttle.told
+    beside = [] if throttle is None else [throttle.told]
+    beside += [tier.told for tier in scenario.storage.cache or ()]
     if not isinstance(chosen, str):
-        told = "; ".join(part for part in (chosen.source, refuses) if part)
+        told = "; ".join(part for part in (chosen.source, *beside) if part)
         return StorageModel(name="parameters", provenance=chosen.provenance, source=told)
     preset = STORAGE_MODELS[chosen]
     provenance = str(getattr(preset, "provenance", "assumed"))  # a preset of another package may say nothing
-    told = "; ".join(part for part in (_one_line(getattr(preset, "source", "")), refuses) if part)
+    told = "; ".join(part for part in (_one_line(getattr(preset, "source", "")), *beside) if part)
     return StorageModel(name=chosen, provenance=provenance, source=told)
 
 

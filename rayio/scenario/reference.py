@@ -95,7 +95,8 @@ class _Page:
     def variants(self, properties: Schema, prefix: str) -> Iterator[str]:
         """For each key of a section that can hold mappings of several kinds: what they mean, and their own keys."""
         for key, value in self._flat(properties, ""):
-            kinds = [part for part in value.get("anyOf", ()) if "title" in part and not self._is_distribution(part)]
+            parts = (inner for part in value.get("anyOf", ()) for inner in (part, part.get("items", {})))
+            kinds = [part for part in parts if "title" in part and not self._is_distribution(part)]
             if kinds:
                 yield from ("", f"### {prefix}{key}", "")
             yield from (f"- `{_name(part)}`: {_prose(_described(part))}" for part in kinds)

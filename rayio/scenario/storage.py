@@ -22,7 +22,9 @@ from rayio.kinds import STORAGE_MODELS, STORAGES
 from rayio.scenario.choice import Choosing, options_of
 from rayio.scenario.distribution import NO_TIME, SecondsDistribution
 from rayio.scenario.fields import (
+    Bytes,
     JsonSchema,
+    NotYetError,
     Rate,
     Reads,
     RefusedError,
@@ -32,11 +34,12 @@ from rayio.scenario.fields import (
     none_is_null,
     quantity,
     refusal,
+    show,
     whole,
 )
 from rayio.scenario.s3 import S3Options
 from rayio.storage.stores import PageCache, Settings
-from rayio.units import SECONDS, format_seconds
+from rayio.units import SECONDS, format_bytes, format_seconds
 
 #: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.
 LEAST, MOST = 1e-6, 1e12
@@ -119,6 +122,50 @@ class Throttling(Section):
         return f"storage.throttle: {each} {where}, above it 503{grown} (how S3 counts and scales is assumed)"
 
 
+#: How a cache is written, for whoever wrote something else.
+_SUCH_AS = "[{tier: ram, bytes: 64 GiB}]"
+
+
+class CacheTier(Section):
+    """Memory of each node that keeps samples of the datasets, whole, and what was used longest ago no longer."""
+
+    tier: Annotated[Literal["ram"], choice("ram", later=("local_disk",))] = Field(
+        description="What it is in: the node's memory. local_disk is not built yet."
+    )
+    bytes: Bytes = Field(description="Bytes of samples that each node keeps.")
+    policy: Annotated[Literal["lru"], choice("lru")] = Field(
+        "lru", description="What makes room for others: what was used longest ago."
+    )
+
+    @property
+    def told(self) -> str:
+        """What is modelled of it, for whoever reads a prediction."""
+        return (
+            f"storage.cache: each node that reads keeps {format_bytes(self.bytes)} of samples in memory, the least "
+            "recently used go first (it serves as storage.model=memory does, which is assumed)"
+        )
+
+
+def _cache(value: Any) -> tuple[CacheTier, ...] | None:
+    """Read the tiers of cache: none, or a list of one."""
+    if value is None or value == "none":
+        return None
+    if value is False:
+        raise RefusedError("write none (YAML reads off and no as false)")
+    if not isinstance(value, (list, tuple)) or not all(isinstance(tier, (CacheTier, Mapping)) for tier in value):
+        raise RefusedError(f"must be none, or a list of one tier, such as {_SUCH_AS}")
+    if not value:
+        raise RefusedError(f"has no tier; write none, or one such as {_SUCH_AS}")
+    if len(value) > 1:
+        raise NotYetError(show(value), instead=["one tier"])
+    return (CacheTier.model_validate(value[0]),)
+
+
+def _cache_schema() -> JsonSchema:
+    tiers = {"type": "array", "items": CacheTier.model_json_schema(), "minItems": 1, "maxItems": 1}
+    return {"anyOf": [tiers, {"const": "none"}, {"type": "null"}]}
+
+
 #: A storage system that nobody described, as that of imported results: nothing can be predicted with it.
 UNKNOWN = "unknown"
 
@@ -184,8 +231,10 @@ class Storage(Choosing):
         description="How files of mounted file systems are read and written: use lets the page cache (memory) serve "
         "what it has, drop evicts a file's pages before and after, direct goes past it (O_DIRECT).",
     )
-    cache: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
-        "none", description="Tiers of cache in front of storage; not yet."
+    cache: Annotated[tuple[CacheTier, ...] | None, Reads(_cache, _cache_schema)] = Field(
+        None,
+        description="Cache of each node in front of modelled storage: a list of one tier of memory. Real storage has "
+        "the caches that are there (page_cache).",
     )
     stage: Annotated[Literal[False], choice(False, later=(True,))] = Field(
         False, description="Whether the dataset is copied to the nodes before training; not yet."
@@ -203,6 +252,11 @@ class Storage(Choosing):
         """Attempts that a request may take in all, as the options of ``s3://`` have it."""
         given: Any = dict(self.schemes).get("s3", S3Options())
         return int(given.max_attempts)
+
+    @property
+    def cache_bytes(self) -> int | None:
+        """Bytes of samples that each node keeps in front of modelled storage; None keeps none."""
+        return None if self.cache is None else self.cache[0].bytes
 
     def settings(self, seed: int) -> Settings:
         """How real storage is reached and used; the jitter between attempts is drawn from ``seed``."""

@@ -83,6 +83,8 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
 def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
     """List each key about stores that has no effect in this run, one line a key."""
     kept, schemes = scenario.checkpoint, dict(scenario.storage.schemes)
+    if scenario.storage.cache is not None:
+        yield "storage.cache: is of the model alone, real storage has the caches that are there (storage.page_cache)"
     used = {scheme_of(join(base, path)) for path in [out, *paths_of(scenario)]}
     of_use = {key for name in used & schemes.keys() for key, _ in schemes[name]}
     for name, options in schemes.items():

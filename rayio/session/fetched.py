@@ -1,4 +1,4 @@
-"""Where the bytes came from that a run's readers read: what their threads counted, or what their hosts did."""
+"""Where the bytes came from that a run's readers read: as their threads counted, or their hosts, or modelled caches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from rayio.machine.mounts import source_of
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.sighting import Sighting, addresses
-from rayio.results.hosts import Fetched
+from rayio.results.hosts import MODEL, Fetched
 from rayio.storage.address import is_path
+from rayio.storage.base import Moved
 from rayio.units import format_bytes
 
 _HOW = {
@@ -29,11 +30,13 @@ _UNKNOWN = "the kernel does not say it here"
 def fetched(
     plan: Plan, root: str, tallies: Sequence[Tally], before: Sequence[Sighting], after: Sequence[Sighting]
 ) -> Fetched | None:
-    """Sum up where the bytes came from; None where ranks got none of real storage."""
+    """Sum up where the bytes came from; None where ranks got none, or all of modelled storage without a cache."""
     parts = [tally.moved for tally in tallies if tally.moved is not None]
     if not parts:
         return None
     moved = reduce(add, parts)
+    if plan.modelled:
+        return _of_model(plan, moved, sum(tally.nbytes for tally in tallies))
     read = {key: address for key, address in addresses(plan, root).items() if key.startswith("dataset")}
     sources = {source for key, address in read.items() for source in _sources(key, address, plan, before)}
     source = sources.pop() if len(sources) == 1 else "unknown"
@@ -50,6 +53,21 @@ def fetched(
         how=how,
         page_cache=plan.stores.page_cache,
         unevicted_bytes=moved.unevicted if plan.stores.page_cache == "drop" else None,
+    )
+
+
+def _of_model(plan: Plan, moved: Moved, delivered: int) -> Fetched:
+    """Say what modelled caches spared a modelled storage."""
+    assert moved.fetched is not None
+    assert plan.cache_bytes is not None
+    return Fetched(
+        delivered_bytes=delivered,
+        read_bytes=moved.asked,
+        fetched_bytes=moved.fetched,
+        page_cache_share=1 - moved.fetched / moved.asked if moved.asked else None,
+        source=MODEL,
+        how=f"storage.cache: modelled caches, {format_bytes(plan.cache_bytes)} on each node that reads, empty at first",
+        page_cache=plan.stores.page_cache,
     )
 
 

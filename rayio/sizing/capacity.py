@@ -11,6 +11,7 @@ from rayio.analyze.compare import spread
 from rayio.errors import RunError, ScenarioError
 from rayio.pipeline.engine import engine_named
 from rayio.reporter import SILENT, Reporter
+from rayio.results.hosts import MODEL
 from rayio.results.sizing import BROKEN, HOLDS, UNDECIDED, CapacityChange, CapacityFound, CapacityPoint
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
@@ -259,8 +260,8 @@ class _Searching:
         scenario = trial.scenario
         rates = [result.samples_per_second for result in results if result.samples_per_second is not None]
         rate = float(spread(rates)["mean"]) if rates else None
-        cached = [one.fetched.page_cache_share for one in results if one.fetched is not None]
-        shares = [share for share in cached if share is not None]
+        real = [one.fetched for one in results if one.fetched is not None and one.fetched.source != MODEL]
+        shares = [one.page_cache_share for one in real if one.page_cache_share is not None]
         busy = [row.busy_share for row in trial.rows if row.busy_share is not None]
         demand = derive.read_demand(scenario) * derive.world_size(scenario)
         steps = [result.window_steps for result in results if result.window_steps is not None]
@@ -290,6 +291,11 @@ class _Searching:
                 f"every accelerator has {question.steps} steps an epoch, at every point: the dataset grows with them"
             )
             notes += short_of(question.steps, enough(derive.window_steps(question.base)))
+            if question.base.storage.cache is not None:
+                notes.append(
+                    "storage.cache: caches do not grow with the dataset, so that they have another part of it at every "
+                    "point"
+                )
         if question.rules == MLPERF and question.host_memory is None:
             notes.append("--rules mlperf: the memory of the hosts is not known here; --host-memory says it")
         if self.why is not None and bracket.fails is None:

@@ -22,6 +22,7 @@ from rayio.session.execute import simulate
 from rayio.sizing.questions import Question
 from rayio.sizing.search import largest
 from rayio.sizing.trials import ROUNDING, au_of
+from rayio.units import BYTES
 
 #: A scenario with one thing changed.
 Change = Callable[[Scenario], Scenario]
@@ -107,18 +108,25 @@ def variants(scenario: Scenario) -> Iterator[tuple[str, Change]]:
     if scenario.storage.throttle is not None:
         prefixes = 2 * scenario.storage.throttle.prefixes
         yield f"storage.throttle.prefixes={prefixes}", _prefixes(prefixes)
+    if scenario.storage.cache is not None:
+        twice = BYTES.exact(2 * (scenario.storage.cache_bytes or 0))
+        yield f"storage.cache=[{{tier: ram, bytes: {twice}}}]", _twice_cached
     yield "half the latency of requests and opens", _storage(first_byte=_half(model.first_byte), open=_half(model.open))
 
 
 def _loader(**keys: Any) -> Change:
-    """Change the loader. Its window is twice as long, and so is the epoch: filling it must not pass for a gain."""
+    """Change the loader. Its window is twice as long, and so is the epoch: filling it must not pass for a gain.
+
+    Caches then hold the same part of the dataset.
+    """
 
     def change(one: Scenario) -> Scenario:
         loader = one.loader.model_copy(update=keys)
         steps = None if one.train.steps is None else 2 * one.train.steps
         dataset = one.dataset.model_copy(update={"num_files": 2 * one.dataset.num_files})
         train = one.train.model_copy(update={"steps": steps})
-        return one.model_copy(update={"loader": loader, "dataset": dataset, "train": train})
+        changed = one.model_copy(update={"loader": loader, "dataset": dataset, "train": train})
+        return changed if one.storage.cache is None else _twice_cached(changed)
 
     return change
 
@@ -145,6 +153,12 @@ def _prefixes(number: int) -> Change:
         return one.model_copy(update={"storage": one.storage.model_copy(update={"throttle": throttle})})
 
     return change
+
+
+def _twice_cached(one: Scenario) -> Scenario:
+    """Give each node twice the cache."""
+    tiers = tuple(tier.model_copy(update={"bytes": 2 * tier.bytes}) for tier in one.storage.cache or ())
+    return one.model_copy(update={"storage": one.storage.model_copy(update={"cache": tiers})})
 
 
 def _half(times: Distribution) -> Distribution:

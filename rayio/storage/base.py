@@ -35,11 +35,22 @@ class Requests(NamedTuple):
     known_bytes: int | None = None
     #: Samples that are read with them.
     num_samples: int = 0
+    #: Those samples one by one, where a cache may have some of them; None where none is modelled.
+    samples: Divisible | None = None
 
     @property
     def total_bytes(self) -> int:
         """Bytes of all requests together."""
         return int(self.nbytes.sum()) if self.known_bytes is None else self.known_bytes
+
+
+class Divisible(NamedTuple):
+    """The samples of a batch, each with a key that no other sample of the run has, and its bytes."""
+
+    keys: list[int]
+    nbytes: list[int]
+    #: Works out the requests of some of them alone, by their places in the batch.
+    requests: Callable[[NDArray[np.intp]], Requests]
 
 
 class RequestTable(NamedTuple):
@@ -91,12 +102,12 @@ class Issued:
 
 
 class Moved(NamedTuple):
-    """Where the bytes came from that a call to real storage read."""
+    """Where the bytes came from that a call to storage read which memory is in front of: real, or with a cache."""
 
     #: Bytes that storage was asked for.
     asked: int
-    #: Bytes that were fetched from a device or over the network meanwhile; None where nobody can know, or where only
-    #: hosts count them.
+    #: Bytes that were fetched from a device or over the network meanwhile, or from modelled storage; None where nobody
+    #: can know, or where only hosts count them.
     fetched: int | None
     #: Bytes that were to leave the page cache before or after, and stayed; None where nobody can know.
     unevicted: int | None
@@ -127,7 +138,7 @@ class Served(NamedTuple, Generic[T]):
     #: Time that those calls took, where it passed.
     sync_ns: int = 0
     retried: Issued | None = None
-    #: Where what was read came from; None of modelled storage.
+    #: Where what was read came from; None of modelled storage without a cache.
     moved: Moved | None = None
 
 

@@ -112,15 +112,19 @@ class _Drawn(NamedTuple):
 
 
 class Latencies:
-    """First-byte and open latencies, drawn for many steps of a rank at once; the readers of a process share them."""
+    """First-byte and open latencies, drawn for many steps of a rank at once; the readers of a process share them.
+
+    ``together`` is how many steps at most: one, where each asks for a number of requests of its own.
+    """
 
     #: At most so many steps, and about so many requests, are drawn together.
     STEPS = 32
     REQUESTS = 4096
 
-    def __init__(self, draw: FirstByte, seed: int, num_ranks: int = 1) -> None:
+    def __init__(self, draw: FirstByte, seed: int, num_ranks: int = 1, *, together: int = STEPS) -> None:
         self.draw = draw
         self.seed = seed
+        self.together = together
         self._most = 3 * num_ranks
         self._drawn: dict[tuple[int, int, int], _Drawn] = {}
 
@@ -159,7 +163,7 @@ class Latencies:
     ) -> tuple[_Drawn, int]:
         """Find the latencies of a step and its row in them, drawing them with its neighbours' when not at hand."""
         rank, epoch, step = address
-        many = self.STEPS if number <= 128 else max(1, self.REQUESTS // number)
+        many = self.together if number <= 128 else max(1, min(self.together, self.REQUESTS // number))
         block, row = divmod(step, many)
         drawn = self._drawn.get((rank, epoch, block))
         # Steps of many sizes: the latencies of the widest do for all, unless those of opens are among them.
@@ -212,7 +216,7 @@ class ModelStorage:
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Let the time pass that these requests take; answer None, for a model has no bytes."""
-        address, num_opens, sizes, places, known_bytes, _ = requests
+        address, num_opens, sizes, places, known_bytes, _, _ = requests
         number, spec = len(sizes), self.spec
         nbytes = requests.total_bytes if known_bytes is None else known_bytes
         if self.io_depth == 1:

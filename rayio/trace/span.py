@@ -18,7 +18,7 @@ SCHEMA_VERSION = 2
 
 #: What a role may be; a reader is named by its rank and its number there ("3-1"), the others by one number ("3"), and
 #: the queue of a rank's evaluations by both ("3-eval"). ``pool`` is a node that comes and goes, named by its number.
-ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network", "pool")
+ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ SPANS: dict[str, SpanName] = {
     "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
     "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),
     "lost": SpanName(
-        {"reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1, "network": 1},
+        {"reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1, "network": 1, "cache": 1},
         "from when a killed actor was last heard until it was started again: what it recorded in between is gone",
     ),
     "sample": SpanName({"reader": 1, "rank": 1}, "level sample: one sample was read (see Env.read)"),
