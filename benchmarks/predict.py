@@ -11,8 +11,8 @@ A shared host is not as fast at all times, and no prediction knows that. So fixe
 (``machine.fixed_work``); a point that was made at another speed than what was calibrated is made again, up to three
 times, and the errors of the points that were made at that speed, within 10 %, are given beside those of all.
 
-``python benchmarks/predict.py`` runs all points (15 minutes on two quiet cores), ``--points N`` the first N of them,
-``--seed N`` others, ``--format NAME`` those of one format.
+``python benchmarks/predict.py`` runs all points (half an hour on two quiet cores), ``--points N`` the first N of them,
+``--skip N`` leaves out the first N, ``--seed N`` draws others, ``--format NAME`` takes those of one format.
 """
 
 from __future__ import annotations
@@ -114,10 +114,11 @@ def predicted(taught: Scenario, wanted: dict[str, Any], root: str) -> tuple[floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--points", type=int, default=48, help="how many of the points")
+    parser.add_argument("--skip", type=int, default=0, help="how many of them are left out, the first ones")
     parser.add_argument("--seed", type=int, default=11, help="which points")
     parser.add_argument("--format", choices=FORMATS, help="those of one format")
     asked = parser.parse_args()
-    chosen = [point for point in points(asked.seed) if asked.format in (None, point[0])][: asked.points]
+    chosen = [point for point in points(asked.seed) if asked.format in (None, point[0])][asked.skip : asked.points]
     print_machine()
     errors, covered, alike = [], [], []
     with memory_and_ray() as root:
