@@ -91,6 +91,13 @@ def test_every_point_gives_an_accelerator_the_same_work(tmp_path: Path) -> None:
     assert capped.steps == 7
 
 
+def test_a_small_dataset_of_a_model_grows_for_any_number_of_accelerators(tmp_path: Path) -> None:
+    """Two batches of files at the scenario's own size are no bound: four ranks were refused for want of samples."""
+    found = found_in(tmp_path, planted(4.4 * DEMAND, **{"dataset.num_files": 2 * BATCH}), most=8)
+    assert (found.accelerators, found.is_at_least) == (4, False)
+    assert not any("cannot be" in note for note in found.notes)
+
+
 def test_what_cannot_be_searched_is_one_line(tmp_path: Path) -> None:
     def refused(match: str, overrides: dict[str, Any] | None = None, **how: Any) -> None:
         with pytest.raises(ScenarioError, match=match) as error:

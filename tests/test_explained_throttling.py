@@ -12,6 +12,7 @@ from objects import Answer, Environ, Objects, s3_error, slow_down
 
 import rayio
 from rayio.analyze.explanation import text
+from rayio.analyze.retries import refusal
 from rayio.predict.explain import explain
 from rayio.results.explained import Explained, Throttled
 from rayio.session import Run, simulate
@@ -188,3 +189,11 @@ def test_requests_that_failed_for_another_reason_are_no_refusals(home: Path, obj
     found = explain(run.path, simulate=False)
     assert found.throttled is None
     assert "refused" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    "said", ['{"why":"503 Slow', '["503 SlowDown"]', "503", "null", '{"why":503}', "[" * 20_000, ""]
+)
+def test_attributes_that_nobody_can_read_say_nothing(said: str) -> None:
+    assert refusal(said) == ""
+    assert refusal('{"why":"503 SlowDown"}') == "503 SlowDown"

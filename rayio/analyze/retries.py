@@ -51,7 +51,11 @@ def _throttled(answers: Counter[str]) -> str:
 
 def refusal(attributes: str) -> str:
     """What was answered to an attempt that storage refused as one too many, from its span's attributes; else empty."""
-    why = str(json.loads(attributes).get("why", "")) if attributes else ""  # runs of version 0.1 do not say
+    try:
+        said = json.loads(attributes or "{}")  # runs of version 0.1 do not say
+    except (ValueError, RecursionError):
+        return ""  # whatever wrote that: one span that cannot be read must not cost the explanation of a run
+    why = str(said.get("why", "")) if isinstance(said, dict) else ""
     return why if why.startswith("429") or why.endswith(" SlowDown") else ""
 
 

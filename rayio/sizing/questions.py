@@ -88,7 +88,7 @@ class Question:
             ScenarioError: the value cannot be, or the dataset is too small for it.
         """
         overrides = {**self.fixed, self.over: value}
-        scenario = self._load(overrides)
+        scenario = self._large_enough(value)
         if self.steps is not None:
             files = files_for(scenario, self.steps)
             if self.rules and self.host_memory is not None:
@@ -120,7 +120,18 @@ class Question:
 
     def accelerators(self, value: int) -> int:
         """How many accelerators a value of the key is."""
-        return derive.world_size(self._load({**self.fixed, self.over: value}))
+        return derive.world_size(self._large_enough(value))
+
+    def _large_enough(self, value: int) -> Scenario:
+        """The scenario with that value, and where the dataset grows with it, files enough for a step of all its ranks.
+
+        What it has at its own size may be fewer: it would be refused before anybody could say how many it takes.
+        """
+        overrides = {**self.fixed, self.over: value}
+        if self.steps is not None:
+            files = -(-value * derive.samples_per_step(self.base) // self.base.dataset.samples_per_file)
+            overrides["dataset.num_files"] = max(files, self.base.dataset.num_files)
+        return self._load(overrides)
 
     def is_possible(self, value: int) -> bool:
         """Whether a point can be run at all, as far as its scenario says."""
