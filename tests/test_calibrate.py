@@ -25,6 +25,7 @@ from rayio.errors import RayioError, RunError, StorageError
 from rayio.predict import storage
 from rayio.predict.calibrate import calibrate, learn
 from rayio.predict.costs import checkpoint_ns
+from rayio.predict.observe import Reads
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Costs, Scenario
 from rayio.scenario.write import to_yaml
@@ -440,3 +441,15 @@ def test_a_run_on_ray_is_predicted_by_what_it_taught(home: Path) -> None:
             break
     for name in ("au", "samples_per_second"):
         assert predicted[name] == pytest.approx(real[name], rel=0.1)
+
+
+def test_reads_whose_bytes_take_no_time_have_a_connection_that_bounds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rounding leaves of no slope, 1e-26 s a byte, is no rate: one of 1e26 B/s cannot be."""
+    start = np.arange(100, dtype=np.int64) * 10_000_000
+    size = np.tile(np.array([100_000, 1_000_000], np.int64), 50)
+    none = np.zeros(100, np.int64)
+    read = Reads(np.arange(100), none, none, start, start + 1_000_000, size, none + 1, none - 1, start + 1_000_000)
+    monkeypatch.setattr("rayio.predict.storage._alone", lambda *_: (0.001, 0.0, 3e-26))
+    found = storage.fit(read, 0, 1, 2).parameters
+    assert found.first_byte.expected == pytest.approx(0.001)
+    assert found.connection_bandwidth == pytest.approx(10 * found.bandwidth)

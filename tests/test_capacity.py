@@ -228,6 +228,12 @@ def test_the_headline_names_the_storage(tmp_path: Path, told: dict[str, str] | N
     assert text(found_in(tmp_path, overrides, most=1), 100).startswith(said)
 
 
+def test_what_is_before_the_model_is_no_part_of_its_name(tmp_path: Path) -> None:
+    before = {"storage.cache": [[{"tier": "ram", "bytes": "1 MB"}]], "storage.throttle": {}}
+    found = found_in(tmp_path, planted(9 * DEMAND, **{"train.steps": 20}, **before), most=1)
+    assert found.storage_in_words == "the storage model of unet3d-small"
+
+
 def test_a_point_has_the_interval_of_its_run(tmp_path: Path) -> None:
     found = found_in(tmp_path, planted(1.5 * DEMAND), most=2)
     (row,) = [row for row in SweepDirectory(tmp_path / "capacity").rows() if row.values == (2,)]
@@ -331,6 +337,7 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
     def refuses(run: Path) -> Calibration:
         raise RunError("too few steps")
 
+    assert "No single change" not in text(again, 200)
     monkeypatch.setattr("rayio.sizing.knee.calibrate", refuses)
     assert "what would move it is not known: too few steps" in found_in(tmp_path, overrides, **how).notes
 

@@ -147,6 +147,21 @@ def test_three_scenarios_are_each_held_against_the_first() -> None:
     assert "C - A" in text(comparison)
 
 
+def test_a_list_is_written_as_scenarios_have_it() -> None:
+    cached = FOUR | {"storage": {"cache": [{"tier": "ram", "bytes": "64 GB", "policy": "lru"}]}}
+    comparison = compare([a_run("r1", 0.5, FOUR), a_run("r2", 0.6, cached)])
+    written = "[{tier: ram, bytes: 64 GB, policy: lru}]"
+    assert comparison["differing_keys"] == [{"key": "storage.cache", "values": [None, written]}]
+    assert f"- | {written}" in text(comparison)
+
+
+def test_no_cache_is_the_same_whether_it_is_written_or_left_out() -> None:
+    written = FOUR | {"storage": {"cache": "none"}}
+    comparison = compare([a_run("r1", 0.5, written), a_run("r2", 0.6, FOUR)])
+    assert comparison["differing_keys"] == []
+    assert comparison["repeats"] is not None
+
+
 def test_runs_without_a_scenario_are_no_repeats() -> None:
     comparison = compare([a_run("r1", 0.5, {}), a_run("r2", 0.6, {})])
     assert len(comparison["groups"]) == 2

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 from typing import Any
 
+import yaml
+
 from rayio.analyze.student import t_quantile
 from rayio.results.comparison import Comparison, Difference, DifferingKey, Group, MetricRow, Repeated, Spread
 from rayio.results.metrics import METRICS, lookup
@@ -110,8 +112,15 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))
-    elif path:
-        yield path, "none" if value in (None, {}) else str(value)
+    elif path and (path, value) != ("storage.cache", "none"):  # runs say so that were made before it was left out
+        yield path, "none" if value in (None, {}) else _written(value)
+
+
+def _written(value: Any) -> str:
+    """Write a value as a scenario has it."""
+    if not isinstance(value, list):
+        return str(value)
+    return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf).strip()
 
 
 def _differing(runs: Sequence[Compared]) -> Iterator[DifferingKey]:

@@ -110,7 +110,8 @@ def _root(root: str | None, claim: str | None) -> str:
 
 
 def _deadline(scenario: Scenario) -> int:
-    """Seconds after which something is wrong: pods start, the dataset is made, a run takes three times what it may."""
+    """Seconds after which something is wrong: pods and actors start, the dataset is made, a run takes three times."""
     parts = dict(duration.of_keys(scenario))
     made = 0.0 if scenario.dataset.is_modelled else checks.table(scenario)["dataset_bytes"] / GENERATED_PER_SECOND
-    return min(MAX_SECONDS, START_SECONDS + math.ceil(TIMES * math.fsum(parts.values()) + made))
+    starts = START_SECONDS + scenario.cluster.start_deadline
+    return min(MAX_SECONDS, math.ceil(starts + TIMES * math.fsum(parts.values()) + made))

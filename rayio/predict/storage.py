@@ -36,6 +36,8 @@ ENOUGH = 10
 CUT = 0.01
 #: Largest spread of one request's time, as standard deviation over mean.
 WIDEST = 3.0
+#: The least time that a read is known by (s).
+LEAST = 1e-9
 #: Sizes that differ by less than this, as standard deviation over mean, do not tell a rate from a latency.
 ALIKE = 0.02
 
@@ -79,7 +81,8 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
     _, (request, spread, byte) = _expected(turns[is_warm], taken[is_warm], requests[is_warm], nbytes[is_warm])
     if not is_saturated:
         best = max(processors, connections) * float((nbytes / (requests * request + nbytes * byte)).mean())
-    connection = 1 / byte if byte > 0 else 10 * best
+    # A byte that adds no nanosecond to the longest read is what rounding left of none.
+    connection = 1 / byte if byte * float(nbytes.max()) > LEAST else 10 * best
     depth = max(1, min(io_depth, round(float(requests.mean()))))  # in flight together, each that much slower
     return Fit(
         StorageParameters(

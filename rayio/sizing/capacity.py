@@ -232,7 +232,10 @@ class _Searching:
         points = tuple(self._point(trial) for trial in tried)
         value = bracket.holds or None
         modelled = self.is_virtual or base.dataset.is_modelled
-        origin = origin_of(base, is_virtual=self.is_virtual, modelled=modelled)
+        # What is before the model is no part of its name.
+        alone = base.storage.model_copy(update={"throttle": None, "cache": None})
+        named = base.model_copy(update={"storage": alone})
+        origin = origin_of(named, is_virtual=self.is_virtual, modelled=modelled)
         return CapacityFound(
             directory=str(self.directory.path),
             scenario=base.name,

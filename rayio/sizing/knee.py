@@ -22,6 +22,7 @@ from rayio.session.execute import simulate
 from rayio.sizing.questions import Question
 from rayio.sizing.search import largest
 from rayio.sizing.trials import ROUNDING, au_of
+from rayio.sizing.words import UNKNOWN
 from rayio.units import BYTES
 
 #: A scenario with one thing changed.
@@ -63,7 +64,7 @@ def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> 
     try:
         taught = calibrate(run).scenario
     except RayioError as error:
-        return None, f"what would move it is not known: {error}"
+        return None, f"{UNKNOWN}: {error}"
 
     def like(one: Scenario) -> Scenario:
         cluster = one.cluster.model_copy(update={"cores": taught.cluster.cores})
@@ -74,7 +75,7 @@ def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> 
     au = _au(like(scenario), formula)
     if au is None or made is None or abs(au - made) > TRUE:
         was, is_now = ("unknown" if one is None else f"{100 * one:.1f} %" for one in (made, au))
-        return None, f"what would move it is not known: that run had AU {was}, simulated with what it teaches {is_now}"
+        return None, f"{UNKNOWN}: that run had AU {was}, simulated with what it teaches {is_now}"
     return like, None
 
 

@@ -13,6 +13,8 @@ from rayio.units import format_bytes, format_rate
 
 #: The key whose values are accelerators of one node.
 RANKS = "cluster.ranks_per_node"
+#: A note begins so where a run did not teach what would move it.
+UNKNOWN = "what would move it is not known"
 #: Characters of a whole bar of the curve.
 BAR = 20
 
@@ -147,6 +149,8 @@ def _conclusions(found: CapacityFound, width: int) -> list[str]:
             f"No single change that was tried is enough for {above.accelerators if above else 'more'}; "
             f"{near.change} comes nearest, AU {100 * (near.au or 0):.1f} %."
         )
+    elif found.binds and found.is_finished and not any(UNKNOWN in note for note in found.notes):
+        said.append("No single change that was tried helps.")
     lines = [line for one in said for line in [*wrap(one, width, break_long_words=False)]]
     return [*lines, *(line for note in found.notes for line in _note(note, width))]
 
