@@ -632,3 +632,18 @@ def test_a_cache_that_is_killed_begins_empty_and_the_run_goes_on(tmp_path: Path)
     assert told is not None
     assert told.fetched_bytes is not None
     assert once < told.fetched_bytes <= 2 * once, "what it had is fetched once more"
+
+
+def test_who_waited_for_a_reader_that_went_with_its_node_goes_on_and_the_next_one_reads() -> None:
+    kernel = VirtualKernel()
+    cache = NodeCache(kernel, 1000)
+
+    async def live() -> None:
+        assert cache.look((0, 0, 0), [7], [100]) == [MISSING]
+        assert cache.look((1, 0, 0), [7], [100]) == [COMING]
+        waiting = kernel.spawn(cache.arrived([7]), "who waits")
+        cache.clear()
+        await waiting
+        assert cache.look((2, 0, 0), [7], [100]) == [MISSING], "the node came anew: nobody is reading it"
+
+    kernel.run(live())

@@ -63,5 +63,9 @@ class NodeCache:
                 await reading.arrived
 
     def clear(self) -> None:
-        """Begin empty, as a node does that comes anew."""
+        """Begin empty, as a node does that comes anew: whoever was reading here before is gone."""
         self.kept.clear()
+        coming, self._coming = self._coming, {}
+        for reading in coming.values():
+            if not reading.arrived.done():
+                reading.arrived.set_result(None)
