@@ -12,6 +12,7 @@ from typing import Any, Never, TypeVar
 
 import pytest
 
+from rayio.cluster import actors
 from rayio.machine import timers
 from rayio.pipeline.cpu_account import Stopwatch
 from rayio.pipeline.kernel import BlockingKernel, Future, Kernel, WallKernel
@@ -45,12 +46,25 @@ def alone_on_the_wall_clock(story: Story[T]) -> T:
     return asyncio.run(main())
 
 
+def punctual_on_the_wall_clock(story: Story[T]) -> T:
+    async def main() -> T:
+        kernel = WallKernel(alone=True, punctual=True)
+        try:
+            return await story(kernel)
+        finally:
+            await kernel.cancel()
+
+    return asyncio.run(main())
+
+
 def on_the_virtual_clock(story: Story[T]) -> T:
     kernel = VirtualKernel()
     return kernel.run(story(kernel))
 
 
-every_kernel = pytest.mark.parametrize("live", [on_the_wall_clock, alone_on_the_wall_clock, on_the_virtual_clock])
+every_kernel = pytest.mark.parametrize(
+    "live", [on_the_wall_clock, alone_on_the_wall_clock, punctual_on_the_wall_clock, on_the_virtual_clock]
+)
 
 
 @every_kernel
@@ -383,3 +397,16 @@ def test_what_a_punctual_role_waits_awake_is_no_work_of_its() -> None:
     assert every is not None
     assert punctual.awake_ns > 5_000_000
     assert every.seconds - mine.seconds == pytest.approx(punctual.awake_ns / 1e9, abs=0.002)
+
+
+def test_ranks_alone_in_their_process_are_punctual_and_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(timers.Punctual, "sleep_until", lambda self, deadline: asked.append(deadline))
+    kernel = WallKernel(anchor=1000, alone=True, punctual=True)
+    deadline = kernel.now() + 1_000_000
+    asyncio.run(kernel.sleep_until(deadline))
+    assert asked == [deadline - 1000], "by the clock that it looks at"
+    assert WallKernel(punctual=True).punctual is None, "roles that share a process do not stop each other"
+    assert WallKernel(alone=True).punctual is None
+    kinds = [kind for kind in vars(actors).values() if isinstance(kind, type) and issubclass(kind, actors.Host)]
+    assert [kind for kind in kinds if kind.keeps_steps] == [actors.TrainerRank]

@@ -216,9 +216,9 @@ class _Searching:
         binds = binding(trial.scenario, run, self.reporter)
         if not self.is_virtual:
             assert run is not None
-            taught, why = learned(trial.scenario, run, trial.mean(self.formula), self.formula)
-            if taught is None:
-                self.notes += [why] if why else []
+            taught = learned(trial.scenario, run, trial.mean(self.formula), self.formula)
+            if isinstance(taught, str):
+                self.notes.append(taught)
                 return binds, ()
             like = taught
         changes = changes_at(like(trial.scenario), self.formula, self.reporter)

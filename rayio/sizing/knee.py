@@ -56,15 +56,15 @@ def binding(scenario: Scenario, run: Path | None, reporter: Reporter) -> str | N
         return None
 
 
-def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> tuple[Change | None, str | None]:
+def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> Change | str:
     """What gives a scenario the storage, the processors and the costs that a run on a wall clock had.
 
-    None, and a sentence why, where the ``scenario`` of the run, simulated with them, has not the AU that was ``made``.
+    A sentence why there is none, where the run's ``scenario``, simulated with them, has not the AU that was ``made``.
     """
     try:
         taught = calibrate(run).scenario
     except RayioError as error:
-        return None, f"{UNKNOWN}: {error}"
+        return f"{UNKNOWN}: {error}"
 
     def like(one: Scenario) -> Scenario:
         cluster = one.cluster.model_copy(update={"cores": taught.cluster.cores})
@@ -75,8 +75,8 @@ def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> 
     au = _au(like(scenario), formula)
     if au is None or made is None or abs(au - made) > TRUE:
         was, is_now = ("unknown" if one is None else f"{100 * one:.1f} %" for one in (made, au))
-        return None, f"{UNKNOWN}: that run had AU {was}, simulated with what it teaches {is_now}"
-    return like, None
+        return f"{UNKNOWN}: that run had AU {was}, simulated with what it teaches {is_now}"
+    return like
 
 
 def shortened(scenario: Scenario) -> Scenario:
