@@ -56,9 +56,10 @@ def main(repeats: int) -> None:
                 middle = sorted(runs, key=lambda run: run.result["samples_per_second"])[len(runs) // 2]
                 learned = calibrate(middle.path)
                 learned.write(root / "calibrated.yaml")
-                known = learned.scenario.charges.model_dump(exclude={"source"})
-                costs = {name: value for name, value in known.items() if value}
-                print("calibrated: " + ", ".join(f"{name} {value:.6g}" for name, value in costs.items()))
+                known = learned.scenario.charges.model_dump(exclude={"source", "cpu"})
+                known |= {f"cpu.{name}": value for name, value in learned.scenario.charges.cpu}
+                told = {name: value for name, value in known.items() if isinstance(value, float) and value}
+                print("calibrated: " + ", ".join(f"{name} {value:.6g}" for name, value in told.items()))
                 print(*learned.notes[2:], sep="\n")
                 print(f"{'workers':>8}{'prefetch':>9}{'AU':>9}{'predicted':>10}{'error':>9}"
                       f"{'samples/s':>11}{'predicted':>10}{'error':>9}{'load':>7}")  # fmt: skip

@@ -42,7 +42,7 @@ EPOCHS = 3
 #: Of an epoch's steps: enough for a second of compute.
 SECONDS = 1.2
 #: Epochs of the runs that are calibrated.
-TAUGHT = 6
+TAUGHT = 10
 GOALS = {"median": 0.03, "95th percentile": 0.10}
 #: How far the time of fixed work may be from that of the calibrated runs, and how often a point is made for that.
 SPEED_WITHIN, TRIES = 0.10, 3

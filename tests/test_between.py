@@ -52,6 +52,34 @@ def test_idle_processors_leave_nothing_open_but_the_error(tmp_path: Path) -> Non
     assert found.au_high == 1.0
 
 
+def test_checkpoints_that_vary_leave_open_what_they_take(tmp_path: Path) -> None:
+    saved = {"path": "saved", "every": {"steps": 10}, "model": {"bytes": "1 kB"}}
+    usual = {"train__compute": "10 ms", "checkpoint": saved}
+    costs = {"checkpoint": "50 ms", "checkpoint_less": "30 ms", "checkpoint_more": "200 ms", "error": 0.02}
+    found = predicted(tmp_path, 0, **usual, costs=costs).result.between
+    assert found is not None
+    # The changes really made: the same run with checkpoints that take so long.
+    usually, least, most = (
+        predicted(tmp_path, number, **usual, costs={"checkpoint": f"{taken} ms"}).result.wall_seconds or 0.0
+        for number, taken in ((1, 50), (2, 20), (3, 250))
+    )
+    assert most > 1.5 * usually
+    assert found.time_low == pytest.approx(least / usually / 1.02, rel=1e-6)
+    assert found.time_high == pytest.approx(most / usually * 1.02, rel=1e-6)
+
+
+def test_a_checkpoint_takes_no_less_than_nothing_and_none_leaves_nothing_open(tmp_path: Path) -> None:
+    saved = {"path": "saved", "every": {"steps": 10}, "model": {"bytes": "1 kB"}}
+    costs = {"checkpoint": "50 ms", "checkpoint_less": "90 ms"}
+    found = predicted(tmp_path, 0, checkpoint=saved, costs=costs).result.between
+    assert found is not None
+    free = predicted(tmp_path, 1, checkpoint=saved).result.wall_seconds or 0.0
+    usual = predicted(tmp_path, 2, checkpoint=saved, costs={"checkpoint": "50 ms"}).result.wall_seconds or 1.0
+    assert found.time_low == pytest.approx(free / usual, rel=1e-6)
+    assert found.time_high == 1.0
+    assert predicted(tmp_path, 3, costs=costs).result.between is None
+
+
 def test_a_long_run_is_as_sure_as_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = {"train__compute": "1 ms", "costs": {"cpu": CPU}}
     whole = predicted(tmp_path, 0, **busy).result.between

@@ -196,6 +196,21 @@ assert not found, found
     assert done.returncode == 0, done.stderr
 
 
+def test_a_check_of_a_scenario_imports_no_records_of_answers() -> None:
+    program = """
+import sys
+from rayio import cli
+try:
+    cli.main(["validate", "unet3d-small"])
+except SystemExit as left:
+    assert left.code == 0
+found = {name for name in sys.modules if name.startswith("rayio.results.")} - {"rayio.results.record"}
+assert not found, found
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_reader_of_our_output_may_leave_early() -> None:
     inlet, outlet = os.pipe()
     os.close(inlet)

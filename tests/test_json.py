@@ -15,6 +15,7 @@ from collectors import http
 from exports import told
 
 from rayio.cli import application, terminal
+from rayio.cli.scenarios import Described
 from rayio.results.answers import SCHEMAS, answer_schema
 from rayio.results.record import Json
 from rayio.scenario.load import load, packaged
@@ -49,6 +50,10 @@ def test_every_command_that_prints_numbers_has_json() -> None:
     commands |= {f"import {name}": one for name, one in imports.commands.items()}
     without = {name for name, one in commands.items() if not any("--json" in param.opts for param in one.params)}
     assert without == {"schema", "completion", "view", "k8s", "stop"}, "schema is JSON, and the others print no numbers"
+
+
+def test_the_command_names_the_schemas_that_there_are() -> None:
+    assert [str(name) for name in Described] == ["scenario", *SCHEMAS]
 
 
 def test_every_schema_is_valid_and_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +22,7 @@ from rayio.machine.cpu_time import cpu_seconds_of
 from rayio.pipeline.cpu_account import ReadCpu
 from rayio.pipeline.processors import Cores, Process, SlicedCores
 from rayio.pipeline.virtual import VirtualKernel
-from rayio.predict.calibrate import calibrate, learn
+from rayio.predict.calibrate import Calibration, calibrate, learn
 from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu, learn_cpu
 from rayio.scenario import checks
@@ -322,6 +323,56 @@ def test_a_busy_run_teaches_what_more_workers_would_come_to(ranks: int) -> None:
         true = scenario(**busy(size, workers, ranks), costs=TRUTH, cluster__cores=2)
         said = found.model_copy(update={"dataset": true.dataset, "loader": true.loader})
         assert seconds_per_step(said) == pytest.approx(seconds_per_step(true), rel=0.04), (size, workers)
+
+
+def test_what_processes_do_all_the_time_is_not_taken_for_what_their_batches_take() -> None:
+    """Four readers that sleep, and processes that work meanwhile: if it were the batches', three workers a rank
+    would be 21 % slower."""
+    idle = {
+        "loader__decode": {"kind": "lognormal", "median": "24 ms", "sigma": 0.3}, "train__compute": "50 ms",
+        "train__epochs": 2,
+    }  # fmt: skip
+    costs = {"put": "500 us", "cpu": {"slice": "4 ms", "format": "npz", "sample": "600 us", "background": 0.8}}
+    run = recorded(scenario(**busy("1 MB", 1, 4) | idle, costs=costs, cluster__cores=2))
+    spans = simulated(run.scenario).spans
+    seconds = (spans["start_ns"].to_numpy() + spans["duration_ns"].to_numpy()).max() / 1e9
+    said = run.info["cpu_seconds"]
+    for role, share in (("reader", 0.3), ("queue", 0.2), ("rank", 0.5)):
+        said["roles"][role] += share * 0.8 * seconds
+    found = learn(run.spans, run.scenario, run.info, is_cached=True).scenario
+    for workers in (1, 2, 3):
+        true = scenario(**busy("1 MB", workers, 4) | idle, costs=costs, cluster__cores=2)
+        told = found.model_copy(update={"loader": true.loader})
+        assert seconds_per_step(told) == pytest.approx(seconds_per_step(true), rel=0.01), workers
+
+
+def taught_with_checkpoints_of(*milliseconds: int) -> Calibration:
+    """Calibrate a run with a checkpoint after every epoch, which took so long."""
+    wanted = busy("1 MB", 1, 1) | {"train__epochs": len(milliseconds)}
+    saved = {"path": "saved", "every": {"epochs": 1}, "model": {"bytes": "1 kB"}}
+    run = recorded(scenario(**wanted, costs=TRUTH, cluster__cores=2, checkpoint=saved))
+    spans = simulated(run.scenario).spans
+    lasts = spans["duration_ns"].to_numpy().copy()
+    lasts[(texts(spans, "name", ("checkpoint",)) == 0) & (texts(spans, "role", ("rank",)) == 0)] = [
+        number * 10**6 for number in milliseconds
+    ]
+    spans = spans.set_column(spans.schema.get_field_index("duration_ns"), "duration_ns", pa.array(lasts))
+    return learn(spans, run.scenario, run.info, is_cached=True)
+
+
+def test_how_much_what_a_checkpoint_takes_varied_in_a_run_is_how_sure_a_prediction_is_of_it() -> None:
+    found = taught_with_checkpoints_of(180, 20, 25, 30, 154)
+    costs = found.scenario.charges
+    assert costs.checkpoint == pytest.approx(0.030, abs=0.003)
+    assert costs.checkpoint_less == pytest.approx(0.010)
+    assert costs.checkpoint_more == pytest.approx(0.150)
+    assert "costs.checkpoint: 5 checkpoints took 20 ms to 180 ms, usually 30 ms" in found.notes
+
+
+def test_of_one_checkpoint_nothing_is_known_of_how_they_vary() -> None:
+    found = taught_with_checkpoints_of(30)
+    assert (found.scenario.charges.checkpoint_less, found.scenario.charges.checkpoint_more) == (0.0, 0.0)
+    assert any(note.startswith("costs.checkpoint: of one checkpoint") for note in found.notes)
 
 
 def test_runs_that_do_not_teach_together_are_refused(tmp_path: Path) -> None:

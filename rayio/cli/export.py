@@ -14,10 +14,10 @@ from rayio.cli.arguments import AsJson, RunPath
 from rayio.cli.files import local_file
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
-from rayio.results.answers import Exported, ExportedFile, ExportedTo
 
 if TYPE_CHECKING:
     from rayio.collectors.sending import Sender
+    from rayio.results.answers import ExportedFile, ExportedTo
     from rayio.trace.store import RunDirectory
 
 #: Options whose value may be left out: then the standard variables say where.
@@ -65,6 +65,7 @@ def export(
     Example:  rayio export runs/four --otlp http://localhost:4318
     """
     from rayio.export import exporting
+    from rayio.results.answers import Exported, ExportedFile
     from rayio.trace.store import RunDirectory
 
     files = [
@@ -128,6 +129,7 @@ def _send(
     from rayio.errors import ExportError
     from rayio.export import exporting
     from rayio.export.select import DEFAULT
+    from rayio.results.answers import ExportedTo
 
     sender = connect(url, grpc=by_grpc)
     chosen = exporting.Chosen.of(directory, select or DEFAULT, terminal)

@@ -13,11 +13,11 @@ from rayio.cli.arguments import AsJson, Overrides, Root, Source
 from rayio.cli.fitting import columns, fit
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
-from rayio.results.clusters import Doctored, JobListed, JobsListed
 
 if TYPE_CHECKING:
     from rayio.cluster.jobs import JobState
     from rayio.jobs.submit import Ended
+    from rayio.results.clusters import JobListed
 
 #: Variables that say where a dashboard is, as Ray's own commands read them.
 VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -122,6 +122,8 @@ def status(
         found = [jobs.state(job)] if job is not None else [j for j in jobs.all() if everything or "rayio" in j.metadata]
     listed = tuple(map(_listed, found))
     if as_json:
+        from rayio.results.clusters import JobsListed
+
         print_json(JobsListed(address=jobs.address, jobs=listed))
         return
     for one in listed:
@@ -170,6 +172,7 @@ def doctor(
     Example:  rayio doctor --address http://head:8265 --root /shared
     """
     from rayio.jobs import doctor as looking
+    from rayio.results.clusters import Doctored
 
     terminal = Terminal()
     with alone(as_json):
@@ -214,6 +217,8 @@ def dashboard(address: str | None) -> str:
 
 
 def _listed(job: JobState) -> JobListed:
+    from rayio.results.clusters import JobListed
+
     started = None if job.start_ms is None else datetime.fromtimestamp(job.start_ms / 1000, UTC)
     ended = None if job.end_ms is None else datetime.fromtimestamp(job.end_ms / 1000, UTC)
     until = ended if job.is_over else datetime.now(UTC)

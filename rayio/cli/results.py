@@ -17,7 +17,6 @@ from rayio.cli.files import local_file
 from rayio.cli.fitting import columns, fit, shown
 from rayio.cli.output import alone, print_json
 from rayio.errors import QueryError, ScenarioError
-from rayio.results.answers import Ran
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -174,6 +173,7 @@ def dlio_results(
 
     Example:  rayio import dlio-results results/unet3d/run_1 --out runs/published
     """
+    from rayio.results.answers import Ran
     from rayio.session.imported import import_dlio_results
 
     with alone(as_json):

@@ -14,9 +14,9 @@ from rayio.cli.export import Grpc, Otlp, collector
 from rayio.cli.fitting import columns, fit
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
-from rayio.results.answers import Generated, Ran, Repeats
 
 if TYPE_CHECKING:
+    from rayio.results.answers import Ran
     from rayio.session import Run
 
 #: Spans up to which a run's report is written without being asked for: reading them takes seconds, and memory.
@@ -79,6 +79,7 @@ def run(
     from rayio import session
     from rayio.analyze.compare import repeats, repeats_text
     from rayio.pipeline.engine import engine_named
+    from rayio.results.answers import Repeats
 
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
@@ -182,6 +183,8 @@ def generate(
     with alone(as_json):
         session.generate(source, overrides or (), root=root, threads=threads, verify=verify, reporter=terminal)
     if as_json:
+        from rayio.results.answers import Generated
+
         print_json(Generated(datasets=tuple(terminal.datasets)))
 
 
@@ -224,9 +227,9 @@ def report(
         page = None
         if html:
             page = build.attempt(path, Terminal(), out, window=chosen, simulate=simulate, is_asked=True)
-    result = done.result  # of a run that broke off before it had one, this says so
+    told = _ran(done, page)  # of a run that broke off before it had a result, this says so
     if as_json:
-        print_json(Ran(directory=done.address, report=page, result=result))
+        print_json(told)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -252,7 +255,9 @@ def _page(done: Run, wanted: bool | None) -> str | None:
     return None if wanted is False else attempt(done.directory, Terminal())
 
 
-def _ran(done: Run, page: str | None = None) -> Ran:
+def _ran(done: Run, page: str | None) -> Ran:
+    from rayio.results.answers import Ran
+
     return Ran(directory=done.address, report=page, result=done.result)
 
 

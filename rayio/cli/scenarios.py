@@ -10,7 +10,6 @@ import typer
 from rayio.cli.arguments import AsJson, Overrides, Source
 from rayio.cli.output import print_json
 from rayio.errors import RayioError
-from rayio.results.answers import SCHEMAS, PackagedScenario, PackagedScenarios, Validated, answer_schema
 from rayio.units import format_bytes, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -33,6 +32,8 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
         checks.check_simulated(scenario)
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
     if as_json:
+        from rayio.results.answers import Validated
+
         fewest, most = _steps(scenario)
         print_json(
             Validated(
@@ -129,6 +130,8 @@ def scenarios(as_json: AsJson = False) -> None:
 
     names = packaged()
     if as_json:
+        from rayio.results.answers import PackagedScenario, PackagedScenarios
+
         print_json(
             PackagedScenarios(
                 scenarios=tuple(PackagedScenario(name=name, description=about) for name, about in names.items())
@@ -140,7 +143,13 @@ def scenarios(as_json: AsJson = False) -> None:
         print(f"{name:<{width}}  {description}")
 
 
-Described = StrEnum("Described", {name.upper(): name for name in ("scenario", *SCHEMAS)})  # type: ignore[misc]
+#: What ``rayio schema`` describes, by name: :data:`rayio.results.answers.SCHEMAS` has these, and takes long to import.
+_DESCRIBED = (
+    "scenario", "result", "explain", "compare", "run", "repeats", "sweep", "validate", "show", "scenarios", "generate",
+    "calibrate", "capacity", "advise", "export", "status", "doctor", "top", "query",
+)  # fmt: skip
+
+Described = StrEnum("Described", {name.upper(): name for name in _DESCRIBED})  # type: ignore[misc]
 
 
 def schema(
@@ -156,6 +165,7 @@ def schema(
 
     Example:  rayio schema > scenario.schema.json
     """
+    from rayio.results.answers import answer_schema
     from rayio.scenario.write import json_schema
 
     if markdown:

@@ -9,7 +9,6 @@ import time
 from typing import TYPE_CHECKING
 
 from rayio.reporter import Reporter
-from rayio.results.live import LIVE_LINE, LIVE_VARIABLE
 from rayio.units import format_bytes
 
 if TYPE_CHECKING:
@@ -65,6 +64,8 @@ class Terminal(Reporter):
 
     def looked(self, live: Live) -> None:
         """Print how far a run is, now and then, where whoever submitted it as a job may read it."""
+        from rayio.results.live import LIVE_LINE, LIVE_VARIABLE
+
         now = time.monotonic()
         if os.environ.get(LIVE_VARIABLE) and now - self._looked >= PLAIN_SECONDS:
             self._looked = now

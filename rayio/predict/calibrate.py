@@ -22,7 +22,7 @@ from rayio.predict.costs import FEW, costs, typical, waited
 from rayio.predict.learnable import Learnable, differ, learnable
 from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu, scheduled
 from rayio.predict.replay import UNLIMITED, cut
-from rayio.predict.settle import NEAR, Apparent, Free, settle
+from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown, reads_of
 from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
@@ -45,6 +45,8 @@ MIN_STEPS = 10
 #: what runs took that were predicted (`benchmarks/predict.py`).
 CONTENTION = 1.2
 CPU_BETWEEN, STEP_ERROR = (0.9, 1.5), 0.05
+#: Of cores of which a smaller part was at work, some of that may have held up no batch.
+BUSY = 0.5
 #: What is left of a read at least when its parsing is taken off it (ns), and what lies between two runs.
 LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
 #: Decoding that differs by more than this from what the scenario says replaces it.
@@ -167,15 +169,16 @@ def learn(
     }
     taught = scenario.model_copy(update=changed)
     if cpu.is_work:
-        cluster = scenario.cluster.model_copy(update={"cores": cores_of_run(scenario, info)})
-        taught = taught.model_copy(update={"cluster": cluster})
+        cores = cores_of_run(scenario, info)
+        taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
-        taught = _settled(taught, _apparent(run, learned, warm), requests, plan, notes)
+        taught = _settled(taught, _apparent(run, learned, warm), requests, cores, plan, notes)
+        taught = taught.model_copy(update={"costs": _varied(taught.charges, run, notes)})
     return Calibration(taught, tuple(notes))
 
 
-def _settled(scenario: Scenario, seen: Apparent, requests: float, plan: Plan, notes: list[str]) -> Scenario:
-    """Take out of the costs what waiting for a processor was, and say how well the run is simulated back.
+def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[str]) -> Scenario:
+    """Take out of the costs what waiting for one of a node's ``cores`` was, and say how well the run is simulated back.
 
     ``requests`` is how many a read took, on average.
     """
@@ -199,12 +202,17 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, plan: Plan, no
 
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
     settled, shown = settle(start, seen, live)
+    size = scenario.loader.batch_size
+    of_batch = settled.costs.cpu.of_batch(size, size * scenario.dataset.sample_bytes.expected)
+    per_second = shape.world_size / scenario.cluster.all_nodes / seen.step
+    if of_batch * per_second < BUSY * cores:
+        settled, shown = beside_batches(settled, shown, seen, live, per_second)
     if shown.step > (1 + NEAR) * seen.step:  # its cores were busy all the time: what it worked has the contention in it
         cpu = start.costs.cpu.times(max(1 / start.costs.cpu.contention, seen.step / shown.step))
         settled, shown = settle(Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live)
     off = 100 * (shown.step / seen.step - 1)
     notes.append(
-        f"costs.cpu: simulated back on {scenario.cluster.cores} cores, a step of the run takes "
+        f"costs.cpu: simulated back on {cores} cores, a step of the run takes "
         f"{format_seconds(shown.step)}; it took {format_seconds(seen.step)} ({off:+.1f} %)"
     )
     return changed(settled)
@@ -349,6 +357,24 @@ def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]
     else:
         notes.append(f"loader.decode: measured; the scenario said {format_seconds(decode.expected)} a sample")
     return {"decode": storage.skewed(mean, deviation)}
+
+
+def _varied(costs: Costs, run: Shown, notes: list[str]) -> Costs:
+    """Say by how much less and more than is usual a checkpoint may take: as much as those of the run."""
+    taken = run.checkpoints / 1e9
+    if not len(taken):
+        return costs
+    if len(taken) == 1:
+        notes.append("costs.checkpoint: of one checkpoint; a run with several tells how much what one takes varies")
+        return costs
+    least, most, usual = float(taken.min()), float(taken.max()), typical(taken)
+    notes.append(
+        f"costs.checkpoint: {len(taken)} checkpoints took {format_seconds(least)} to {format_seconds(most)}, "
+        f"usually {format_seconds(usual)}"
+    )
+    return costs.model_copy(
+        update={"checkpoint_less": round(usual - least, 9), "checkpoint_more": round(most - usual, 9)}
+    )
 
 
 def _checkpoint(run: Shown, model: StorageParameters) -> float:

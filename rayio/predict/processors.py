@@ -85,6 +85,18 @@ def scheduled(cpu: CpuCosts, step: float) -> CpuCosts:
     return cpu.model_copy(update={"step": work, "rank": round(cpu.rank - work, 9), "slice": SLICE})
 
 
+def in_background(cpu: CpuCosts, share: float, per_second: float) -> CpuCosts:
+    """The same with a share of what goes on beside reading as what a node's processes take all the time.
+
+    ``per_second`` is how many batches a node has a second. A run says what its processes worked, not when: heartbeats,
+    clocks and threads that wait awake are in it, and hold up no batch.
+    """
+    beside = {name: getattr(cpu, name) for name in ("reader", "queue", "rank", "node", "step")}
+    kept = {name: round(seconds * (1 - share), 9) for name, seconds in beside.items()}
+    background = cpu.background + share * sum(beside.values()) * per_second
+    return cpu.model_copy(update=kept | {"background": round(background, 9)})
+
+
 def cores_of_run(scenario: Scenario, info: Mapping[str, Any]) -> int:
     """The cores of each node of a run on Ray, by its ``run.json``; emulated nodes of one machine share its cores."""
     actors = [actor for actor in info.get("actors", ()) if isinstance(actor, Mapping)]

@@ -161,6 +161,13 @@ class Costs(Section):
     checkpoint: Seconds = Field(
         0.0, description="What a checkpoint takes its rank beyond what the model of storage says: messages, fsync."
     )
+    checkpoint_less: Seconds = Field(
+        0.0,
+        description="By how much less than costs.checkpoint a checkpoint may take: one end of a prediction's interval.",
+    )
+    checkpoint_more: Seconds = Field(
+        0.0, description="By how much more a checkpoint may take: writing the same bytes takes now less, now more."
+    )
     cpu: CpuCosts = Field(
         default_factory=CpuCosts,
         description="The part of all that which is work of processors, which cluster.cores bounds.",
@@ -169,6 +176,12 @@ class Costs(Section):
         0.0, description="What times may be off by beside that, as a share: what a calibration could not simulate back."
     )
     source: Text = Field("", description="Where these numbers come from: `rayio calibrate` names its run.")
+
+    def at_end(self, factor: float, later: float) -> Costs:
+        """Costs with processor times so many times as long, and checkpoints so many seconds longer."""
+        return self.model_copy(
+            update={"cpu": self.cpu.times(factor), "checkpoint": round(max(0.0, self.checkpoint + later), 9)}
+        )
 
     @property
     def of_loader(self) -> bool:

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from rayio.results.metrics import METRICS
-from rayio.results.record import units
-from rayio.results.run_result import RunResult
-from rayio.scenario.fields import Reads, RefusedError
+from rayio.scenario.fields import JsonSchema, Reads, RefusedError
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt,
@@ -50,6 +47,10 @@ def _expectations(value: Any) -> Expectations:
     if not isinstance(value, Mapping):
         raise RefusedError('must be a mapping of metrics to conditions, such as {au: ">= 0.90"}')
     conditions = Expectations()
+    if not value:
+        return conditions
+    from rayio.results.metrics import METRICS  # takes long to import, and few scenarios have conditions
+
     for metric, condition in value.items():
         if metric not in METRICS:
             near = get_close_matches(str(metric), METRICS, n=3) or METRICS[:3]
@@ -70,20 +71,24 @@ def _expectations(value: Any) -> Expectations:
     return conditions
 
 
-_meanings = {name: f": {about}" + (f" ({unit})" if unit else "") for name, unit, about in units(RunResult)}
+def _schema() -> JsonSchema:
+    from rayio.results.metrics import METRICS
+    from rayio.results.record import units
+    from rayio.results.run_result import RunResult
 
-_EXPECT_SCHEMA = {
-    "type": "object",
-    "properties": {
-        metric: {
-            "type": "string",
-            "pattern": r"^\s*(>=|<=|==|>|<)\s*[-+]?[0-9.]+([eE][-+]?\d+)?\s*%?\s*$",
-            "description": f"A condition such as >= 0.9 on {metric}{_meanings.get(metric, '')}.",
-        }
-        for metric in METRICS
-    },
-    "additionalProperties": False,
-}
-Expect = Annotated[
-    Expectations, Reads(_expectations, _EXPECT_SCHEMA, lambda value: {k: str(v) for k, v in value.items()})
-]
+    meanings = {name: f": {about}" + (f" ({unit})" if unit else "") for name, unit, about in units(RunResult)}
+    return {
+        "type": "object",
+        "properties": {
+            metric: {
+                "type": "string",
+                "pattern": r"^\s*(>=|<=|==|>|<)\s*[-+]?[0-9.]+([eE][-+]?\d+)?\s*%?\s*$",
+                "description": f"A condition such as >= 0.9 on {metric}{meanings.get(metric, '')}.",
+            }
+            for metric in METRICS
+        },
+        "additionalProperties": False,
+    }
+
+
+Expect = Annotated[Expectations, Reads(_expectations, _schema, lambda value: {k: str(v) for k, v in value.items()})]

@@ -1,4 +1,4 @@
-"""What a prediction lies between: the run is simulated with its processor times at their least and at their most."""
+"""What a prediction lies between: the run is simulated with what varies of its costs at its least and at its most."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from rayio.session.conclude import in_memory
 def between(scenario: Scenario, result: RunResult) -> Between | None:
     """Find what ``result``, the prediction of ``scenario``, lies between; None where its costs do not say.
 
-    Of a long scenario the beginning is simulated: what counts is how many times as long it takes. Times that are not
-    those of processors stay as they are, so a run whose processors are idle has a narrow interval.
+    Of a long scenario the beginning is simulated: what counts is how many times as long it takes. Processor times and
+    checkpoints vary, other times stay as they are: a run whose processors are idle, without checkpoints, has a narrow
+    interval.
 
     Raises:
-        RayioError: with other processor times the run breaks off.
+        RayioError: with other times the run breaks off.
     """
     costs = scenario.charges
     low, high = (costs.cpu.at_least, costs.cpu.at_most) if scenario.cluster.cores else (1.0, 1.0)
-    if result.au is None or result.exit_code not in (0, 3) or (low, high, costs.error) == (1.0, 1.0, 0.0):
+    less, more = (costs.checkpoint_less, costs.checkpoint_more) if scenario.checkpoint is not None else (0.0, 0.0)
+    varied = [(factor, later) for factor, later in ((low, -less), (high, more)) if (factor, later) != (1.0, 0.0)]
+    if result.au is None or result.exit_code not in (0, 3) or not (varied or costs.error):
         return None
     usual = result
     if changed := cut(scenario):
@@ -27,7 +30,13 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
         usual = in_memory(scenario.model_copy(update={"expect": {}}))
     if not usual.wall_seconds or not usual.au:
         return None
-    ends = [usual, *(_simulated(scenario, factor) for factor in (low, high) if factor != 1)]
+    ends = [
+        usual,
+        *(
+            in_memory(scenario.model_copy(update={"costs": costs.at_end(factor, later), "expect": {}}))
+            for factor, later in varied
+        ),
+    ]
     times = sorted((one.wall_seconds or 0.0) / usual.wall_seconds for one in ends)
     shares = sorted((one.au or 0.0) / usual.au for one in ends)
     off = 1 + costs.error
@@ -37,9 +46,3 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
         au_low=result.au * shares[0] / off,
         au_high=min(1.0, result.au * shares[-1] * off),
     )
-
-
-def _simulated(scenario: Scenario, factor: float) -> RunResult:
-    costs = scenario.charges
-    times = costs.model_copy(update={"cpu": costs.cpu.times(factor)})
-    return in_memory(scenario.model_copy(update={"costs": times, "expect": {}}))
