@@ -30,10 +30,10 @@ train: {epochs: 2, compute: {kind: normal, mean: 50 ms, stdev: 3 ms}}
 """
 DEVICE: dict[str, Any] = {"first_byte": "4 ms", "connection_bandwidth": "400 MB/s", "bandwidth": "100 MB/s"}
 UNLIMITED = {"connection_bandwidth": "1 PB/s", "bandwidth": "1 PB/s"}
-#: Reading that is work: two cores have little left beside it.
+#: Reading and decoding that are work: two cores have little left beside it, or nothing.
 BUSY: dict[str, Any] = {
     "dataset.path": "small", "dataset.num_files": 1920, "dataset.sample_bytes": "150 kB", "loader.batch_size": 16,
-    "loader.decode": 0, "train.compute": "10 ms",
+    "loader.decode": {"kind": "decompress"}, "train.compute": "10 ms",
 }  # fmt: skip
 #: What makes a run slow; and how to make each change that explain simulates, by its name (None: without that key).
 CASES: dict[str, tuple[dict[str, Any], dict[str, dict[str, Any]]]] = {

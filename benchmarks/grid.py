@@ -19,6 +19,7 @@ from machine import print_machine
 
 import rayio
 from rayio.predict.calibrate import calibrate
+from rayio.scenario.costs import Costs
 
 #: A reader needs about 110 ms for a batch (100 ms of decoding), a rank computes 50 ms: one to three readers decide.
 SCENARIO = """
@@ -35,6 +36,11 @@ NUMBERS = ("au", "samples_per_second")
 
 def loader(point: tuple[int, int]) -> dict[str, Any]:
     return {"loader.num_workers": point[0], "loader.prefetch_factor": point[1]}
+
+
+def told(costs: Costs) -> str:
+    known = dict(costs) | {f"cpu.{name}": value for name, value in costs.cpu}
+    return ", ".join(f"{name} {value:.6g}" for name, value in known.items() if isinstance(value, float) and value)
 
 
 def main(repeats: int) -> None:
@@ -56,10 +62,7 @@ def main(repeats: int) -> None:
                 middle = sorted(runs, key=lambda run: run.result["samples_per_second"])[len(runs) // 2]
                 learned = calibrate(middle.path)
                 learned.write(root / "calibrated.yaml")
-                known = learned.scenario.charges.model_dump(exclude={"source", "cpu"})
-                known |= {f"cpu.{name}": value for name, value in learned.scenario.charges.cpu}
-                told = {name: value for name, value in known.items() if isinstance(value, float) and value}
-                print("calibrated: " + ", ".join(f"{name} {value:.6g}" for name, value in told.items()))
+                print(f"calibrated: {told(learned.scenario.charges)}")
                 print(*learned.notes[2:], sep="\n")
                 print(f"{'workers':>8}{'prefetch':>9}{'AU':>9}{'predicted':>10}{'error':>9}"
                       f"{'samples/s':>11}{'predicted':>10}{'error':>9}{'load':>7}")  # fmt: skip

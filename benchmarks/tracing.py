@@ -41,7 +41,7 @@ from rayio.pipeline.planning import plan_of
 from rayio.pipeline.virtual import VirtualKernel
 from rayio.place import Where
 from rayio.scenario.load import build
-from rayio.session import execute
+from rayio.session import conclude
 from rayio.storage.posix import PosixStore
 from rayio.storage.real import RealStorage
 from rayio.trace.parts import Parts
@@ -230,7 +230,7 @@ def _accounted() -> Iterator[list[float]]:
     during, after = time.thread_time, time.process_time
     places: list[tuple[Any, str, Callable[[], float]]] = [
         (Progress, "add", during), (Parts, "keep", during), (Parts, "write", during), (RunDirectory, "compact", after),
-        (RunDirectory, "spans", after), (execute, "measure", after), (execute, "measure_lives", after),
+        (RunDirectory, "slices", after), (conclude, "measure", after), (conclude, "measure_lives", after),
     ]  # fmt: skip
     before = [getattr(owner, name) for owner, name, _ in places]
     is_inside = False

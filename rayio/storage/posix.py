@@ -21,7 +21,7 @@ from rayio.machine.mounts import Source
 from rayio.machine.pages import evict
 from rayio.replacing import replacing
 from rayio.storage.address import path_of
-from rayio.storage.base import FSYNC, OPEN, WRITE
+from rayio.storage.base import FSYNC, OPEN, READ, WRITE
 from rayio.storage.counted import WINDOW_BYTES, CountedFile, Timed, Traffic
 from rayio.storage.paged import DirectWriter, mounted_at, open_file, read_direct, watched
 from rayio.storage.refusals import refusal, write_refusal
@@ -49,7 +49,7 @@ class PosixFile(CountedFile):
         super().__init__(str(path), traffic, name)
         self.page_cache = page_cache
         #: Whether a read is one call to the kernel and two sums: what a small file's headers cost is what that takes.
-        self._is_bare = page_cache != "direct" and not traffic.is_watched and not traffic.is_itemised
+        self._is_bare = page_cache != "direct" and not traffic.is_watched
         self._descriptor = -1
         start = perf_counter_ns()
         try:
@@ -68,11 +68,14 @@ class PosixFile(CountedFile):
         """Read from ``position`` straight into ``buffer``, in one request; the place of the next read stays."""
         if not self._is_bare:
             return super().fetch(position, buffer)
+        traffic = self.traffic
+        began = perf_counter_ns() if traffic.is_itemised else 0
         try:
             length = os.preadv(self._descriptor, (buffer,), position)
         except OSError as error:
             raise refusal(error, self.shown, "reading") from error
-        traffic = self.traffic
+        if began:
+            traffic.add(READ, began, self._number, self._thread, position, length)
         traffic.requests += 1
         traffic.nbytes += length
         return length
@@ -85,11 +88,14 @@ class PosixFile(CountedFile):
             if start <= position and position + size <= start + len(window):
                 return start, window
         start = max(0, min(position, self._size - WINDOW_BYTES))
+        traffic = self.traffic
+        began = perf_counter_ns() if traffic.is_itemised else 0
         try:
             window = os.pread(self._descriptor, WINDOW_BYTES, start)
         except OSError as error:
             raise refusal(error, self.shown, "reading") from error
-        traffic = self.traffic
+        if began:
+            traffic.add(READ, began, self._number, self._thread, start, len(window))
         traffic.requests += 1
         traffic.nbytes += len(window)
         self._windows.append((start, window))
