@@ -1,7 +1,8 @@
 """How fast the virtual clock runs: rank-steps per CPU second, spans kept, storage modelled (preset ``nvme``).
 
-4 readers per rank, 4 samples per batch; each row in a process of its own. Goals: >= 30 000 rank-steps/s at
-1024 ranks, a cost per rank-step that is flat within 1.5 x from 64 to 8192 ranks, and 8192 ranks within 4 GiB.
+4 readers per rank, 4 samples per batch; each row in a process of its own. Goals: >= 40 000 rank-steps/s at
+1024 ranks and 30 000 at 8192, a cost per rank-step that is flat within 1.5 x from 64 to 8192 ranks, and 8192 ranks
+within 4 GiB.
 ``python benchmarks/virtual.py 1024`` makes one row, ``... 1024 50`` one of 50 steps.
 """
 

@@ -171,3 +171,41 @@ def test_ranks_answered_with_the_time_at_which_they_go_on_run_as_if_each_slept_u
         return log
 
     assert told(sleeping_on=True) == told(sleeping_on=False)
+
+
+class Errands:
+    """Goes on at each of some times, and notes it."""
+
+    def __init__(self, kernel: VirtualKernel, log: list[tuple[str, int]], name: str, *times: int) -> None:
+        self.kernel, self.log, self.name, self.times = kernel, log, name, [*times]
+
+    def send(self, _: None) -> int | None:
+        self.log.append((self.name, self.kernel.now()))
+        if -1 in self.times[:1]:
+            raise ValueError("broken")
+        return self.times.pop(0) if self.times else None
+
+
+def test_an_errand_runs_in_its_turn_and_at_every_time_for_which_it_asks() -> None:
+    kernel, log = VirtualKernel(), list[tuple[str, int]]()
+
+    async def sleeper() -> None:
+        kernel.start(Errands(kernel, log, "errand", 5, 9))
+        log.append(("before", kernel.now()))
+        await kernel.sleep_until(5)
+        log.append(("task", kernel.now()))
+        await kernel.sleep_until(20)
+
+    kernel.run(sleeper())
+    assert log == [("before", 0), ("errand", 0), ("task", 5), ("errand", 5), ("errand", 9)]
+
+
+def test_what_an_errand_raises_ends_the_run() -> None:
+    kernel = VirtualKernel()
+
+    async def sleeper() -> None:
+        kernel.start(Errands(kernel, [], "errand", -1))
+        await kernel.sleep_until(100)
+
+    with pytest.raises(ValueError, match="broken"):
+        kernel.run(sleeper())

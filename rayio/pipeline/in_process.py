@@ -2,19 +2,21 @@
 
 The local and the virtual engine are this on two kernels. ``costs`` (a lease, a put, a take, a transfer, a barrier) are
 what the messages of the Ray engine take: on the virtual clock they pass here, so that a prediction includes them.
+Where nothing of a read is left to be found out there, foreseen.py takes the place of a rank's queue and readers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from rayio.pipeline import roles
 from rayio.pipeline.barrier import Barrier, at_once
 from rayio.pipeline.consumed import Consumed
-from rayio.pipeline.env import Env, Shard
+from rayio.pipeline.env import Env, QueuePort, Shard
+from rayio.pipeline.foreseen import ForeseenQueue, Readers
 from rayio.pipeline.kernel import Future, Kernel
 from rayio.pipeline.ledger import Tally
 from rayio.pipeline.loading import Loading
@@ -26,6 +28,7 @@ from rayio.pipeline.prefetch import PrefetchQueue
 from rayio.pipeline.processors import CoresOf, MessageCpu, Process
 from rayio.pipeline.queue import Delivery, Lease, QueueSpec, Take
 from rayio.pipeline.scaler import InProcessStaff, PooledStaff
+from rayio.pipeline.virtual import VirtualFuture, VirtualKernel
 from rayio.pipeline.wiring import LoaderKind, Wiring
 from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
@@ -34,9 +37,6 @@ from rayio.storage.base import Served
 from rayio.storage.model import Device, LocalArbiter
 from rayio.storage.throttle import Gate
 from rayio.trace.recorder import Recorder
-
-#: Gives a future its value, and lets who waits for it go on at a time (ns).
-AnswerAt = Callable[[Any, Any, int], None]
 
 #: Messages that take no time, besides what the engine's own take.
 FREE = Costs()
@@ -206,8 +206,8 @@ class LocalWriter:
 class InProcess:
     """All roles of a plan in this process, and the ports between them. Real storage is under ``root``.
 
-    With ``cores`` of each node the work that ``costs.cpu`` says is done on them. ``answer_at`` is a clock's that can
-    wake ranks later than they are answered.
+    With ``cores`` of each node the work that ``costs.cpu`` says is done on them. ``clock`` is the kernel,
+    where that is a clock that jumps: then less happens for what its roles do alike.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class InProcess:
         costs: Costs = FREE,
         loader: LoaderKind | None = None,
         cores: CoresOf | None = None,
-        answer_at: AnswerAt | None = None,
+        clock: VirtualKernel | None = None,
     ) -> None:
         self.plan = plan
         self.cores = cores
@@ -241,10 +241,10 @@ class InProcess:
         self._caches: dict[int, NodeCache] = {}
         delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(late * 1e9)
         answer = at_once
-        if answer_at is not None and not delay_ns:  # ranks sleep from their answer to the end of the step: in one go
+        if clock is not None and not delay_ns:  # ranks sleep from their answer to the end of the step: in one go
 
             def answer(future: Future, latest: int) -> None:
-                answer_at(future, latest, latest + after_ns)
+                clock.answer_at(cast("VirtualFuture", future), latest, latest + after_ns)
 
         self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets, answer), delay_ns)
         self._writers: dict[int, LocalWriter] = {}
@@ -255,6 +255,10 @@ class InProcess:
         self._worlds = cache(self.wiring.reader)
         #: The readers of each rank, which its two queues share.
         self._workers: dict[int, Workers] = {}
+        self._clock = clock
+        #: Readers, by rank, of reads whose end is known as they begin; and the queues that have them.
+        self._readers: dict[int, Readers] = {}
+        self._foreseen: list[ForeseenQueue] = []
 
     async def run(self) -> None:
         """Live every rank's life to its end."""
@@ -264,6 +268,8 @@ class InProcess:
         try:
             await self.kernel.gather(*(self.wiring.rank(tally.rank, self, tally) for tally in self.tallies))
         finally:
+            for queue in self._foreseen:
+                queue.settle()
             if self._pool is not None:
                 self._pool.close()
             await self.wiring.close()
@@ -294,7 +300,7 @@ class InProcess:
         if (cache := self._caches.get(node)) is not None:
             cache.clear()
 
-    def queue(self, spec: QueueSpec, *, evaluating: bool) -> LocalQueue:
+    def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
         """See ``rayio.pipeline.wiring.RankPorts``; a rank's readers are made with its first queue."""
         workers = self._workers.get(spec.rank)
         if workers is None:
@@ -309,9 +315,21 @@ class InProcess:
                 )
             )
             workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs, cpu)
+        if (clock := self._clock) is not None and workers.is_free and self._is_foreseen(spec):
+            if (known := self._readers.get(spec.rank)) is None:
+                known = self._readers[spec.rank] = Readers(workers.envs, workers.loading, clock)
+            foreseen = ForeseenQueue(spec, self.wiring.queue_env(spec.rank, evaluating=evaluating), known)
+            self._foreseen.append(foreseen)
+            return foreseen
         staff = None if spec.scaling is None else self._staff(spec, spec.scaling, workers)
         queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
         return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
+
+    def _is_foreseen(self, spec: QueueSpec) -> bool:
+        """Whether it is known when a queue's reads end as they begin, and that nobody asks what was done meanwhile."""
+        plan = self.plan
+        is_plain = self._gate is None and plan.cache_bytes is None and not plan.trace.is_itemised
+        return is_plain and spec.is_in_turn and spec.in_order
 
     def _staff(self, spec: QueueSpec, scaling: Autoscaled, workers: Workers) -> InProcessStaff:
         """Make what has the readers of a rank come and go."""

@@ -6,6 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ from rayio.place import Where
 from rayio.scenario.decode import Work
 from rayio.scenario.distribution import Constant
 from rayio.seeds import Draws
-from rayio.storage.base import Divisible, Moved, Opener, Requests
+from rayio.storage.base import Divisible, Moved, Opener, Requests, RequestTable
 from rayio.storage.itemise import Samples
 
 #: What real storage gives for a batch: its bytes, one sample after the other, and the ids found in them.
@@ -140,6 +141,15 @@ class Loading:
         return block.decode_seconds[row]
 
 
+class Ahead(NamedTuple):
+    """Batches of consecutive steps of a rank, before they are read."""
+
+    requests: RequestTable
+    decode_seconds: list[float]
+    #: What there will be, without where it came from.
+    deliveries: list[Delivery]
+
+
 @dataclass(slots=True)
 class Load:
     """One batch to be read: a row of the block in which the sampler worked it out."""
@@ -163,18 +173,46 @@ class Load:
         loading, (rank, epoch, step, _) = self.loading, self.at
         if not loading.modelled:
             return Requests((rank, epoch, step), 0, NOTHING)
-        table = self.block.requests
+        table = self._table
         if table is None:
-            if not loading.itemised:
-                block, layout = self.block, self.sampler.layout
-                table = request_table(loading.format, layout, block.files, block.index, block.nbytes)
-                block.requests = table
-            if table is None:
-                asked = loading.format.requests(self.sampler.layout, self.batch)
-                asked = asked._replace(num_samples=self.block.batch_size)
-                return self._divisible(asked) if loading.cached else asked
-        asked = table.row(self.row, (rank, epoch, step), self.block.batch_size)
+            asked = loading.format.requests(self.sampler.layout, self.batch)
+            asked = asked._replace(num_samples=self.block.batch_size)
+        else:
+            asked = table.row(self.row, (rank, epoch, step), self.block.batch_size)
         return self._divisible(asked) if loading.cached else asked
+
+    @property
+    def _table(self) -> RequestTable | None:
+        """The requests of every step of the block; None where there is no short way to them."""
+        block, loading = self.block, self.loading
+        if block.requests is None and not loading.itemised:
+            layout = self.sampler.layout
+            block.requests = request_table(loading.format, layout, block.files, block.index, block.nbytes)
+        return block.requests
+
+    def ahead(self, most: int, num_workers: int) -> Ahead:
+        """This batch and those of the steps after it, as far as they are at hand, of modelled storage without cache.
+
+        ``num_workers`` have the steps in turn.
+        """
+        loading, block, row, (rank, epoch, first, attempt) = self.loading, self.block, self.row, self.at
+        number = min(most, len(block.step_bytes) - row)
+        if (table := self._table) is not None:
+            table = table.rows(row, number)
+        else:
+            asked = [loading.of(Where(rank, epoch, first + n, attempt)).requests for n in range(number)]
+            table = RequestTable.of(asked)
+        decoding = [self.decode_seconds] * number
+        if loading.decode_each is None:
+            decoding = [loading.decode_seconds(self.at, block, row + n) for n in range(number)]
+        self.sampler.digest_in(block, row, epoch, rank, first)
+        assert block.digests is not None
+        made = zip(block.step_bytes[row : row + number], block.digests[row : row + number], strict=True)
+        deliveries = [
+            Delivery(epoch, step, step % num_workers, block.batch_size, nbytes, digest, None, attempt)
+            for step, (nbytes, digest) in enumerate(made, first)
+        ]
+        return Ahead(table, decoding, deliveries)
 
     def _divisible(self, asked: Requests) -> Requests:
         """Say which samples requests are for, one by one; an evaluation's are others, and have keys below 0."""

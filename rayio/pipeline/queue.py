@@ -38,6 +38,11 @@ class QueueSpec:
     has_pool: bool = False
 
     @property
+    def is_in_turn(self) -> bool:
+        """Whether steps go to workers in turn, as far as the window permits."""
+        return self.assignment == "static" and self.max_bytes is None and self.scaling is None
+
+    @property
     def first_workers(self) -> int:
         """Workers that there are at the start, and at least."""
         return self.num_workers if self.scaling is None else self.scaling.min
@@ -163,7 +168,7 @@ class QueueState:
         self.workers = spec.first_workers
         self._free = set(range(self.workers))
         #: Whether steps go to workers in turn, as far as the window permits.
-        self._is_in_turn = spec.assignment == "static" and spec.max_bytes is None and spec.scaling is None
+        self._is_in_turn = spec.is_in_turn
         self._sizes: dict[int, int] = {}
 
     def rank_advanced(self, take: Take) -> bool:

@@ -34,8 +34,7 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     with softly(kernel.cancel):
         cores = cores_of(kernel, plan.cluster, plan.costs.cpu)
         roles = InProcess(
-            plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores,
-            answer_at=kernel.answer_at,
+            plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores, clock=kernel,
         )  # fmt: skip
         kernel.run(roles.run())
         hold()

@@ -2,7 +2,8 @@
 
 Roles on it never touch asyncio: a task is a coroutine, a time at which somebody sleeps to is a number in a heap, and
 whoever is ready runs in the order in which it became ready. So a simulation is deterministic, and an idle clock with
-nobody due is a deadlock that is raised, never a hang.
+nobody due is a deadlock that is raised, never a hang. What knows by itself when it goes on needs no coroutine: it is an
+errand.
 
 What runs for every event is written for speed: few calls, few objects, and little memory of a rank touched.
 """
@@ -15,7 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Generator
 from heapq import heappop, heappush
 from types import coroutine
-from typing import Any, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from rayio.errors import RunError
 from rayio.pipeline.kernel import Coro
@@ -35,7 +36,7 @@ class VirtualFuture:
 
     __slots__ = ("_done", "_error", "_ready", "_value", "_waiters", "label")
 
-    def __init__(self, ready: deque[VirtualTask], label: str) -> None:
+    def __init__(self, ready: deque[VirtualTask | Errand], label: str) -> None:
         self.label = label
         self._ready = ready
         self._done = False
@@ -78,17 +79,25 @@ class VirtualFuture:
 class VirtualTask(VirtualFuture):
     """A coroutine under way; awaiting it gives what it returns."""
 
-    __slots__ = ("ended", "waits_for", "work")
+    __slots__ = ("ended", "send", "waits_for", "work")
 
-    def __init__(self, ready: deque[VirtualTask], work: Coro[Any], name: str) -> None:
+    def __init__(self, ready: deque[VirtualTask | Errand], work: Coro[Any], name: str) -> None:
         self.label = name
         self._ready = ready
         self._done = False
         self._value = self._error = self._waiters = None
         self.work = work
+        self.send = work.send
         self.waits_for: str | None = None
         #: Told when the coroutine is over.
         self.ended: Callable[[VirtualTask], None] | None = None
+
+
+class Errand(Protocol):
+    """What the clock runs without a coroutine; nobody awaits it, and what it raises ends the run."""
+
+    def send(self, value: None, /) -> int | None:
+        """Go on; give the time at which to go on again, or None: not before somebody starts it."""
 
 
 class VirtualKernel:
@@ -100,11 +109,11 @@ class VirtualKernel:
         self.watch = watch
         self.watch_seconds = 1.0
         self._is_cancelled = False
-        self.ready: deque[VirtualTask] = deque()
-        #: Times at which somebody wakes, as a heap; and who does: one task, or several in the order of their asking.
+        self.ready: deque[VirtualTask | Errand] = deque()
+        #: Times at which somebody wakes, as a heap; and who does: one, or a list in the order of their asking.
         #: Whole ranks of sleepers wake together (after a barrier): they share a time, and the heap stays small.
         self._times: list[int] = []
-        self._sleepers: dict[int, VirtualTask | list[VirtualTask]] = {}
+        self._sleepers: dict[int, Any] = {}
         self._alive: set[VirtualTask] = set()
 
     def now(self) -> int:
@@ -140,7 +149,7 @@ class VirtualKernel:
         elif type(others) is list:
             others.extend(tasks)
         else:
-            self._sleepers[deadline] = [cast("VirtualTask", others), *tasks]
+            self._sleepers[deadline] = [others, *tasks]
 
     def spawn(self, work: Coro[T], name: str) -> Awaitable[T]:
         """Start ``work``: it runs when the caller next waits."""
@@ -148,6 +157,10 @@ class VirtualKernel:
         self._alive.add(task)
         self.ready.append(task)
         return cast("Awaitable[T]", task)
+
+    def start(self, errand: Errand) -> None:
+        """Have an errand run in its turn, as if it were a task that was spawned."""
+        self.ready.append(errand)
 
     async def gather(self, *work: Coro[T]) -> list[T]:
         """Run all together; the first error is raised at once and the others are dropped with the kernel."""
@@ -209,7 +222,8 @@ class VirtualKernel:
     def _live(self, main: VirtualTask) -> None:
         """Let everybody run until ``main`` is over: who is ready, then who is due, then who is due next."""
         ready, times, sleepers, alive = self.ready, self._times, self._sleepers, self._alive
-        due: deque[VirtualTask] = deque()
+        due: deque[Any] = deque()
+        task: Any
         events, watched = 0, time.monotonic()
         while not main._done:
             if ready:
@@ -222,11 +236,10 @@ class VirtualKernel:
                     raise RunError(
                         "the virtual clock came to 146 years, which is all it has: a time drawn was too long"
                     )
-                woken = sleepers.pop(now)
-                if type(woken) is list:
-                    due.extend(woken)
+                task = sleepers.pop(now)
+                if type(task) is list:
+                    due.extend(task)
                     continue
-                task = cast("VirtualTask", woken)
             else:
                 raise DeadlockError(self._who_waits())
             events += 1
@@ -237,11 +250,13 @@ class VirtualKernel:
                     self.watch()
                     watched = time.monotonic()
             try:
-                asked: Any = task.work.send(None)
+                asked: Any = task.send(None)
             except StopIteration as stop:
                 alive.discard(task)
                 task.set_result(stop.value)
             except Exception as error:
+                if type(task) is not VirtualTask:
+                    raise
                 alive.discard(task)
                 task.set_exception(error)
             else:
@@ -253,8 +268,8 @@ class VirtualKernel:
                     elif type(others) is list:
                         others.append(task)
                     else:
-                        sleepers[asked] = [cast("VirtualTask", others), task]
-                else:
+                        sleepers[asked] = [others, task]
+                elif asked is not None:
                     task.waits_for = asked.label
                     if asked._waiters is None:
                         asked._waiters = task

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from typing import BinaryIO, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -68,6 +69,24 @@ class RequestTable(NamedTuple):
         """The requests of one step, which read so many samples."""
         num_opens, nbytes, edges, totals = self
         return Requests(address, num_opens[row], nbytes[edges[row] : edges[row + 1]], None, totals[row], num_samples)
+
+    def rows(self, first: int, number: int) -> RequestTable:
+        """The requests of some of the steps."""
+        num_opens, nbytes, edges, totals = self
+        last = first + number
+        return RequestTable(num_opens[first:last], nbytes, edges[first : last + 1], totals[first:last])
+
+    @classmethod
+    def of(cls, asked: Sequence[Requests]) -> RequestTable:
+        """The requests of steps that were worked out one by one."""
+        edges = [0, *accumulate(len(one.nbytes) for one in asked)]
+        nbytes = np.concatenate([one.nbytes for one in asked])
+        return cls([one.num_opens for one in asked], nbytes, edges, [one.total_bytes for one in asked])
+
+    @property
+    def numbers(self) -> list[int]:
+        """How many requests each step has."""
+        return [last - first for first, last in pairwise(self.edges)]
 
 
 #: What kinds of requests there are, by their code in :data:`ISSUED`.

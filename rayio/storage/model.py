@@ -9,8 +9,9 @@ many readers share exactly the aggregate.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.seeds import Draws
-from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, Served
+from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, RequestTable, Served
 from rayio.storage.itemise import itemise, synced
 from rayio.storage.limits import seconds_alone
 from rayio.storage.throttle import Throttle
@@ -146,6 +147,19 @@ class Latencies:
         (width, _, latencies, sums), row = self._of(address, number, latency, num_opens)
         return sums[row] if width == number else float(latencies[row, :number].sum())
 
+    def sums_of_reads(
+        self, address: tuple[int, int, int], numbers: Sequence[int], latency: Draws | None, num_opens: Sequence[int]
+    ) -> list[float]:
+        """:meth:`sum_of_reads` of a step and of those after it."""
+        (width, _, _, sums), row = self._of(address, number := numbers[0], latency, num_opens[0])
+        many = len(numbers)
+        is_even = width == number and numbers.count(number) == many and num_opens.count(num_opens[0]) == many
+        if is_even and row + many <= len(sums):
+            return sums[row : row + many]
+        rank, epoch, first = address
+        each = enumerate(zip(numbers, num_opens, strict=True), first)
+        return [self.sum_of_reads((rank, epoch, step), number, latency, opened) for step, (number, opened) in each]
+
     def apart(
         self, address: tuple[int, int, int], number: int, latency: Draws | None, num_opens: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -231,6 +245,21 @@ class ModelStorage:
             return Served(None, num_opens, number, nbytes)
         each, opens = self.latencies.apart(address, number, spec.open, num_opens)
         return Served(None, num_opens, number, nbytes, 0, self._itemised(READ, arrival, each, sizes, opens, places))
+
+    def ahead(self, address: tuple[int, int, int], table: RequestTable) -> tuple[list[int], list[int]]:
+        """What a step and those after it take on an idle system (ns), and what the device may cap of them."""
+        spec, numbers, (num_opens, nbytes, edges, totals) = self.spec, table.numbers, table
+        calls = [spec.calls(*counted) for counted in zip(num_opens, numbers, strict=True)]
+        if self.io_depth == 1:
+            sums = self.latencies.sums_of_reads(address, numbers, spec.open, num_opens)
+            each = zip(sums, totals, strict=True)
+            return [round((latency + nbytes / spec.connection_bandwidth) * 1e9) for latency, nbytes in each], calls
+        rank, epoch, first = address
+        alone = []
+        for row, (begin, end) in enumerate(pairwise(edges)):
+            latencies = self.latencies.of_reads((rank, epoch, first + row), numbers[row], spec.open, num_opens[row])
+            alone.append(round(self._alone(latencies, nbytes[begin:end]) * 1e9))
+        return alone, calls
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
         """Let the time pass that a file of ``num_bytes`` takes; latencies are drawn at the address of its path."""
