@@ -34,7 +34,7 @@ from rayio.predict.replay import Measured
 from rayio.report import figures, tracks
 from rayio.report.build import write
 from rayio.scenario import derive
-from rayio.trace.order import order_by
+from rayio.trace.order import dense_order, order_by
 from rayio.trace.slices import SLICE_ROWS, Slices
 from rayio.trace.store import RunDirectory
 
@@ -294,6 +294,15 @@ def test_without_space_to_lay_spans_aside_it_says_where(tmp_path: Path, monkeypa
     monkeypatch.setattr("tempfile.tempdir", "/proc/nobody")
     with pytest.raises(StorageError, match=r"^cannot lay spans aside in /proc/nobody: .*; make space there, or name"):
         run.slices(10)
+
+
+def test_keys_that_are_all_far_from_nothing_are_ordered_without_sorting_them() -> None:
+    rank, step = np.repeat([9000, 9001], 50), np.tile(np.arange(50)[::-1] - 70000, 2)
+    order = dense_order(rank, step)
+    assert order is not None
+    assert order.tolist() == order_by(rank, step).tolist()
+    assert dense_order(rank * 9000, step) is None
+    assert dense_order(rank[:0], step[:0]) is not None
 
 
 keys = st.integers(1, 3).flatmap(

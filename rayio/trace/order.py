@@ -54,8 +54,10 @@ def dense_order(*keys: NDArray[np.signedinteger]) -> Ints | None:
     >>> dense_order(np.array([1, 0, 1]), np.array([5, 7, 4])).tolist()
     [1, 2, 0]
     """
-    lows = [int(key.min(initial=0)) for key in keys]
-    sizes = [int(key.max(initial=0)) - low + 1 for key, low in zip(keys, lows, strict=True)]
+    if not len(keys[0]):
+        return np.zeros(0, np.int64)
+    lows = [int(key.min()) for key in keys]
+    sizes = [int(key.max()) - low + 1 for key, low in zip(keys, lows, strict=True)]
     if (size := math.prod(sizes)) > DENSE * len(keys[0]):
         return None
     place = np.zeros(len(keys[0]), np.int64)
