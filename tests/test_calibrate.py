@@ -412,8 +412,10 @@ def test_a_run_on_ray_teaches_what_its_messages_cost(home: Path) -> None:
     assert 0 < said["reads"]["seconds"] < said["roles"]["reader"], "reading is a part of what a reader does"
     assert again.cluster.cores == os.cpu_count()
     learned, cpu = again.charges.cpu.queue, said["roles"]["queue"] / 20
-    # where all processors were busy, caches and turns made a part of it: that is not learned with it
-    assert cpu / again.charges.cpu.contention <= learned * 1.001 <= cpu * 1.002, (learned, cpu)
+    # Where all processors were busy, caches and turns made a part of it: that is not learned with it. Where they were
+    # idle, a part of it may have gone on all the time.
+    assert learned <= cpu * 1.001, (learned, cpu)
+    assert again.charges.cpu.background or cpu / again.charges.cpu.contention <= learned * 1.001, (learned, cpu)
     predicted = session.simulate(again).result
     assert predicted["ledger"]["delivered_samples"] == real["ledger"]["delivered_samples"] == 2 * 40
 

@@ -290,6 +290,25 @@ def test_the_run_simulated_as_it_was_is_the_run(tmp_path: Path, overrides: dict[
     assert found["simulated"]["au"] == pytest.approx(found["verdict"]["au"], abs=1e-6)
 
 
+def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine that stalled in a way that no span shows: what a change would move is counted from another run."""
+    run = simulate(planted(loader__decode="40 ms"), root=tmp_path)
+    as_usual = explain(run.path)
+    assert "workers" in str(as_usual.prediction)
+    assert not any("simulated again" in note for note in as_usual.notes)
+    whole = counterfactual.counterfactuals
+    monkeypatch.setattr(
+        "rayio.predict.explain.counterfactuals", lambda base, reporter: {**whole(base, reporter), "au": 0.9}
+    )
+    found = explain(run.path)
+    assert found.prediction is None
+    note = next(note for note in found.notes if "simulated again" in note)
+    assert f"comes to AU 0.90, not to the {run.au:.2f} that was measured" in note
+    assert "predicted" not in found.sentence
+
+
 def test_spans_of_other_libraries_explain_nothing(tmp_path: Path) -> None:
     wanted = planted(loader__decode="8 ms", dataset__num_files=96)
     run = simulated(wanted)

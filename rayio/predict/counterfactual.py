@@ -22,6 +22,8 @@ from rayio.scenario.storage import UNKNOWN
 from rayio.scenario.workers import Autoscaled
 from rayio.trace.slices import Slices
 
+#: A run that is simulated from its own times comes back where its AU is within this of what was measured.
+COMES_BACK = 0.05
 #: Workers are doubled at most this often in search of enough of them.
 DOUBLINGS = 4
 
@@ -77,6 +79,11 @@ def _row(name: str, as_it_was: Mapping[str, Any], simulated: Mapping[str, Any]) 
         "time_saved": saved(as_it_was, simulated),
         "then": then(simulated),
     }
+
+
+def comes_back(simulated: Mapping[str, Any], au: float) -> bool:
+    """Whether the run as it was, ``simulated``, is the one that was measured: only then are its changes predictions."""
+    return simulated["au"] is None or abs(simulated["au"] - au) <= COMES_BACK
 
 
 def saved(before: Mapping[str, Any], after: Mapping[str, Any]) -> float | None:

@@ -23,7 +23,16 @@ from rayio.analyze.window import find_window
 from rayio.dlio.losses import in_words
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import STORAGE_MODELS
-from rayio.predict.counterfactual import counterfactuals, is_worth, modelled, named, of_processors, prediction, ready
+from rayio.predict.counterfactual import (
+    comes_back,
+    counterfactuals,
+    is_worth,
+    modelled,
+    named,
+    of_processors,
+    prediction,
+    ready,
+)
 from rayio.predict.observe import Trained
 from rayio.predict.processors import Worked
 from rayio.predict.supply import supply
@@ -201,6 +210,13 @@ def explained(
             )
         elif base.modelled is None:
             notes.append("predictions take it that storage serves more readers as quickly as it served these")
+        if not comes_back(simulated, verdict["au"]):
+            predicted = None
+            notes.append(
+                f"simulated again from its own times the run comes to AU {simulated['au']:.2f}, not to the "
+                f"{verdict['au']:.2f} that was measured: what a change would move is counted from there, and is as far "
+                "off; a longer run, or one on a quiet machine, tells more"
+            )
         if not simulated["is_whole_run"]:
             filling = ", in which the modelled caches are still filling" if scenario.storage.cache is not None else ""
             notes.append(f"simulated are the first steps of the run{filling}: {simulated['steps']} rank-steps count")

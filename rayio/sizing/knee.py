@@ -11,6 +11,7 @@ from typing import Any
 from rayio.errors import RayioError
 from rayio.pipeline.planning import storage_of
 from rayio.predict.calibrate import calibrate
+from rayio.predict.counterfactual import COMES_BACK
 from rayio.predict.explain import explain
 from rayio.reporter import Reporter
 from rayio.results.sizing import CapacityChange
@@ -34,8 +35,6 @@ ENOUGH_STEPS = 20_000
 WINDOWS = 12
 #: A point that misses its target, by whatever formula, misses this AU: however little costs most, it is named.
 MISSED = 1.0
-#: AU by which a run, simulated with what it teaches, may differ from itself for changes of it to be simulated.
-TRUE = 0.05
 #: AU that a change must add to be worth a line.
 WORTH = 0.005
 
@@ -73,7 +72,7 @@ def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> 
         return one.model_copy(update=told)
 
     au = _au(like(scenario), formula)
-    if au is None or made is None or abs(au - made) > TRUE:
+    if au is None or made is None or abs(au - made) > COMES_BACK:
         was, is_now = ("unknown" if one is None else f"{100 * one:.1f} %" for one in (made, au))
         return f"{UNKNOWN}: that run had AU {was}, simulated with what it teaches {is_now}"
     return like
