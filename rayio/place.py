@@ -36,8 +36,12 @@ def checkpoint_folder(epoch: int, step: int) -> str:
 
 def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[np.int32]) -> NDArray[np.int64]:
     """Number batches as :func:`batch_id` does, -1 where one of the three is missing (negative)."""
-    ids: NDArray[np.int64] = (rank.astype("int64") << 42) | (epoch.astype("int64") << 30) | step.astype("int64")
-    ids[(rank < 0) | (epoch < 0) | (step < 0)] = -1
+    ids: NDArray[np.int64] = rank.astype("int64")
+    for below, bits in ((epoch, 12), (step, 30)):  # in place: whole columns are numbered
+        ids <<= bits
+        ids |= below
+    if (is_missing := (rank | epoch | step) < 0).any():
+        ids[is_missing] = -1
     return ids
 
 

@@ -34,6 +34,7 @@ from rayio.predict.replay import Measured
 from rayio.report import figures, tracks
 from rayio.report.build import write
 from rayio.scenario import derive
+from rayio.trace.aside import Unnamed
 from rayio.trace.order import dense_order, order_by
 from rayio.trace.slices import SLICE_ROWS, Slices
 from rayio.trace.store import RunDirectory
@@ -303,6 +304,18 @@ def test_keys_that_are_all_far_from_nothing_are_ordered_without_sorting_them() -
     assert order.tolist() == order_by(rank, step).tolist()
     assert dense_order(rank * 9000, step) is None
     assert dense_order(rank[:0], step[:0]) is not None
+
+
+def test_columns_whose_numbers_are_all_alike_are_laid_aside_as_one_number() -> None:
+    file = Unnamed()
+    columns = [np.arange(9), np.full(9, -(2**62)), np.zeros(9, np.int64), np.arange(18)[::-2]]
+    kept = file.keep(columns)
+    assert file.end == 2 * 9 * 8
+    for _ in range(2):
+        assert [column.tolist() for column in kept.columns()] == [column.tolist() for column in columns]
+    assert [column.tolist() for column in file.keep([np.ones(4, np.int64)]).columns()] == [[1] * 4]
+    assert [len(column) for column in file.keep([np.zeros(0, np.int64)] * 2).columns()] == [0, 0]
+    assert file.keep([]).columns() == []
 
 
 keys = st.integers(1, 3).flatmap(

@@ -40,6 +40,8 @@ CAUSES: dict[str, str] = {
     "other": "rayio's own overhead",
 }
 
+_NO_TIMES = np.zeros(0, np.int64)
+
 #: Steps whose sync is charged at a time: what that takes of memory is a multiple of them.
 CHARGED_TOGETHER = 1 << 15
 
@@ -138,7 +140,7 @@ class Losses:
         """The waits of a slice by stage, the slowest of its steps, and its outages."""
         waited = {stage: ns for stage, ns in cut(part, payload=self.payload).items() if ns.any()}
         late = None if self._slowest is None else self._slowest.of(part.timed[1], waited)
-        return waited, late, _outages(part.spans)
+        return waited, late, _outages(part.spans) if "lost" in self.timed.slices.names else (_NO_TIMES, _NO_TIMES)
 
     def add(self, found: tuple[dict[str, Ints], Late | None, tuple[Ints, Ints]]) -> None:
         """Add those of a slice."""

@@ -57,26 +57,33 @@ class Unnamed:
             at += os.preadv(self._file.fileno(), [view[at:]], offset + at)
 
     def keep(self, columns: Sequence[NDArray[np.int64]]) -> Kept:
-        """Lay columns of one length aside."""
+        """Lay columns of one length aside; of one whose numbers are all alike only that number is kept."""
         begin = -(-self.end // mmap.ALLOCATIONGRANULARITY) * mmap.ALLOCATIONGRANULARITY
         self.end = begin
-        self.append([np.ascontiguousarray(column) for column in columns])
-        return Kept(self._file.fileno(), begin, len(columns), len(columns[0]) if columns else 0, self)
+        rows = len(columns[0]) if columns else 0
+        alike = [int(column[0]) if rows and (column == column[0]).all() else None for column in columns]
+        kept = [column for column, number in zip(columns, alike, strict=True) if number is None]
+        self.append([np.ascontiguousarray(column) for column in kept])
+        return Kept(self._file.fileno(), begin, alike, rows, self)
 
 
 class Kept:
     """Columns of whole numbers that lie in a file; each time they are asked for they are mapped, and nobody writes."""
 
-    def __init__(self, file: int, begin: int, columns: int, rows: int, owner: Unnamed) -> None:
-        self._file, self._begin, self._shape, self._owner = file, begin, (columns, rows), owner
+    def __init__(self, file: int, begin: int, alike: list[int | None], rows: int, owner: Unnamed) -> None:
+        self._file, self._begin, self._alike, self._rows, self._owner = file, begin, alike, rows, owner
 
     def columns(self) -> list[NDArray[np.int64]]:
         """All of them; what of them is never looked at is never read."""
-        columns, rows = self._shape
-        if not columns * rows:
-            return [np.empty(rows, np.int64) for _ in range(columns)]
-        held = mmap.mmap(self._file, columns * rows * 8, prot=mmap.PROT_READ, offset=self._begin)
-        return [*np.frombuffer(held, np.int64).reshape(columns, rows)]
+        if not self._rows:
+            return [np.empty(0, np.int64) for _ in self._alike]
+        kept = iter(())
+        if size := self._alike.count(None) * self._rows * 8:
+            held = mmap.mmap(self._file, size, prot=mmap.PROT_READ, offset=self._begin)
+            kept = iter(np.frombuffer(held, np.int64).reshape(-1, self._rows))
+        return [
+            next(kept) if number is None else np.broadcast_to(np.int64(number), self._rows) for number in self._alike
+        ]
 
 
 def _no_space(error: OSError) -> StorageError:

@@ -1,8 +1,8 @@
 """The spans of a run by slices of its ranks, for whoever goes through all of them: a long run is never held whole.
 
-Span files are read once, one after the other, and what numbers are made of is laid aside as plain columns, in a file
-that has no name. Every span of rayio's own is in one slice: those of a rank together, with those of its readers and its
-queue; what belongs to no rank is in the first. Within a slice they are in the order of the files.
+Span files are read once, one after the other, and what numbers are made of is laid aside in few bytes (``narrow.py``).
+Every span of rayio's own is in one slice: those of a rank together, with those of its readers and its queue; what
+belongs to no rank is in the first. Within a slice they are in the order of the files.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rayio.trace.arrow import empty_table, is_text, numbers, plain, rows, texts
-from rayio.trace.aside import Unnamed
+from rayio.trace.arrow import empty_table, is_text, numbers, plain, rows
 from rayio.trace.files import DamagedError, SpanFile
-from rayio.trace.span import COLUMNS, FOREIGN_LANE
+from rayio.trace.narrow import Narrowed
+from rayio.trace.span import FOREIGN_LANE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +29,7 @@ T = TypeVar("T")
 TOGETHER = 2
 
 #: Spans of a slice, unless a single rank has more.
-SLICE_ROWS = 1 << 19
+SLICE_ROWS = 1 << 18
 
 #: What numbers are made of; files and offsets only where requests have spans, attributes where readers came and
 #: went, or requests were made again.
@@ -41,17 +40,16 @@ _NEEDED = (
 _OF_REQUESTS = ("file", "offset")
 _SAID = ("attributes",)
 
-#: The place of a span among all, in the order of the files: a column of slices.
-ROW = "row"
-
-#: Whose index begins with the number of a rank.
-_OF_RANKS = ("rank", "reader", "queue")
+#: Names of spans of which a run has few, and which :meth:`Slices.named` gives.
+FEW = (
+    "checkpoint", "snapshot", "write", "fsync", "scale", "life", "lost", "node_start", "node_up", "first_batch",
+)  # fmt: skip
 
 
 class Slices:
     """The spans of a run, slice by slice; :meth:`parts` goes through them as often as it is called."""
 
-    def __init__(self, names: Mapping[str, int], table: pa.Table | None = None, aside: _Aside | None = None) -> None:
+    def __init__(self, names: Mapping[str, int], table: pa.Table | None = None, aside: Narrowed | None = None) -> None:
         #: How many spans there are, by name.
         self.names = names
         self._table = table
@@ -80,19 +78,20 @@ class Slices:
         """How many slices there are."""
         return 1 if self._aside is None else self._aside.number
 
-    def each(self, work: Callable[[int, pa.Table], T], *columns: str) -> Iterator[T]:
+    def each(self, work: Callable[[int, pa.Table], T], *columns: str, of_ranks: bool = False) -> Iterator[T]:
         """What some work gives of each slice (its number, and its spans with these columns or all), in their order.
 
-        Slices are read and worked at in threads, :data:`TOGETHER` at a time.
+        Slices are read and worked at in threads, :data:`TOGETHER` at a time. With ``of_ranks`` spans of other roles may
+        be missing.
         """
         if self.number == 1:
-            yield work(0, self._part(0, columns))
+            yield work(0, self._part(0, columns, of_ranks))
             return
         waiting: deque[Future[T]] = deque()
         with ThreadPoolExecutor(TOGETHER, "rayio-slice") as pool:
             try:
                 for number in range(self.number):
-                    waiting.append(pool.submit(lambda at: work(at, self._part(at, columns)), number))
+                    waiting.append(pool.submit(lambda at: work(at, self._part(at, columns, of_ranks)), number))
                     if len(waiting) > TOGETHER:
                         yield waiting.popleft().result()
                 while waiting:
@@ -101,25 +100,21 @@ class Slices:
                 for late in waiting:
                     late.cancel()
 
-    def _part(self, number: int, columns: Sequence[str]) -> pa.Table:
+    def _part(self, number: int, columns: Sequence[str], of_ranks: bool = False) -> pa.Table:
         if self._table is not None:
             return self._table
         assert self._aside is not None
-        return self._aside.table(number, columns)
+        return self._aside.table(number, columns, of_ranks=of_ranks)
 
     def named(self, *names: str) -> pa.Table:
-        """All spans of these names, which are few, sorted by start."""
-        import pyarrow as pa
-
-        found = []
-        for part in self.parts():
-            is_wanted = np.zeros(len(part), np.bool_)
-            for name in names:
-                is_wanted |= is_text(part["name"], name)
-            found.append(rows(part, is_wanted))
-        table = pa.concat_tables(found).unify_dictionaries()
-        place = plain(table[ROW]) if ROW in table.column_names else np.arange(len(table))
-        return table.take(numbers(np.lexsort((place, plain(table["start_ns"])))))
+        """All spans of some of the names of :data:`FEW`, sorted by start."""
+        table = self._part(self.number, ()) if self._table is None else self._table
+        is_wanted = np.zeros(len(table), np.bool_)
+        for name in names:
+            assert name in FEW, name
+            is_wanted |= is_text(table["name"], name)
+        found = rows(table, is_wanted)
+        return found.take(numbers(np.argsort(plain(found["start_ns"]), kind="stable")))
 
 
 def own(spans: pa.Table) -> pa.Table:
@@ -134,13 +129,29 @@ def sliced(files: Sequence[SpanFile], rows: int = SLICE_ROWS) -> tuple[Slices, l
     Raises:
         StorageError: there is no space for them.
     """
-    whole, damaged, by_rank, names = [], [], np.zeros(0, np.int64), dict[str, int]()
-    for file in files:
-        try:
-            table = own(file.read(("name", "rank", "lane")))
-        except DamagedError as error:
-            damaged.append(str(error))
-            continue
+    with _memory_kept():
+        return _sliced(files, rows)
+
+
+@contextmanager
+def _memory_kept() -> Iterator[None]:
+    """Let Arrow have its memory from the C library, which keeps that of one file's columns for the next one's.
+
+    Its own allocator gives it back, and pages that come anew are the most of what the kernel has to do here.
+    """
+    import pyarrow as pa
+
+    before = pa.default_memory_pool()
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+
+
+def _sliced(files: Sequence[SpanFile], rows: int) -> tuple[Slices, list[str]]:
+    whole, damaged, by_rank, names = [], list[str](), np.zeros(0, np.int64), dict[str, int]()
+    for file, table in _ahead(files, ("name", "rank", "lane"), damaged):
         whole.append(file)
         rank = plain(table["rank"])
         counts = np.bincount(rank[rank >= 0])
@@ -157,16 +168,18 @@ def sliced(files: Sequence[SpanFile], rows: int = SLICE_ROWS) -> tuple[Slices, l
     )
     # The slice of each rank: what lies before it in whole slices, numbered on without gaps.
     slice_of = np.unique((np.cumsum(by_rank) - by_rank) // rows, return_inverse=True)[1].astype(np.uint16)
-    aside = _Aside(columns, int(slice_of.max(initial=0)) + 1)
+    aside = Narrowed(columns, int(slice_of.max(initial=0)) + 1, FEW)
     kept = dict[str, int]()
-    for table in _ahead(whole, columns, damaged):
-        aside.keep(table, slice_of, rows)
+    for _, table in _ahead(whole, columns, damaged):
+        aside.keep(table, slice_of)
         for name, number in _counted(table).items():
             kept[name] = kept.get(name, 0) + number
     return Slices(kept, aside=aside), damaged
 
 
-def _ahead(files: Sequence[SpanFile], columns: Sequence[str], damaged: list[str]) -> Iterator[pa.Table]:
+def _ahead(
+    files: Sequence[SpanFile], columns: Sequence[str], damaged: list[str]
+) -> Iterator[tuple[SpanFile, pa.Table]]:
     """Read files one after the other, each while the one before it is worked at; name those that are damaged."""
     with ThreadPoolExecutor(1, "rayio-ahead") as pool:
         waiting: deque[Future[pa.Table]] = deque()
@@ -176,109 +189,14 @@ def _ahead(files: Sequence[SpanFile], columns: Sequence[str], damaged: list[str]
                     waiting.append(pool.submit(lambda file: own(file.read(columns)), files[number]))
                 if number:
                     try:
-                        yield waiting.popleft().result()
-                    except DamagedError as error:  # in a column that was not looked at before
+                        table = waiting.popleft().result()
+                    except DamagedError as error:
                         damaged.append(str(error))
+                        continue
+                    yield files[number - 1], table
         finally:
             for late in waiting:
                 late.cancel()
-
-
-class _Aside:
-    """Columns of slices in a file without a name: it is gone with the process, however that ends."""
-
-    def __init__(self, columns: Sequence[str], number: int) -> None:
-        self.number = number
-        self._texts: dict[str, dict[str, int]] = {name: {} for name in columns if COLUMNS[name] == "text"}
-        kinds = {name: np.dtype(_KINDS.get(name, COLUMNS[name])) for name in columns}
-        self._kinds = kinds | {ROW: np.dtype(np.uint32)}
-        self._file = Unnamed()
-        #: By slice: where each of its blocks begins, and of how many spans it is.
-        self._blocks: list[list[tuple[int, int]]] = [[] for _ in range(number)]
-        self._rows = 0
-
-    def keep(self, table: pa.Table, slice_of: NDArray[np.uint16], rows: int) -> None:
-        """Lay some spans aside, by the slice of each one's rank."""
-        texts = {name: self._numbers(name, table[name]) for name in self._texts}
-        for first in range(0, len(table), rows):
-            part = table.slice(first, rows)
-            found: dict[str, NDArray[Any]] = {
-                name: texts[name][first : first + rows] if name in texts else plain(part[name])
-                for name in self._kinds
-                if name != ROW
-            }
-            found[ROW] = np.arange(self._rows, self._rows + len(part))
-            self._rows += len(part)
-            columns = [np.ascontiguousarray(found[name], kind) for name, kind in self._kinds.items()]
-            where = self._where(found, slice_of)
-            if np.count_nonzero(where[1:] != where[:-1]) > len(where) >> 4:  # in the order of time, and not of ranks
-                order = np.argsort(where, kind="stable")
-                columns, where = [column[order] for column in columns], where[order]
-            for number, ranges in _ranges(where):
-                length = sum(high - low for low, high in ranges)
-                self._blocks[number].append((self._file.end, length))
-                self._file.append([column[low:high] for column in columns for low, high in ranges])
-
-    def table(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """A slice, with these columns or all."""
-        import pyarrow as pa
-
-        arrays = {}
-        for name in columns or self._kinds:
-            column = numbers(self._column(number, name))
-            is_text = name in self._texts
-            arrays[name] = pa.DictionaryArray.from_arrays(column, texts(self._texts[name])) if is_text else column
-        return pa.table(arrays)
-
-    def _column(self, number: int, name: str) -> NDArray[Any]:
-        blocks, kind = self._blocks[number], self._kinds[name]
-        before = sum(self._kinds[other].itemsize for other in [*self._kinds][: [*self._kinds].index(name)])
-        values = np.empty(sum(many for _, many in blocks), kind)
-        if not len(values):
-            return values
-        view, at = values.data.cast("B"), 0
-        for begin, many in blocks:
-            end = at + many * kind.itemsize
-            self._file.read(view[at:end], begin + many * before)
-            at = end
-        return values
-
-    def _numbers(self, name: str, column: pa.ChunkedArray) -> NDArray[Any]:
-        """Number the texts of a column, in the order in which they came up."""
-        known, parts = self._texts[name], [np.zeros(0, np.int32)]
-        for chunk in column.chunks:
-            numbers = [known.setdefault(text, len(known)) for text in chunk.dictionary.to_pylist()]
-            parts.append(np.array([*numbers, 0], np.int32)[plain(chunk.indices)])
-        return np.concatenate(parts)
-
-    def _where(self, found: Mapping[str, NDArray[Any]], slice_of: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        """The slice of each span: that of its rank, or of the rank whose role it is of; the first of any other."""
-        rank = found["rank"]
-        if len(none := np.flatnonzero(rank < 0)):
-            rank = rank.copy()
-            roles = np.array([role in _OF_RANKS for role in self._texts["role"]])
-            first = [index.partition("-")[0] for index in self._texts["index"]]
-            numbers = np.array([int(text) if text.isdecimal() and len(text) < 9 else 0 for text in first])
-            wanted = np.where(roles[found["role"][none]], numbers[found["index"][none]], 0)
-            rank[none] = np.where(wanted < len(slice_of), wanted, 0)
-        return slice_of[rank] if len(slice_of) else np.zeros(len(rank), np.uint16)
-
-
-def _ranges(where: NDArray[np.uint16]) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """Where the rows of each slice lie, as ranges."""
-    first = np.flatnonzero(np.append(True, where[1:] != where[:-1])[: len(where)])
-    of, edges = where[first], [*first.tolist(), len(where)]
-    order = np.argsort(of, kind="stable")
-    starts = [*np.searchsorted(of[order], np.unique(of)).tolist(), len(order)]
-    for low, high in pairwise(starts):
-        yield int(of[order[low]]), [(edges[at], edges[at + 1]) for at in order[low:high].tolist()]
-
-
-#: Columns that are laid aside with fewer bytes than they have in memory.
-_KINDS = {
-    "name": "int16", "role": "int8", "index": "int32", "status": "int8", "file": "int32", "attributes": "int32",
-    "lane": "int16",
-}  # fmt: skip
 
 
 def _counted(table: pa.Table) -> dict[str, int]:
