@@ -80,6 +80,25 @@ def test_a_checkpoint_takes_no_less_than_nothing_and_none_leaves_nothing_open(tm
     assert predicted(tmp_path, 3, costs=costs).result.between is None
 
 
+@pytest.mark.parametrize(("megabytes", "milliseconds"), [(1, 5), (10, 50), (100, 500)])
+def test_of_other_sizes_nobody_knows_how_much_is_for_bytes(tmp_path: Path, megabytes: int, milliseconds: int) -> None:
+    costs = {"checkpoint": "50 ms", "checkpoint_bytes": "10 MB"}
+    saved = {"path": "saved", "every": {"steps": 10}, "model": {"bytes": f"{megabytes} MB"}}
+
+    def seconds(number: int, **costs: str) -> float:
+        return predicted(tmp_path, number, checkpoint=saved, costs=costs).result.wall_seconds or 0.0
+
+    found = predicted(tmp_path, 0, checkpoint=saved, costs=costs).result
+    alike, in_proportion = seconds(1, checkpoint="50 ms"), seconds(2, checkpoint=f"{milliseconds} ms")
+    assert found.wall_seconds == pytest.approx(in_proportion, rel=1e-6)
+    if megabytes == 10:
+        assert found.between is None
+    else:
+        assert found.between is not None
+        ends = sorted((alike / in_proportion, 1.0))
+        assert [found.between.time_low, found.between.time_high] == pytest.approx(ends, rel=1e-6)
+
+
 def test_a_long_run_is_as_sure_as_its_beginning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = {"train__compute": "1 ms", "costs": {"cpu": CPU}}
     whole = predicted(tmp_path, 0, **busy).result.between
@@ -115,6 +134,7 @@ def test_a_prediction_is_kept_where_quicker_processors_would_break_the_run_off(t
 @pytest.mark.parametrize(
     ("costs", "says"),
     [
+        ({"checkpoint_bytes": -1}, "costs.checkpoint_bytes=-1: bytes must be 0 or more"),
         ({"error": 2}, "costs.error=2: must be a number from 0 to 1"),
         ({"error": True}, "costs.error=true: must be a number from 0 to 1"),
         ({"cpu": {"at_most": 0.5}}, "costs.cpu.at_most=0.5: must be a number from 1 to 10"),

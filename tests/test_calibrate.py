@@ -100,7 +100,7 @@ def test_the_costs_come_back_however_leases_are_handed_out(how: dict[str, Any]) 
 def test_a_rank_that_reads_by_itself_has_no_messages_to_pay() -> None:
     wanted = scenario(**BOUND | {"loader__num_workers": 0}, costs={"step": "300 us"}, storage__model=STORAGE)
     found = learned(wanted)
-    assert learned_costs(wanted) == Costs(step=0.0003)
+    assert learned_costs(wanted) == Costs(step=0.0003, checkpoint_bytes=0)
     assert found.storage.model.first_byte.expected == pytest.approx(500e-6, rel=0.02)  # type: ignore[union-attr]
 
 
@@ -168,7 +168,7 @@ def test_a_run_without_a_reader_in_its_spans_is_told_which_level_has_them(tmp_pa
 
 
 def test_a_run_without_costs_has_none() -> None:
-    assert learned_costs(scenario(**BOUND, storage__model=STORAGE)) == Costs()
+    assert learned_costs(scenario(**BOUND, storage__model=STORAGE)) == Costs(checkpoint_bytes=0)
 
 
 def test_the_way_of_the_bytes_is_told_from_the_way_of_the_message() -> None:

@@ -177,7 +177,7 @@ def test_what_hides_behind_another_cause_is_named_by_the_time_that_it_costs(tmp_
     hidden = planted({"read": 0, "decode": 80}, 1, 50, **keys)
     found = explained(hidden, tmp_path / "1")
     assert (found.verdict.bound, found.verdict.cause) == ("input", "decode")
-    assert change(found, "no stragglers").time_saved == pytest.approx(0, abs=0.005)
+    assert change(found, "no stragglers").time_saved == pytest.approx(0, abs=0.006)
     assert (change(found, "no stragglers").gain or 0) < -0.05
     assert "but without that alone less time would be saved" in found.sentence
     # Twice the workers is advised, and comes true.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from itertools import pairwise
@@ -17,7 +18,7 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import texts
-from rayio.errors import RunError, ScenarioError
+from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.machine.cpu_time import cpu_seconds_of
 from rayio.pipeline.cpu_account import ReadCpu
 from rayio.pipeline.processors import Cores, Process, SlicedCores
@@ -189,6 +190,32 @@ def test_costs_of_processors_that_cannot_be_are_refused(costs: str, said: str) -
     assert load("unet3d-small", ["costs={step: 1 ms, cpu: {step: 1 ms, slice: 100 us}}"]).charges.cpu.slice == 1e-4
 
 
+def test_what_processes_do_all_the_time_leaves_something_of_the_cores() -> None:
+    for background, cores, is_fine in ((1.9, 2, True), (2.0, 2, False), (1e9, 2, False), (1.5, [2, 1], False)):
+        wanted = BUSY | {"cluster__nodes": 2, "cluster__cores": cores, "costs": {"cpu": {"background": background}}}
+        refused = [one for one in checks.not_simulated(scenario(**wanted)) if "costs.cpu.background" in one]
+        assert bool(refused) is not is_fine, (background, cores)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"cpus": 10**9}, "cpus=1000000000"),
+        ({"cpus": "many"}, "cpus='many'"),
+        ({"cpu_seconds": 5}, "cpu_seconds=5"),
+        ({"cpu_seconds": {"roles": {"rank": -1.0}, "reads": {}}}, "cpu_seconds.roles.rank=-1.0"),
+        ({"cpu_seconds": {"roles": {}, "reads": {"bytes": 1e300}}}, "cpu_seconds.reads.bytes=1e+300"),
+    ],
+)
+def test_what_run_json_cannot_say_is_refused_by_name(tmp_path: Path, changed: dict[str, Any], said: str) -> None:
+    made = run(scenario(train__epochs=1, train__compute="1 ms"), engine="local", root=tmp_path)
+    place = Path(made.path, "run.json")
+    place.write_text(json.dumps(json.loads(place.read_text()) | changed))
+    with pytest.raises(StorageError, match=r"run\.json: .*: the file is damaged") as caught:
+        calibrate(made.path)
+    assert said in str(caught.value)
+
+
 def test_cores_without_work_say_so() -> None:
     said = checks.idle(scenario(cluster__cores=2))
     assert any(line.startswith("cluster.cores=2: nothing takes a processor") for line in said)
@@ -346,33 +373,69 @@ def test_what_processes_do_all_the_time_is_not_taken_for_what_their_batches_take
         assert seconds_per_step(told) == pytest.approx(seconds_per_step(true), rel=0.01), workers
 
 
-def taught_with_checkpoints_of(*milliseconds: int) -> Calibration:
-    """Calibrate a run with a checkpoint after every epoch, which took so long."""
-    wanted = busy("1 MB", 1, 1) | {"train__epochs": len(milliseconds)}
-    saved = {"path": "saved", "every": {"epochs": 1}, "model": {"bytes": "1 kB"}}
-    run = recorded(scenario(**wanted, costs=TRUTH, cluster__cores=2, checkpoint=saved))
+SAVED: dict[str, Any] = {"path": "saved", "every": {"epochs": 1}, "model": {"bytes": "1 MB"}}
+
+
+def saving(*milliseconds: int, size: str = "1 MB", **changes: Any) -> Learnable:
+    """A run with a checkpoint after every epoch, which took so long."""
+    wanted = busy(size, 1, 1) | {"train__epochs": len(milliseconds)}
+    run = recorded(scenario(**wanted, costs=TRUTH, cluster__cores=2, checkpoint=SAVED | changes))
     spans = simulated(run.scenario).spans
     lasts = spans["duration_ns"].to_numpy().copy()
     lasts[(texts(spans, "name", ("checkpoint",)) == 0) & (texts(spans, "role", ("rank",)) == 0)] = [
         number * 10**6 for number in milliseconds
     ]
     spans = spans.set_column(spans.schema.get_field_index("duration_ns"), "duration_ns", pa.array(lasts))
-    return learn(spans, run.scenario, run.info, is_cached=True)
+    return Learnable("run", run.scenario, run.info, spans)
+
+
+def taught(first: Learnable, *more: Learnable) -> Calibration:
+    return learn(first.spans, first.scenario, first.info, more=more, is_cached=True)
 
 
 def test_how_much_what_a_checkpoint_takes_varied_in_a_run_is_how_sure_a_prediction_is_of_it() -> None:
-    found = taught_with_checkpoints_of(180, 20, 25, 30, 154)
+    found = taught(saving(180, 20, 25, 30, 154))
     costs = found.scenario.charges
     assert costs.checkpoint == pytest.approx(0.030, abs=0.003)
     assert costs.checkpoint_less == pytest.approx(0.010)
     assert costs.checkpoint_more == pytest.approx(0.150)
-    assert "costs.checkpoint: 5 checkpoints took 20 ms to 180 ms, usually 30 ms" in found.notes
+    assert costs.checkpoint_bytes == 1_000_000
+    assert any(" checkpoints of 977 KiB took 20 ms to 180 ms, usually 30 ms" in note for note in found.notes), (
+        found.notes
+    )
 
 
-def test_of_one_checkpoint_nothing_is_known_of_how_they_vary() -> None:
-    found = taught_with_checkpoints_of(30)
-    assert (found.scenario.charges.checkpoint_less, found.scenario.charges.checkpoint_more) == (0.0, 0.0)
-    assert any(note.startswith("costs.checkpoint: of one checkpoint") for note in found.notes)
+def test_one_checkpoint_makes_nobody_sure() -> None:
+    found = taught(saving(30))
+    assert found.scenario.charges.checkpoint_less == pytest.approx(0.8 * 0.030)
+    assert found.scenario.charges.checkpoint_more == pytest.approx(4 * 0.030)
+    assert any("a run with several tells" in note for note in found.notes)
+
+
+def test_of_runs_without_checkpoints_a_run_with_some_is_refused_and_no_other() -> None:
+    found = taught(recorded(scenario(**busy("1 MB", 1, 1), costs=TRUTH, cluster__cores=2)))
+    assert found.scenario.charges.checkpoint_bytes == 0
+    assert "costs.checkpoint: no checkpoint was saved, so what one takes is not known" in found.notes
+    assert not [*checks.not_simulated(found.scenario)]
+    saves = scenario(**busy("1 MB", 1, 1), checkpoint=SAVED).checkpoint
+    with pytest.raises(ScenarioError, match=r"costs\.checkpoint_bytes=0: .* calibrate a run with checkpoints"):
+        checks.check_simulated(found.scenario.model_copy(update={"checkpoint": saves}))
+
+
+def test_checkpoints_of_the_second_of_two_runs_teach_too() -> None:
+    without = recorded(scenario(**busy("100 kB", 1, 1), costs=TRUTH, cluster__cores=2))
+    for order in ((without, saving(30, 30, 30)), (saving(30, 30, 30), without)):
+        costs = taught(*order).scenario.charges
+        assert costs.checkpoint_bytes == 1_000_000
+        assert costs.checkpoint == pytest.approx(0.030, abs=0.004)
+
+
+def test_what_is_written_behind_is_not_made_longer_by_being_simulated_back() -> None:
+    costs = TRUTH | {"checkpoint": "30 ms"}
+    run = recorded(
+        scenario(**busy("1 MB", 1, 1), costs=costs, cluster__cores=2, checkpoint=SAVED | {"asynchronous": True})
+    )
+    assert taught(run).scenario.charges.checkpoint <= 0.0301
 
 
 def test_runs_that_do_not_teach_together_are_refused(tmp_path: Path) -> None:

@@ -262,7 +262,8 @@ class InProcess:
 
     async def run(self) -> None:
         """Live every rank's life to its end."""
-        delay_ns = round(self.costs.checkpoint * 1e9)
+        saves = self.plan.checkpointing
+        delay_ns = 0 if saves is None else round(self.costs.of_checkpoint(sum(saves.sizes)) * 1e9)
         for number in range(self.plan.num_writers):
             self._writers[number] = LocalWriter(self.wiring.writer(number), delay_ns)
         try:

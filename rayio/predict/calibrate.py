@@ -17,7 +17,7 @@ from rayio.pipeline import simulation
 from rayio.pipeline.plan import Plan
 from rayio.pipeline.planning import plan_of, storage_of
 from rayio.place import batch_parts
-from rayio.predict import observe, storage
+from rayio.predict import observe, saving, storage
 from rayio.predict.costs import FEW, costs, typical, waited
 from rayio.predict.learnable import Learnable, differ, learnable
 from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu, scheduled
@@ -173,7 +173,10 @@ def learn(
         taught = taught.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": cores})})
         requests = max(1.0, typical(read.requests[read.start >= warm]))
         taught = _settled(taught, _apparent(run, learned, warm), requests, cores, plan, notes)
-        taught = taught.model_copy(update={"costs": _varied(taught.charges, run, notes)})
+    if not plan.modelled:
+        shown = [run, *(Shown(one.spans, plan_of(one.scenario, modelled=False)) for one in more)]
+        costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
+        taught = taught.model_copy(update={"costs": costs})
     return Calibration(taught, tuple(notes))
 
 
@@ -198,7 +201,12 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, pl
         wanted = changed(free)
         run = Shown(_simulated(wanted, plan.max_bytes_in_flight), plan)
         warm = _warm(run.steps, shape, "the simulated run")
-        return _apparent(run, _costs(run, warm, storage_of(wanted), []), warm)
+        found = _costs(run, warm, storage_of(wanted), [])
+        if (
+            scenario.checkpoint is not None and scenario.checkpoint.asynchronous
+        ):  # no span of it has what is added to it
+            found = found.model_copy(update={"checkpoint": seen.costs.checkpoint})
+        return _apparent(run, found, warm)
 
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
     settled, shown = settle(start, seen, live)
@@ -322,7 +330,7 @@ def _costs(run: Shown, warm: int, model: StorageParameters, notes: list[str]) ->
         notes.append("costs.barrier: hidden behind the compute of this run, so it is left at 0")
     if run.is_bound:
         notes.append("costs.lease: the bound on bytes in flight closed the window at times, which may be part of it")
-    return learned.model_copy(update={"checkpoint": _checkpoint(run, model)})
+    return learned.model_copy(update={"checkpoint": saving.beyond_model(run, model)})
 
 
 def _warm(steps: Steps, shape: RunShape, name: str) -> int:
@@ -357,33 +365,3 @@ def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]
     else:
         notes.append(f"loader.decode: measured; the scenario said {format_seconds(decode.expected)} a sample")
     return {"decode": storage.skewed(mean, deviation)}
-
-
-def _varied(costs: Costs, run: Shown, notes: list[str]) -> Costs:
-    """Say by how much less and more than is usual a checkpoint may take: as much as those of the run."""
-    taken = run.checkpoints / 1e9
-    if not len(taken):
-        return costs
-    if len(taken) == 1:
-        notes.append("costs.checkpoint: of one checkpoint; a run with several tells how much what one takes varies")
-        return costs
-    least, most, usual = float(taken.min()), float(taken.max()), typical(taken)
-    notes.append(
-        f"costs.checkpoint: {len(taken)} checkpoints took {format_seconds(least)} to {format_seconds(most)}, "
-        f"usually {format_seconds(usual)}"
-    )
-    return costs.model_copy(
-        update={"checkpoint_less": round(usual - least, 9), "checkpoint_more": round(most - usual, 9)}
-    )
-
-
-def _checkpoint(run: Shown, model: StorageParameters) -> float:
-    """The seconds that a checkpoint takes beyond those of modelled storage for its largest shard."""
-    taken, saved = run.checkpoints, run.plan.checkpointing
-    if not len(taken) or saved is None:
-        return 0.0
-    shards = saved.sizes
-    requests = -(-max(shards) // saved.request_bytes)
-    alone = requests * model.first_byte.expected + model.open.expected + max(shards) / model.connection_bandwidth
-    shared = sum(shards) / run.plan.num_devices / model.bandwidth
-    return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)

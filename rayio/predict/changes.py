@@ -63,9 +63,15 @@ class Base:
     is_throttled: bool = False
 
     def simulate(self, replay: Replay) -> dict[str, Any]:
-        """Live a scenario on the virtual engine, with the times at hand, and judge it."""
+        """Live a scenario on the virtual engine, with the times at hand, and judge it.
+
+        ``lasted`` is from the first step's begin to the last one's end, in s.
+        """
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
-        found = judge(attribute(simulation.spans_of(plan)), RunShape.of(replay.scenario))
+        charged = attribute(simulation.spans_of(plan))
+        found = judge(charged, RunShape.of(replay.scenario))
+        steps = charged.steps
+        found["lasted"] = float(steps.end.max() - steps.start.min()) / 1e9 if steps.number else 0.0
         if found["next"] in STAGES and self._fills_cores(replay, found["samples_per_second"]):
             found["next"] = "processors"
         return found

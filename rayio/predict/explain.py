@@ -201,7 +201,7 @@ def explained(
         verdict["is_worth_removing"] = is_worth(verdict, simulated)
         verdict["is_processor_bound"] = of_processors(verdict, simulated)
         predicted = prediction(base, verdict, simulated)
-        del simulated["_replayed"]
+        del simulated["_replayed"], simulated["_as_it_was"]
         notes += simulated.pop("_broken")
         if base.is_throttled:
             notes.append(

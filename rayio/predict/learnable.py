@@ -17,6 +17,8 @@ from rayio.trace.store import RunDirectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: No machine has more processors, and no sum that a run says of its reads (bytes², at most) is larger.
+MOST_CPUS, MOST = 100_000, 1e30
 #: From this share of its bytes from memory on, a run met no device.
 CACHED = 0.95
 
@@ -43,6 +45,22 @@ def differ(first: Learnable, other: Learnable) -> str | None:
     for word in ("engine", "modelled_storage", "cpus"):
         if first.info.get(word) != other.info.get(word):
             return f"its {word} is {other.info.get(word)}, not {first.info.get(word)} (run.json)"
+    return None
+
+
+def _unreadable(info: Mapping[str, Any]) -> str | None:
+    """Name what run.json says that cannot be, of what is learned from it."""
+    cpus, said = info.get("cpus"), info.get("cpu_seconds")
+    if cpus is not None and (isinstance(cpus, bool) or not isinstance(cpus, int) or not 1 <= cpus <= MOST_CPUS):
+        return f"cpus={cpus!r}"
+    if said is None:
+        return None
+    if not isinstance(said, Mapping):
+        return f"cpu_seconds={said!r}"
+    for part in ("roles", "reads"):
+        for name, number in said[part].items() if isinstance(said.get(part), Mapping) else ():
+            if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= MOST:
+                return f"cpu_seconds.{part}.{name}={number!r}"
     return None
 
 
@@ -73,6 +91,8 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
             f"{path}: its nodes came and went (cluster.reader_pool), so nobody knows which cores did what; calibrate a "
             "run without"
         )
+    if (wrong := _unreadable(info)) is not None:
+        raise StorageError(f"{path}/run.json: {wrong}: the file is damaged; run it again")
     reporter.live("calibrate: reading spans", 0.0)
     spans = run.slices()
     reporter.live(f"calibrate: learning from {len(spans):,} spans", 0.3)

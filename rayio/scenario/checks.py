@@ -62,6 +62,18 @@ def not_simulated(scenario: Scenario) -> Iterator[str]:
             f"costs.cpu.format={learned}: what parsing takes of processors was learned from {learned}, and "
             f"dataset.format={form}; calibrate a run of {form}, or set costs.cpu.format={form} to take it for that"
         )
+    if scenario.checkpoint is not None and scenario.charges.checkpoint_bytes == 0:
+        yield (
+            "costs.checkpoint_bytes=0: the run that costs were calibrated from saved no checkpoint, so nobody knows "
+            "what one takes; calibrate a run with checkpoints, or set costs.checkpoint_bytes=none and costs.checkpoint "
+            "to what one takes"
+        )
+    background, cores = scenario.charges.cpu.background, scenario.cluster.cores
+    if cores is not None and background >= (fewest := min(cores) if isinstance(cores, tuple) else cores):
+        yield (
+            f"costs.cpu.background={background:g}: what processes do all the time would take all {fewest} cores of a "
+            "node; set less, or more cluster.cores"
+        )
     if isinstance(decode, Work) and decode.rate is None:
         yield f"loader.decode={decode.kind}: modelled storage has no bytes; {RATE_IS_MISSING}"
 

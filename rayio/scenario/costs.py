@@ -12,10 +12,12 @@ from pydantic import Field
 from rayio.kinds import COSTS
 from rayio.scenario.choice import check_name
 from rayio.scenario.fields import JsonSchema, Reads, RefusedError, Seconds, Section, Text, quantity
-from rayio.units import RATE, SECONDS
+from rayio.units import BYTES, RATE, SECONDS
 
 _BytesPerSecond = Annotated[float | None, quantity(RATE, positive=True, or_none=True)]
 
+
+_Bytes = Annotated[float | None, quantity(BYTES, or_none=True)]
 
 _NAME = r"^(|[A-Za-z0-9_.-]+)$"
 
@@ -168,6 +170,11 @@ class Costs(Section):
     checkpoint_more: Seconds = Field(
         0.0, description="By how much more a checkpoint may take: writing the same bytes takes now less, now more."
     )
+    checkpoint_bytes: _Bytes = Field(
+        None,
+        description="Bytes of the checkpoints that costs.checkpoint is of: others are charged in proportion. `none` "
+        "charges all alike; 0 says that none was seen, and a simulation with checkpoints is refused.",
+    )
     cpu: CpuCosts = Field(
         default_factory=CpuCosts,
         description="The part of all that which is work of processors, which cluster.cores bounds.",
@@ -177,11 +184,26 @@ class Costs(Section):
     )
     source: Text = Field("", description="Where these numbers come from: `rayio calibrate` names its run.")
 
-    def at_end(self, factor: float, later: float) -> Costs:
-        """Costs with processor times so many times as long, and checkpoints so many seconds longer."""
-        return self.model_copy(
-            update={"cpu": self.cpu.times(factor), "checkpoint": round(max(0.0, self.checkpoint + later), 9)}
+    def of_checkpoint(self, num_bytes: float) -> float:
+        """What a checkpoint of so many bytes takes beyond what the model of storage says, in s."""
+        return self.checkpoint * (num_bytes / self.checkpoint_bytes if self.checkpoint_bytes else 1.0)
+
+    def checkpoint_ends(self, num_bytes: float) -> tuple[float, float]:
+        """The least and the most that may be, in s.
+
+        Nobody knows how much of what another size took was for its bytes: all of it, or nothing.
+        """
+        usual, scale = (
+            self.of_checkpoint(num_bytes),
+            num_bytes / self.checkpoint_bytes if self.checkpoint_bytes else 1.0,
         )
+        least = min(self.checkpoint, usual) - self.checkpoint_less * min(1.0, scale)
+        return max(0.0, least), max(self.checkpoint, usual) + self.checkpoint_more * max(1.0, scale)
+
+    def at_end(self, factor: float, checkpoint: float) -> Costs:
+        """Costs with processor times so many times as long, and checkpoints that take so many seconds."""
+        changed = {"cpu": self.cpu.times(factor), "checkpoint": round(checkpoint, 9), "checkpoint_bytes": None}
+        return self.model_copy(update=changed)
 
     @property
     def of_loader(self) -> bool:

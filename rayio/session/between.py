@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rayio.predict.replay import cut
 from rayio.results.run_result import Between, RunResult
+from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import in_memory
 
@@ -20,8 +21,10 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     """
     costs = scenario.charges
     low, high = (costs.cpu.at_least, costs.cpu.at_most) if scenario.cluster.cores else (1.0, 1.0)
-    less, more = (costs.checkpoint_less, costs.checkpoint_more) if scenario.checkpoint is not None else (0.0, 0.0)
-    varied = [(factor, later) for factor, later in ((low, -less), (high, more)) if (factor, later) != (1.0, 0.0)]
+    saved = derive.checkpoint_bytes(scenario) if scenario.checkpoint is not None else 0
+    usual_save = costs.of_checkpoint(saved) if saved else costs.checkpoint
+    least, most = costs.checkpoint_ends(saved) if saved else (usual_save, usual_save)
+    varied = [end for end in ((low, least), (high, most)) if end != (1.0, usual_save)]
     if result.au is None or result.exit_code not in (0, 3) or not (varied or costs.error):
         return None
     usual = result
@@ -33,8 +36,8 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     ends = [
         usual,
         *(
-            in_memory(scenario.model_copy(update={"costs": costs.at_end(factor, later), "expect": {}}))
-            for factor, later in varied
+            in_memory(scenario.model_copy(update={"costs": costs.at_end(factor, save), "expect": {}}))
+            for factor, save in varied
         ),
     ]
     times = sorted((one.wall_seconds or 0.0) / usual.wall_seconds for one in ends)

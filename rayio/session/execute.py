@@ -272,7 +272,7 @@ class _Session:
             try:
                 surer = replace(result, between=between(self.scenario, result))
             except RayioError as refused:
-                note = f"what this prediction lies between is unknown: at an end of costs.cpu it breaks off: {refused}"
+                note = f"what this prediction lies between is unknown: at an end of its costs it breaks off: {refused}"
                 surer = replace(result, notes=(*result.notes, note))
             if surer != result:
                 result = surer

@@ -1,0 +1,58 @@
+"""What checkpoints of a run took -> what checkpoints take, and how much that varies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rayio.predict.costs import typical
+from rayio.predict.shown import Shown
+from rayio.scenario.model import Costs, StorageParameters
+from rayio.units import format_bytes, format_seconds
+
+#: How much less than one checkpoint took others may take, and how much more, in times of that:
+#: 40 MB written to memory take 21 to 48 ms, and now and then 134 to 190 (`benchmarks/predict.py`).
+ALONE_LESS, ALONE_MORE = 0.8, 4.0
+
+
+def learned(
+    costs: Costs, runs: Sequence[Shown], model: StorageParameters, notes: list[str], *, is_varied: bool
+) -> Costs:
+    """Costs with what is known of checkpoints: of the first of some runs that saved any.
+
+    Where ``is_varied`` they say too by how much less and more than is usual one may take: as those of the run.
+    """
+    run = next((one for one in runs if len(one.checkpoints)), None)
+    if run is None or run.plan.checkpointing is None:
+        notes.append("costs.checkpoint: no checkpoint was saved, so what one takes is not known")
+        return costs.model_copy(update={"checkpoint_bytes": 0.0})
+    taken, size = run.checkpoints / 1e9, sum(run.plan.checkpointing.sizes)
+    changed = {"checkpoint_bytes": float(size)}
+    if run is not runs[0]:
+        changed["checkpoint"] = beyond_model(run, model)
+    least, most, usual = float(taken.min()), float(taken.max()), typical(taken)
+    if len(taken) == 1:
+        notes.append(
+            f"costs.checkpoint: one checkpoint of {format_bytes(size)} took {format_seconds(usual)}; a run with several"
+            " tells how much that varies"
+        )
+        least, most = (1 - ALONE_LESS) * usual, (1 + ALONE_MORE) * usual
+    else:
+        notes.append(
+            f"costs.checkpoint: {len(taken)} checkpoints of {format_bytes(size)} took {format_seconds(least)} to "
+            f"{format_seconds(most)}, usually {format_seconds(usual)}; how much of it is for bytes is not known"
+        )
+    if is_varied:
+        changed |= {"checkpoint_less": round(usual - least, 9), "checkpoint_more": round(most - usual, 9)}
+    return costs.model_copy(update=changed)
+
+
+def beyond_model(run: Shown, model: StorageParameters) -> float:
+    """The seconds that a checkpoint takes beyond those of modelled storage for its largest shard."""
+    taken, saved = run.checkpoints, run.plan.checkpointing
+    if not len(taken) or saved is None:
+        return 0.0
+    shards = saved.sizes
+    requests = -(-max(shards) // saved.request_bytes)
+    alone = requests * model.first_byte.expected + model.open.expected + max(shards) / model.connection_bandwidth
+    shared = sum(shards) / run.plan.num_devices / model.bandwidth
+    return round(max(0.0, typical(taken) / 1e9 - max(alone, shared)), 9)
