@@ -51,6 +51,33 @@ def test_what_is_no_run_directory_is_called_what_it_is(home: Path, capsys: pytes
     assert said("theirs") == "it holds results of DLIO: rayio import dlio-results makes a run of them"
 
 
+def test_a_file_that_another_wrote_is_replaced_only_when_forced(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def code(*arguments: str) -> int:
+        with pytest.raises(SystemExit) as left:
+            main([*arguments])
+        return int(str(left.value.code or 0))
+
+    model = ["dataset.path=model://x", "train.steps=8", "train.epochs=2", "train.compute=1 ms", "checkpoint=none"]
+    rayio.run("unet3d-small", model, engine="local", out="one")
+    rayio.sweep("unet3d-small", ["loader.num_workers=1,2", "train.steps=2", "dataset.path=model://x"], out="swept")
+    swept = Path("swept/sweep.html").read_text()
+    theirs = {"calibrate": ["name: mine\n", "# mine\nname: x\n", ""], "report": ["notes", "<!doctype html>", swept]}
+    for command, texts in theirs.items():
+        for text in texts:
+            Path("file").write_text(text)
+            capsys.readouterr()
+            assert code(command, "one", "--out", "file") == 2
+            said = capsys.readouterr()
+            why = f"file exists, and no rayio {command} wrote it; give another name, or --force replaces it"
+            assert (said.out, said.err) == ("", f"rayio: {why}\n")
+            assert Path("file").read_text() == text
+        assert code(command, "one", "--out", "file", "--force") == 0
+        written = Path("file").read_text()
+        Path("file").write_text(f"{written}# changed")
+        assert code(command, "one", "--out", "file") == 0, "its own is replaced"
+        assert not Path("file").read_text().endswith("# changed")
+
+
 @pytest.mark.parametrize("option", [["--out", "x.html"], ["--window", "1s..2s"]])
 def test_a_report_that_is_not_wanted_has_no_place(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:

@@ -70,8 +70,8 @@ def before(home: Path) -> None:
 
 OTHERS = [
     ["export", "run", "--csv", "disk/old.csv", "--force"],
-    ["calibrate", "run", "--out", "disk/old.yaml"],
-    ["report", "run", "--out", "disk/old.html"],
+    ["calibrate", "run", "--out", "disk/old.yaml", "--force"],
+    ["report", "run", "--out", "disk/old.html", "--force"],
 ]
 
 

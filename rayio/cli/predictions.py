@@ -10,7 +10,7 @@ import typer
 
 from rayio.cli import completion
 from rayio.cli.arguments import AsJson
-from rayio.cli.files import local_file
+from rayio.cli.files import Force, check_replaced, local_file
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
 
@@ -33,20 +33,23 @@ def calibrate(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Scenario file to write; one that is there is replaced.",
+            help="Scenario file to write; one that calibrate wrote is replaced.",
             show_default="print it",
             metavar="FILE",
             parser=local_file,
         ),
     ] = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Turn a run into the scenario that predicts it: its engine's costs, its storage, its stage times, its processors.
 
     Example:  rayio calibrate runs/four runs/small --out four.yaml && rayio simulate four.yaml loader.num_workers=8
     """
-    from rayio.predict.calibrate import calibrate
+    from rayio.predict.calibrate import MARK, calibrate
 
+    if out is not None:
+        check_replaced(out, MARK, "calibrate", force=force)
     with alone(as_json):
         learned = calibrate(path, *(others or ()), reporter=Terminal())
     if as_json:

@@ -11,6 +11,7 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Overrides, Root, RunPath, Source
 from rayio.cli.export import Grpc, Otlp, collector
+from rayio.cli.files import Force, check_replaced
 from rayio.cli.fitting import columns, fit
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
@@ -192,8 +193,12 @@ def report(
     path: RunPath,
     html: Annotated[bool, typer.Option(help="Write report.html, the same numbers with figures.")] = True,
     out: Annotated[
-        str | None, typer.Option(help="File to write, or to replace.", show_default="RUN/report.html", metavar="FILE")
+        str | None,
+        typer.Option(
+            help="File to write; one that report wrote is replaced.", show_default="RUN/report.html", metavar="FILE"
+        ),
     ] = None,
+    force: Force = False,
     window: Annotated[
         str | None, typer.Option(help="Stretch since the run's begin that the timeline shows exactly: 12s..15s.")
     ] = None,
@@ -209,6 +214,7 @@ def report(
     """
     from rayio import session
     from rayio.report import build
+    from rayio.report.page import MARK
 
     for option, value in (("--out", out), ("--window", window)):
         if value is not None and not html:
@@ -217,6 +223,8 @@ def report(
         chosen = build.stretch(window) if window is not None else None
     except ValueError as error:
         raise typer.BadParameter(f"--window {error}") from None
+    if out is not None:
+        check_replaced(out, MARK, "report", force=force)
     done = session.Run.open(path)
     if not as_json and done.directory.result is not None:
         print(fit(done.summary(), columns()))

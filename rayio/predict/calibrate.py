@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -45,6 +46,8 @@ MIN_STEPS = 10
 #: what runs took that were predicted (`benchmarks/predict.py`).
 CONTENTION = 1.2
 CPU_BETWEEN, STEP_ERROR = (0.9, 1.5), 0.05
+#: How a file begins that a calibration wrote.
+MARK = re.compile(rb"\A# \S+, calibrated from ")
 #: Of cores of which a smaller part was at work, some of that may have held up no batch.
 BUSY = 0.5
 #: What is left of a read at least when its parsing is taken off it (ns), and what lies between two runs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 from importlib import resources
 
@@ -20,6 +21,10 @@ SHORT = {
     "stages": "What if", "access": "Storage", "records": "Records", "configuration": "Configuration",
     "definitions": "Definitions",
 }  # fmt: skip
+
+#: What tells a report from any other page; a sweep's page has another eyebrow.
+EYEBROW = '<p class="eyebrow">rayio report</p>'
+MARK = re.compile(rb"\A<!doctype html>.*" + EYEBROW.encode(), re.DOTALL)
 
 #: What a browser lets the page load: nothing but what is in it.
 NOTHING_OUTSIDE = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
@@ -48,7 +53,7 @@ def page(content: Content) -> str:
     links = "".join(f'<a href="#{anchor}">{SHORT[anchor]}</a>' for anchor in there)
     return document(
         name,
-        f'<header><p class="eyebrow">rayio report</p><h1>{escape(name)}</h1>{_facts(content)}{_trouble(content)}'
+        f"<header>{EYEBROW}<h1>{escape(name)}</h1>{_facts(content)}{_trouble(content)}"
         f"{headline.head(content)}</header>"
         f'<nav aria-label="sections">{links}</nav><main>{"".join(parts)}</main>'
         f"<footer>Written by rayio {__version__} from {escape(content.directory.shown)}</footer>",
