@@ -47,9 +47,9 @@ class Dimension:
         """
         number, unit = self._split(value)
         if unit and unit not in self.units:
-            near = get_close_matches(unit.lower(), [u.lower() for u in self.units], n=1, cutoff=0.5)
-            hint = next((f" (did you mean {u}?)" for u in self.units if near and u.lower() == near[0]), "")
-            raise ValueError(f"unknown unit {unit!r}; {self.name} are written in {', '.join(self.units)}{hint}")
+            raise ValueError(
+                f"unknown unit {unit!r}; {self.name} are written in {', '.join(self.units)}{self._hint(unit)}"
+            )
         result = float(number * self.units[unit]) if unit else float(number)
         if not 0 <= result < math.inf:
             raise ValueError(f"{self.name} must be 0 or more and finite, such as {self.example}")
@@ -80,6 +80,16 @@ class Dimension:
         """A regular expression of text that :meth:`parse` takes, as JSON Schema has them; it refuses unknown units."""
         units = "|".join(sorted(map(re.escape, self.units), key=len, reverse=True))
         return rf"^\s*[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d{{1,3}})?\s*({units})?\s*$"
+
+    def _hint(self, unit: str) -> str:
+        """What an unknown unit may have meant, in brackets; a ``b`` is a bit or a byte that was written small."""
+        if self.units.keys() >= _BITS.keys() and (bits := _SMALL_B.fullmatch(unit)):
+            prefix = bits[1].upper()
+            if f"{prefix}bit/s" in self.units:
+                return f" (did you mean {prefix}bit/s, or 8 times as much, {prefix}B/s?)"
+            return f" (bits are written in {', '.join(_BITS)}, bytes in {prefix}B/s)"
+        near = get_close_matches(unit.lower(), [u.lower() for u in self.units], n=1, cutoff=0.5)
+        return next((f" (did you mean {u}?)" for u in self.units if near and u.lower() == near[0]), "")
 
     def _split(self, value: Written) -> tuple[Decimal, str]:
         if isinstance(value, str):
@@ -121,6 +131,8 @@ def _scaled(base: str, suffix: str = "") -> dict[str, Decimal]:
 
 
 _BITS = {f"{p}bit/s": Decimal(10) ** n / 8 for p, n in {"M": 6, "G": 9, "T": 12}.items()}
+#: Rates with a small b: bits, or bytes of a hurried hand.
+_SMALL_B = re.compile(r"([kKmMgGtTpP]?)b(?:/s|ps)")
 _SECONDS = {"s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "ns": "1e-9", "min": "60", "h": "3600"}
 
 BYTES = Dimension(

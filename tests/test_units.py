@@ -76,6 +76,12 @@ def test_rates_are_read_in_bytes_and_bits_per_second(written: str | float, expec
         (units.parse_seconds, "1e999 s", "finite"),
         (units.parse_seconds, "1e99999999999 s", "unknown unit"),
         (units.parse_rate, "3 GB", "did you mean GB/s?"),
+        (units.parse_rate, "100 Gb/s", "did you mean Gbit/s, or 8 times as much, GB/s?"),
+        (units.parse_rate, "100 Mb/s", "did you mean Mbit/s, or 8 times as much, MB/s?"),
+        (units.parse_rate, "1 Tb/s", "did you mean Tbit/s, or 8 times as much, TB/s?"),
+        (units.parse_rate, "10 gbps", "did you mean Gbit/s, or 8 times as much, GB/s?"),
+        (units.parse_rate, "100 Kb/s", "(bits are written in Mbit/s, Gbit/s, Tbit/s, bytes in KB/s)"),
+        (units.parse_rate, "3 gB/s", "did you mean GB/s?"),
     ],
 )
 def test_what_is_no_quantity_is_refused_with_value_and_units(parse: object, written: object, said: str) -> None:
