@@ -29,6 +29,7 @@ from rayio.errors import ScenarioError, StorageError
 from rayio.results.metrics import METRICS, lookup
 from rayio.scenario import derive
 from rayio.scenario.load import load
+from rayio.sweeps import worker
 from rayio.sweeps.choices import front, knee, memory, readers
 from rayio.sweeps.points import grid, listed, number_of, split
 from rayio.sweeps.rows import DONE, FAILED, IMPOSSIBLE, UNMET, Point, Row, axis
@@ -379,6 +380,23 @@ def test_a_sweep_that_was_stopped_goes_on_where_it_was(home: Path) -> None:
     assert len(found.rows) == 24
     assert file.read_text().splitlines()[: len(done)] == done
     assert found.exit_code == 0
+
+
+def test_a_process_that_has_just_started_leaves_ctrl_c_to_the_one_that_asked() -> None:
+    process = worker._start()
+    try:
+        for _ in range(10):  # as it imports what it needs
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
 def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:

@@ -106,10 +106,15 @@ def in_processes(scenarios: Iterable[tuple[int, Scenario]], processes: int) -> I
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # Ctrl-C reaches the whole group of processes: these are ended by the one that asked.
-    return subprocess.Popen(
-        [sys.executable, "-m", "rayio.sweeps.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    # Ctrl-C reaches the whole group of processes: these are ended by the one that asked. What a thread blocks its
+    # children block from their first moment on; one that came meanwhile is ours as soon as we listen again.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rayio.sweeps.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _listen(number: int, process: subprocess.Popen[bytes], tell: Callable[[tuple[int, Any]], None]) -> None:
