@@ -219,6 +219,7 @@ version = "0.3"
 [project.entry-points."rayio.format"]
 absent = "a_module_that_is_not_there:Format"
 half = "half_a_format:Half"
+torn = "torn:Format"
 toy = "half_a_format:Half"
 [project.entry-points."rayio.storage"]
 absent = "a_module_that_is_not_there:Store"
@@ -244,6 +245,21 @@ def test_a_package_that_cannot_be_used_is_named_with_its_error(toy: Path, monkey
         "is in package rayio-broken 0.3 and package rayio-toy 1.0; uninstall one of them"
     )
     assert "ModuleNotFoundError" in complaint(using("npz").replace("toy://data", "absent://data"))
+    (toy / "torn.py").write_text("def (")
+    for bad in ("absent", "torn", "half", "toy", "nobodys"):  # whatever the keys beside it: they may be its options
+        alone = complaint(using(bad))
+        for beside in ("gap: 8 B", "pad: 4 KiB"):
+            assert complaint(using(f"{bad}, {beside}")).removesuffix(" (and 1 more)") == alone
+    assert "SyntaxError" in complaint(using("torn, pad: 4 KiB"))
+    assert "loader.shuffle=turn: must be none, file" in complaint(
+        using("npz").replace("rotate, rotate_by", "turn, turn_by")
+    )
+    assert "loader.kind=absent: must be" in complaint(
+        using("npz").replace("num_workers: 2", "kind: absent, threads: 2")
+    )
+    for path in ("absent://data", "nobodys://data"):
+        said = complaint(using("npz").replace("toy://data", path).replace("shelf: left", "drawer: left"))
+        assert f"dataset.path={path}: " in said
     # One that is not asked for is in nobody's way.
     assert build(yaml.safe_load(using("npz"))).dataset.format == "npz"
     assert "chunk" in json_schema()["$defs"]["Dataset"]["properties"]

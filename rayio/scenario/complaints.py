@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -10,20 +10,43 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rayio.scenario import dlio_keys
-from rayio.scenario.choice import KindOf
+from rayio.scenario.choice import Choice, Choosing, KindOf
 from rayio.scenario.distribution import Of
 from rayio.scenario.fields import Section, listed, show, unless_secret
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import KeyPath, Layer
 
+#: Pydantic's name of the error that a key is none.
+UNKNOWN = "extra_forbidden"
+
 
 def explain(error: ValidationError, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
     """The line for the first error, unknown keys before others, since they are often the cause of the rest.
 
-    ``layers`` are what ``data`` was merged from, the last one wins.
+    Before unknown keys comes the name of a kind that cannot be used: they may be its options. ``layers`` are what
+    ``data`` was merged from, the last one wins.
     """
-    details = sorted(error.errors(include_url=False), key=lambda detail: detail["type"] != "extra_forbidden")
+    details = error.errors(include_url=False)
+    unknown = {detail["loc"][:-1] for detail in details if detail["type"] == UNKNOWN}
+    details.sort(key=lambda detail: (not _brings(detail, unknown), detail["type"] != UNKNOWN))
     return line_of(details[0], data, layers) + more(len(details))
+
+
+def _brings(detail: ErrorDetails, unknown: Collection[tuple[int | str, ...]]) -> bool:
+    """Whether what was refused names a kind whose options stand in a section that has unknown keys."""
+    *section, key = detail["loc"] or ("",)
+    if detail["type"] not in ("refused", "not_yet"):
+        return False
+    if key == "path" and ("storage",) in unknown:  # the options of an address's scheme
+        return True
+    return tuple(section) in unknown and len(section) == 1 and key in [one.key for one in choices_of(str(section[0]))]
+
+
+def choices_of(section: str) -> tuple[Choice, ...]:
+    """Keys of a section of the scenario that choose kinds."""
+    field = Scenario.model_fields.get(section)
+    kind = None if field is None else field.annotation
+    return kind.choices if isinstance(kind, type) and issubclass(kind, Choosing) else ()
 
 
 def more(count: int) -> str:

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from rayio.errors import ContradictionError, ScenarioError
 from rayio.scenario import checks
-from rayio.scenario.choice import Choice, Choosing, options_of
-from rayio.scenario.complaints import explain, more
+from rayio.scenario.choice import Choice, options_of
+from rayio.scenario.complaints import choices_of, explain, more
 from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import (
@@ -134,13 +134,6 @@ def merge(base: Any, over: Any, path: KeyPath = ()) -> Any:
     for key, value in over.items():
         merged[key] = merge(base[key], value, (*path, key)) if key in base else value
     return merged
-
-
-def choices_of(section: str) -> tuple[Choice, ...]:
-    """Keys of a section of the scenario that choose kinds."""
-    field = Scenario.model_fields.get(section)
-    kind = None if field is None else field.annotation
-    return kind.choices if isinstance(kind, type) and issubclass(kind, Choosing) else ()
 
 
 def without_options_of_others(
