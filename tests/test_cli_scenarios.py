@@ -15,6 +15,7 @@ import yaml
 
 import rayio
 from rayio import cli
+from rayio.results.derived import EACH_RANK
 from rayio.scenario.load import build, load, packaged
 
 Rayio = Callable[..., tuple[int, str, str]]
@@ -98,10 +99,26 @@ def test_show_prints_a_scenario_file_with_the_derived_numbers_as_comments(comman
     assert code == 0
     assert build(yaml.safe_load(out)) == load("unet3d-small", [*SIZES, "loader.batch_size=4", "cluster.nodes=4"])
     assert "# world_size: 8\n" in out
-    assert "# batch_bytes: 4.09 MiB\n" in out
+    assert "# batch_bytes: 4.09 MiB each rank\n" in out
     assert "# requests_per_sample: 3\n" in out
     Path("shown.yaml").write_text(out, encoding="utf-8")
     assert command("show", "shown.yaml")[1] == out
+
+
+def test_show_tells_what_one_rank_asks_for_from_what_all_ask_for(command: Rayio) -> None:
+    code, out, _ = command("show", "unet3d-h100", "cluster.ranks_per_node=8", "dataset.num_files=1000")
+    assert code == 0
+    assert "# read_demand: 3.01 GiB/s each rank\n" in out
+    assert "# total_read_demand: 24.1 GiB/s\n" in out
+    assert [line.split(":")[0][2:] for line in out.splitlines() if line.endswith(" each rank")] == [*EACH_RANK]
+
+
+def test_every_derived_number_is_described_in_the_schema_of_show(command: Rayio) -> None:
+    described = json.loads(command("schema", "show")[1])["properties"]["derived"]["properties"]
+    for more in ((), ("train.compute=0",)):
+        derived = json.loads(command("show", "unet3d-small", *more, "--json")[1])["derived"]
+        assert [*derived] == [*described]
+        assert (derived["read_demand"] is None) == (derived["total_read_demand"] is None) == bool(more)
 
 
 def test_scenarios_lists_every_packaged_one_with_a_description(command: Rayio) -> None:

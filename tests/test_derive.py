@@ -48,6 +48,7 @@ def test_the_numbers_of_a_small_scenario_are_those_worked_out_by_hand() -> None:
         "window_steps": 6,
         "window_bytes": 18_000,
         "read_demand": 300_000,
+        "total_read_demand": 1_200_000,
         "ideal_seconds": 0.08,
         "num_readers": 8,
         "num_queues": 4,
@@ -166,6 +167,7 @@ def test_a_rank_that_reads_itself_has_no_window_no_readers_and_no_queue() -> Non
 
 def test_no_compute_means_infinite_demand() -> None:
     assert derive.read_demand(scenario(train={"compute": 0})) == math.inf
+    assert derive.total_read_demand(scenario(train={"compute": 0})) == math.inf
 
 
 @pytest.mark.parametrize(

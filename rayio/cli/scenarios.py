@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,19 +88,21 @@ def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -
     import yaml
 
     from rayio.kinds import COSTS, STORAGE_MODELS
+    from rayio.results.derived import EACH_RANK
     from rayio.scenario.load import load
     from rayio.scenario.storage import UNKNOWN
     from rayio.scenario.write import to_yaml
 
     scenario = load(source, overrides or ())
     if as_json:
-        print_json({"scenario": yaml.safe_load(to_yaml(scenario)), "derived": _derived(scenario)})
+        derived = {name: value if math.isfinite(value) else None for name, value in _derived(scenario).items()}
+        print_json({"scenario": yaml.safe_load(to_yaml(scenario)), "derived": derived})
         return
     print(to_yaml(scenario), end="")
     print("\n# derived")
     for name, value in _derived(scenario).items():
         write = next((form for suffix, form in _FORMATS.items() if name.endswith(suffix)), str)
-        print(f"# {name}: {write(value)}")
+        print(f"# {name}: {write(value)}{' each rank' if name in EACH_RANK else ''}")
     if (model := scenario.storage.model) == UNKNOWN:
         print(f"# storage.model {UNKNOWN}: nobody described it; simulate asks for another")
     elif isinstance(model, str):

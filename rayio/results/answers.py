@@ -8,6 +8,7 @@ from functools import partial
 
 from rayio.results.clusters import Doctored, JobsListed
 from rayio.results.comparison import Repeated
+from rayio.results.derived import DERIVED
 from rayio.results.live import Live
 from rayio.results.published import PUBLISHED, schema_of
 from rayio.results.record import Json, Record, schema, value
@@ -162,6 +163,7 @@ def _with_scenario(about: str, more: Mapping[str, Json]) -> Callable[[], Json]:
 
 
 _NUMBER: Json = {"type": "number"}
+_NUMBER_OR_NULL: Json = {"type": ["number", "null"]}
 _SENTENCES: Json = {"type": "array", "items": {"type": "string"}}
 
 #: The schema of what each command prints, by the name that ``rayio schema`` takes.
@@ -177,6 +179,7 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
             "derived": {
                 "type": "object",
                 "description": "numbers that follow from the scenario: bytes, seconds and bytes/s where a name says so",
+                "properties": {name: {**_NUMBER_OR_NULL, "description": about} for name, about in DERIVED.items()},
                 "additionalProperties": _NUMBER,
             }
         },

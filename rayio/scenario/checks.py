@@ -185,7 +185,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
             f"{format_seconds(charges.step)} that is work, so it is that at most"
         )
     for name, value in table(scenario).items():
-        is_instant = name == "read_demand" and train.compute.expected == 0
+        is_instant = name.endswith("read_demand") and train.compute.expected == 0
         if not is_instant and not math.isfinite(value):
             yield f"{name} is {value}: a size, a rate or a time is too large or too small for a number"
 
@@ -248,6 +248,7 @@ def table(scenario: Scenario) -> dict[str, float]:
         "window_steps": derive.window_steps(scenario),
         "window_bytes": derive.window_bytes(scenario),
         "read_demand": derive.read_demand(scenario),
+        "total_read_demand": derive.total_read_demand(scenario),
         "ideal_seconds": derive.ideal_seconds(scenario),
         "num_readers": derive.num_readers(scenario),
         "num_queues": derive.num_queues(scenario),

@@ -158,6 +158,11 @@ def read_demand(scenario: Scenario) -> float:
     return batch_bytes(scenario) / compute if compute > 0 else math.inf
 
 
+def total_read_demand(scenario: Scenario) -> float:
+    """Bytes per second that all ranks together ask for when they never wait; infinite when compute takes no time."""
+    return world_size(scenario) * read_demand(scenario)
+
+
 def ideal_seconds(scenario: Scenario) -> float:
     """Expected compute time of one rank in the whole run: what it would take with data, barrier and disk for free."""
     return total_steps(scenario) * scenario.train.compute.expected

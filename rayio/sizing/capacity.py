@@ -266,7 +266,7 @@ class _Searching:
         real = [one.fetched for one in results if one.fetched is not None and one.fetched.source != MODEL]
         shares = [one.page_cache_share for one in real if one.page_cache_share is not None]
         busy = [row.busy_share for row in trial.rows if row.busy_share is not None]
-        demand = derive.read_demand(scenario) * derive.world_size(scenario)
+        demand = derive.total_read_demand(scenario)
         steps = [result.window_steps for result in results if result.window_steps is not None]
         return CapacityPoint(
             setting=trial.value,
