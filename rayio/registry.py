@@ -71,7 +71,7 @@ class Registry(Mapping[str, T], Generic[T]):
         if len({point.value for point in points}) > 1:
             packages = " and ".join(sorted({_package(point) for point in points}))
             raise ScenarioError(f"{self.title} {name!r} is in {packages}; uninstall one of them")
-        whose = f"{self.title} {name!r} of {_package(points[0])} ({points[0].value})"
+        whose = f"{self.whose(name)} ({points[0].value})"
         try:
             thing = self._made(points[0].load())
         except Exception as error:  # whatever another package's code raises as it is imported
@@ -93,13 +93,17 @@ class Registry(Mapping[str, T], Generic[T]):
         except RayioError:
             raise
         except Exception as error:
-            if name in self._references or not (points := [one for one in self._installed() if one.name == name]):
+            if name not in self or name in self._references:
                 raise
             reason = " ".join(str(error).split()) or "no reason given"
             raise ScenarioError(
-                f"{self.title} {name!r} of {_package(points[0])} failed: {type(error).__name__}: {reason}; "
-                "tell its authors, or use another"
+                f"{self.whose(name)} failed: {type(error).__name__}: {reason}; tell its authors, or use another"
             ) from error
+
+    def whose(self, name: str) -> str:
+        """An entry with the package that adds it, for messages; one of ours by its name alone."""
+        points = [] if name in self._references else [one for one in self._installed() if one.name == name]
+        return f"{self.title} {name!r}" + "".join(f" of {_package(point)}" for point in points[:1])
 
     def _made(self, thing: Any) -> T:
         made: T = thing() if self._makes and isinstance(thing, type) else thing

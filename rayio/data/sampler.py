@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
+from rayio.data import permuted
 from rayio.data.formats import layout_of
 from rayio.data.layout import Batch, Layout
 from rayio.data.partition import PARTITIONS
@@ -166,9 +167,13 @@ class Sampler:
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> Sampler:
-        """Build the sampler that every role of this scenario shares."""
+        """Build the sampler that every role of this scenario shares.
+
+        Raises:
+            ScenarioError: another package's shuffle gives no permutation.
+        """
         loader = scenario.loader
-        return cls(
+        made = cls(
             layout_of(scenario),
             batch_size=loader.batch_size,
             world_size=derive.world_size(scenario),
@@ -179,6 +184,8 @@ class Sampler:
             max_steps=scenario.train.steps,
             drop_last=loader.drop_last,
         )
+        permuted.check(made.shuffle, made.layout.num_samples, made.seed, scenario.train.epochs, made.sizes)
+        return made
 
     def cached_for(self, num_ranks: int, memory_bytes: int = 256 << 20) -> Sampler:
         """Copy this sampler with a cache for ``num_ranks`` ranks that advance side by side, in about ``memory_bytes``.
@@ -272,8 +279,7 @@ class Sampler:
         return PARTITIONS[self.partition].positions(self.layout.num_samples, self.world_size, rank, local)
 
     def _shuffled(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        key = seeds.key(self.seed, "shuffle", epoch)
-        return SHUFFLES[self.shuffle](self.layout.num_samples, key, positions, self.sizes)
+        return permuted.samples_at(self.shuffle, self.layout.num_samples, self.seed, epoch, positions, self.sizes)
 
     def block(self, epoch: int, rank: int, step: int) -> tuple[Block, int]:
         """Find the block of a step and the step's row in it, computing the block when it is not at hand."""
