@@ -99,7 +99,7 @@ def test_runs_and_reports(capsys: pytest.CaptureFixture[str], home: Path) -> Non
     assert page["result"] == made["result"]
     assert Path(page["report"]).resolve() == home / "one" / "report.html"
     assert asked(capsys, "run", "report", "one", "--no-html")["report"] is None
-    unmet = asked(capsys, "run", "simulate", *QUICK, "expect.au=>= 1.1", "--out", "two", code=3)
+    unmet = asked(capsys, "run", "simulate", *QUICK, "expect.au=> 1", "--out", "two", code=3)
     assert unmet["result"]["exit_code"] == 3
     local = asked(capsys, "repeats", "run", *QUICK, "--engine", "local", "--repeat", "2", "--out", "three")
     assert [Path(one["directory"]).name for one in local["runs"]] == ["three-1", "three-2"]

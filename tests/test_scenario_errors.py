@@ -127,6 +127,14 @@ def complaint_about(text: str) -> str:
         ("checkpoint={every: {steps: 1}, path: null}", "checkpoint.path=null: must be a path"),
         ("expect.au=0.9", 'expect.au=0.9: must be an operator (>=, <=, >, < or ==) and a number, such as ">= 0.90"'),
         ("expect.au=>= 0.9.9", "expect.au=>= 0.9.9: must be an operator"),
+        ("expect.au=>= 90", "expect.au=>= 90: au is a share, from 0 to 1; write >= 90 % or >= 0.9"),
+        ("expect.au=<= 120 %", "expect.au=<= 120 %: au is a share, from 0 to 1"),
+        ("expect.share.sync=< -0.1", "expect.share.sync=< -0.1: share.sync is a share, from 0 to 1"),
+        ("expect.fetched.page_cache_shar=> 0", "did you mean fetched.page_cache_share"),
+        ("dataset.path=s3:/bucket/x", "dataset.path=s3:/bucket/x: did you mean s3://bucket/x?"),
+        ("dataset.path=S3:/bucket/x", "did you mean s3://bucket/x?"),
+        ("dataset.path=model:/x", "dataset.path=model:/x: did you mean model://x?"),
+        ("checkpoint.path=file:/tmp/x", "checkpoint.path=file:/tmp/x: did you mean file:///tmp/x?"),
         ("expect=3", "expect=3: must be a mapping of metrics to conditions"),
         (
             "expect.samples_per_secnd=> 1",
@@ -153,6 +161,14 @@ def test_a_bad_value_is_refused_with_file_key_value_and_what_is_allowed(override
     line = complaint("unet3d-small", override)
     assert line.startswith("unet3d-small.yaml: ")
     assert said in line
+
+
+def test_a_metric_with_dots_is_named_in_an_override_as_in_a_file() -> None:
+    keys = ["expect.fetched.page_cache_share=<= 0.05", "expect.percentiles.data_wait.p99=< 2", "expect.au=>= 90 %"]
+    expected = load("unet3d-small", keys).expect
+    assert {name: str(condition) for name, condition in expected.items()} == {
+        "fetched.page_cache_share": "<= 0.05", "percentiles.data_wait.p99": "< 2", "au": ">= 0.9",
+    }  # fmt: skip
 
 
 def test_a_key_that_was_renamed_is_refused_with_its_new_name() -> None:

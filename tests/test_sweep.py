@@ -143,6 +143,8 @@ def test_a_point_of_a_file_leaves_alone_what_it_does_not_say(home: Path) -> None
         ("p.yaml", "- 3", "point 1 is 3"),
         ("p.yaml", "- {seed: [}", "p.yaml:1: not YAML"),
         ("p.yaml", "", "it has no points"),
+        ("p.csv", "seed,train.epochs\n1,2\n2,2\n1,2\n", "p.csv: point 3 is point 1 again; give each once"),
+        ("p.yaml", "- {seed: 1}\n- {seed: 1}\n", "p.yaml: point 2 is point 1 again; give each once"),
         ("none.csv", None, "cannot be read: No such file"),
     ],
 )

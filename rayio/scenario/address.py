@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 from rayio.errors import RayioError
@@ -10,7 +11,10 @@ from rayio.scenario.fields import NotYetError, Reads, RefusedError
 from rayio.storage.address import POSIX, scheme_of
 
 #: A dataset path with this prefix has no bytes anywhere: the model of storage serves it.
-MODELLED = "model://"
+MODEL = "model"
+MODELLED = f"{MODEL}://"
+#: An address that lacks a slash.
+_ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
 #: Bytes of a path and of a part of it: file systems have no more, and files in it have names of their own.
 MAX_PATH, MAX_PART = 3000, 255
 
@@ -19,6 +23,9 @@ def _path(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
         raise RefusedError("must be a path, not empty")
     scheme = scheme_of(value)
+    if (slip := _ONE_SLASH.match(value)) and (meant := slip[1].lower()) in (*STORAGES, *STORAGES.later, MODEL):
+        begin = f"{meant}://" if meant == POSIX else f"{meant}:/"
+        raise RefusedError(f"did you mean {begin}{value[len(meant) + 1 :]}? With one slash it is a folder's name")
     if "\0" in value:
         raise RefusedError("has a character that no path can have")
     if len(value.encode()) > MAX_PATH or any(len(part.encode()) > MAX_PART for part in value.split("/")):

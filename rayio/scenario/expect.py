@@ -67,8 +67,19 @@ def _expectations(value: Any) -> Expectations:
             raise RefusedError(
                 'must be an operator (>=, <=, >, < or ==) and a number, such as ">= 0.90"', str(metric), condition
             )
-        conditions[metric] = Condition(match[1], number / 100 if match[3] else number)
+        conditions[metric] = made = Condition(match[1], number / 100 if match[3] else number)
+        if not 0 <= made.value <= 1 and metric in _shares():
+            meant = f"; write {match[1]} {match[2]} % or {match[1]} {number / 100:g}" if 0 <= number <= 100 else ""
+            raise RefusedError(f"{metric} is a share, from 0 to 1{meant}", str(metric), condition)
     return conditions
+
+
+def _shares() -> set[str]:
+    """Metrics that are parts of a whole."""
+    from rayio.results.record import units
+    from rayio.results.run_result import RunResult
+
+    return {name for name, unit, _ in units(RunResult) if unit == "fraction"}
 
 
 def _schema() -> JsonSchema:

@@ -202,6 +202,8 @@ def _override(pair: tuple[str, Any], label: str) -> Layer:
         raise ScenarioError(f"{label}: {name}={show(value)}: write section.key=value, such as loader.batch_size=8")
     if path[0] == "extends":
         raise ScenarioError(f"{label}: {name}={show(value)}: only a file can extend another")
+    if path[0] == "expect" and len(path) > 2:  # the dots are the metric's own
+        path = (path[0], ".".join(path[1:]))
     data = value
     for key in reversed(path):
         data = {key: data}

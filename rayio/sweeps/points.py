@@ -98,7 +98,11 @@ def listed(path: str | Path, overrides: Sequence[str] | Mapping[str, Any]) -> Po
     if both := next((key for key in keys if key in fixed), None):
         raise ScenarioError(f"{both} is given on the command line and in {path}; give it once")
     rows = tuple(tuple(point.get(key) for key in keys) for point in found)
-    return Points(fixed, keys, tuple({identity(row): row for row in rows}.values()))
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows, 1):
+        if (before := first.setdefault(identity(row), number)) != number:
+            raise ScenarioError(f"--points {path}: point {number} is point {before} again; give each once")
+    return Points(fixed, keys, rows)
 
 
 def _of_csv(path: str | Path, text: str) -> list[dict[str, Any]]:
