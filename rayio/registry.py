@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from traceback import walk_tb
 from typing import Any, Generic, TypeVar
 
 from rayio.errors import RayioError, ScenarioError
@@ -109,8 +110,13 @@ class Registry(Mapping[str, T], Generic[T]):
         made: T = thing() if self._makes and isinstance(thing, type) else thing
         return made
 
+    def hidden(self, name: str) -> list[str]:
+        """Packages that add an entry by a name of ours, which nobody gets to see."""
+        points = [one for one in self._installed() if one.name == name and one.value != self._references.get(name)]
+        return sorted({_package(point) for point in points}) if name in self._references else []
+
     def _installed(self) -> list[EntryPoint]:
-        return _installed(tuple((folder, _changed(folder)) for folder in sys.path)).get(f"rayio.{self.group}", [])
+        return _all_installed().get(f"rayio.{self.group}", [])
 
     def __contains__(self, name: object) -> bool:
         return name in self._references or any(point.name == name for point in self._installed())
@@ -137,6 +143,19 @@ class Registry(Mapping[str, T], Generic[T]):
                 if name in self._references:
                     raise
         return found
+
+
+def fault_of(error: BaseException) -> str:
+    """Say whose fault an error is that is no user's: ours, or a package's whose kinds were at work as it was raised."""
+    at_work = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
+    points = [point for group in _all_installed().values() for point in group]
+    packages = {point.module.partition(".")[0]: point for point in points}
+    found = next((packages[name] for name in reversed(at_work) if name in packages and name != "rayio"), None)
+    return "our fault" if found is None else f"fault of {_package(found)}"
+
+
+def _all_installed() -> dict[str, list[EntryPoint]]:
+    return _installed(tuple((folder, _changed(folder)) for folder in sys.path))
 
 
 @lru_cache(maxsize=4)

@@ -149,7 +149,9 @@ def _our_fault(error: Exception) -> int:
     """Keep the traceback in a file and name it."""
     with tempfile.NamedTemporaryFile("w", prefix="rayio-", suffix=".log", delete=False) as log:
         traceback.print_exception(error, file=log)
-    _say(f"our fault: {type(error).__name__}: {error}; the traceback is in {log.name}")
+    from rayio.registry import fault_of
+
+    _say(f"{fault_of(error)}: {type(error).__name__}: {error}; the traceback is in {log.name}")
     return 1
 
 

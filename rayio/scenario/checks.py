@@ -99,6 +99,19 @@ def of_kinds(scenario: Scenario, ask: Callable[[Kind], Iterable[T]]) -> list[T]:
     return answers
 
 
+def hidden_kinds(scenario: Scenario) -> list[str]:
+    """Say which packages add a kind by the name of one of ours that the scenario chose: it means ours."""
+    chosen = [
+        (choice.registry, getattr(section, choice.key))
+        for section in sections(scenario) if isinstance(section, Choosing) for choice in section.choices
+    ]  # fmt: skip
+    return [
+        f"{registry.title} {name!r} is rayio's own; that of {package} is not used: its authors must name it otherwise"
+        for registry, name in chosen
+        for package in registry.hidden(name)
+    ]
+
+
 def contradictions(scenario: Scenario) -> Iterator[str]:
     """List each pair of values that contradict each other, one line a pair."""
     samples, ranks = derive.num_samples(scenario), derive.world_size(scenario)

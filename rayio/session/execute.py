@@ -152,7 +152,7 @@ class _Session:
         self.plan = plan_of(scenario, modelled=chosen.is_virtual or scenario.dataset.is_modelled)
         self.shape = RunShape.of(scenario)
         self.planned_steps = derive.total_rank_steps(scenario)
-        self.notes = checks.idle(scenario)
+        self.notes = [*checks.idle(scenario), *checks.hidden_kinds(scenario)]
         if self.plan.held_seconds and not chosen.is_virtual:
             self.notes.append(
                 f"costs={scenario.costs}: each batch holds its rank {format_seconds(self.plan.held_seconds)} longer "

@@ -60,15 +60,15 @@ class Sweep:
     def exit_code(self) -> int:
         """What the command ends with.
 
-        0 when a point went well, 3 when none did as ``expect:`` wants, 4 when a ledger is not even, 1 when rayio is at
-        fault, 130 when runs are missing, 2 when nothing went well for other reasons.
+        0 when a point went well, 3 when none did as ``expect:`` wants, 4 when a ledger is not even, 1 when rayio or
+        another package is at fault, 130 when runs are missing, 2 when nothing went well for other reasons.
         """
         if self.missing:
             return INTERRUPTED
         codes = {row.result.exit_code for row in self.rows if row.result is not None}
         if 4 in codes:
             return 4
-        if any(row.status == FAILED and (row.error or "").startswith("our fault") for row in self.rows):
+        if any(row.status == FAILED and (row.error or "").startswith(("our fault", "fault of ")) for row in self.rows):
             return 1
         statuses = {row.status for row in self.rows}
         return 0 if DONE in statuses else 3 if UNMET in statuses else 2

@@ -18,6 +18,7 @@ from threading import Thread
 from typing import IO, Any
 
 from rayio.errors import RayioError, RunError
+from rayio.registry import fault_of
 from rayio.results.run_result import RunResult
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import in_memory
@@ -45,7 +46,8 @@ def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
             answer: Answer = simulated(scenario)
         except Exception as error:
             last = traceback.extract_tb(error.__traceback__)[-1]
-            answer = RunError(f"our fault: {type(error).__name__}: {error} ({Path(last.filename).name}:{last.lineno})")
+            where = f"{Path(last.filename).name}:{last.lineno}"
+            answer = RunError(f"{fault_of(error)}: {type(error).__name__}: {error} ({where})")
         pickle.dump(answer, answers)
         answers.flush()
 

@@ -1,4 +1,4 @@
-"""Shuffles of other packages: an order that has not every sample, each once, is refused before anything is read."""
+"""What other packages add and get wrong: shuffles that are none, kinds that raise, names that are ours."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from test_kinds import toy as toy  # the fixture
 
 import rayio
 from rayio import seeds
+from rayio.cli import main
 from rayio.data import permuted
 from rayio.data.shuffle import Sizes
 from rayio.errors import ScenarioError
@@ -85,3 +86,40 @@ def test_of_an_order_that_is_too_long_parts_are_looked_at(toy: Path, monkeypatch
     with pytest.raises(ScenarioError, match=r"epoch 0 has sample 750000000000 65536 times"):
         permuted.check("rotate", 10**12, 1, 5, Sizes())
     assert sum(map(len, asked)) <= permuted.MOST
+
+
+RAISING = """\
+from rayio_toy.format import ToyFormat
+
+class Raising(ToyFormat):
+    def requests(self, *_):
+        return {}["missing"]
+"""
+
+
+def test_an_error_in_a_run_is_the_fault_of_the_package_that_raised_it(
+    toy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (toy / "raising").mkdir()
+    points = '[project.entry-points."rayio.format"]\nraising = "raising_format:Raising"\n'
+    (toy / "raising.toml").write_text(f'[project]\nname = "rayio-raising"\nversion = "0.6"\n{points}')
+    (toy / "raising_format.py").write_text(RAISING)
+    monkeypatch.syspath_prepend(str(toy))
+    monkeypatch.syspath_prepend(installed(toy / "raising", toy / "raising.toml"))
+    monkeypatch.setattr("tempfile.tempdir", str(toy))
+    with pytest.raises(SystemExit) as left:
+        main(["simulate", "toys.yaml", "dataset.format=raising", "--out", "simulated"])
+    assert left.value.code == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.startswith("rayio: fault of package rayio-raising 0.6: KeyError: 'missing'; the traceback is in ")
+
+
+def test_a_kind_by_the_name_of_one_of_ours_is_said_to_be_unused(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (toy / "same").mkdir()
+    points = '[project.entry-points."rayio.format"]\nnpz = "rayio_toy.format:ToyFormat"\n'
+    (toy / "same.toml").write_text(f'[project]\nname = "rayio-same"\nversion = "0.5"\n{points}')
+    monkeypatch.syspath_prepend(installed(toy / "same", toy / "same.toml"))
+    note = "format 'npz' is rayio's own; that of package rayio-same 0.5 is not used: its authors must name it otherwise"
+    ours = rayio.simulate("toys.yaml", ["dataset.format=npz"], out="ours")
+    assert note in ours.result.notes
+    assert note not in rayio.simulate("toys.yaml", out="theirs").result.notes
