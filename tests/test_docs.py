@@ -15,6 +15,7 @@ import pytest
 from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, texts_of, walk, words
 from test_architecture import LEVEL
 
+from rayio.analyze.filled import FILLING
 from rayio.cli import application
 from rayio.scenario.load import load
 from rayio.scenario.reference import to_markdown
@@ -41,6 +42,8 @@ def run_page(page: str, folder: Path, commands: list[str], **variables: str) -> 
                 assert piece in printed, f"{block.place}: was printed differently: {piece}\n{printed}"
         assert not (line := altered(block.text, printed)), f"{block.place}: was printed differently: {line}\n{printed}"
         assert not (piece := missing(block.text, printed)), f"{block.place}: was not printed: {piece}\n{printed}"
+        is_steady = FILLING not in printed or FILLING in block.text
+        assert is_steady, f"{block.place}: concludes from a run that is too short\n{printed}"
 
 
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in ON_RAY])

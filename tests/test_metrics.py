@@ -283,7 +283,7 @@ def test_the_shape_follows_from_the_scenario(tmp_path: Any) -> None:
         "name: s\ncluster: {nodes: 2, ranks_per_node: 2}\nloader: {batch_size: 3}\n"
         "dataset: {path: d, num_files: 64, sample_bytes: 1 KiB}\ntrain: {epochs: 5, compute: 1 ms, warmup_steps: 2}\n"
     )
-    assert RunShape.of(load(path)) == RunShape(4, 3, 2, 5, 5)
+    assert RunShape.of(load(path)) == RunShape(4, 3, 2, 5, 5, prefetched=8)
 
 
 def test_without_drop_last_the_shape_says_what_every_rank_has() -> None:

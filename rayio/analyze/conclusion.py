@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rayio.analyze.filled import FILLING
 from rayio.analyze.retries import in_words
 from rayio.analyze.service import PLENTY, rate
 from rayio.analyze.stages import OF_LOADER, STAGES, shown
@@ -21,6 +22,9 @@ SEEN = 0.005
 #: AU by which a run must miss what its storage gives for that to be said.
 BEYOND = 0.1
 
+#: What is said beside any AU whose steps what was prefetched before them carried.
+_FILLING = f"{FILLING}: more steps of such a run would have less, see the note."
+
 #: Causes that are storage's.
 OF_STORAGE = ("open", "read", "retry")
 
@@ -31,8 +35,13 @@ def sentence(
     ranks: Sequence[Mapping[str, Any]],
     prediction: Mapping[str, Any] | None,
     throttled: Mapping[str, Any] | None = None,
+    *,
+    is_filling: bool = False,
 ) -> str:
-    """Say in one paragraph what bound the run, by how much, and what would come of mending it."""
+    """Say in one paragraph what bound the run, by how much, and what would come of mending it.
+
+    ``is_filling`` says that its steps would not go on as they were, see :mod:`rayio.analyze.filled`.
+    """
     is_refused = throttled is not None and throttled["binds"]
     if verdict["bound"] is None:
         if not verdict["steps"]:
@@ -41,7 +50,7 @@ def sentence(
         few = f"{number} step{'s' * (number != 1)} per rank"
         return f"No verdict: {few} can be measured, and it takes {FEWEST_STEPS}. Run more epochs, or more samples."
     if not verdict["is_worth_removing"]:
-        return _nothing(verdict)
+        return _nothing(verdict) + f" But {_FILLING}" * is_filling
     is_known = verdict["bound"] != "overhead" or _other(verdict) in (CAUSES["other"], CHARGED)
     bound = "storage" if is_refused or is_storage_bound(verdict, capacity) else verdict["bound"]
     bound = "processor" if verdict.get("is_processor_bound") else bound
@@ -58,6 +67,7 @@ def sentence(
             said += _refused(throttled, verdict, is_real=capacity.get("storage") is None)
     elif verdict["is_input_bound"]:
         said += f" It is input-bound too: {_percent(verdict['data_wait_share'])} of step time is exposed data loading."
+    said += f" And {_FILLING}" * is_filling
     if prediction is not None:
         time = prediction.get("time_saved")
         saved = "" if time is None else f" in {_percent(time)} less time"

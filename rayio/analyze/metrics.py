@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from rayio.analyze.arrays import RunInSlices
 from rayio.analyze.evaluation_times import evaluation
+from rayio.analyze.filled import of_filling
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, StepsInSlices, nearest_rank
 from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled
@@ -59,6 +60,7 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     likely = interval(run.steps, window, shape, au)
     waits = int(sums.spent["data_wait"].sum())
     notes += filling(waits, sums.at_first, int(sums.lasted.sum()))
+    notes += of_filling(run, window, shape, fewest or 0, au)
     if ranks > LISTED_RANKS:
         notes.append(f"{LISTED_RANKS} of {ranks} ranks are listed one by one in result.json")
     for rank in lives.rank[lives.split["other"] < 0][:1]:

@@ -29,6 +29,8 @@ class RunShape:
     samples_of: tuple[int, ...] = ()
     #: Whether ranks wait for each other at every step.
     meets: bool = True
+    #: Batches that readers may be ahead of their rank; none where it reads by itself.
+    prefetched: int = 0
 
     @classmethod
     def of(cls, scenario: Scenario) -> RunShape:
@@ -44,6 +46,7 @@ class RunShape:
             steps_of=tuple(sampler.steps(0, rank) for rank in ranks) if differ else (),
             samples_of=tuple(sampler.samples(0, rank) for rank in ranks) if differ else (),
             meets=scenario.train.sync.meets,
+            prefetched=derive.window_steps(scenario),
         )
 
     def steps(self, rank: Ints) -> Ints:

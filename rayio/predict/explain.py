@@ -11,6 +11,7 @@ import yaml
 
 from rayio.analyze.access import Accesses
 from rayio.analyze.conclusion import sentence, waits_for_storage
+from rayio.analyze.filled import note_of
 from rayio.analyze.passes import Summed, Timelines
 from rayio.analyze.retries import Throttling
 from rayio.analyze.service import Capacities, without_queueing
@@ -224,11 +225,15 @@ def explained(
         throttled["binds"] = is_refused and waits_for_storage(verdict)
     of_use = used.pop("notes")
     notes += of_use if timed.number and not info.get("imported") else []
+    filled = note_of(result.notes) if result is not None else None
+    notes += [filled] if filled is not None else []
     found = {
         "run": directory.address,
         "scenario": scenario.name,
         "engine": info.get("engine"),
-        "sentence": in_words(told) if told else sentence(verdict, capacity, ranks, predicted, throttled),
+        "sentence": in_words(told)
+        if told
+        else sentence(verdict, capacity, ranks, predicted, throttled, is_filling=filled is not None),
         "verdict": verdict,
         "capacity": capacity,
         "ranks": ranks[:WORST],

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from html import escape
 
+from rayio.analyze.filled import FILLING, note_of
 from rayio.analyze.stages import shown
 from rayio.analyze.summary import fetched_line, fetched_row, format_done, whose_overhead
 from rayio.dlio.losses import largest
@@ -70,7 +71,9 @@ def _badges(content: Content) -> str:
     kind, words = badge(content.result, target)
     broke_off = unfinished(content)
     early = f'<span class="badge missed">{escape(broke_off)}</span>' if broke_off else ""
-    return f'<p class="badges">{early}<span class="badge {kind}">{escape(words)}</span></p>'
+    filled = content.result is not None and note_of(content.result.notes) is not None
+    late = f'<span class="badge missed">{escape(FILLING)}: see the notes</span>' if filled else ""
+    return f'<p class="badges">{early}<span class="badge {kind}">{escape(words)}</span>{late}</p>'
 
 
 def _verdict(found: Explained | None) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rayio.analyze.filled import enough, short_of
 from rayio.errors import ScenarioError
 from rayio.reporter import SILENT, Reporter
 from rayio.results.sizing import HOLDS, UNDECIDED, Advised, Checked, Setting
@@ -16,7 +17,7 @@ from rayio.scenario.model import Scenario
 from rayio.session.dataset import base_folder
 from rayio.session.execute import run as run_one
 from rayio.sizing.prices import DEAR, Choice, Varied, cheapest, choices, said, varied
-from rayio.sizing.questions import enough, files_for, short_of
+from rayio.sizing.questions import files_for
 from rayio.sizing.trials import AU, AU_DLIO, Trials, au_of
 from rayio.storage.address import is_path, join
 from rayio.sweeps.files import write

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rayio.analyze.compare import spread
+from rayio.analyze.filled import enough, short_of
 from rayio.errors import RunError, ScenarioError
 from rayio.pipeline.engine import engine_named
 from rayio.reporter import SILENT, Reporter
@@ -18,7 +19,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.session.dataset import base_folder
 from rayio.sizing.knee import Change, best_change, binding, changes_at, learned
-from rayio.sizing.questions import MLPERF, Question, enough, floor_of, short_of
+from rayio.sizing.questions import MLPERF, Question, floor_of
 from rayio.sizing.search import Bracket, falls, largest
 from rayio.sizing.trials import AU, AU_DLIO, Trial, Trials
 from rayio.sizing.words import storage_in_words

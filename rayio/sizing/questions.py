@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rayio.analyze.filled import enough
 from rayio.errors import ScenarioError
 from rayio.pipeline.engine import engine_named
 from rayio.scenario import checks, derive
@@ -15,9 +16,6 @@ from rayio.scenario.load import loading
 from rayio.scenario.model import Scenario
 from rayio.sweeps.points import grid
 
-#: Steps per rank and epoch that a simulated point has at least: so many, and so many times what is prefetched, whose
-#: filling and draining would show. Of a scenario with more, as many as it has; of a long window, at most so many.
-SIMULATED_STEPS, WINDOWS, MOST_STEPS = 100, 25, 1000
 #: Steps per rank that a point on real files has at least, over all its epochs; and in an epoch.
 REAL_STEPS, EPOCH_STEPS = 24, 3
 
@@ -146,18 +144,6 @@ class Question:
         except ScenarioError as error:
             return str(error)
         return None
-
-
-def enough(window: int) -> int:
-    """Steps per rank and epoch from which on filling and draining a window of so many batches does not show."""
-    return max(SIMULATED_STEPS, min(WINDOWS * window, MOST_STEPS))
-
-
-def short_of(steps: int, wanted: int) -> list[str]:
-    """Say so where ``train.steps`` leaves fewer steps than a number of a steady state takes."""
-    if steps >= wanted:
-        return []
-    return [f"train.steps={steps} is short beside what is prefetched: filling and draining show; {wanted} would do"]
 
 
 def files_for(scenario: Scenario, steps: int) -> int:

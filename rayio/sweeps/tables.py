@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from rayio.analyze.filled import note_of
 from rayio.scenario.fields import show
 from rayio.sweeps.rows import DONE, FAILED, IMPOSSIBLE, UNMET, Point
 from rayio.sweeps.swept import Sweep
@@ -109,6 +110,7 @@ def conclusions(found: Sweep) -> list[str]:
         lines.append(f"expect: {len(met)} points meet it, {unmet} do not")
         if cheapest := min(met, key=lambda p: (p.first.readers or 0, p.first.window_bytes or 0.0), default=None):
             lines.append(f"the one of these with the fewest readers, then the least memory: {_place(names, cheapest)}")
+    lines += _filling(found, names)
     for status, what in ((IMPOSSIBLE, "cannot be"), (FAILED, "failed, and the same command tries again")):
         of_status = [point.error or "" for point in found.points if point.status == status]
         if of_status:
@@ -118,6 +120,16 @@ def conclusions(found: Sweep) -> list[str]:
             )
             lines[-1] += f"; and {len(reasons) - SHOWN_REASONS} other reasons" if len(reasons) > SHOWN_REASONS else ""
     return lines
+
+
+def _filling(found: Sweep, names: Sequence[str]) -> list[str]:
+    """Say once of how many points AU is partly that of filling, in the words of the one with the most memory."""
+    noted = [(point, note) for point in found.points for one in point.measured if (note := note_of(one.notes))]
+    of = {id(point) for point, _ in noted}
+    if not noted:
+        return []
+    point, note = max(noted, key=lambda pair: pair[0].first.window_bytes or 0.0)
+    return [f"note: {len(of)} point{'s' * (len(of) != 1)}, {_place(names, point)} the most: {note}"]
 
 
 def _place(names: Sequence[str], point: Point) -> str:
