@@ -116,6 +116,18 @@ def test_a_folder_with_anything_else_is_refused_and_left_alone(name: str, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
 
 
+@pytest.mark.parametrize(("name", "what"), [("rayio-dataset.json", "a dataset"), ("run.json", "a run")])
+def test_a_run_directory_in_a_dataset_or_a_run_is_refused_on_every_engine(name: str, what: str, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    (there / name).write_text("{}")
+    (tmp_path / "link").symlink_to(there)
+    for engine in ("virtual", "local"):
+        with pytest.raises(ScenarioError, match=rf"--out=.*link/deep/run: lies in .*there, which holds {what}; choose"):
+            run("unet3d-small", engine=engine, out=tmp_path / "link" / "deep" / "run", root=tmp_path)
+    assert [path.name for path in there.iterdir()] == [name]
+
+
 def test_checkpoints_of_other_writers_and_other_lengths_are_checkpoints(tmp_path: Path) -> None:
     made(tmp_path, writers="all_ranks", every={"steps": 1})
     made(tmp_path, "again", writers="rank_zero", model={"bytes": "11 B"})

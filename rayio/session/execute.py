@@ -31,7 +31,7 @@ from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
 from rayio.session.fetched import fetched, stayed
-from rayio.session.folders import refuse_overlaps
+from rayio.session.folders import refuse_inside, refuse_overlaps
 from rayio.session.result import Run
 from rayio.session.telling import Telling
 from rayio.storage.address import join
@@ -112,6 +112,7 @@ def run(
     out = _out(scenario, base, out)
     if not (engine_named(engine).is_virtual or scenario.dataset.is_modelled):
         refuse_overlaps(scenario, base, out)
+    refuse_inside(out)
     session = _Session(scenario, engine, address, base, out, reporter, ended)
     if collector is not None:
         session.live_export = LiveExport(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from rayio import storage
-from rayio.data.manifest import IGNORED
+from rayio.data.manifest import IGNORED, NAME
 from rayio.errors import ScenarioError, StorageError
 from rayio.place import checkpoint_folder
 from rayio.reporter import Reporter
 from rayio.scenario import apart, derive
 from rayio.scenario.model import Scenario
-from rayio.storage.address import join
+from rayio.storage.address import is_path, join, path_of
 from rayio.storage.counted import Traffic
 from rayio.storage.real import random_bytes
 from rayio.storage.stores import Store
+from rayio.trace.store import INFO
 from rayio.units import format_bytes
 
 #: Folders of checkpoints (:func:`rayio.place.checkpoint_folder`), and files in them as our kinds of writers name them.
@@ -34,6 +37,20 @@ def refuse_overlaps(scenario: Scenario, base: str, out: str | None = None) -> No
     folders = apart.folders_of(scenario) | ({} if out is None else {"--out": out})
     for line in apart.refusals(folders, lambda folder: apart.as_it_is(join(base, folder))):
         raise ScenarioError(line)
+
+
+def refuse_inside(out: str) -> None:
+    """Refuse a run directory in a folder that holds a dataset or a run, as it is: links are followed.
+
+    Raises:
+        ScenarioError: one line that names both.
+    """
+    if not is_path(out):
+        return
+    for folder in Path(os.path.realpath(path_of(out))).parents:
+        for name, what in ((NAME, "a dataset"), (INFO, "a run")):
+            if (folder / name).is_file():
+                raise ScenarioError(f"--out={out}: lies in {folder}, which holds {what}; choose folders that lie apart")
 
 
 class Checkpoints:
