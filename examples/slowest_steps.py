@@ -9,7 +9,13 @@ def main() -> None:
     """Run a small training, and print where the time of the slowest steps went."""
     run = rayio.run(
         "unet3d-small",
-        {"dataset.num_files": 42, "train.epochs": 2, "train.compute": "20 ms", "checkpoint.every": {"epochs": 1}},
+        {
+            "dataset.path": "data/slowest",
+            "dataset.num_files": 42,
+            "train.epochs": 2,
+            "train.compute": "20 ms",
+            "checkpoint.every": {"epochs": 1},
+        },
         engine="local",
         out="runs/slowest",
     )
