@@ -295,13 +295,34 @@ def test_what_a_run_without_barrier_saves_is_what_it_is_sooner_over(tmp_path: Pa
     """Few steps of many ranks: when the window begins they are at different ones, and it has fewer of their batches."""
     jittery = {"kind": "lognormal", "median": "10 ms", "sigma": 0.5}
     usual = slow | {"dataset__num_files": 640, "cluster__ranks_per_node": 8, "train__compute": jittery}
-    row = changed(explained(planted(**usual), tmp_path), "no barrier")
-    lasted = []
+    found = explained(planted(**usual), tmp_path)
+    row, lasted = changed(found, "no barrier"), []
     for sync in ({}, {"train__sync": "none"}):
         steps = simulate(planted(**usual, **sync), root=tmp_path).spans().query("name == 'compute'")
         lasted.append((steps.start_ns + steps.duration_ns).max())
     assert row["time_saved"] == pytest.approx(1 - lasted[1] / lasted[0], abs=0.01)
+    rate = found["simulated"]["samples_per_second"] * lasted[0] / lasted[1]
+    assert row["samples_per_second"] == pytest.approx(rate, rel=0.01), "the same samples in that time"
     assert row["time_saved"] > -0.005
+
+
+def test_of_a_short_run_on_saturated_storage_no_workers_are_advised(tmp_path: Path) -> None:
+    """38.4 MB at 30 MB/s take 1.28 s, whatever the workers are: more of them move the wait to before the window."""
+    wanted = planted(
+        dataset__num_files=96, dataset__sample_bytes="200 KB", train__compute="15 ms", train__epochs=2,
+        loader__num_workers=4, storage__model={"first_byte": "100 us", "connection_bandwidth": "1 GB/s",
+                                               "bandwidth": "30 MB/s"},
+    )  # fmt: skip
+    found = explained(wanted, tmp_path)
+    assert "bandwidth = ∞" in str(found.prediction)
+    for change, workers in (("workers × 2", 8), ("workers ÷ 2", 2)):
+        lasted = []
+        for number in (4, workers):
+            loader = wanted.loader.model_copy(update={"num_workers": number})
+            steps = simulate(wanted.model_copy(update={"loader": loader}), root=tmp_path).spans()
+            steps = steps[steps.name.isin(("data_wait", "compute", "sync")) & (steps.role == "rank")]
+            lasted.append((steps.start_ns + steps.duration_ns).max() - steps.start_ns.min())
+        assert changed(found, change)["time_saved"] == pytest.approx(1 - lasted[1] / lasted[0], abs=0.002)
 
 
 def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(

@@ -205,9 +205,8 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, pl
         run = Shown(_simulated(wanted, plan.max_bytes_in_flight), plan)
         warm = _warm(run.steps, shape, "the simulated run")
         found = _costs(run, warm, storage_of(wanted), [])
-        if (
-            scenario.checkpoint is not None and scenario.checkpoint.asynchronous
-        ):  # no span of it has what is added to it
+        # No span of what is written behind has what is added to it.
+        if scenario.checkpoint is not None and scenario.checkpoint.asynchronous:
             found = found.model_copy(update={"checkpoint": seen.costs.checkpoint})
         return _apparent(run, found, warm)
 
