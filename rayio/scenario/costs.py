@@ -184,19 +184,20 @@ class Costs(Section):
     )
     source: Text = Field("", description="Where these numbers come from: `rayio calibrate` names its run.")
 
+    def _scale(self, num_bytes: float) -> float:
+        """How many times the bytes of the checkpoint that is known."""
+        return num_bytes / self.checkpoint_bytes if self.checkpoint_bytes else 1.0
+
     def of_checkpoint(self, num_bytes: float) -> float:
         """What a checkpoint of so many bytes takes beyond what the model of storage says, in s."""
-        return self.checkpoint * (num_bytes / self.checkpoint_bytes if self.checkpoint_bytes else 1.0)
+        return self.checkpoint * self._scale(num_bytes)
 
     def checkpoint_ends(self, num_bytes: float) -> tuple[float, float]:
         """The least and the most that may be, in s.
 
         Nobody knows how much of what another size took was for its bytes: all of it, or nothing.
         """
-        usual, scale = (
-            self.of_checkpoint(num_bytes),
-            num_bytes / self.checkpoint_bytes if self.checkpoint_bytes else 1.0,
-        )
+        usual, scale = self.of_checkpoint(num_bytes), self._scale(num_bytes)
         least = min(self.checkpoint, usual) - self.checkpoint_less * min(1.0, scale)
         return max(0.0, least), max(self.checkpoint, usual) + self.checkpoint_more * max(1.0, scale)
 

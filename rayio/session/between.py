@@ -21,9 +21,9 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
     """
     costs = scenario.charges
     low, high = (costs.cpu.at_least, costs.cpu.at_most) if scenario.cluster.cores else (1.0, 1.0)
-    saved = derive.checkpoint_bytes(scenario) if scenario.checkpoint is not None else 0
-    usual_save = costs.of_checkpoint(saved) if saved else costs.checkpoint
-    least, most = costs.checkpoint_ends(saved) if saved else (usual_save, usual_save)
+    size = derive.checkpoint_bytes(scenario)
+    usual_save = costs.of_checkpoint(size)
+    least, most = (usual_save, usual_save) if scenario.checkpoint is None else costs.checkpoint_ends(size)
     varied = [end for end in ((low, least), (high, most)) if end != (1.0, usual_save)]
     if result.au is None or result.exit_code not in (0, 3) or not (varied or costs.error):
         return None
