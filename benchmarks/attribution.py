@@ -22,9 +22,9 @@ from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
 from rayio.analyze.timeline import timeline
 from rayio.analyze.verdict import judge
-from rayio.pipeline import simulation
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.planning import plan_of
+from rayio.engines.virtual import simulation
+from rayio.model.ledger import Tally
+from rayio.model.planning import plan_of
 from rayio.scenario.load import build
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices

@@ -20,14 +20,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayio.collectors.transport import connect
+from rayio.engines.virtual import simulation
 from rayio.export import exporting as exporting
-from rayio.pipeline import simulation
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.planning import plan_of
+from rayio.export.collectors.transport import connect
+from rayio.model.ledger import Tally
+from rayio.model.planning import plan_of
 from rayio.scenario.load import build
 from rayio.trace.recorder import Recorder
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 #: A collector: it prints its ports, keeps what comes, and at the end of its input says how many spans that was.
 COLLECTOR = """

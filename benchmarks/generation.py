@@ -17,7 +17,7 @@ from machine import print_machine
 from rayio.data.formats import FORMATS
 from rayio.data.generate import prepare
 from rayio.data.layout import Layout
-from rayio.scenario.distribution import Constant
+from rayio.schema.distribution import Constant
 
 REPEATS = 7
 FILES, SAMPLE_BYTES = 64, 8 << 20

@@ -16,8 +16,8 @@ from machine import print_machine
 
 from rayio.data.sampler import Sampler
 from rayio.data.shuffle import SHUFFLES
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
 from rayio.scenario.load import build
 
 LARGE, EPOCH = 5_000_000_000, 100_000_000

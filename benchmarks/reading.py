@@ -29,8 +29,8 @@ from side import ONE_THREAD, in_turn, print_head, print_row, spread
 
 import rayio
 from rayio.data.formats.npz import ROWS
-from rayio.loaders.reading import BatchReader, Reading
-from rayio.pipeline.planning import plan_of
+from rayio.engines.loaders.reading import BatchReader, Reading
+from rayio.model.planning import plan_of
 from rayio.place import Where
 from rayio.scenario.load import build
 from rayio.units import BYTES

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from machine import print_machine
 
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 SCENARIO = (
     "unet3d-small", "dataset.path=model://report", f"dataset.num_files={7 * 128 * 100}", "cluster.nodes=16",

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import rayio
-from rayio.cluster.connect import connect
+from rayio.engines.ray.cluster.connect import connect
 from rayio.scenario.load import build
 
 #: Both sides compute with one thread a process, as PyTorch's workers do.

@@ -14,9 +14,9 @@ import time
 from machine import print_machine
 
 import rayio
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.simulation import simulate
+from rayio.engines.virtual.simulation import simulate
+from rayio.model.ledger import Tally
+from rayio.model.planning import plan_of
 from rayio.scenario.load import load
 from rayio.trace.recorder import Recorder
 

@@ -33,22 +33,22 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 
 import rayio
 from rayio.analyze.student import t_quantile
-from rayio.otel.provider import Target, TracerProvider
-from rayio.pipeline import simulation
-from rayio.pipeline.env import Env
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.engines.virtual import simulation
+from rayio.engines.virtual.clock import VirtualKernel
+from rayio.model.env import Env
+from rayio.model.ledger import Tally
+from rayio.model.planning import plan_of
 from rayio.place import Where
 from rayio.scenario.load import build
 from rayio.session import conclude
-from rayio.storage.posix import PosixStore
 from rayio.storage.real import RealStorage
+from rayio.storage.stores.posix import PosixStore
+from rayio.trace.otel.provider import Target, TracerProvider
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 MILLION = 1_000_000
 SAMPLES = {"kind": "normal", "mean": "1 MB", "stdev": "100 KB"}
@@ -301,7 +301,7 @@ def moved(table: pa.Table, number: int, resolution_ns: int) -> pa.Table:
 LOAD = """
 import json, sys, time
 import pyarrow.compute, pyarrow.dataset, pyarrow.parquet
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 wall, cpu = time.perf_counter(), time.process_time()
 table = RunDirectory.open(sys.argv[1]).columns("name", "duration_ns")
 rows = table.group_by("name").aggregate([("duration_ns", "count"), ("duration_ns", "sum")]).to_pylist()

@@ -16,9 +16,9 @@ from typing import Any
 
 from machine import print_machine
 
-from rayio.pipeline import simulation
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.planning import plan_of
+from rayio.engines.virtual import simulation
+from rayio.model.ledger import Tally
+from rayio.model.planning import plan_of
 from rayio.scenario.load import build
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import schema

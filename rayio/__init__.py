@@ -15,19 +15,19 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from rayio import errors
     from rayio.session import Run, generate, run, simulate
-    from rayio.sizing.advise import advise
-    from rayio.sizing.capacity import capacity
-    from rayio.sweeps.sweeping import sweep
-    from rayio.sweeps.swept import Sweep
+    from rayio.study.sizing.advise import advise
+    from rayio.study.sizing.capacity import capacity
+    from rayio.study.sweeps.sweeping import sweep
+    from rayio.study.sweeps.swept import Sweep
 
 __all__ = ["Run", "Sweep", "__version__", "advise", "capacity", "errors", "generate", "run", "simulate", "sweep"]
 
 #: Where the others are, that are not in ``rayio.session``.
 _ELSEWHERE = {
-    "advise": "rayio.sizing.advise",
-    "capacity": "rayio.sizing.capacity",
-    "sweep": "rayio.sweeps.sweeping",
-    "Sweep": "rayio.sweeps.swept",
+    "advise": "rayio.study.sizing.advise",
+    "capacity": "rayio.study.sizing.capacity",
+    "sweep": "rayio.study.sweeps.sweeping",
+    "Sweep": "rayio.study.sweeps.swept",
 }
 
 

@@ -23,10 +23,10 @@ FORMATS: Registry[Any] = Registry(
     makes=True,
 )
 
-#: ``loader.kind``: what makes batches (``rayio.pipeline.wiring.LoaderKind``).
+#: ``loader.kind``: what makes batches (``rayio.model.wiring.LoaderKind``).
 LOADERS: Registry[Any] = Registry(
     "loader",
-    {"actors": "rayio.loaders.actors:ActorLoader", "torch": "rayio.loaders.pytorch:TorchLoader"},
+    {"actors": "rayio.engines.loaders.actor_loader:ActorLoader", "torch": "rayio.engines.loaders.pytorch:TorchLoader"},
     later=("ray_data", "tf_data"),
     needs=("has_roles", "check", "batches"),
     makes=True,
@@ -64,16 +64,16 @@ DECODES: Registry[Any] = Registry(
     needs=("model_validate", "prepare"),
 )
 
-#: Times and sizes: how they are drawn (``rayio.scenario.distribution.Distribution``).
+#: Times and sizes: how they are drawn (``rayio.schema.distribution.Distribution``).
 DISTRIBUTIONS: Registry[Any] = Registry(
     "distribution",
     {
-        "constant": "rayio.scenario.distribution:Constant",
-        "normal": "rayio.scenario.distribution:Normal",
-        "lognormal": "rayio.scenario.distribution:LogNormal",
-        "uniform": "rayio.scenario.distribution:Uniform",
-        "exponential": "rayio.scenario.distribution:Exponential",
-        "ramp": "rayio.scenario.distribution:Ramp",
+        "constant": "rayio.schema.distribution:Constant",
+        "normal": "rayio.schema.distribution:Normal",
+        "lognormal": "rayio.schema.distribution:LogNormal",
+        "uniform": "rayio.schema.distribution:Uniform",
+        "exponential": "rayio.schema.distribution:Exponential",
+        "ramp": "rayio.schema.distribution:Ramp",
     },
     later=("gamma", "poisson", "empirical"),
     needs=("model_validate", "quantities", "draw", "expected"),
@@ -103,10 +103,10 @@ CHECKPOINTS: Registry[Any] = Registry(
     needs=("model_validate", "sizes", "of_rank", "node", "file_name"),
 )
 
-#: What an address begins with (``s3://``): what opens it (``rayio.storage.stores.Scheme``). A path is of ``file``.
+#: Schemes of addresses (``s3://``; a path is of ``file``): what opens them (``rayio.storage.stores.opening.Scheme``).
 STORAGES: Registry[Any] = Registry(
     "storage",
-    {"file": "rayio.storage.posix:PosixStore", "s3": "rayio.scenario.s3:S3"},
+    {"file": "rayio.storage.stores.posix:PosixStore", "s3": "rayio.scenario.s3:S3"},
     later=("gs", "az"),
 )
 

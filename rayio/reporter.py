@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from rayio.results.live import Live
+    from rayio.records.running import Live
 
 
 class Reporter:

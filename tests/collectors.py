@@ -22,7 +22,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 
 @dataclass

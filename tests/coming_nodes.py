@@ -23,7 +23,7 @@ from fake_nodes import Nodes, patiently
 from ray._private.node import Node
 from ray._private.parameter import RayParams
 
-from rayio.cluster.local_ray import UNHEARD, without
+from rayio.engines.ray.cluster.local_ray import UNHEARD, without
 from rayio.errors import RayioError
 from rayio.reporter import Reporter
 from rayio.session import Run, run

@@ -132,7 +132,7 @@ def local_ray() -> Iterator[None]:
     """Start Ray once; only what was started here is stopped."""
     import ray
 
-    from rayio.cluster.local_ray import UNHEARD, start_own
+    from rayio.engines.ray.cluster.local_ray import UNHEARD, start_own
 
     with tempfile.TemporaryDirectory(prefix="rayio-home-") as home, pytest.MonkeyPatch.context() as patch:
         patch.setenv("HOME", home)

@@ -9,8 +9,8 @@ import pytest
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from rayio.cli import main
-from rayio.otel.foreign import HERE, Here
-from rayio.otel.provider import Target, TracerProvider
+from rayio.trace.otel.foreign import HERE, Here
+from rayio.trace.otel.provider import Target, TracerProvider
 from rayio.trace.recorder import Recorder
 from scenarios import simulated
 

@@ -30,7 +30,7 @@ from typing import NoReturn
 #: What commands load when they need it. Not Ray, which reads the environment when it is loaded; not torch.
 LOADED = (
     "duckdb", "h5py", "pandas", "pyarrow.compute", "pyarrow.parquet", "rayio.cli", "rayio.export.exporting",
-    "rayio.predict.calibrate", "rayio.predict.explain", "rayio.report.build", "rayio.session", "rayio.sweeps",
+    "rayio.predict.calibrate", "rayio.predict.explain", "rayio.report.build", "rayio.session", "rayio.study.sweeps",
 )  # fmt: skip
 
 

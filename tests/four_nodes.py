@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.cluster_utils import Cluster
 
-from rayio.cluster.placement import READERS, TIER
+from rayio.engines.ray.placement import READERS, TIER
 from rayio.session import run
 from scenarios import scenario
 

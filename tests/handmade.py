@@ -12,8 +12,8 @@ from rayio.analyze.access import Accesses
 from rayio.analyze.passes import summed
 from rayio.analyze.timeline import timeline
 from rayio.place import batch_id
-from rayio.results.metrics import HEADLINE
-from rayio.results.run_result import Percentiles, RunResult, Seconds, Shares
+from rayio.records.metric_names import HEADLINE
+from rayio.records.run_result import Percentiles, RunResult, Seconds, Shares
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from rayio.trace.span import FOREIGN_LANE, schema

@@ -14,8 +14,8 @@ import ray
 from four_nodes import patiently
 from ray.cluster_utils import Cluster
 
-from rayio.k8s.documents import documents
-from rayio.k8s.scenario_job import job_of
+from rayio.remote.k8s.documents import documents
+from rayio.remote.k8s.scenario_job import job_of
 from rayio.scenario.write import to_yaml
 from rayio.session import run
 from scenarios import scenario

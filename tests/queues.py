@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rayio.pipeline.queue import Delivery, Lease, QueueState, Take
+from rayio.model.queue import Delivery, Lease, QueueState, Take
 
 
 class CheckedQueue(QueueState):

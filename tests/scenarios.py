@@ -11,10 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from rayio.pipeline import ledger, local, simulation
-from rayio.pipeline.ledger import Ledger, Tally
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
+from rayio.engines import local
+from rayio.engines.virtual import simulation
+from rayio.model import ledger
+from rayio.model.ledger import Ledger, Tally
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.trace.recorder import Recorder

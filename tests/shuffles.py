@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from rayio.data.shuffle import BlockOptions, BufferOptions, Sizes
-from rayio.scenario.choice import NO_OPTIONS
-from rayio.scenario.fields import Section
+from rayio.schema.choice import NO_OPTIONS
+from rayio.schema.fields import Section
 
 
 class Together(NamedTuple):

@@ -19,18 +19,17 @@ FILES = sorted(ROOT.rglob("*.py"))
 #: Rooms by how high they stand; a module imports from strictly lower rooms, or from its own.
 LEVEL = {
     "errors": 0, "units": 0, "seeds": 0, "registry": 0, "kinds": 0, "replacing": 0, "interrupts": 0, "place": 0,
-    "reporter": 0, "results": 0, "regular": 0, "strict_json": 0, "deadline": 0, "machine": 0,
+    "reporter": 0, "regular": 0, "strict_json": 0, "deadline": 0, "machine": 0, "records": 0, "schema": 0,
     "storage": 1,
     "scenario": 2, "trace": 2,
-    "data": 3, "otel": 3, "collectors": 3, "dlio": 3,
-    "pipeline": 4, "analyze": 4, "export": 4,
-    "cluster": 5, "loaders": 5,
-    "predict": 6, "k8s": 6,
+    "data": 3, "imports": 3,
+    "model": 4, "analyze": 4, "export": 4,
+    "engines": 5,
+    "predict": 6,
     "report": 7,
     "session": 8,
-    "sweeps": 9, "jobs": 9,
-    "sizing": 10,
-    "cli": 11,
+    "study": 9, "remote": 9,
+    "cli": 10,
 }  # fmt: skip
 
 #: The package's own front doors, which stand above all.
@@ -138,9 +137,9 @@ OF_A_SCENARIO = frozenset(
 
 
 def test_roles_and_engines_know_the_plan_and_one_file_makes_it_of_a_scenario() -> None:
-    paths = [path for path in FILES if room(path) in ("pipeline", "cluster")]
+    paths = [path for path in FILES if room(path) == "model" or path.is_relative_to(ROOT / "engines" / "ray")]
     found = [named(path) for path in paths if {*modules_in(path.read_text(encoding="utf-8"), OF_A_SCENARIO)}]
-    assert found == ["pipeline/planning.py"]
+    assert found == ["model/planning.py"]
 
 
 def imported_with(source: str, known: frozenset[str]) -> set[str]:
@@ -156,27 +155,33 @@ def test_an_actor_loads_no_schema_of_a_whole_scenario() -> None:
     behind = {type(format).__module__ for format in FORMATS.values()} | {
         decode.__module__ for decode in DECODES.values()
     }
-    left = {"rayio.cluster.actors", "rayio.cluster.servers", "rayio.loaders.pytorch", "rayio.storage.posix", *behind}
+    left = {
+        "rayio.engines.ray.actors.shells",
+        "rayio.engines.ray.actors.servers",
+        "rayio.engines.loaders.pytorch",
+        "rayio.storage.stores.posix",
+        *behind,
+    }
     loaded: set[str] = set()
     while left:
         loaded.add(name := left.pop())
         found = imported_with(files[name].read_text(encoding="utf-8"), known)
         folders = {".".join(one.split(".")[:n]) for one in found for n in range(2, one.count(".") + 1)}
         left |= (found | folders) - loaded
-    assert {"rayio.pipeline.roles", "rayio.data.formats", "rayio.scenario.fields"} <= loaded
+    assert {"rayio.model.roles", "rayio.data.formats", "rayio.schema.fields"} <= loaded
     assert "rayio.scenario.model" not in loaded
 
 
 #: A program that records spans, sends them, stores them and reads them back, and says whether it loaded pandas.
 RECORDS = """
 import sys, pathlib
-from rayio.trace import files, progress, recorder, store
+from rayio.trace import progress, recorder, run_directory, span_files
 recorder = recorder.Recorder()
 recorder.add(recorder.register("rank", "0", 0), "compute", 1, 2)
-table = store.from_ipc(store.to_ipc(recorder.drain()))
+table = run_directory.from_ipc(run_directory.to_ipc(recorder.drain()))
 progress.Progress().add(table)
-files.write(pathlib.Path(sys.argv[1]), table)
-assert files.SpanFile(pathlib.Path(sys.argv[1])).read().equals(table)
+span_files.write(pathlib.Path(sys.argv[1]), table)
+assert span_files.SpanFile(pathlib.Path(sys.argv[1])).read().equals(table)
 print("pandas" in sys.modules)
 """
 
@@ -205,7 +210,7 @@ def test_no_file_is_longer_than_400_lines() -> None:
 @pytest.mark.parametrize("folder", sorted({path.parent for path in FILES}), ids=str)
 def test_no_folder_holds_a_single_module(folder: Path) -> None:
     modules = [path for path in folder.glob("*.py") if path.stem not in DOORS]
-    assert len(modules) > 1, f"{folder} is a folder with one module"
+    assert len(modules) != 1, f"{folder} is a folder with one module"
 
 
 def test_importing_rayio_imports_neither_ray_nor_torch() -> None:
@@ -216,7 +221,7 @@ def test_importing_rayio_imports_neither_ray_nor_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("library", "its_room"), [("ray", "cluster"), ("torch", "loaders")])
+@pytest.mark.parametrize(("library", "its_room"), [("ray", "engines/ray"), ("torch", "engines/loaders")])
 def test_only_one_room_mentions_a_library_that_is_heavy(library: str, its_room: str) -> None:
     for path in FILES:
         names = {
@@ -225,4 +230,4 @@ def test_only_one_room_mentions_a_library_that_is_heavy(library: str, its_room: 
             if isinstance(node, ast.Import | ast.ImportFrom)
             for alias in node.names
         }
-        assert library not in names or room(path) == its_room, named(path)
+        assert library not in names or named(path).startswith(its_room), named(path)

@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 import rayio
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.scaling import scaling
+from rayio.engines.virtual.simulation import simulate
 from rayio.errors import ScenarioError
-from rayio.pipeline.autoscale import Look, Memory, decide, need
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.planning import Times, plan_of
-from rayio.pipeline.simulation import simulate
+from rayio.model.autoscale import Look, Memory, decide, need
+from rayio.model.ledger import Tally
+from rayio.model.planning import Times, plan_of
 from rayio.predict.explain import explain
-from rayio.scenario.distribution import Exponential
 from rayio.scenario.load import load
 from rayio.scenario.workers import Autoscaled
+from rayio.schema.distribution import Exponential
 from rayio.seeds import Draws
 from rayio.session import run
 from rayio.trace.recorder import Recorder

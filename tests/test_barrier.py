@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from rayio.pipeline.barrier import Barrier, BarrierState
-from rayio.pipeline.queue import StaleAttemptError
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.engines.virtual.clock import VirtualKernel
+from rayio.model.barrier import Barrier, BarrierState
+from rayio.model.queue import StaleAttemptError
 
 
 def test_the_last_to_announce_releases_the_step_with_the_latest_deadline() -> None:

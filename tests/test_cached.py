@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 from rayio.analyze.stalls import attribute
 from rayio.analyze.summary import fetched_line
 from rayio.cli import main
+from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
-from rayio.pipeline.node_cache import NodeCache
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.pool import NodePool
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.model.node_cache import NodeCache
+from rayio.model.planning import plan_of
+from rayio.model.pool import NodePool
 from rayio.place import Where
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import changes
@@ -36,10 +36,10 @@ from rayio.scenario.load import load
 from rayio.scenario.reader_pool import ReaderPool
 from rayio.scenario.write import to_yaml
 from rayio.session import run, simulate
-from rayio.sizing.capacity import capacity
-from rayio.sizing.knee import variants
 from rayio.storage.base import Moved, Opener, Requests, Served
-from rayio.storage.cached import COMING, MISSING, THERE, CachedStorage, Lru
+from rayio.storage.layers.cached import COMING, MISSING, THERE, CachedStorage, Lru
+from rayio.study.sizing.capacity import capacity
+from rayio.study.sizing.knee import variants
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from scenarios import Outcome, run_locally, scenario, simulated

@@ -29,8 +29,8 @@ from rayio.predict.observe import Reads
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Costs, Scenario
 from rayio.scenario.write import to_yaml
+from rayio.trace.run_directory import RunDirectory
 from rayio.trace.span import SPANS
-from rayio.trace.store import RunDirectory
 from scenarios import scenario, simulated
 
 #: A reading-bound workload whose batches differ in size: 2 ranks × 2 workers, 4 epochs of 24 steps.

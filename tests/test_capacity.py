@@ -15,17 +15,17 @@ from rayio.cli import main
 from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.machine.mounts import mount_of, mounts_here
 from rayio.predict.calibrate import Calibration, calibrate
+from rayio.records.answers import answer_schema
+from rayio.records.sizing import HOLDS, UNDECIDED, CapacityFound
 from rayio.reporter import Reporter
-from rayio.results.answers import answer_schema
-from rayio.results.sizing import HOLDS, UNDECIDED, CapacityFound
 from rayio.scenario.storage import Storage
 from rayio.session.conclude import in_memory
-from rayio.sizing.capacity import capacity
-from rayio.sizing.questions import Question
-from rayio.sizing.search import Bracket, falls, largest, smallest
-from rayio.sizing.trials import mean_of, processor_times
-from rayio.sizing.words import text
-from rayio.sweeps.store import SweepDirectory
+from rayio.study.sizing.capacity import capacity
+from rayio.study.sizing.questions import Question
+from rayio.study.sizing.search import Bracket, falls, largest, smallest
+from rayio.study.sizing.trials import mean_of, processor_times
+from rayio.study.sizing.words import text
+from rayio.study.sweeps.sweep_directory import SweepDirectory
 
 BATCH, SIZE, COMPUTE = 4, 1 << 20, 0.05
 #: Bytes per second that one accelerator asks for.
@@ -329,7 +329,7 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
         learned = calibrate(run)
         return replace(learned, scenario=learned.scenario.model_copy(update={"storage": Storage(model="memory")}))
 
-    monkeypatch.setattr("rayio.sizing.knee.calibrate", forgets)
+    monkeypatch.setattr("rayio.study.sizing.knee.calibrate", forgets)
     again = found_in(tmp_path, overrides, **how)
     assert (again.accelerators, again.changes) == (2, ())
     assert any("what would move it is not known: that run had AU 7" in note for note in again.notes)
@@ -338,7 +338,7 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
         raise RunError("too few steps")
 
     assert "No single change" not in text(again, 200)
-    monkeypatch.setattr("rayio.sizing.knee.calibrate", refuses)
+    monkeypatch.setattr("rayio.study.sizing.knee.calibrate", refuses)
     assert "what would move it is not known: too few steps" in found_in(tmp_path, overrides, **how).notes
 
 

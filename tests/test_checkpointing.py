@@ -11,10 +11,10 @@ from datasets import on_disk
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayio.pipeline.env import Shard
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.schedule import Schedule
+from rayio.model.env import Shard
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
+from rayio.model.schedule import Schedule
 from rayio.place import Where
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario

@@ -15,7 +15,7 @@ import yaml
 
 import rayio
 from rayio import cli
-from rayio.results.derived import EACH_RANK
+from rayio.records.derived import EACH_RANK
 from rayio.scenario.load import build, load, packaged
 
 Rayio = Callable[..., tuple[int, str, str]]
@@ -221,7 +221,7 @@ try:
     cli.main(["validate", "unet3d-small"])
 except SystemExit as left:
     assert left.code == 0
-found = {name for name in sys.modules if name.startswith("rayio.results.")} - {"rayio.results.record"}
+found = {name for name in sys.modules if name.startswith("rayio.records.")} - {"rayio.records.record"}
 assert not found, found
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -15,8 +15,8 @@ from rayio import session
 from rayio.analyze.compare import Compared, compare, noise, repeats, repeats_text, spread, text
 from rayio.analyze.student import t_quantile
 from rayio.cli import main
-from rayio.results.comparison import Repeated
-from rayio.results.run_result import Evaluation, Percentiles, Statistics
+from rayio.records.comparison import Repeated
+from rayio.records.run_result import Evaluation, Percentiles, Statistics
 from rayio.session.result import Run
 from scenarios import scenario
 

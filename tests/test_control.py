@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rayio.cluster import token
-from rayio.cluster.control import GONE_KNOCKS, GONE_SECONDS, Control
+from rayio.engines.ray.cluster import token
+from rayio.engines.ray.cluster.control import GONE_KNOCKS, GONE_SECONDS, Control
 from rayio.errors import ClusterError
 from rayio.storage.model import Device, DeviceSpec
 

@@ -15,10 +15,10 @@ from rayio.data.generate import prepare
 from rayio.data.layout import Layout
 from rayio.errors import RayioError
 from rayio.report import report
-from rayio.scenario.distribution import Constant
+from rayio.schema.distribution import Constant
 from rayio.session.execute import simulate
-from rayio.sweeps.store import SweepDirectory
-from rayio.trace.store import RunDirectory
+from rayio.study.sweeps.sweep_directory import SweepDirectory
+from rayio.trace.run_directory import RunDirectory
 
 DEEP = "[" * 100_000
 HOSTILE = {

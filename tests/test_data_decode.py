@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import rayio
 from rayio.data.decode import MAX_RATIO, PLAIN_BYTES, Checksum, Decompress, compressed
 from rayio.errors import ScenarioError
-from rayio.pipeline.planning import plan_of
+from rayio.model.planning import plan_of
 from rayio.scenario.load import build, load
 from rayio.scenario.write import json_schema, to_yaml
 from scenarios import run_locally, scenario, simulated

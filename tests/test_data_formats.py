@@ -21,13 +21,13 @@ from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.data.sampler import Sampler
 from rayio.errors import DataError
-from rayio.scenario.choice import NO_OPTIONS
-from rayio.scenario.distribution import Constant, Distribution, Uniform
-from rayio.scenario.fields import Section
+from rayio.schema.choice import NO_OPTIONS
+from rayio.schema.distribution import Constant, Distribution, Uniform
+from rayio.schema.fields import Section
 from rayio.storage.base import Opener
-from rayio.storage.counted import Traffic
-from rayio.storage.posix import PosixStore
 from rayio.storage.real import counted_opener
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.posix import PosixStore
 
 #: Every format as it is, hdf5 in chunks of whole samples and of parts of one, parquet in row groups and columns.
 CASES: dict[str, tuple[Format, Section]] = {name: (form, NO_OPTIONS) for name, form in FORMATS.items()} | {

@@ -25,10 +25,10 @@ from rayio.data.formats.tfrecord import masked_crc
 from rayio.data.generate import prepare
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, StorageError
-from rayio.scenario.distribution import Constant
+from rayio.schema.distribution import Constant
 from rayio.storage.base import Opener
-from rayio.storage.posix import PosixStore
 from rayio.storage.real import RealStorage
+from rayio.storage.stores.posix import PosixStore
 
 T = TypeVar("T")
 

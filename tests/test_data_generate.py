@@ -20,8 +20,8 @@ from rayio.data.generate import Report, prepare, verify
 from rayio.data.layout import Layout
 from rayio.data.manifest import NAME
 from rayio.errors import DataError, StorageError
-from rayio.scenario.distribution import Constant, Normal
-from rayio.storage.posix import TOKEN
+from rayio.schema.distribution import Constant, Normal
+from rayio.storage.stores.posix import TOKEN
 
 LAYOUT = Layout(30, 2, Normal(mean=300, stdev=100), 5)
 as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
@@ -258,7 +258,7 @@ def test_a_folder_without_permission_is_a_storage_error(tmp_path: Path) -> None:
 def test_a_write_that_fails_leaves_a_folder_that_can_be_resumed(format: str, tmp_path: Path) -> None:
     code = (
         "import resource, signal; from pathlib import Path; from rayio.data.generate import prepare;"
-        "from rayio.data.layout import Layout; from rayio.scenario.distribution import Constant;"
+        "from rayio.data.layout import Layout; from rayio.schema.distribution import Constant;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000));"
         f"prepare(Layout(20, 1, Constant(value=20_000), 5, {FORMATS[format].extension!r}), {format!r}, "
         f"Path({str(tmp_path)!r}))"

@@ -21,10 +21,10 @@ from rayio.data.formats.chunks import Hdf5Options, chunk_shape
 from rayio.data.formats.hdf5 import METADATA_BYTES
 from rayio.data.layout import Layout
 from rayio.errors import DataError, StorageError
-from rayio.scenario.distribution import Constant
-from rayio.storage.counted import WINDOW_BYTES, Traffic
-from rayio.storage.posix import PosixFile, PosixStore
+from rayio.schema.distribution import Constant
 from rayio.storage.real import counted_opener
+from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
+from rayio.storage.stores.posix import PosixFile, PosixStore
 
 FORM = FORMATS["hdf5"]
 

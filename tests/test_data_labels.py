@@ -15,10 +15,10 @@ from rayio.data.formats.chunks import Hdf5Options
 from rayio.data.generate import prepare, verify
 from rayio.data.layout import Layout
 from rayio.errors import DataError
-from rayio.scenario.distribution import Constant
-from rayio.storage.counted import Traffic
-from rayio.storage.posix import PosixStore
+from rayio.schema.distribution import Constant
 from rayio.storage.real import counted_opener
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.posix import PosixStore
 
 #: Three files of 1, 7 and 900 samples: the labels of the last do not fit into what a reader has of a file's end.
 LAYOUTS = {

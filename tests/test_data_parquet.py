@@ -30,11 +30,11 @@ from rayio.data.generate import prepare, verify
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, ScenarioError
 from rayio.scenario import derive
-from rayio.scenario.distribution import Constant, Distribution, Uniform
+from rayio.schema.distribution import Constant, Distribution, Uniform
 from rayio.storage.base import READ
-from rayio.storage.counted import Traffic
-from rayio.storage.posix import PosixStore
 from rayio.storage.real import counted_opener
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.posix import PosixStore
 from scenarios import scenario
 
 PARQUET = FORMATS["parquet"]

@@ -16,10 +16,10 @@ from rayio.data.partition import PARTITIONS
 from rayio.data.sampler import Sampler, sample_digest
 from rayio.data.shuffle import SHUFFLES
 from rayio.errors import DataError, ScenarioError
-from rayio.pipeline.planning import plan_of
+from rayio.model.planning import plan_of
 from rayio.scenario import checks, derive
-from rayio.scenario.distribution import Constant, Normal
 from rayio.scenario.model import Scenario
+from rayio.schema.distribution import Constant, Normal
 
 SIZES = Normal(mean=1000, stdev=400)
 partitions = st.sampled_from(sorted(PARTITIONS))

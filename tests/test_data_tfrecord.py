@@ -16,9 +16,9 @@ from rayio.data.formats import FORMATS
 from rayio.data.formats.tfrecord import READ_BYTES, _around, _starts, decode, masked_crc
 from rayio.data.layout import Layout
 from rayio.errors import DataError
-from rayio.scenario.distribution import Constant
-from rayio.storage.counted import Traffic
-from rayio.storage.posix import PosixFile
+from rayio.schema.distribution import Constant
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.posix import PosixFile
 
 FORM = FORMATS["tfrecord"]
 

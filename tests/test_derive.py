@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import ScenarioError
-from rayio.pipeline.planning import plan_of
+from rayio.model.planning import plan_of
 from rayio.scenario import checks, derive
 from rayio.scenario.load import build
 from rayio.scenario.model import AllReduce, BarrierSync, NoSync, Scenario

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rayio import seeds
 from rayio.kinds import DISTRIBUTIONS
-from rayio.scenario.distribution import Constant, Distribution, Exponential, LogNormal, Normal, Ramp, Uniform
+from rayio.schema.distribution import Constant, Distribution, Exponential, LogNormal, Normal, Ramp, Uniform
 
 KEY = seeds.key(10, "test")
 MANY = np.arange(200_000)

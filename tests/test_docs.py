@@ -131,14 +131,15 @@ def test_files_that_are_named_are_there(page: str) -> None:
 
 def test_the_map_has_every_room_and_no_file_that_is_gone() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    blocks_of_text = re.findall(r"(?ms)^```$\n(.*?)^```$", text)
-    map_, levels = blocks_of_text
-    rooms = dict(re.findall(r"(?m)^  (\w+)/ ((?:.|\n)*?)(?=^  \w+/|\Z)", map_))
+    rows = re.findall(r"(?m)^\| `(\w+)/` \| ([^|]+) \| `([^`]+)` \|$", text)
     folders = {path.name for path in (ROOT / "rayio").iterdir() if (path / "__init__.py").exists()}
-    assert {*rooms} == folders
-    for name, said in rooms.items():
-        for file in re.findall(r"(?<![\w/])([a-z_]+\.(?:py|css|js))\b", said):
+    assert [name for name, _, _ in rows] == [*dict.fromkeys(name for name, _, _ in rows)]
+    assert {name for name, _, _ in rows} == folders
+    for name, purpose, first in rows:
+        assert (ROOT / "rayio" / first).exists(), first
+        for file in re.findall(r"`([a-z_]+(?:\.py|/))`", purpose):
             assert (ROOT / "rayio" / name / file).exists(), f"{name}/{file}"
+    (levels,) = re.findall(r"(?ms)^```$\n(.*?)^```$", text)
     assert {
         word: int(n) for n, words in re.findall(r"(?m)(?:^|\| )(\d+) ([^|\n]+)", levels) for word in words.split()
     } == LEVEL

@@ -12,8 +12,8 @@ import pytest
 
 import rayio
 from rayio.data.formats import Format
-from rayio.pipeline.engine import Engine
-from rayio.pipeline.wiring import LoaderKind
+from rayio.model.engine import Engine
+from rayio.model.wiring import LoaderKind
 from rayio.scenario.kind import Kind
 from rayio.scenario.load import load
 from rayio.scenario.writers import Writers

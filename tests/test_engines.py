@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rayio.errors import DataError
-from rayio.pipeline.planning import plan_of
+from rayio.model.planning import plan_of
 from rayio.place import batch_id
 from rayio.scenario.costs import charged
 from rayio.scenario.model import Costs, Scenario

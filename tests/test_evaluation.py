@@ -15,7 +15,7 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.errors import DataError, ScenarioError
-from rayio.pipeline.planning import plan_of
+from rayio.model.planning import plan_of
 from rayio.place import batch_id
 from rayio.scenario import checks, derive
 from rayio.scenario.evaluation import idle, num_evaluations, phase_of

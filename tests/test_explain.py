@@ -29,13 +29,13 @@ from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.predict import counterfactual, replay
 from rayio.predict.explain import explain
-from rayio.results.explained import Access, Explained
-from rayio.results.run_result import RunResult
+from rayio.records.explained import Access, Explained
+from rayio.records.run_result import RunResult
 from rayio.scenario.load import build
 from rayio.scenario.model import Costs, Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 from scenarios import Outcome, scenario, simulated
 
 #: Points of AU by which a share may miss the planted truth.

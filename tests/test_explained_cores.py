@@ -12,7 +12,7 @@ from rayio.analyze.stalls import attribute
 from rayio.predict.counterfactual import counterfactuals, ready
 from rayio.predict.explain import explain
 from rayio.predict.processors import SeenCpu, Worked, learn_cpu
-from rayio.results.explained import Explained
+from rayio.records.explained import Explained
 from rayio.scenario.model import Scenario
 from rayio.session import simulate
 from rayio.trace.slices import Slices

@@ -14,7 +14,7 @@ import rayio
 from rayio.analyze.explanation import text
 from rayio.analyze.retries import refusal
 from rayio.predict.explain import explain
-from rayio.results.explained import Explained, Throttled
+from rayio.records.explained import Explained, Throttled
 from rayio.session import Run, simulate
 from scenarios import scenario
 

@@ -23,17 +23,17 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from rayio import session
-from rayio.collectors.pauses import Patience
-from rayio.collectors.transport import connect
-from rayio.export import live, otlp
+from rayio.export import live_export, otlp
+from rayio.export.collectors.pauses import Patience
+from rayio.export.collectors.transport import connect
 from rayio.export.follow import Following
-from rayio.export.kinds import of_steps
-from rayio.export.live import LiveExport
+from rayio.export.live_export import LiveExport
 from rayio.export.select import chosen, parse
 from rayio.export.spans import Origin
+from rayio.export.trace_kinds import of_steps
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.scenario.write import to_yaml
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 from scenarios import scenario
 
 grpc: Any = pytest.importorskip("grpc")
@@ -44,7 +44,7 @@ QUICK = Patience(tries=2, first_seconds=0.001, longest_seconds=0.01)
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr(live, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(live_export, "LOOK_SECONDS", 0.01)
     for name in [*os.environ]:
         if name.startswith("OTEL_"):
             monkeypatch.delenv(name)
@@ -118,7 +118,7 @@ def test_a_collector_that_is_down_is_told_and_left_alone(tmp_path: Path) -> None
 
 
 def test_a_collector_that_is_up_again_gets_what_comes_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(live_export, "QUIET_SECONDS", 0.0)
     table = foreign()
     directory = stored(tmp_path / "run", table.slice(0, 0))
     with http([(401, {}, b"")]) as collector:
@@ -133,7 +133,7 @@ def test_a_collector_that_is_up_again_gets_what_comes_then(tmp_path: Path, monke
 
 
 def test_more_than_can_be_held_is_left_to_a_later_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "HELD_SPANS", 10)
+    monkeypatch.setattr(live_export, "HELD_SPANS", 10)
     table = training()
     with http() as collector:
         exporting = export(stored(tmp_path / "run", table), collector)
@@ -302,7 +302,7 @@ def test_a_selection_without_a_collector_is_refused(tmp_path: Path, capsys: pyte
 def test_traces_too_large_to_look_at_are_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = as_recorded(training())
     assert followed(tmp_path / "one", table, "all", 60).exporting.big_traces() is None
-    monkeypatch.setattr(live, "MANY_SPANS", 6)
+    monkeypatch.setattr(live_export, "MANY_SPANS", 6)
     said = followed(tmp_path / "two", table, "all", 60).exporting.big_traces()
     assert said is not None
     assert "viewers show them slowly" in said

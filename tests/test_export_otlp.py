@@ -18,12 +18,12 @@ from collectors import Collector, grpc_, http, partial, plain, stored
 from exports import foreign, told, training
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from rayio.collectors.pauses import Patience, retry_after, retry_info
-from rayio.collectors.sending import Request, Sender, deliver, send_all
-from rayio.collectors.settings import Settings, endpoint
-from rayio.collectors.transport import Grpc, Http
 from rayio.errors import ExportError
 from rayio.export import otlp
+from rayio.export.collectors.pauses import Patience, retry_after, retry_info
+from rayio.export.collectors.sending import Request, Sender, deliver, send_all
+from rayio.export.collectors.settings import Settings, endpoint
+from rayio.export.collectors.transport import Grpc, Http
 from rayio.export.spans import SERVICES, Origin
 from rayio.export.traces import spans_of
 from rayio.place import batch_id
@@ -118,7 +118,7 @@ def test_messages_are_named_as_opentelemetry_names_them() -> None:
     assert got[0]["resource"] == {
         "service.name": "rayio-trainer", "service.namespace": "rayio", "service.instance.id": "rank-1",
         "service.version": "9.9", "host.name": "gpu-7.example", "rayio.run": "my run", "rayio.node": 0,
-        "telemetry.sdk.name": "rayio.otel", "telemetry.sdk.language": "python", "telemetry.sdk.version": "9.9",
+        "telemetry.sdk.name": "rayio.trace.otel", "telemetry.sdk.language": "python", "telemetry.sdk.version": "9.9",
         **({"process.pid": pid} if (pid := _pid(got[0])) else {}),
     }  # fmt: skip
     ids = {(span["trace"], span["span"]) for span in sent}

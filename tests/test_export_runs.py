@@ -20,12 +20,12 @@ from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace
 from test_import_dlio import results as results  # the fixture
 
 from rayio import session
-from rayio.dlio.results import read
-from rayio.dlio.spans import record
-from rayio.otel import RunDirectoryExporter
+from rayio.imports.dlio_results import read
+from rayio.imports.dlio_spans import record
+from rayio.trace.otel import RunDirectoryExporter
 from rayio.trace.recorder import Recorder
+from rayio.trace.run_directory import RunDirectory
 from rayio.trace.span import COLUMNS
-from rayio.trace.store import RunDirectory
 from scenarios import scenario
 
 

@@ -19,13 +19,13 @@ from exports import told, training
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from test_export_otlp import QUICK, both, requests
 
-from rayio.collectors import tls
-from rayio.collectors.pauses import Patience
-from rayio.collectors.sending import send_all
-from rayio.collectors.settings import Settings
-from rayio.collectors.transport import connect
 from rayio.errors import ExportError
-from rayio.export.live import LiveExport
+from rayio.export.collectors import tls
+from rayio.export.collectors.pauses import Patience
+from rayio.export.collectors.sending import send_all
+from rayio.export.collectors.settings import Settings
+from rayio.export.collectors.transport import connect
+from rayio.export.live_export import LiveExport
 
 trustme: Any = pytest.importorskip("trustme")
 grpc: Any = pytest.importorskip("grpc")

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import ExportError
-from rayio.export.kinds import of_steps
 from rayio.export.select import chosen, parse, step_keys
 from rayio.export.spans import KINDS, Spans, group_numbers
+from rayio.export.trace_kinds import of_steps
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.place import batch_id
 from rayio.trace.ids import trace_id

@@ -16,14 +16,14 @@ from rayio.analyze.summary import fetched_line, summary
 from rayio.errors import ScenarioError, StorageError
 from rayio.machine import pages
 from rayio.machine.mounts import mount_of, mounts_here
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.sighting import Sighting, each_once, look, warnings
+from rayio.model.ledger import Tally
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
+from rayio.model.sighting import Sighting, each_once, look, warnings
 from rayio.predict.explain import explain
+from rayio.records.hosts import Fetched, Host, Mount
 from rayio.report.build import report
 from rayio.reporter import Reporter
-from rayio.results.hosts import Fetched, Host, Mount
 from rayio.scenario.load import load
 from rayio.session.fetched import fetched, stayed
 from rayio.storage.base import Moved

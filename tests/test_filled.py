@@ -11,14 +11,14 @@ import pytest
 from rayio.analyze.filled import FILLING, enough, note_of
 from rayio.cli import main
 from rayio.predict.explain import explain
-from rayio.results.run_result import RunResult
+from rayio.records.run_result import RunResult
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import run, simulate
 from rayio.session.conclude import in_memory
-from rayio.sweeps.sweeping import sweep
-from rayio.sweeps.tables import conclusions
+from rayio.study.sweeps.sweep_tables import conclusions
+from rayio.study.sweeps.sweeping import sweep
 from scenarios import scenario
 
 RANKS, BATCH, SIZE, COMPUTE = 2, 2, 1 << 20, 0.05

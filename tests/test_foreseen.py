@@ -9,13 +9,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rayio.engines.in_process import InProcess
+from rayio.engines.virtual import simulation
+from rayio.engines.virtual.foreseen import AHEAD, ForeseenQueue, Reading
 from rayio.errors import RunError
-from rayio.pipeline import simulation
-from rayio.pipeline.foreseen import AHEAD, ForeseenQueue, Reading
-from rayio.pipeline.in_process import InProcess
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.queue import Delivery
+from rayio.model.ledger import Tally
+from rayio.model.planning import plan_of
+from rayio.model.queue import Delivery
 from rayio.scenario.model import Scenario
 from rayio.trace.recorder import Recorder
 from scenarios import scenario

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import rayio
-from rayio.sweeps.store import SweepDirectory
+from rayio.study.sweeps.sweep_directory import SweepDirectory
 
 #: Runs every command of standard input, with standard error as its answer.
 COMMANDS = """

@@ -14,9 +14,9 @@ from pages import check
 
 from rayio.analyze import explanation
 from rayio.cli import main
-from rayio.dlio.losses import LOSSES, batch_size, losses
-from rayio.dlio.results import read
 from rayio.errors import DataError, RunError, StorageError
+from rayio.imports.dlio_losses import LOSSES, batch_size, losses
+from rayio.imports.dlio_results import read
 from rayio.predict.calibrate import calibrate
 from rayio.predict.explain import explain
 from rayio.report import report
@@ -500,7 +500,7 @@ def test_what_fails_while_writing_leaves_nothing(
     def full(*_: object) -> None:
         raise StorageError("no space left")
 
-    monkeypatch.setattr("rayio.trace.store.RunDirectory.write_result", full)
+    monkeypatch.setattr("rayio.trace.run_directory.RunDirectory.write_result", full)
     with pytest.raises(StorageError, match="no space left"):
         import_dlio_results(results, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -19,9 +19,9 @@ from rayio.cli import main
 from rayio.errors import DataError, RunError, ScenarioError
 from rayio.predict.calibrate import calibrate
 from rayio.predict.explain import explain
+from rayio.records.explained import Explained
+from rayio.records.run_result import RunResult
 from rayio.report import report
-from rayio.results.explained import Explained
-from rayio.results.run_result import RunResult
 from rayio.scenario.load import load
 from rayio.session.execute import simulate
 from rayio.session.imported import import_dlio_results

@@ -23,7 +23,7 @@ from rayio.interrupts import SIGNALS, Interrupts, held, interruptible, uninterru
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session.conclude import in_memory
-from rayio.sweeps.rows import FAILED
+from rayio.study.sweeps.sweep_rows import FAILED
 from rayio.trace.recorder import Recorder
 from scenarios import scenario
 
@@ -189,7 +189,7 @@ def test_a_signal_at_any_moment_of_a_simulation_that_stays_in_memory_is_heard_an
 
 
 #: Where a run is begun and ended, and signals are taken over and given back.
-ENDS = ("rayio/interrupts.py", "rayio/session/execute.py", "rayio/trace/store.py")
+ENDS = ("rayio/interrupts.py", "rayio/session/execute.py", "rayio/trace/run_directory.py")
 
 
 def lines(told: Callable[[int], None]) -> Callable[[FrameType, str, Any], Any]:

@@ -19,14 +19,14 @@ import pytest
 
 import rayio
 from rayio import cli
-from rayio.cluster.connect import Node
-from rayio.cluster.jobs import JobState
-from rayio.cluster.survey import Surveyed, why_not_reached, why_not_stored
+from rayio.engines.ray.cluster.connect import Node
+from rayio.engines.ray.cluster.jobs import JobState
+from rayio.engines.ray.cluster.survey import Surveyed, why_not_reached, why_not_stored
 from rayio.errors import ScenarioError
-from rayio.jobs import doctor
-from rayio.jobs.submit import Ended, pack, ran_in, root_of
-from rayio.jobs.wheel import requirements, write_wheel
-from rayio.results.answers import Ran
+from rayio.records.answers import Ran
+from rayio.remote.jobs import doctor
+from rayio.remote.jobs.submit import Ended, pack, ran_in, root_of
+from rayio.remote.jobs.wheel import requirements, write_wheel
 from rayio.scenario.load import load, packaged
 from rayio.trace.clocks import Offset
 
@@ -63,7 +63,7 @@ def test_wheels_have_one_name_for_one_content(tmp_path: Path, monkeypatch: pytes
     changed = tmp_path / "scenarios"
     changed.mkdir()
     (changed / "mine.yaml").write_text("# another\n")
-    monkeypatch.setattr("rayio.jobs.wheel.packaged_folder", lambda: changed)
+    monkeypatch.setattr("rayio.remote.jobs.wheel.packaged_folder", lambda: changed)
     other = write_wheel(tmp_path)
     assert other.name != first.name, "Ray takes wheels of one name for one wheel"
     assert other.name.startswith(f"rayio-{rayio.__version__}-0")

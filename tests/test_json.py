@@ -16,10 +16,10 @@ from exports import told
 
 from rayio.cli import application, terminal
 from rayio.cli.scenarios import Described
-from rayio.results.answers import SCHEMAS, answer_schema
-from rayio.results.record import Json
+from rayio.records.answers import SCHEMAS, answer_schema
+from rayio.records.record import Json
 from rayio.scenario.load import load, packaged
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 #: A training of a moment.
 QUICK = ("unet3d-small", "train.epochs=1", "dataset.num_files=56", "train.compute=1 ms", "checkpoint=none")

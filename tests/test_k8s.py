@@ -29,11 +29,11 @@ from ray.core.generated.autoscaler_pb2 import GangResourceRequest, NodeState, No
 from ray.core.generated.instance_manager_pb2 import Instance
 
 from rayio import cli
-from rayio.cluster import placement
+from rayio.engines.ray import placement
 from rayio.errors import RayioError
-from rayio.k8s.documents import documents, name_of, to_yaml
-from rayio.k8s.scenario_job import job_of
-from rayio.pipeline.planning import plan_of
+from rayio.model.planning import plan_of
+from rayio.remote.k8s.documents import documents, name_of, to_yaml
+from rayio.remote.k8s.scenario_job import job_of
 from rayio.scenario.load import load, packaged
 
 HERE = Path(__file__).parents[1] / "k8s"

@@ -12,11 +12,11 @@ from typing import Any, Never, TypeVar
 
 import pytest
 
-from rayio.cluster import actors
+from rayio.engines.ray.actors import shells
+from rayio.engines.virtual.clock import VirtualKernel
 from rayio.machine import timers
-from rayio.pipeline.cpu_account import Stopwatch
-from rayio.pipeline.kernel import BlockingKernel, Future, Kernel, WallKernel
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.model.cpu_account import Stopwatch
+from rayio.model.kernel import BlockingKernel, Future, Kernel, WallKernel
 
 T = TypeVar("T")
 
@@ -408,5 +408,5 @@ def test_ranks_alone_in_their_process_are_punctual_and_nobody_else(monkeypatch: 
     assert asked == [deadline - 1000], "by the clock that it looks at"
     assert WallKernel(punctual=True).punctual is None, "roles that share a process do not stop each other"
     assert WallKernel(alone=True).punctual is None
-    kinds = [kind for kind in vars(actors).values() if isinstance(kind, type) and issubclass(kind, actors.Host)]
-    assert [kind for kind in kinds if kind.keeps_steps] == [actors.TrainerRank]
+    kinds = [kind for kind in vars(shells).values() if isinstance(kind, type) and issubclass(kind, shells.Host)]
+    assert [kind for kind in kinds if kind.keeps_steps] == [shells.TrainerRank]

@@ -20,10 +20,10 @@ from rayio.data.sampler import Sampler
 from rayio.errors import ScenarioError
 from rayio.kinds import REGISTRIES, STORAGES
 from rayio.scenario import checks
-from rayio.scenario.choice import Choosing, options_of
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import json_schema, to_yaml
+from rayio.schema.choice import Choosing, options_of
 
 USED = """\
 name: toys

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayio.data.sampler import sample_digest
-from rayio.pipeline.ledger import Ledger, Tally, close
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.queue import Delivery
+from rayio.model.ledger import Ledger, Tally, close
+from rayio.model.planning import plan_of
+from rayio.model.queue import Delivery
 from rayio.place import Where
 from scenarios import scenario
 

@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from left import open_files
 
-from rayio.cluster import lines
-from rayio.cluster.calls import ReaderCalls
-from rayio.cluster.lent import LentBatches
-from rayio.cluster.lines import PART_BYTES, Address, Exchange, Line, Pieces, Wire
-from rayio.cluster.shared import CHUNK_BYTES, Arenas, SharedBuffers
+from rayio.engines.ray.transport import lines
+from rayio.engines.ray.transport.calls import ReaderCalls
+from rayio.engines.ray.transport.lent import LentBatches
+from rayio.engines.ray.transport.lines import PART_BYTES, Address, Exchange, Line, Pieces, Wire
+from rayio.engines.ray.transport.shared import CHUNK_BYTES, Arenas, SharedBuffers
 from rayio.errors import DataError, RunError
-from rayio.pipeline.kernel import WallKernel
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.queue import Delivery, Lease
-from rayio.pipeline.wiring import Wiring
+from rayio.model.kernel import WallKernel
+from rayio.model.planning import plan_of
+from rayio.model.queue import Delivery, Lease
+from rayio.model.wiring import Wiring
 from rayio.trace.recorder import Recorder
 from scenarios import scenario
 
@@ -261,7 +261,7 @@ def test_a_message_that_cannot_be_sent_ends_the_connection_on_both_sides() -> No
 
 
 def test_a_scenario_may_keep_to_rays_calls() -> None:
-    from rayio.cluster.birth import has_lines
+    from rayio.engines.ray.actors.birth import has_lines
 
     asked = {key: plan_of(scenario(cluster__transport=key), modelled=False) for key in ("auto", "ray")}
     assert has_lines(asked["auto"])

@@ -27,16 +27,16 @@ from rayio.analyze.waits import Waits
 from rayio.analyze.watching import Watched, recent
 from rayio.cli.terminal import Terminal
 from rayio.cli.top import _lines
-from rayio.jobs.looking import last_line
-from rayio.pipeline.levels import Levels
+from rayio.model.queue_levels import Levels
+from rayio.records.running import LIVE_VARIABLE, METRICS, PREFIX, Live, LiveQueues, LiveRecent, samples, table
+from rayio.remote.jobs.job_progress import last_line
 from rayio.reporter import Reporter
-from rayio.results.live import LIVE_VARIABLE, METRICS, PREFIX, Live, LiveQueues, LiveRecent, samples, table
 from rayio.session import run
-from rayio.session.looking import look
+from rayio.session.progress import look
 from rayio.trace.arrow import plain, rows
 from rayio.trace.clocks import boot_id
-from rayio.trace.live import LIVE, read_live, write_live
-from rayio.trace.store import RunDirectory
+from rayio.trace.live_file import LIVE, read_live, write_live
+from rayio.trace.run_directory import RunDirectory
 from scenarios import scenario, simulated
 
 DASHBOARD = ROOT / "k8s" / "overlays" / "monitoring" / "dashboard.json"
@@ -135,7 +135,7 @@ def test_metrics_have_names_as_prometheus_wants_them_and_each_has_its_value() ->
 def test_the_page_and_the_dashboard_have_every_metric_and_no_other() -> None:
     served = {PREFIX + name for name in METRICS}
     page = (ROOT / "docs" / "clusters.md").read_text()
-    assert table() in page, "stale: python -c 'from rayio.results.live import table; print(table())'"
+    assert table() in page, "stale: python -c 'from rayio.records.running import table; print(table())'"
     panels = json.loads(DASHBOARD.read_text())["panels"]
     asked = {name for panel in panels for one in panel["targets"] for name in re.findall(r"ray_rayio_\w+", one["expr"])}
     assert asked == served
@@ -148,7 +148,7 @@ def test_the_page_and_the_dashboard_have_every_metric_and_no_other() -> None:
 
 @pytest.mark.ray
 def test_gauges_and_counters_of_ray_are_given_what_they_take(local_ray: None) -> None:
-    from rayio.cluster.showing import Exposed
+    from rayio.engines.ray.actors.showing import Exposed
 
     exposed = Exposed(replace(FULL, run="läufe/ü", scenario="名前"))
     exposed.show(FULL)

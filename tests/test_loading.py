@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rayio.cluster.lent import LentBatches
-from rayio.pipeline.kernel import WallKernel
-from rayio.pipeline.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.queue import Delivery
-from rayio.pipeline.wiring import InlineQueue, Wiring
+from rayio.engines.ray.transport.lent import LentBatches
+from rayio.model.kernel import WallKernel
+from rayio.model.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
+from rayio.model.planning import plan_of
+from rayio.model.queue import Delivery
+from rayio.model.wiring import InlineQueue, Wiring
 from rayio.place import Where
 from rayio.scenario.model import Scenario
 from rayio.trace.recorder import Recorder

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from rayio.analyze.stalls import attribute
 from rayio.errors import ScenarioError
-from rayio.pipeline.network import Network, NetworkSpec
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
+from rayio.model.network import Network, NetworkSpec
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
 from rayio.predict.changes import changes
 from rayio.predict.counterfactual import ready
 from rayio.scenario.checks import idle

@@ -15,9 +15,9 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, timeline
-from rayio.results.hosts import Fetched
-from rayio.results.metrics import HEADLINE, METRICS, SPLIT, lookup
-from rayio.results.run_result import RunResult
+from rayio.records.hosts import Fetched
+from rayio.records.metric_names import HEADLINE, METRICS, SPLIT, lookup
+from rayio.records.run_result import RunResult
 from rayio.scenario.load import load
 from scenarios import scenario
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rayio.place import batch_ids
-from rayio.trace.files import ordered
 from rayio.trace.narrow import Narrow, Narrowed
 from rayio.trace.span import COLUMNS
+from rayio.trace.span_files import ordered
 
 FARTHEST = (-(2**63), 2**63 - 1)
 EDGES = [0, -1, 1, 255, 256, 2**16 - 1, 2**16, 2**32 - 1, 2**32, -(2**31), 2**31 - 1, *FARTHEST]

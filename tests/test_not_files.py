@@ -14,17 +14,17 @@ from test_trace_store import spans
 from rayio.data.formats import FORMATS
 from rayio.data.generate import prepare
 from rayio.data.layout import Layout
-from rayio.dlio import results as dlio
 from rayio.errors import RayioError
+from rayio.imports import dlio_results as dlio
 from rayio.report import report
-from rayio.scenario.distribution import Constant
 from rayio.scenario.load import load
-from rayio.storage.counted import Traffic
-from rayio.storage.posix import PosixStore
-from rayio.sweeps import points
-from rayio.sweeps.store import SweepDirectory
+from rayio.schema.distribution import Constant
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.posix import PosixStore
+from rayio.study.sweeps import points
+from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.trace.query import query
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 SCENARIO = "name: x\nextends: base.yaml\n"
 LAYOUT = Layout(2, 3, Constant(value=300), 5, ".npz")

@@ -19,13 +19,13 @@ import rayio
 from rayio.data.formats import FORMATS
 from rayio.data.generate import prepare
 from rayio.data.layout import Batch, Layout
+from rayio.engines.loaders.numpy_reader import NumpyReader
 from rayio.errors import DataError, ScenarioError
-from rayio.loaders.numpy_reader import NumpyReader
 from rayio.place import Where
-from rayio.scenario.distribution import Constant
-from rayio.storage.counted import Traffic
-from rayio.storage.posix import PosixStore
+from rayio.schema.distribution import Constant
 from rayio.storage.real import counted_opener
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.posix import PosixStore
 from scenarios import run_locally, scenario, simulated
 
 NUMPY: dict[str, Any] = {"loader__reader": "numpy", "dataset__sample_bytes": 3000}

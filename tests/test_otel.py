@@ -20,12 +20,12 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.data.formats import FORMATS
-from rayio.otel import RunDirectoryExporter
-from rayio.otel.provider import Target, TracerProvider
 from rayio.trace.ids import span_id, trace_id
+from rayio.trace.otel import RunDirectoryExporter
+from rayio.trace.otel.provider import Target, TracerProvider
 from rayio.trace.recorder import Recorder
+from rayio.trace.run_directory import RunDirectory
 from rayio.trace.span import FOREIGN_LANE
-from rayio.trace.store import RunDirectory
 from scenarios import run_locally, scenario, simulated
 
 OTHER = SpanContext(7, 9, True, TraceFlags(1))

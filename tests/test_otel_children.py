@@ -21,11 +21,11 @@ from datasets import on_disk
 from opentelemetry import trace
 
 from rayio.data.formats import FORMATS
-from rayio.otel import children, spool
-from rayio.otel.children import PROVIDER, SPOOL, Children
-from rayio.otel.foreign import Here, during
-from rayio.otel.provider import Target, TracerProvider, capture
-from rayio.otel.spool import HELD, PREFIX
+from rayio.trace.otel import children, spool
+from rayio.trace.otel.children import PROVIDER, SPOOL, Children
+from rayio.trace.otel.foreign import Here, during
+from rayio.trace.otel.provider import Target, TracerProvider, capture
+from rayio.trace.otel.spool import HELD, PREFIX
 from rayio.trace.recorder import Recorder
 from rayio.trace.span import FOREIGN_LANE
 from scenarios import run_locally, scenario

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from rayio.otel import children, hosts
-from rayio.otel.children import PROVIDER, SPOOL
-from rayio.otel.hosts import RUN, HostSpool, name_of
-from rayio.otel.provider import Target, TracerProvider
-from rayio.otel.spool import PREFIX, Spool, sweep
+from rayio.trace.otel import children, hosts
+from rayio.trace.otel.children import PROVIDER, SPOOL
+from rayio.trace.otel.hosts import RUN, HostSpool, name_of
+from rayio.trace.otel.provider import Target, TracerProvider
+from rayio.trace.otel.spool import PREFIX, Spool, sweep
 from rayio.trace.recorder import Recorder
 
 FORK = multiprocessing.get_context("fork")
@@ -85,7 +85,7 @@ def told(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_program_that_is_told_of_the_run_is_recorded_with_all_that_it_says(scratch: Path, told: None) -> None:
     program = (
-        "import os\nfrom rayio.otel.children import provider\ntracer = provider().get_tracer('library', '1.2')\n"
+        "import os\nfrom rayio.trace.otel.children import provider\ntracer = provider().get_tracer('library', '1.2')\n"
         "with tracer.start_as_current_span('task', attributes={'n': 1}):\n"
         "    with tracer.start_as_current_span('part') as part:\n        part.add_event('half', {'of': 2})\n"
         "    if (child := os.fork()) == 0:\n"

@@ -18,10 +18,10 @@ from rayio.errors import StorageError
 from rayio.machine import pages
 from rayio.machine.mounts import mount_of, mounts_here
 from rayio.storage.base import Moved, Opener, Requests, Served
-from rayio.storage.counted import Traffic
-from rayio.storage.posix import PosixStore
 from rayio.storage.real import RealStorage
-from rayio.storage.stores import PageCache, Settings
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.opening import PageCache, Settings
+from rayio.storage.stores.posix import PosixStore
 
 T = TypeVar("T")
 NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))

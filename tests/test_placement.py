@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rayio.cluster.placement import TIER, ActorSpec, Place, actors, grounds, num_processes
+from rayio.engines.ray.placement import TIER, ActorSpec, Place, actors, grounds, num_processes
 from rayio.errors import ClusterError
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
 from scenarios import scenario
 
 
@@ -144,7 +144,7 @@ def test_threads_take_the_place_of_processes() -> None:
 
 
 def test_placement_needs_no_ray() -> None:
-    code = "import sys, rayio.cluster.placement; sys.exit('ray' in sys.modules)"
+    code = "import sys, rayio.engines.ray.placement; sys.exit('ray' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from rayio import seeds
 from rayio.data.sampler import sample_digest
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
 from rayio.place import Where
 from scenarios import scenario
 

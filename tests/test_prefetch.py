@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queues import CheckedQueue
 
+from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import DataError
-from rayio.pipeline.env import Env
-from rayio.pipeline.kernel import WallKernel
-from rayio.pipeline.levels import levels_of
-from rayio.pipeline.prefetch import PrefetchQueue
-from rayio.pipeline.queue import Delivery, Lease, QueueSpec, StaleAttemptError, Take
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.model.env import Env
+from rayio.model.kernel import WallKernel
+from rayio.model.prefetch import PrefetchQueue
+from rayio.model.queue import Delivery, Lease, QueueSpec, StaleAttemptError, Take
+from rayio.model.queue_levels import levels_of
 from rayio.scenario.workers import Autoscaled
 from rayio.trace.recorder import Recorder
 

@@ -18,11 +18,11 @@ from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import texts
+from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import RunError, ScenarioError, StorageError
 from rayio.machine.cpu_time import cpu_seconds_of
-from rayio.pipeline.cpu_account import ReadCpu
-from rayio.pipeline.processors import Cores, Process, SlicedCores
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.model.cpu_account import ReadCpu
+from rayio.model.processors import Cores, Process, SlicedCores
 from rayio.predict.calibrate import Calibration, calibrate, learn
 from rayio.predict.learnable import Learnable
 from rayio.predict.processors import SeenCpu, learn_cpu

@@ -12,7 +12,7 @@ from pages import Page
 import rayio
 from rayio import errors
 from rayio.session.result import Run
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 
 @pytest.fixture(scope="module")

@@ -13,10 +13,10 @@ from handmade import Trace
 
 from rayio.cli import main
 from rayio.errors import QueryError
-from rayio.trace.files import write
 from rayio.trace.query import query
+from rayio.trace.run_directory import RunDirectory
 from rayio.trace.span import ADDED
-from rayio.trace.store import RunDirectory
+from rayio.trace.span_files import write
 
 
 @pytest.fixture

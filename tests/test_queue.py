@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from queues import CheckedQueue
 
-from rayio.pipeline.consumed import Consumed
-from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, StaleAttemptError, Take
+from rayio.model.consumed import Consumed
+from rayio.model.queue import Delivery, Lease, QueueSpec, QueueState, StaleAttemptError, Take
 
 
 def state(*, workers: int = 2, prefetch: int = 2, steps: int = 10, size: int = 100, **spec: object) -> QueueState:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from queues import CheckedQueue
 
-from rayio.pipeline.consumed import Consumed
-from rayio.pipeline.queue import Delivery, Lease, QueueSpec, QueueState, StaleAttemptError, Take
+from rayio.model.consumed import Consumed
+from rayio.model.queue import Delivery, Lease, QueueSpec, QueueState, StaleAttemptError, Take
 from rayio.scenario.workers import Autoscaled
 
 EPOCHS = 2

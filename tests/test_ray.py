@@ -19,16 +19,16 @@ import pytest
 from conftest import installed
 from pages_of_files import came_from_the_device
 
-from rayio.cluster.local_ray import PRIORITY
-from rayio.cluster.placement import actors
 from rayio.data.formats.sample import Place, check
 from rayio.data.sampler import sample_digest
+from rayio.engines.ray.cluster.local_ray import PRIORITY
+from rayio.engines.ray.placement import actors
 from rayio.errors import ClusterError, DataError, RunError, StorageError
-from rayio.pipeline.planning import plan_of
+from rayio.model.planning import plan_of
 from rayio.place import Where, batch_id
 from rayio.predict.explain import explain
+from rayio.records.running import Live
 from rayio.reporter import Reporter
-from rayio.results.live import Live
 from rayio.scenario.write import to_yaml
 from rayio.session import Run, generate, run
 from scenarios import scenario, simulated

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rayio.pipeline.planning import plan_of
+from rayio.model.planning import plan_of
 from rayio.place import batch_id
 from scenarios import scenario
 

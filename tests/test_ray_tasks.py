@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 from ray.runtime_env import RuntimeEnv
 
-from rayio.cluster.tasks import with_variables
-from rayio.otel.children import PROVIDER
-from rayio.otel.hosts import RUN, name_of
-from rayio.otel.spool import PREFIX
+from rayio.engines.ray.transport.tasks import with_variables
 from rayio.reporter import Reporter
 from rayio.session import Run, run
 from rayio.trace.clocks import boot_id
+from rayio.trace.otel.children import PROVIDER
+from rayio.trace.otel.hosts import RUN, name_of
+from rayio.trace.otel.spool import PREFIX
 from scenarios import scenario
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("default")]

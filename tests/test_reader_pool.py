@@ -16,13 +16,13 @@ import yaml
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.scaling import scaling as scaling_of
 from rayio.analyze.summary import summary
+from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError
-from rayio.pipeline.pool import NodePool
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.model.pool import NodePool
 from rayio.predict.explain import explain
+from rayio.records.scaling import PoolUse, Scaling
 from rayio.report import sections
 from rayio.report.content import Content
-from rayio.results.scaling import PoolUse, Scaling
 from rayio.scenario.load import load
 from rayio.scenario.reader_pool import ReaderPool
 from rayio.session import Run, run

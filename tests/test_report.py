@@ -16,12 +16,12 @@ from pages import Page, check
 import rayio
 from rayio.cli import main
 from rayio.errors import StorageError
+from rayio.records.metric_names import lookup
 from rayio.report import report
 from rayio.report.build import stretch
 from rayio.report.definitions import TERMS, term
-from rayio.results.metrics import lookup
 from rayio.scenario.write import to_yaml
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 from scenarios import scenario
 
 

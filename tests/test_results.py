@@ -22,11 +22,11 @@ from rayio.analyze.timeline import PHASES, Lives, Steps
 from rayio.cli import main
 from rayio.errors import StorageError
 from rayio.predict.explain import explain
-from rayio.results.metrics import METRICS, SPLIT, lookup
-from rayio.results.published import PUBLISHED, schema_of
-from rayio.results.record import units
-from rayio.results.reference import to_markdown
-from rayio.results.run_result import Rank, RunResult, Seconds, Shares, read_result
+from rayio.records.metric_names import METRICS, SPLIT, lookup
+from rayio.records.published import PUBLISHED, schema_of
+from rayio.records.record import units
+from rayio.records.reference import to_markdown
+from rayio.records.run_result import Rank, RunResult, Seconds, Shares, read_result
 from scenarios import scenario
 
 #: A run directory as version 0.1 wrote it: two ranks, two epochs, evaluations and checkpoints.

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import ray
 
-from rayio.cluster.placement import ActorSpec, actors
-from rayio.cluster.staff import Team
-from rayio.pipeline.planning import plan_of
+from rayio.engines.ray.actors.staff import Team
+from rayio.engines.ray.placement import ActorSpec, actors
+from rayio.model.planning import plan_of
 from rayio.place import batch_id
 from rayio.reporter import Reporter
 from rayio.session import Run, run

@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_scenario_mutations import FULL, guarded
 
+from rayio.engines.in_process import InProcess
+from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import RayioError, ScenarioError
 from rayio.kinds import LOADERS
-from rayio.pipeline.in_process import InProcess
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.model.ledger import Tally
+from rayio.model.planning import plan_of
 from rayio.scenario import checks, derive
 from rayio.scenario.load import build, merge
 from rayio.scenario.model import Scenario

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import ScenarioError
-from rayio.scenario.distribution import Constant, LogNormal, Normal
 from rayio.scenario.expect import Condition
 from rayio.scenario.load import build, load, merge, packaged
 from rayio.scenario.model import AllReduce, BarrierSync, Dedicated, NoSync, StorageParameters
 from rayio.scenario.s3 import S3Options
 from rayio.scenario.source import packaged_folder
 from rayio.scenario.write import json_schema, to_yaml
+from rayio.schema.distribution import Constant, LogNormal, Normal
 
 MINIMAL = """
 name: minimal

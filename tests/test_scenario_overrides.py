@@ -11,7 +11,7 @@ import pytest
 from rayio.errors import ScenarioError
 from rayio.scenario.load import load
 from rayio.scenario.source import MAX_VALUES
-from rayio.sweeps import points
+from rayio.study.sweeps import points
 
 #: Nine levels of ten aliases each: a billion values in 300 characters.
 BOMB = (

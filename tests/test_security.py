@@ -25,7 +25,7 @@ from test_architecture import FILES, named, nodes
 from rayio import cli
 from rayio.errors import RayioError
 from rayio.scenario.load import load
-from rayio.storage.posix import PARTIAL, PosixStore
+from rayio.storage.stores.posix import PARTIAL, PosixStore
 
 SMALL = """\
 name: small
@@ -43,8 +43,8 @@ RUNS = {
 }  # fmt: skip
 #: Where one of them is given what this process, or another of the same user and run, has just made.
 OWN = {
-    ("sweeps/worker.py", "pickle.load"),  # pipes between a sweep and the processes that it starts
-    ("cluster/lines.py", "pickle.loads"),  # sockets between actors of a run, who look at whose they are
+    ("study/sweeps/worker.py", "pickle.load"),  # pipes between a sweep and the processes that it starts
+    ("engines/ray/transport/lines.py", "pickle.loads"),  # sockets between actors of a run, who look at whose they are
     ("deadline.py", "exec"),  # of an empty text
 }
 

@@ -16,12 +16,12 @@ import yaml
 
 import rayio
 from rayio.cli import _exit_code
-from rayio.cluster.connect import Connection, Node, in_flight_bytes, preflight
-from rayio.cluster.control import Control
-from rayio.cluster.placement import Place
+from rayio.engines.ray.cluster.connect import Connection, Node, in_flight_bytes, preflight
+from rayio.engines.ray.cluster.control import Control
+from rayio.engines.ray.placement import Place
 from rayio.errors import ClusterError, DataError, RunError, ScenarioError
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
 from rayio.reporter import Reporter
 from rayio.scenario.model import Trace
 from rayio.scenario.write import to_yaml
@@ -289,7 +289,7 @@ def node(**changes: Any) -> Node:
 
 
 def preflight_here() -> Node:
-    from rayio.cluster.connect import _describe
+    from rayio.engines.ray.cluster.connect import _describe
 
     return _describe("1234", 1 << 30)
 
@@ -432,7 +432,7 @@ def test_without_spans_the_steps_and_samples_are_those_of_training(tmp_path: Pat
 def test_a_collector_that_ray_kills_for_its_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     from ray.exceptions import GetTimeoutError, OutOfMemoryError, RayActorError
 
-    from rayio.cluster.group import ActorGroup
+    from rayio.engines.ray.actors.group import ActorGroup
 
     group = ActorGroup.__new__(ActorGroup)
     group.handles = {"collector": MagicMock()}

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from left import open_files
 
-from rayio.cluster.lent import LentBatches
-from rayio.cluster.shared import CHUNK_BYTES, Arenas, SharedBuffers
+from rayio.engines.ray.transport.lent import LentBatches
+from rayio.engines.ray.transport.shared import CHUNK_BYTES, Arenas, SharedBuffers
 from rayio.errors import RunError
-from rayio.pipeline.loading import MAX_BUFFER_BYTES
-from rayio.pipeline.queue import Delivery
+from rayio.model.loading import MAX_BUFFER_BYTES
+from rayio.model.queue import Delivery
 
 
 def test_lent_memory_never_overlaps_and_others_see_what_is_in_it() -> None:

@@ -36,8 +36,8 @@ from rayio.report.build import write
 from rayio.scenario import derive
 from rayio.trace.aside import Unnamed
 from rayio.trace.order import dense_order, order_by
+from rayio.trace.run_directory import RunDirectory
 from rayio.trace.slices import SLICE_ROWS, Slices
-from rayio.trace.store import RunDirectory
 
 SMALL: dict[str, Any] = {
     "dataset.path": "model://small", "dataset.num_files": 96, "dataset.sample_bytes": "1000 B",

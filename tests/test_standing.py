@@ -16,8 +16,8 @@ import pytest
 import rayio
 from rayio.deadline import is_anything_left, within
 from rayio.errors import RunError, ScenarioError
-from rayio.pipeline.kernel import WallKernel
-from rayio.pipeline.standing import Silence, Standing, Vigil, silence
+from rayio.model.kernel import WallKernel
+from rayio.model.standing import Silence, Standing, Vigil, silence
 from rayio.place import Where
 from rayio.reporter import Reporter
 from scenarios import scenario
@@ -175,7 +175,7 @@ def test_a_process_ends_beside_a_thread_that_waits_for_ever(tmp_path: Path) -> N
     os.mkfifo(pipe)
     code = f"""
 import asyncio
-from rayio.pipeline.kernel import WallKernel
+from rayio.model.kernel import WallKernel
 async def main():
     kernel = WallKernel(threads=2)
     assert await kernel.threaded(lambda: 42) == 42

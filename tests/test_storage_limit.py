@@ -11,12 +11,12 @@ from test_explain import directory
 from rayio.analyze.conclusion import limited
 from rayio.analyze.explanation import text
 from rayio.predict.explain import explain
-from rayio.results.explained import Explained, StorageLimit
+from rayio.records.explained import Explained, StorageLimit
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate
-from rayio.sizing.capacity import capacity
 from rayio.storage.limits import Asked, System, Taken, limit
+from rayio.study.sizing.capacity import capacity
 from scenarios import scenario, simulated
 
 #: Storage that takes no time but for what is planted.

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayio.pipeline.virtual import VirtualKernel
-from rayio.scenario.distribution import Constant, LogNormal
+from rayio.engines.virtual.clock import VirtualKernel
+from rayio.schema.distribution import Constant, LogNormal
 from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.model import Device, DeviceSpec, FirstByte, Latencies, LocalArbiter, ModelStorage
 from scenarios import Outcome, simulated

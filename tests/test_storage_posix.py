@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from rayio.errors import DataError, StorageError
 from rayio.storage.base import Opener, Requests, Served
-from rayio.storage.counted import WINDOW_BYTES, Traffic
-from rayio.storage.posix import PosixFile, PosixStore
 from rayio.storage.real import RealStorage
-from rayio.storage.refusals import refusal
+from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
+from rayio.storage.stores.posix import PosixFile, PosixStore
+from rayio.storage.stores.refusals import refusal
 
 T = TypeVar("T")
 NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))

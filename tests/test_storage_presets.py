@@ -8,9 +8,9 @@ import re
 import numpy as np
 import pytest
 
+from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.model.planning import plan_of
 from rayio.storage.base import Opener, Requests
 from rayio.storage.model import Device, Latencies, LocalArbiter, ModelStorage
 from rayio.storage.presets import PRESETS, Preset

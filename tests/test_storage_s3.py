@@ -32,10 +32,10 @@ from rayio import storage
 from rayio.errors import DataError, RayioError, StorageError
 from rayio.scenario.s3 import S3Options
 from rayio.storage.base import Opener, Requests, Served
-from rayio.storage.counted import WINDOW_BYTES, Traffic
 from rayio.storage.real import RealStorage
-from rayio.storage.s3.putting import PART_BYTES
-from rayio.storage.stores import Settings, Store
+from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
+from rayio.storage.stores.opening import Settings, Store
+from rayio.storage.stores.s3.putting import PART_BYTES
 
 T = TypeVar("T")
 NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))
@@ -173,7 +173,7 @@ def test_a_put_in_parts_is_the_same_object_and_counts_as_the_server_counts(objec
 def test_an_upload_holds_some_parts_and_not_the_object(objects: Objects, place: str) -> None:
     # In a process of its own: the server keeps what it gets in the memory of this one.
     program = (
-        "import resource, sys; from rayio import storage; from rayio.storage.counted import Traffic\n"
+        "import resource, sys; from rayio import storage; from rayio.storage.stores.counted import Traffic\n"
         "store, piece = storage.open(sys.argv[1]), bytes(1 << 20)\n"
         "most = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "store.write('small', lambda file: file.write(piece), traffic=Traffic()); before = most()\n"
@@ -229,7 +229,7 @@ def test_nobody_waits_for_another_attempt_when_a_run_ends(objects: Objects, plac
 
 
 def test_waits_double_and_are_drawn_by_the_seed_and_the_name() -> None:
-    from rayio.storage.retrying import FIRST_SECONDS, LONGEST_SECONDS, Budget
+    from rayio.storage.stores.retrying import FIRST_SECONDS, LONGEST_SECONDS, Budget
 
     waits = [Budget(20, seed=4).seconds(attempt, "f") for attempt in range(1, 20)]
     whole = [min(LONGEST_SECONDS, FIRST_SECONDS * 2**number) for number in range(19)]
@@ -436,5 +436,5 @@ def test_a_fork_of_a_process_that_has_used_it_is_told(place: str) -> None:
 
 
 def test_importing_files_loads_no_client() -> None:
-    program = "import sys, rayio.storage.posix, rayio.pipeline.plan; assert 'obstore' not in sys.modules"
+    program = "import sys, rayio.storage.stores.posix, rayio.model.plan; assert 'obstore' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)

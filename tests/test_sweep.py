@@ -26,13 +26,13 @@ from pages import check
 import rayio
 from rayio.cli import main
 from rayio.errors import ScenarioError, StorageError
-from rayio.results.metrics import METRICS, lookup
+from rayio.records.metric_names import METRICS, lookup
 from rayio.scenario import derive
 from rayio.scenario.load import load
-from rayio.sweeps import worker
-from rayio.sweeps.choices import front, knee, memory, readers
-from rayio.sweeps.points import grid, listed, number_of, split
-from rayio.sweeps.rows import DONE, FAILED, IMPOSSIBLE, UNMET, Point, Row, axis
+from rayio.study.sweeps import worker
+from rayio.study.sweeps.choices import front, knee, memory, readers
+from rayio.study.sweeps.points import grid, listed, number_of, split
+from rayio.study.sweeps.sweep_rows import DONE, FAILED, IMPOSSIBLE, UNMET, Point, Row, axis
 
 SMALL = """
 name: small

@@ -16,20 +16,20 @@ from objects import Objects, first, slow_down
 
 import rayio
 from rayio.cli import _exit_code
+from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.virtual import VirtualKernel
+from rayio.model.planning import plan_of
 from rayio.predict.explain import explain
-from rayio.scenario.distribution import Constant
 from rayio.scenario.load import load
 from rayio.scenario.write import to_yaml
+from rayio.schema.distribution import Constant
 from rayio.seeds import Draws
 from rayio.session import simulate
 from rayio.storage.base import OPEN, READ, Clock, Opener, Requests, Served
+from rayio.storage.layers.throttle import Bucket, Gate, Throttle
+from rayio.storage.layers.throttled import ThrottledStorage
 from rayio.storage.model import Device, DeviceSpec, Latencies, LocalArbiter, ModelStorage
-from rayio.storage.retrying import Budget
-from rayio.storage.throttle import Bucket, Gate, Throttle
-from rayio.storage.throttled import ThrottledStorage
+from rayio.storage.stores.retrying import Budget
 from scenarios import run_locally, scenario, simulated
 
 SECOND = 10**9

@@ -25,14 +25,14 @@ from pages_of_files import came_from_the_device
 from test_engines import asked_for, computed, deliver_the_same, roles_do_one_thing_at_a_time
 
 import rayio
-from rayio.cluster.placement import actors
+from rayio.engines.loaders import pytorch
+from rayio.engines.loaders.reading import Reading
+from rayio.engines.ray.placement import actors
 from rayio.errors import DataError, RunError, ScenarioError
-from rayio.loaders import pytorch
-from rayio.loaders.reading import Reading
-from rayio.pipeline.kernel import WallKernel
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.wiring import Wiring
+from rayio.model.kernel import WallKernel
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
+from rayio.model.wiring import Wiring
 from rayio.place import Where
 from rayio.predict.explain import explain
 from rayio.reporter import Reporter
@@ -44,7 +44,7 @@ from rayio.trace.recorder import Recorder
 from scenarios import run_locally, scenario, simulated
 
 if TYPE_CHECKING:  # loading PyTorch takes seconds: only where it is used
-    from rayio.loaders.dataloader import DataLoaderQueue
+    from rayio.engines.loaders.dataloader import DataLoaderQueue
 
 #: Scenarios that between them touch all that a batch goes through.
 WORK: dict[str, dict[str, Any]] = {
@@ -150,7 +150,7 @@ def test_a_batch_is_handed_out_only_when_pytorchs_window_has_room(tmp_path: Path
 
 def opened(root: Path, name: str, *, alone: bool = False, **overrides: Any) -> tuple[DataLoaderQueue, Plan]:
     """Make a rank's end of a DataLoader by itself."""
-    from rayio.loaders.dataloader import DataLoaderQueue, Settings
+    from rayio.engines.loaders.dataloader import DataLoaderQueue, Settings
 
     plan = plan_of(on_disk(with_torch(cluster__ranks_per_node=1, **overrides), root), modelled=False)
     kernel, recorder = WallKernel(), Recorder()
@@ -250,7 +250,7 @@ BEING_TOLD = {
     "forkserver": """
 import os, sys
 from multiprocessing import forkserver
-forkserver.set_forkserver_preload(["rayio.loaders.worker_start"])
+forkserver.set_forkserver_preload(["rayio.engines.loaders.worker_start"])
 for bytes_of_it in sys.argv[1:]:
     sentinel, told = forkserver.connect_to_new_process([])
     os.write(told, bytes.fromhex(bytes_of_it))
@@ -262,7 +262,7 @@ for bytes_of_it in sys.argv[1:]:
     "spawn": """
 import os, subprocess, sys
 from multiprocessing import spawn
-from rayio.loaders.dataloader import _spawned_in_silence
+from rayio.engines.loaders.dataloader import _spawned_in_silence
 for bytes_of_it in sys.argv[1:]:
     there, told = os.pipe()
     os.set_inheritable(there, True)

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from rayio.scenario.model import Scenario
 from rayio.storage.base import FSYNC, OPEN, READ, WRITE
-from rayio.storage.counted import slots
 from rayio.storage.itemise import itemise
+from rayio.storage.stores.counted import slots
 from rayio.trace.span import REQUEST_LANE, REQUESTS
 from scenarios import Outcome, run_locally, scenario, simulated
 

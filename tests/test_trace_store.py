@@ -14,8 +14,8 @@ from handmade import result
 from rayio.errors import StorageError
 from rayio.trace.parts import Parts
 from rayio.trace.recorder import Recorder
+from rayio.trace.run_directory import RunDirectory, from_ipc, to_ipc
 from rayio.trace.span import ADDED, COLUMNS, schema
-from rayio.trace.store import RunDirectory, from_ipc, to_ipc
 
 
 def spans(starts: list[int], role: str = "rank", index: str = "0") -> pa.Table:

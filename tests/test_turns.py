@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 
-from rayio.cluster.turns import Turns
+from rayio.engines.ray.transport.turns import Turns
 
 T = TypeVar("T")
 PATIENCE = 0.5

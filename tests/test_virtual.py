@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rayio.pipeline.barrier import Barrier
-from rayio.pipeline.kernel import Future
-from rayio.pipeline.virtual import DeadlockError, VirtualFuture, VirtualKernel
+from rayio.engines.virtual.clock import DeadlockError, VirtualFuture, VirtualKernel
+from rayio.model.barrier import Barrier
+from rayio.model.kernel import Future
 
 
 def test_a_sleep_takes_no_time_and_the_clock_shows_it() -> None:

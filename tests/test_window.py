@@ -13,7 +13,7 @@ from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import attribute
 from rayio.analyze.verdict import judge
-from rayio.results.run_result import READABLE, RunResult, read_result
+from rayio.records.run_result import READABLE, RunResult, read_result
 from scenarios import scenario, simulated
 
 #: Storage that takes no time but for what is planted.

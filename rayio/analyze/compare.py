@@ -15,10 +15,10 @@ from typing import Any
 import yaml
 
 from rayio.analyze.student import t_quantile
-from rayio.results.comparison import Comparison, Difference, DifferingKey, Group, MetricRow, Repeated, Spread
-from rayio.results.metrics import METRICS, lookup
-from rayio.results.origin import kind_of
-from rayio.results.run_result import RunResult
+from rayio.records.comparison import Comparison, Difference, DifferingKey, Group, MetricRow, Repeated, Spread
+from rayio.records.metric_names import METRICS, lookup
+from rayio.records.origin import kind_of
+from rayio.records.run_result import RunResult
 from rayio.units import format_seconds
 
 #: Metrics that are fractions of a whole beside those that end in ``share``; they are printed in percent.

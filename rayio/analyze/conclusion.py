@@ -13,7 +13,7 @@ from rayio.analyze.stalls import CAUSES
 from rayio.analyze.stragglers import slowest
 from rayio.analyze.verdict import BINDS, OF_DATA
 from rayio.analyze.window import FEWEST_STEPS, MOST
-from rayio.results.origin import CHARGED
+from rayio.records.origin import CHARGED
 from rayio.units import format_bytes, format_rate, format_seconds
 
 #: Share of step time that shows in percentages without decimals.

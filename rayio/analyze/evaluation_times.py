@@ -6,7 +6,7 @@ import numpy as np
 
 from rayio.analyze.arrays import RunInSlices, Timed
 from rayio.analyze.timeline import Ints
-from rayio.results.run_result import Evaluation
+from rayio.records.run_result import Evaluation
 
 
 def evaluation(run: RunInSlices, training_epochs: int) -> Evaluation | None:

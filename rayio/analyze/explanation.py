@@ -8,8 +8,8 @@ from rayio.analyze.retries import in_words
 from rayio.analyze.service import WORK_OF_STAGES, can_do, rate
 from rayio.analyze.stages import shown
 from rayio.analyze.summary import fetched_line, own_split
-from rayio.results.explained import Access, Capacity, Explained, Simulated, Throttled, Verdict, WaitedFor
-from rayio.results.origin import head
+from rayio.records.explained import Access, Capacity, Explained, Simulated, Throttled, Verdict, WaitedFor
+from rayio.records.origin import head
 from rayio.units import format_bytes, format_seconds
 
 #: Rows of a table that are shown; the JSON has all.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from rayio.analyze.stages import shown
-from rayio.results.live import OVER, RUNNING, Live
+from rayio.records.running import OVER, RUNNING, Live
 from rayio.units import format_bytes, format_seconds
 
 #: Names of activities for people.

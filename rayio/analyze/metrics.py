@@ -17,9 +17,9 @@ from rayio.analyze.filled import of_filling
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Ints, Lives, Steps, StepsInSlices, nearest_rank
 from rayio.analyze.window import FEWEST_STEPS, Window, filling, find_window, interval, settled
-from rayio.dlio.metrics import dlio
-from rayio.results.metrics import SPLIT
-from rayio.results.run_result import Number, Percentiles, Rank, RunResult, Seconds, Shares, Statistics
+from rayio.imports.dlio_formulas import dlio
+from rayio.records.metric_names import SPLIT
+from rayio.records.run_result import Number, Percentiles, Rank, RunResult, Seconds, Shares, Statistics
 from rayio.trace.order import sums_by
 
 #: Ranks listed one by one in a result; of more, the first ones.

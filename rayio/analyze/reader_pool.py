@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.timeline import Ints, integers, is_text
-from rayio.results.scaling import PoolUse
+from rayio.records.scaling import PoolUse
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:

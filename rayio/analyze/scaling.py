@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from rayio.analyze.arrays import RunInSlices
 from rayio.analyze.reader_pool import Pool, Stretch
 from rayio.analyze.timeline import Ints, integers
-from rayio.results.scaling import ReaderChange, Scaling, ScalingPeriod
+from rayio.records.scaling import ReaderChange, Scaling, ScalingPeriod
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from rayio.analyze.part import COLUMNS, KINDS, Part
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
 from rayio.analyze.window import Found, Window, find_window
-from rayio.results.explained import StorageLimit
+from rayio.records.explained import StorageLimit
 from rayio.trace.arrow import numbers, plain
 from rayio.trace.order import groups_by
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from textwrap import wrap
 
-from rayio.dlio import published
-from rayio.dlio.losses import LOSSES
-from rayio.results.hosts import MODEL, Fetched
-from rayio.results.metrics import SPLIT, STATISTICS, TIMES, lookup
-from rayio.results.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
-from rayio.results.run_result import Between, Books, Imported, RunResult, Statistics
-from rayio.results.scaling import PoolUse
+from rayio.imports import dlio_published
+from rayio.imports.dlio_losses import LOSSES
+from rayio.records.hosts import MODEL, Fetched
+from rayio.records.metric_names import SPLIT, STATISTICS, TIMES, lookup
+from rayio.records.origin import CHARGED, IMPORTED, MEASURED, PREDICTED, costs_words, kind_of, storage_words
+from rayio.records.run_result import Between, Books, Imported, RunResult, Statistics
+from rayio.records.scaling import PoolUse
 from rayio.scenario.expect import Condition
 from rayio.units import format_bytes, format_number, format_seconds, format_share
 
@@ -67,7 +67,7 @@ def summary(result: RunResult, *, run: Path | str | None = None) -> str:
 def _numbers(result: RunResult) -> list[str]:
     """The headline and where the time went; of an import that knows of no step, what was published in their place."""
     if result.imported and result.imported.reduced:
-        return published.lines(result, result.imported)
+        return dlio_published.lines(result, result.imported)
     return [*_headline(result), "", *_split(result)]
 
 
@@ -275,7 +275,7 @@ def own_split(told: Imported | None) -> list[str]:
 
     Nothing is said of a run that was not imported.
     """
-    return published.epochs(told) if told and told.reduced else dlio_points(told)
+    return dlio_published.epochs(told) if told and told.reduced else dlio_points(told)
 
 
 def _books(result: RunResult) -> list[str]:

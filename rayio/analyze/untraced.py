@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rayio.analyze.metrics import LISTED_RANKS
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import integers
-from rayio.results.metrics import HEADLINE
-from rayio.results.run_result import Percentiles, Rank, RunResult, Seconds, Shares
+from rayio.records.metric_names import HEADLINE
+from rayio.records.run_result import Percentiles, Rank, RunResult, Seconds, Shares
 from rayio.trace.slices import Slices
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from rayio.results.live import RUNNING, Live, LiveQueues, LiveRecent
+from rayio.records.running import RUNNING, Live, LiveQueues, LiveRecent
 
 #: Seconds that "the last seconds" are.
 RECENT_SECONDS = 10.0

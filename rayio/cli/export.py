@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rayio.cli.arguments import AsJson, RunPath
-from rayio.cli.files import local_file
+from rayio.cli.file_options import local_file
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from rayio.collectors.sending import Sender
-    from rayio.results.answers import ExportedFile, ExportedTo
-    from rayio.trace.store import RunDirectory
+    from rayio.export.collectors.sending import Sender
+    from rayio.records.answers import ExportedFile, ExportedTo
+    from rayio.trace.run_directory import RunDirectory
 
 #: Options whose value may be left out: then the standard variables say where.
 OPTIONAL = ("--otlp", "--grpc")
@@ -65,8 +65,8 @@ def export(
     Example:  rayio export runs/four --otlp http://localhost:4318
     """
     from rayio.export import exporting
-    from rayio.results.answers import Exported, ExportedFile
-    from rayio.trace.store import RunDirectory
+    from rayio.records.answers import Exported, ExportedFile
+    from rayio.trace.run_directory import RunDirectory
 
     files = [
         (file, write, what)
@@ -125,11 +125,11 @@ def _send(
     *,
     by_grpc: bool,
 ) -> ExportedTo:
-    from rayio.collectors.transport import connect
     from rayio.errors import ExportError
     from rayio.export import exporting
+    from rayio.export.collectors.transport import connect
     from rayio.export.select import DEFAULT
-    from rayio.results.answers import ExportedTo
+    from rayio.records.answers import ExportedTo
 
     sender = connect(url, grpc=by_grpc)
     chosen = exporting.Chosen.of(directory, select or DEFAULT, terminal)
@@ -161,8 +161,8 @@ def collector(otlp: str | None, grpc: str | None) -> Sender | None:
         raise typer.BadParameter("--otlp and --grpc exclude each other for a run; give one")
     if otlp is None and grpc is None:
         return None
-    from rayio.collectors.transport import connect
-    from rayio.export.live import FINISH_SECONDS
+    from rayio.export.collectors.transport import connect
+    from rayio.export.live_export import FINISH_SECONDS
 
     return connect(otlp or grpc or "", grpc=grpc is not None, longest_seconds=FINISH_SECONDS)
 
@@ -181,7 +181,7 @@ def view(
     import webbrowser
 
     from rayio.export import exporting, viewer
-    from rayio.trace.store import RunDirectory
+    from rayio.trace.run_directory import RunDirectory
 
     viewer.pages()
     chosen = exporting.Chosen.of(RunDirectory.open(path), select)

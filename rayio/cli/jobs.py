@@ -15,9 +15,9 @@ from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from rayio.cluster.jobs import JobState
-    from rayio.jobs.submit import Ended
-    from rayio.results.clusters import JobListed
+    from rayio.engines.ray.cluster.jobs import JobState
+    from rayio.records.clusters import JobListed
+    from rayio.remote.jobs.submit import Ended
 
 #: Variables that say where a dashboard is, as Ray's own commands read them.
 VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
@@ -68,7 +68,7 @@ def submit(
 
     Example:  rayio submit unet3d-small --address http://head:8265 --root /shared
     """
-    from rayio.jobs import submit as submitting
+    from rayio.remote.jobs import submit as submitting
 
     terminal = Terminal()
     where = dashboard(address)
@@ -89,7 +89,7 @@ def submit(
 def _told(ended: Ended, as_json: bool) -> None:
     """Print what a job came to, and leave with its exit code."""
     from rayio.analyze.summary import summary
-    from rayio.jobs.submit import LAST_LINES
+    from rayio.remote.jobs.submit import LAST_LINES
 
     if ended.ran is not None and as_json:
         print_json(ended.ran)
@@ -114,7 +114,7 @@ def status(
 
     Example:  rayio status --address http://head:8265
     """
-    from rayio.cluster.jobs import Jobs
+    from rayio.engines.ray.cluster.jobs import Jobs
 
     where = dashboard(address)
     with alone(as_json):
@@ -122,7 +122,7 @@ def status(
         found = [jobs.state(job)] if job is not None else [j for j in jobs.all() if everything or "rayio" in j.metadata]
     listed = tuple(map(_listed, found))
     if as_json:
-        from rayio.results.clusters import JobsListed
+        from rayio.records.clusters import JobsListed
 
         print_json(JobsListed(address=jobs.address, jobs=listed))
         return
@@ -141,7 +141,7 @@ def stop(job: JobId, address: Dashboard = None) -> None:
 
     Example:  rayio stop rayio-0123456789ab --address http://head:8265
     """
-    from rayio.cluster.jobs import Jobs
+    from rayio.engines.ray.cluster.jobs import Jobs
 
     jobs = Jobs(dashboard(address))
     before = jobs.state(job)
@@ -171,15 +171,15 @@ def doctor(
 
     Example:  rayio doctor --address http://head:8265 --root /shared
     """
-    from rayio.jobs import doctor as looking
-    from rayio.results.clusters import Doctored
+    from rayio.records.clusters import Doctored
+    from rayio.remote.jobs import doctor as looking
 
     terminal = Terminal()
     with alone(as_json):
         if address is None:
             found = Doctored(findings=tuple(looking.here(root)))
         elif address.startswith(("http://", "https://")):
-            from rayio.cluster.jobs import Jobs
+            from rayio.engines.ray.cluster.jobs import Jobs
 
             found = looking.by_job(Jobs(address), root, pip=pip, is_installed=installed, reporter=terminal)
         else:
@@ -217,7 +217,7 @@ def dashboard(address: str | None) -> str:
 
 
 def _listed(job: JobState) -> JobListed:
-    from rayio.results.clusters import JobListed
+    from rayio.records.clusters import JobListed
 
     started = None if job.start_ms is None else datetime.fromtimestamp(job.start_ms / 1000, UTC)
     ended = None if job.end_ms is None else datetime.fromtimestamp(job.end_ms / 1000, UTC)

@@ -53,8 +53,8 @@ def k8s(
 
     Example:  rayio k8s unet3d-small --image rayio:0.1.0 --claim data | kubectl apply -f -
     """
-    from rayio.k8s.documents import documents, to_yaml
-    from rayio.k8s.scenario_job import job_of
+    from rayio.remote.k8s.documents import documents, to_yaml
+    from rayio.remote.k8s.scenario_job import job_of
 
     if not image:
         raise typer.BadParameter("say which image the pods have: --image IMAGE (k8s/Dockerfile makes one)")

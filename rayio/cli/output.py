@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from rayio.results.record import Record
+from rayio.records.record import Record
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ import typer
 
 from rayio.cli import completion
 from rayio.cli.arguments import AsJson
-from rayio.cli.files import Force, check_replaced, local_file
+from rayio.cli.file_options import Force, check_replaced, local_file
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
 

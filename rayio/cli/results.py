@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rayio.cli.arguments import AsJson, RunPath, RunPaths
-from rayio.cli.files import local_file
+from rayio.cli.file_options import local_file
 from rayio.cli.fitting import columns, fit, shown
 from rayio.cli.output import alone, print_json
 from rayio.errors import QueryError, ScenarioError
@@ -76,7 +76,7 @@ def query(
     Example:  rayio query runs/four "select name, count(*), sum(duration_ns)/1e9 from spans group by name"
     """
     from rayio.trace.query import query as ask
-    from rayio.trace.store import RunDirectory
+    from rayio.trace.run_directory import RunDirectory
 
     if as_csv and as_json:
         raise typer.BadParameter("--csv and --json exclude each other")
@@ -173,7 +173,7 @@ def dlio_results(
 
     Example:  rayio import dlio-results results/unet3d/run_1 --out runs/published
     """
-    from rayio.results.answers import Ran
+    from rayio.records.answers import Ran
     from rayio.session.imported import import_dlio_results
 
     with alone(as_json):

@@ -11,13 +11,13 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Overrides, Root, RunPath, Source
 from rayio.cli.export import Grpc, Otlp, collector
-from rayio.cli.files import Force, check_replaced
+from rayio.cli.file_options import Force, check_replaced
 from rayio.cli.fitting import columns, fit
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
 
 if TYPE_CHECKING:
-    from rayio.results.answers import Ran
+    from rayio.records.answers import Ran
     from rayio.session import Run
 
 #: Spans up to which a run's report is written without being asked for: reading them takes seconds, and memory.
@@ -79,8 +79,8 @@ def run(
     """
     from rayio import session
     from rayio.analyze.compare import repeats, repeats_text
-    from rayio.pipeline.engine import engine_named
-    from rayio.results.answers import Repeats
+    from rayio.model.engine import engine_named
+    from rayio.records.answers import Repeats
 
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
@@ -184,7 +184,7 @@ def generate(
     with alone(as_json):
         session.generate(source, overrides or (), root=root, threads=threads, verify=verify, reporter=terminal)
     if as_json:
-        from rayio.results.answers import Generated
+        from rayio.records.answers import Generated
 
         print_json(Generated(datasets=tuple(terminal.datasets)))
 
@@ -264,7 +264,7 @@ def _page(done: Run, wanted: bool | None) -> str | None:
 
 
 def _ran(done: Run, page: str | None) -> Ran:
-    from rayio.results.answers import Ran
+    from rayio.records.answers import Ran
 
     return Ran(directory=done.address, report=page, result=done.result)
 

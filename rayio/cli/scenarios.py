@@ -33,7 +33,7 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
         checks.check_simulated(scenario)
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
     if as_json:
-        from rayio.results.answers import Validated
+        from rayio.records.answers import Validated
 
         fewest, most = _steps(scenario)
         print_json(
@@ -88,7 +88,7 @@ def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -
     import yaml
 
     from rayio.kinds import COSTS, STORAGE_MODELS
-    from rayio.results.derived import EACH_RANK
+    from rayio.records.derived import EACH_RANK
     from rayio.scenario.load import load
     from rayio.scenario.storage import UNKNOWN
     from rayio.scenario.write import to_yaml
@@ -133,7 +133,7 @@ def scenarios(as_json: AsJson = False) -> None:
 
     names = packaged()
     if as_json:
-        from rayio.results.answers import PackagedScenario, PackagedScenarios
+        from rayio.records.answers import PackagedScenario, PackagedScenarios
 
         print_json(
             PackagedScenarios(
@@ -146,7 +146,7 @@ def scenarios(as_json: AsJson = False) -> None:
         print(f"{name:<{width}}  {description}")
 
 
-#: What ``rayio schema`` describes, by name: :data:`rayio.results.answers.SCHEMAS` has these, and takes long to import.
+#: What ``rayio schema`` describes, by name: :data:`rayio.records.answers.SCHEMAS` has these, and takes long to import.
 _DESCRIBED = (
     "scenario", "result", "explain", "compare", "run", "repeats", "sweep", "validate", "show", "scenarios", "generate",
     "calibrate", "capacity", "advise", "export", "status", "doctor", "top", "query",
@@ -168,11 +168,11 @@ def schema(
 
     Example:  rayio schema > scenario.schema.json
     """
-    from rayio.results.answers import answer_schema
+    from rayio.records.answers import answer_schema
     from rayio.scenario.write import json_schema
 
     if markdown:
-        from rayio.results import reference as results
+        from rayio.records import reference as results
         from rayio.scenario import reference as scenarios
 
         if of not in ("scenario", "result"):

@@ -10,7 +10,7 @@ import typer
 
 from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Root, Source
-from rayio.cli.files import local_file
+from rayio.cli.file_options import local_file
 from rayio.cli.output import alone, print_json
 from rayio.cli.terminal import Terminal
 
@@ -58,9 +58,9 @@ def sweep(
 
     Example:  rayio sweep unet3d-h100 loader.num_workers=1,2,4,8 loader.prefetch_factor=2,4
     """
-    from rayio.sweeps.answer import answer
-    from rayio.sweeps.sweeping import sweep as swept
-    from rayio.sweeps.tables import text
+    from rayio.study.sweeps.answer import answer
+    from rayio.study.sweeps.sweep_tables import text
+    from rayio.study.sweeps.sweeping import sweep as swept
 
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")

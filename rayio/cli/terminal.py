@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.status import Status
 
-    from rayio.results.answers import GeneratedDataset
-    from rayio.results.live import Live
+    from rayio.records.answers import GeneratedDataset
+    from rayio.records.running import Live
 
 #: Seconds between two progress lines when the output is not a terminal.
 PLAIN_SECONDS = 5.0
@@ -64,7 +64,7 @@ class Terminal(Reporter):
 
     def looked(self, live: Live) -> None:
         """Print how far a run is, now and then, where whoever submitted it as a job may read it."""
-        from rayio.results.live import LIVE_LINE, LIVE_VARIABLE
+        from rayio.records.running import LIVE_LINE, LIVE_VARIABLE
 
         now = time.monotonic()
         if os.environ.get(LIVE_VARIABLE) and now - self._looked >= PLAIN_SECONDS:
@@ -82,7 +82,7 @@ class Terminal(Reporter):
 
     def generated(self, path: str, written: tuple[int, int], reused: tuple[int, int]) -> None:
         """Keep what a dataset came to."""
-        from rayio.results.answers import GeneratedDataset
+        from rayio.records.answers import GeneratedDataset
 
         self.datasets.append(
             GeneratedDataset(

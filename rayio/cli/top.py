@@ -21,7 +21,7 @@ from rayio.cli.jobs import VARIABLES, Dashboard, dashboard
 from rayio.cli.output import alone, print_json
 
 if TYPE_CHECKING:
-    from rayio.results.live import Live
+    from rayio.records.running import Live
 
 #: Seconds between two looks at a run directory, and at a job.
 RUN_SECONDS, JOB_SECONDS = 1.0, 3.0
@@ -65,7 +65,7 @@ def add_to(app: typer.Typer) -> None:
 
 def _looking(what: str, address: str | None) -> tuple[Callable[[], Live], float]:
     """Find out what is meant, and how one looks at it, how often."""
-    from rayio.session.looking import look
+    from rayio.session.progress import look
 
     if Path(what).exists() or "/" in what or (address is None and not any(map(os.environ.get, VARIABLES))):
         if not Path(what).exists() and "/" not in what:
@@ -73,15 +73,15 @@ def _looking(what: str, address: str | None) -> tuple[Callable[[], Live], float]
                 f"{what} is no run directory here; of a job, say where its cluster is: --address http://HEAD:8265"
             )
         return lambda: look(what), RUN_SECONDS
-    from rayio.cluster.jobs import Jobs
-    from rayio.jobs import looking
+    from rayio.engines.ray.cluster.jobs import Jobs
+    from rayio.remote.jobs import job_progress
 
     jobs = Jobs(dashboard(address))
-    return lambda: looking.look(jobs, what), JOB_SECONDS
+    return lambda: job_progress.look(jobs, what), JOB_SECONDS
 
 
 def _is_over(live: Live) -> bool:
-    from rayio.results.live import GONE, OVER
+    from rayio.records.running import GONE, OVER
 
     return live.state in (OVER, GONE)
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rayio.scenario.decode import Work
-from rayio.scenario.fields import Positive, Reads, RefusedError, choice
+from rayio.schema.fields import Positive, Reads, RefusedError, choice
 
 #: What one piece of scratch data inflates to; it stays in the processor's cache, as a decoder's buffers do.
 PLAIN_BYTES = 1 << 18

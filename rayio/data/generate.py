@@ -20,9 +20,9 @@ from rayio.data import manifest
 from rayio.data.formats import FORMATS, Format, check_labels
 from rayio.data.layout import FILES_PER_FOLDER, Layout
 from rayio.errors import DataError, StorageError
-from rayio.storage.counted import Traffic
 from rayio.storage.real import counted_opener
-from rayio.storage.stores import DEFAULTS, Settings, Store
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.opening import DEFAULTS, Settings, Store
 from rayio.units import format_bytes
 
 #: Called with the files and bytes on disk that are finished so far, and of how many, in the caller's thread.

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from rayio import seeds
 from rayio.errors import DataError
 from rayio.scenario import derive
-from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.derive import MAX_SAMPLE_BYTES, MIN_SAMPLE_BYTES
-from rayio.scenario.fields import Section
+from rayio.schema.choice import NO_OPTIONS
+from rayio.schema.fields import Section
 from rayio.seeds import Draws
 
 #: Files in one folder; a directory of a million entries is slow on every file system.

@@ -12,7 +12,7 @@ from pydantic_core import to_jsonable_python
 from rayio import strict_json
 from rayio.data.layout import Layout
 from rayio.errors import DataError
-from rayio.storage.stores import Store
+from rayio.storage.stores.opening import Store
 
 NAME = "rayio-dataset.json"
 #: Version of the manifest, of the files' names and of the samples' bytes.

@@ -16,8 +16,8 @@ from rayio.data.partition import PARTITIONS
 from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.errors import DataError
 from rayio.scenario import derive
-from rayio.scenario.choice import NO_OPTIONS
-from rayio.scenario.fields import Section
+from rayio.schema.choice import NO_OPTIONS
+from rayio.schema.fields import Section
 from rayio.storage.base import RequestTable
 
 if TYPE_CHECKING:

@@ -18,9 +18,9 @@ from pydantic import Field
 from rayio import kinds, seeds
 from rayio.registry import Registry
 from rayio.scenario import derive
-from rayio.scenario.choice import NO_OPTIONS
-from rayio.scenario.fields import Section, whole
 from rayio.scenario.kind import Kind
+from rayio.schema.choice import NO_OPTIONS
+from rayio.schema.fields import Section, whole
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario

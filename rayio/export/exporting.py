@@ -14,20 +14,20 @@ from typing import IO, TYPE_CHECKING
 
 from rayio.errors import ExportError
 from rayio.export import select
-from rayio.export.kinds import of_steps
 from rayio.export.spans import MANY_SPANS, Origin, Spans
+from rayio.export.trace_kinds import of_steps
 from rayio.export.traces import epoch_ns, run_key, spans_of
 from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
-from rayio.storage.refusals import unwritten
-from rayio.trace.store import RunDirectory
+from rayio.storage.stores.refusals import unwritten
+from rayio.trace.run_directory import RunDirectory
 from rayio.units import format_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rayio.collectors.pauses import Patience
-    from rayio.collectors.sending import Request, Sender, Sent
+    from rayio.export.collectors.pauses import Patience
+    from rayio.export.collectors.sending import Request, Sender, Sent
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,8 @@ def export_again(path: str, sender: Sender, selection: str | None) -> str:
 
 def send(chosen: Chosen, sender: Sender, patience: Patience | None = None) -> Sent:
     """Send what is chosen to a collector; what became of it is counted, not raised."""
-    from rayio.collectors.sending import send_all
     from rayio.export import otlp
+    from rayio.export.collectors.sending import send_all
 
     def told() -> Iterator[Request]:
         sent = 0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.export.kinds import BATCH, EVALUATED, STEP, WAITS, is_named, trace_kinds
 from rayio.export.select import picked, step_keys, times
 from rayio.export.spans import Ints
+from rayio.export.trace_kinds import BATCH, EVALUATED, STEP, WAITS, is_named, trace_kinds
 from rayio.trace.arrow import is_text, plain
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource as ResourceMes
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 from rayio import __version__
-from rayio.collectors.sending import Request
 from rayio.export import wire
+from rayio.export.collectors.sending import Request
 from rayio.export.spans import KINDS, SCHEMA_URL, Origin, Spans
 from rayio.export.wire import Field
 

@@ -95,7 +95,7 @@ class Resource:
         }
         said = {name: value for name, value in said.items() if value != ""}
         if is_ours and origin.version:
-            sdk = {"name": "rayio.otel", "language": "python", "version": origin.version}
+            sdk = {"name": "rayio.trace.otel", "language": "python", "version": origin.version}
             said |= {f"telemetry.sdk.{name}": value for name, value in sdk.items()}
         said |= {"rayio.node": self.node} if self.node >= 0 else {}
         return said | ({"process.pid": self.pid} if self.pid > 0 else {})

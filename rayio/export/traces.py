@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from rayio import seeds
 from rayio.errors import StorageError
-from rayio.export.kinds import BATCH, CHECKPOINT, FOREIGN, LIFE, STEP, WAITS, WITHIN, codes_of, trace_kinds
 from rayio.export.select import step_keys
 from rayio.export.spans import KINDS, Ints, Resource, Spans, Texts, Unsigned, group_numbers, halves, joined, numbered
+from rayio.export.trace_kinds import BATCH, CHECKPOINT, FOREIGN, LIFE, STEP, WAITS, WITHIN, codes_of, trace_kinds
 from rayio.trace.arrow import plain
 from rayio.trace.ids import span_ids, trace_id, trace_ids
 from rayio.trace.span import COLUMNS

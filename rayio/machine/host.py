@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from rayio.machine.mounts import Mounted, existing, mount_of, mounts_here
-from rayio.results.hosts import Host, Interface, Mount
+from rayio.records.hosts import Host, Interface, Mount
 
 #: Limits above this are how kernels write that there is none.
 _NO_LIMIT = 1 << 60

@@ -13,10 +13,10 @@ import numpy as np
 
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Steps
+from rayio.engines.virtual import simulation
 from rayio.errors import RunError, StorageError
-from rayio.pipeline import simulation
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of, storage_of
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of, storage_of
 from rayio.place import batch_parts
 from rayio.predict import observe, saving, storage
 from rayio.predict.costs import FEW, costs, typical, waited
@@ -29,10 +29,10 @@ from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
-from rayio.scenario.distribution import Constant, Distribution, LogNormal
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
-from rayio.storage.refusals import unwritten
+from rayio.schema.distribution import Constant, Distribution, LogNormal
+from rayio.storage.stores.refusals import unwritten
 from rayio.trace.slices import Slices
 from rayio.units import format_seconds
 

@@ -15,19 +15,19 @@ from rayio.analyze.stalls import attribute
 from rayio.analyze.stragglers import typical_of
 from rayio.analyze.verdict import judge
 from rayio.data.asked import requests_per_sample
+from rayio.engines.virtual import simulation
 from rayio.errors import RayioError
 from rayio.kinds import FORMATS
-from rayio.pipeline import simulation
-from rayio.pipeline.planning import plan_of, storage_of
+from rayio.model.planning import plan_of, storage_of
 from rayio.predict.processors import Worked
 from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, Measured, RecordedTimes, Replay, addressed, of_steps
 from rayio.scenario import checks, derive, evaluation
-from rayio.scenario.choice import options_of
 from rayio.scenario.costs import CpuCosts
-from rayio.scenario.distribution import NO_TIME
-from rayio.scenario.every import Every
 from rayio.scenario.model import Costs, NoSync, Scenario, StorageParameters
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
+from rayio.schema.choice import options_of
+from rayio.schema.distribution import NO_TIME
+from rayio.schema.every import Every
 from rayio.seeds import Draws
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 from rayio.units import BYTES

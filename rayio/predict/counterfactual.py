@@ -10,7 +10,7 @@ from rayio.analyze.stalls import Attribution
 from rayio.analyze.stragglers import slow_ranks
 from rayio.analyze.verdict import BINDS, OF_DATA, bound_of
 from rayio.errors import StorageError
-from rayio.pipeline.planning import storage_of
+from rayio.model.planning import storage_of
 from rayio.predict.changes import WORTH, Base, Change, changes, further_changes, keys_of, with_workers
 from rayio.predict.on_cores import on_cores
 from rayio.predict.processors import Worked

@@ -21,8 +21,8 @@ from rayio.analyze.stalls import Attribution, Losses
 from rayio.analyze.stragglers import worst_ranks
 from rayio.analyze.verdict import BINDS, judge
 from rayio.analyze.window import find_window
-from rayio.dlio.losses import in_words
 from rayio.errors import RayioError, ScenarioError
+from rayio.imports.dlio_losses import in_words
 from rayio.kinds import STORAGE_MODELS
 from rayio.predict.counterfactual import (
     comes_back,
@@ -37,18 +37,18 @@ from rayio.predict.counterfactual import (
 from rayio.predict.observe import Trained
 from rayio.predict.processors import Worked
 from rayio.predict.supply import supply
+from rayio.records.explained import VERSION, Access, Capacity, Explained, Verdict
+from rayio.records.origin import CHARGED, MEASURED, PREDICTED, Origin, kind_of
+from rayio.records.run_result import RunResult
 from rayio.reporter import SILENT, Reporter
-from rayio.results.explained import VERSION, Access, Capacity, Explained, Verdict
-from rayio.results.origin import CHARGED, MEASURED, PREDICTED, Origin, kind_of
-from rayio.results.run_result import RunResult
 from rayio.scenario import derive
-from rayio.scenario.fields import show
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.scenario.source import UNREADABLE, plain
 from rayio.scenario.storage import UNKNOWN
-from rayio.trace.store import RunDirectory
+from rayio.schema.fields import show
+from rayio.trace.run_directory import RunDirectory
 
 #: Ranks that are told one by one, those that others waited for most.
 WORST = 8

@@ -11,8 +11,8 @@ from rayio.errors import RunError, StorageError
 from rayio.predict.explain import scenario_of
 from rayio.reporter import Reporter
 from rayio.scenario.model import Scenario
+from rayio.trace.run_directory import RunDirectory
 from rayio.trace.slices import Slices
-from rayio.trace.store import RunDirectory
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,8 +15,8 @@ import numpy as np
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.window import find_window
-from rayio.pipeline import simulation
-from rayio.pipeline.planning import plan_of
+from rayio.engines.virtual import simulation
+from rayio.model.planning import plan_of
 from rayio.predict.changes import Base
 from rayio.predict.processors import Worked, scheduled
 from rayio.predict.replay import Measured

@@ -22,15 +22,15 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import Attribution
 from rayio.analyze.timeline import Ints, integers, texts
 from rayio.analyze.window import find_window
-from rayio.pipeline.planning import Times
+from rayio.model.planning import Times
 from rayio.predict import observe
 from rayio.predict.costs import costs as costs_of
 from rayio.predict.costs import typical
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
-from rayio.scenario.distribution import NO_TIME
-from rayio.scenario.every import Every
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
+from rayio.schema.distribution import NO_TIME
+from rayio.schema.every import Every
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
 from rayio.trace.order import groups_by
 from rayio.trace.slices import Slices

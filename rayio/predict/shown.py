@@ -11,7 +11,7 @@ import numpy as np
 
 from rayio.analyze.passes import Timelines
 from rayio.analyze.timeline import Ints, Steps
-from rayio.pipeline.plan import Plan
+from rayio.model.plan import Plan
 from rayio.predict import observe
 from rayio.predict.costs import checkpoint_ns
 from rayio.trace.slices import Slices

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.predict.observe import Reads
-from rayio.scenario.distribution import Constant, LogNormal
 from rayio.scenario.model import StorageParameters
+from rayio.schema.distribution import Constant, LogNormal
 
 Floats = NDArray[np.float64]
 

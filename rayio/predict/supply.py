@@ -9,7 +9,7 @@ import numpy as np
 from rayio.analyze.sharing import ALONE, Others
 from rayio.data.asked import mean_of, planned_requests
 from rayio.predict.observe import Trained
-from rayio.results.explained import StorageLimit
+from rayio.records.explained import StorageLimit
 from rayio.scenario import derive
 from rayio.storage.limits import Asked, System, Taken, limit, seconds_alone
 from rayio.storage.model import Latencies

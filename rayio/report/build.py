@@ -12,8 +12,8 @@ from rayio.report.content import Content
 from rayio.report.page import page
 from rayio.reporter import SILENT, Reporter
 from rayio.storage.address import is_path, join, last_part, parent, path_of, shown
-from rayio.storage.stores import told
-from rayio.trace.store import RunDirectory
+from rayio.storage.stores.opening import told
+from rayio.trace.run_directory import RunDirectory
 from rayio.units import parse_seconds
 
 #: Name of the page in a run directory.

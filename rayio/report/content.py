@@ -13,13 +13,13 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.window import Window, find_window
 from rayio.errors import RayioError, ScenarioError
 from rayio.predict.explain import Seen, explain, explained, readers_of, scenario_of
+from rayio.records.explained import Explained
+from rayio.records.run_result import RunResult
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
 from rayio.reporter import SILENT, Reporter
-from rayio.results.explained import Explained
-from rayio.results.run_result import RunResult
 from rayio.scenario.model import Scenario
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 #: Completed steps of all ranks together up to which a report lives the run again, to say what would change it: of more,
 #: ``rayio explain`` does.

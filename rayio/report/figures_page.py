@@ -10,7 +10,7 @@ from pathlib import Path
 from rayio.report import sections
 from rayio.report.content import Content
 from rayio.report.page import document
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 #: Height of the frame in which a notebook shows them, in pixels; the figures scroll in it.
 FRAME_HEIGHT = 620

@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from rayio.records.scaling import PoolUse
 from rayio.report import axes, charts, figures, tables
 from rayio.report.bins import Bins
 from rayio.report.content import Content
 from rayio.report.definitions import term
 from rayio.report.figures import Floats
 from rayio.report.tracks import packed
-from rayio.results.scaling import PoolUse
 
 #: Phases of ranks in the order in which a figure stacks them.
 STACK = ("compute", "sync", "data_wait", "checkpoint", "evaluate", "startup", "other")

@@ -10,13 +10,13 @@ from typing import Any
 from rayio.analyze.service import WORK_OF_STAGES, can_do, rate
 from rayio.analyze.stages import shown
 from rayio.analyze.summary import meaning_of, measured_times
+from rayio.records.hosts import Host
+from rayio.records.metric_names import SPLIT, STATISTICS
+from rayio.records.run_result import RunResult
+from rayio.records.scaling import Scaling
 from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
-from rayio.results.hosts import Host
-from rayio.results.metrics import SPLIT, STATISTICS
-from rayio.results.run_result import RunResult
-from rayio.results.scaling import Scaling
 from rayio.units import format_bytes, format_seconds, format_share
 
 #: A tag of HTML.
@@ -222,12 +222,12 @@ def access_figures(access: Mapping[str, Any]) -> str:
 
 def lost_points(result: RunResult) -> str:
     """Write where the AU of imported results lost its points, by DLIO's own formula."""
-    from rayio.dlio import published
-    from rayio.dlio.losses import LOSSES
+    from rayio.imports import dlio_published
+    from rayio.imports.dlio_losses import LOSSES
 
     told = result.imported
     if told and told.reduced:
-        names, epochs = published.table(told)
+        names, epochs = dlio_published.table(told)
         return f"<h3>{term('au-dlio', 'as published')}</h3>" + table([escape(name) for name in names], epochs)
     if not told or told.lost_points is None:
         return ""

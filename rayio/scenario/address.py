@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from rayio.errors import RayioError
 from rayio.kinds import STORAGES
-from rayio.scenario.fields import NotYetError, Reads, RefusedError
+from rayio.schema.fields import NotYetError, Reads, RefusedError
 from rayio.storage.address import POSIX, scheme_of
 
 #: A dataset path with this prefix has no bytes anywhere: the model of storage serves it.

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from rayio.scenario.address import Path
-from rayio.scenario.every import Every
-from rayio.scenario.fields import Bytes, Flag, Rate, Section
 from rayio.scenario.writers import AnyWriters, RankZero
+from rayio.schema.every import Every
+from rayio.schema.fields import Bytes, Flag, Rate, Section
 from rayio.units import BYTES, RATE
 
 #: Requests that writing one state may take: each is planned before it is made.

@@ -11,13 +11,13 @@ from rayio.kinds import LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
 from rayio.scenario import apart, derive, duration, evaluation
 from rayio.scenario.address import MODELLED
-from rayio.scenario.choice import Choosing
 from rayio.scenario.decode import Work
-from rayio.scenario.fields import Section, listed, show
 from rayio.scenario.kind import Kind
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN
 from rayio.scenario.workers import Autoscaled
+from rayio.schema.choice import Choosing
+from rayio.schema.fields import Section, listed, show
 from rayio.units import format_bytes, format_seconds
 
 T = TypeVar("T")

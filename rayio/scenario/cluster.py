@@ -10,8 +10,8 @@ from pydantic import Field
 from pydantic.functional_validators import BeforeValidator
 
 from rayio.place import MAX_RANKS
-from rayio.scenario.fields import Reads, RefusedError, Seconds, Section, choice, none_is_null, quantity, show, whole
 from rayio.scenario.reader_pool import ReaderPool
+from rayio.schema.fields import Reads, RefusedError, Seconds, Section, choice, none_is_null, quantity, show, whole
 from rayio.units import RATE, SECONDS, format_seconds
 
 #: Bounds of ``stall_deadline``, in seconds: silences are looked for a few times within it.

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rayio.scenario import dlio_keys
-from rayio.scenario.choice import Choice, Choosing, KindOf
-from rayio.scenario.distribution import Of
-from rayio.scenario.fields import Section, listed, show, unless_secret
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import KeyPath, Layer
+from rayio.schema.choice import Choice, Choosing, KindOf
+from rayio.schema.distribution import Of
+from rayio.schema.fields import Section, listed, show, unless_secret
 
 #: Pydantic's name of the error that a key is none.
 UNKNOWN = "extra_forbidden"

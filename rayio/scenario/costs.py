@@ -10,8 +10,8 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rayio.kinds import COSTS
-from rayio.scenario.choice import check_name
-from rayio.scenario.fields import JsonSchema, Reads, RefusedError, Seconds, Section, Text, quantity
+from rayio.schema.choice import check_name
+from rayio.schema.fields import JsonSchema, Reads, RefusedError, Seconds, Section, Text, quantity
 from rayio.units import BYTES, RATE, SECONDS
 
 _BytesPerSecond = Annotated[float | None, quantity(RATE, positive=True, or_none=True)]

@@ -8,9 +8,9 @@ from pydantic import Field
 
 from rayio.kinds import FORMATS
 from rayio.scenario.address import MODELLED, Path
-from rayio.scenario.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
-from rayio.scenario.distribution import BytesDistribution
-from rayio.scenario.fields import Natural, Positive, Section, whole
+from rayio.schema.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
+from rayio.schema.distribution import BytesDistribution
+from rayio.schema.fields import Natural, Positive, Section, whole
 
 
 class EvaluationDataset(Section):

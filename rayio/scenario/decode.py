@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rayio.kinds import DECODES
-from rayio.scenario.distribution import Distribution, Of
-from rayio.scenario.fields import Section, quantity
+from rayio.schema.distribution import Distribution, Of
+from rayio.schema.fields import Section, quantity
 from rayio.units import RATE, SECONDS
 
 

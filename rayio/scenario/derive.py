@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from rayio.kinds import PARTITIONS
-from rayio.scenario.every import Every
 from rayio.scenario.sync import Sync
+from rayio.schema.every import Every
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario

@@ -8,8 +8,8 @@ from rayio import seeds
 from rayio.place import MAX_EPOCHS, MAX_STEPS
 from rayio.scenario import derive
 from rayio.scenario.address import MODELLED
-from rayio.scenario.choice import NO_OPTIONS
 from rayio.scenario.model import Scenario
+from rayio.schema.choice import NO_OPTIONS
 from rayio.units import format_bytes
 
 

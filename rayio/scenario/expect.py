@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Annotated, Any
 
-from rayio.scenario.fields import JsonSchema, Reads, RefusedError
+from rayio.schema.fields import JsonSchema, Reads, RefusedError
 
 _OPERATORS: dict[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, "<=": operator.le, "==": operator.eq, ">": operator.gt, "<": operator.lt,
@@ -49,7 +49,7 @@ def _expectations(value: Any) -> Expectations:
     conditions = Expectations()
     if not value:
         return conditions
-    from rayio.results.metrics import METRICS  # takes long to import, and few scenarios have conditions
+    from rayio.records.metric_names import METRICS  # takes long to import, and few scenarios have conditions
 
     for metric, condition in value.items():
         if metric not in METRICS:
@@ -76,16 +76,16 @@ def _expectations(value: Any) -> Expectations:
 
 def _shares() -> set[str]:
     """Metrics that are parts of a whole."""
-    from rayio.results.record import units
-    from rayio.results.run_result import RunResult
+    from rayio.records.record import units
+    from rayio.records.run_result import RunResult
 
     return {name for name, unit, _ in units(RunResult) if unit == "fraction"}
 
 
 def _schema() -> JsonSchema:
-    from rayio.results.metrics import METRICS
-    from rayio.results.record import units
-    from rayio.results.run_result import RunResult
+    from rayio.records.metric_names import METRICS
+    from rayio.records.record import units
+    from rayio.records.run_result import RunResult
 
     meanings = {name: f": {about}" + (f" ({unit})" if unit else "") for name, unit, about in units(RunResult)}
     return {

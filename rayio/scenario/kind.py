@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
-from rayio.scenario.choice import NoOptions
-from rayio.scenario.fields import Section
+from rayio.schema.choice import NoOptions
+from rayio.schema.fields import Section
 
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario

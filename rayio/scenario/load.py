@@ -13,9 +13,7 @@ from pydantic import ValidationError
 
 from rayio.errors import ContradictionError, ScenarioError
 from rayio.scenario import checks
-from rayio.scenario.choice import Choice, options_of
 from rayio.scenario.complaints import choices_of, explain, more
-from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import (
     MAX_DEPTH,
@@ -31,6 +29,8 @@ from rayio.scenario.source import (
     plain,
     read,
 )
+from rayio.schema.choice import Choice, options_of
+from rayio.schema.fields import show
 
 __all__ = ["build", "load", "packaged"]
 

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rayio.kinds import LOADERS, PARTITIONS, SHUFFLES
-from rayio.scenario.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
 from rayio.scenario.decode import Decode
-from rayio.scenario.distribution import NO_TIME
-from rayio.scenario.fields import Flag, Section, choice, quantity, whole
 from rayio.scenario.workers import NumWorkers, most
+from rayio.schema.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
+from rayio.schema.distribution import NO_TIME
+from rayio.schema.fields import Flag, Section, choice, quantity, whole
 from rayio.units import BYTES
 
 #: Samples of one rank's step: each has at least a request, of which latencies are drawn (see ``storage/model.py``).

@@ -11,16 +11,16 @@ from rayio.scenario.checkpoint import Checkpoint, ModelState
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import ChosenCosts, Costs, charged
 from rayio.scenario.dataset import Dataset, EvaluationDataset
-from rayio.scenario.distribution import NO_TIME
 from rayio.scenario.expect import Expect, Expectations
-from rayio.scenario.fields import Name, Natural, Section, Text, none_is_null
 from rayio.scenario.loader import Loader
 from rayio.scenario.storage import Storage, StorageParameters
 from rayio.scenario.sync import AllReduce, BarrierSync, NoSync
 from rayio.scenario.trace import Trace
 from rayio.scenario.train import Evaluate, Stragglers, Train
 from rayio.scenario.writers import AllRanks, Dedicated, RankZero
-from rayio.storage.stores import Settings
+from rayio.schema.distribution import NO_TIME
+from rayio.schema.fields import Name, Natural, Section, Text, none_is_null
+from rayio.storage.stores.opening import Settings
 
 __all__ = [
     "NO_TIME", "AllRanks", "AllReduce", "BarrierSync", "Checkpoint", "Cluster", "Costs", "Dataset", "Dedicated",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rayio.kinds import COSTS, STORAGE_MODELS
-from rayio.results.origin import MEASURED, PREDICTED, ChargedCosts, Origin, StorageModel
+from rayio.records.origin import MEASURED, PREDICTED, ChargedCosts, Origin, StorageModel
 from rayio.scenario.model import Costs, Scenario
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from rayio.place import MAX_RANKS
-from rayio.scenario.fields import Reads, RefusedError, Seconds, Section, quantity, whole
+from rayio.schema.fields import Reads, RefusedError, Seconds, Section, quantity, whole
 from rayio.units import SECONDS
 
 #: What Ray calls resources of its own, and those of its placement groups.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from rayio.scenario.fields import MAX_WHOLE
+from rayio.schema.fields import MAX_WHOLE
 from rayio.units import format_bytes
 
 _INTRODUCTION = """\

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from rayio.scenario.fields import Flag, Reads, RefusedError, Section, choice, quantity, whole
-from rayio.storage.stores import Settings, Store
+from rayio.schema.fields import Flag, Reads, RefusedError, Section, choice, quantity, whole
+from rayio.storage.stores.opening import Settings, Store
 from rayio.units import SECONDS
 
 
@@ -63,13 +63,13 @@ class S3Scheme:
         Raises:
             StorageError: it has no bucket, or holds credentials.
         """
-        from rayio.storage.s3.place import split
+        from rayio.storage.stores.s3.bucket import split
 
         split(address)
 
     def __call__(self, address: str, options: S3Options, settings: Settings) -> Store:
         """Open what is below an address."""
-        from rayio.storage.s3.store import S3Store
+        from rayio.storage.stores.s3.store import S3Store
 
         return S3Store(address, options, settings.seed)
 

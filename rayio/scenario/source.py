@@ -14,7 +14,7 @@ import yaml
 
 from rayio import regular
 from rayio.errors import ScenarioError
-from rayio.scenario.fields import show
+from rayio.schema.fields import show
 from rayio.units import format_bytes
 
 #: The way to a value: the keys from the top.

@@ -19,9 +19,10 @@ from pydantic_core import CoreSchema, core_schema
 
 from rayio.errors import ScenarioError
 from rayio.kinds import STORAGE_MODELS, STORAGES
-from rayio.scenario.choice import Choosing, options_of
-from rayio.scenario.distribution import NO_TIME, SecondsDistribution
-from rayio.scenario.fields import (
+from rayio.scenario.s3 import S3Options
+from rayio.schema.choice import Choosing, options_of
+from rayio.schema.distribution import NO_TIME, SecondsDistribution
+from rayio.schema.fields import (
     Bytes,
     JsonSchema,
     NotYetError,
@@ -37,8 +38,7 @@ from rayio.scenario.fields import (
     show,
     whole,
 )
-from rayio.scenario.s3 import S3Options
-from rayio.storage.stores import PageCache, Settings
+from rayio.storage.stores.opening import PageCache, Settings
 from rayio.units import SECONDS, format_bytes, format_seconds
 
 #: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.

@@ -7,8 +7,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from rayio.kinds import SYNCS
-from rayio.scenario.choice import KindOf
-from rayio.scenario.fields import Rate, Seconds, Section, quantity
+from rayio.schema.choice import KindOf
+from rayio.schema.fields import Rate, Seconds, Section, quantity
 from rayio.units import BYTES
 
 

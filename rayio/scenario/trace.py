@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rayio.scenario.fields import Flag, Section, choice
+from rayio.schema.fields import Flag, Section, choice
 
 
 class Trace(Section):

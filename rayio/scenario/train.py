@@ -9,11 +9,11 @@ from pydantic import Field
 from pydantic.functional_validators import BeforeValidator
 
 from rayio.place import MAX_EPOCHS, MAX_RANKS, MAX_STEPS
-from rayio.scenario.distribution import SecondsDistribution
-from rayio.scenario.every import Every
-from rayio.scenario.fields import Reads, RefusedError, Section, choice, none_is_null, whole
 from rayio.scenario.loader import MAX_BATCH
 from rayio.scenario.sync import AnySync, BarrierSync
+from rayio.schema.distribution import SecondsDistribution
+from rayio.schema.every import Every
+from rayio.schema.fields import Reads, RefusedError, Section, choice, none_is_null, whole
 
 
 def _ranks(value: Any) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 
-from rayio.scenario.fields import JsonSchema, Reads, RefusedError, Seconds, Section, refusal, whole
+from rayio.schema.fields import JsonSchema, Reads, RefusedError, Seconds, Section, refusal, whole
 
 #: Readers of a rank: each is a process, or a thread, beside it.
 MAX_WORKERS = 4096

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from rayio.kinds import CHECKPOINTS
-from rayio.scenario.choice import KindOf
-from rayio.scenario.fields import Section, whole
+from rayio.schema.choice import KindOf
+from rayio.schema.fields import Section, whole
 
 #: Writers of a run: each is a role.
 MAX_WRITERS = 1 << 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rayio.predict.replay import cut
-from rayio.results.run_result import Between, RunResult
+from rayio.records.run_result import Between, RunResult
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import in_memory

@@ -14,15 +14,15 @@ from rayio.analyze.stalls import charged
 from rayio.analyze.summary import check_expectations
 from rayio.analyze.untraced import measure_lives
 from rayio.analyze.verdict import loader_share
+from rayio.engines.recording import bounded, threads_note
+from rayio.engines.virtual.simulation import simulate
 from rayio.errors import ExpectationError, LedgerError, RayioError
-from rayio.pipeline import ledger
-from rayio.pipeline.engine import engine_named
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.planning import plan_of
-from rayio.pipeline.recording import bounded, threads_note
-from rayio.pipeline.simulation import simulate
-from rayio.results.run_result import Books, RunResult, TraceCounts
+from rayio.model import ledger
+from rayio.model.engine import engine_named
+from rayio.model.ledger import Tally
+from rayio.model.plan import Plan
+from rayio.model.planning import plan_of
+from rayio.records.run_result import Books, RunResult, TraceCounts
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of

@@ -10,12 +10,12 @@ from typing import Any
 from rayio.errors import ScenarioError
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, evaluation
-from rayio.scenario.fields import show
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
+from rayio.schema.fields import show
 from rayio.session.folders import Checkpoints, refuse_overlaps
 from rayio.storage.address import is_absolute, is_path, join, path_of, scheme_of
-from rayio.storage.paged import check_direct
+from rayio.storage.stores.paged import check_direct
 from rayio.units import format_bytes
 
 

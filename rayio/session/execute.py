@@ -19,11 +19,11 @@ from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, StorageError
 from rayio.interrupts import Interrupts, hold
-from rayio.pipeline.engine import Site, engine_named
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.planning import plan_of
+from rayio.model.engine import Site, engine_named
+from rayio.model.ledger import Tally
+from rayio.model.planning import plan_of
+from rayio.records.run_result import RunResult, TraceCounts
 from rayio.reporter import SILENT, Reporter
-from rayio.results.run_result import RunResult, TraceCounts
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
@@ -36,15 +36,15 @@ from rayio.session.result import Run
 from rayio.session.telling import Telling
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
-from rayio.trace.files import together
 from rayio.trace.parts import write_what_fits
+from rayio.trace.run_directory import LOG, RunDirectory
 from rayio.trace.slices import Slices
-from rayio.trace.store import LOG, RunDirectory
+from rayio.trace.span_files import together
 from rayio.units import format_seconds
 
 if TYPE_CHECKING:
-    from rayio.collectors.sending import Sender
-    from rayio.export.live import LiveExport
+    from rayio.export.collectors.sending import Sender
+    from rayio.export.live_export import LiveExport
 
 
 def simulate(
@@ -91,7 +91,7 @@ def run(
         out: run directory to make; None picks ``runs/<name>-<time>`` below ``root``.
         root: folder or address from which relative paths start; None is the working directory.
         reporter: who is told how it goes.
-        collector: where spans are sent while the run goes (``rayio.collectors.transport.connect``); closed at the end.
+        collector: where spans are sent during the run (``rayio.export.collectors.transport.connect``).
         select: the steps whose spans are sent there: ``all``, ``first``, ``every:N``.
         ended: who is given the run when its results are written, before a signal that waited for them is raised.
 
@@ -104,7 +104,7 @@ def run(
     if engine_named(engine).is_virtual or scenario.dataset.is_modelled:
         checks.check_simulated(scenario)
     if collector is not None:
-        from rayio.export.live import LiveExport
+        from rayio.export.live_export import LiveExport
         from rayio.export.select import parse_live
 
         parse_live(select)

@@ -8,10 +8,10 @@ from operator import add
 
 from rayio import storage
 from rayio.machine.mounts import source_of
-from rayio.pipeline.ledger import Tally
-from rayio.pipeline.plan import Plan
-from rayio.pipeline.sighting import Sighting, addresses
-from rayio.results.hosts import MODEL, Fetched
+from rayio.model.ledger import Tally
+from rayio.model.plan import Plan
+from rayio.model.sighting import Sighting, addresses
+from rayio.records.hosts import MODEL, Fetched
 from rayio.storage.address import is_path
 from rayio.storage.base import Moved
 from rayio.units import format_bytes

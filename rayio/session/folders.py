@@ -15,10 +15,10 @@ from rayio.reporter import Reporter
 from rayio.scenario import apart, derive
 from rayio.scenario.model import Scenario
 from rayio.storage.address import is_path, join, path_of
-from rayio.storage.counted import Traffic
 from rayio.storage.real import random_bytes
-from rayio.storage.stores import Store
-from rayio.trace.store import INFO
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.opening import Store
+from rayio.trace.run_directory import INFO
 from rayio.units import format_bytes
 
 #: Folders of checkpoints (:func:`rayio.place.checkpoint_folder`), and files in them as our kinds of writers name them.

@@ -13,23 +13,23 @@ from rayio import __version__
 from rayio.analyze.arrays import arrays_of
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
-from rayio.dlio.files import check_folder, number, rank_files
-from rayio.dlio.losses import batch_size, explained, has_barrier
-from rayio.dlio.published import as_published, lacking
-from rayio.dlio.reduced import Reduced, count, read_reduced
-from rayio.dlio.results import Results, read
-from rayio.dlio.scenario import name_of, scenario_of, scenario_of_reduced, title
-from rayio.dlio.spans import PLACED, record
-from rayio.results.metrics import HEADLINE
-from rayio.results.origin import IMPORTED, Origin
-from rayio.results.run_result import Imported, Percentiles, RunResult, Seconds, Shares
+from rayio.imports.dlio_files import check_folder, number, rank_files
+from rayio.imports.dlio_losses import batch_size, explained, has_barrier
+from rayio.imports.dlio_published import as_published, lacking
+from rayio.imports.dlio_results import Results, read
+from rayio.imports.dlio_scenario import name_of, scenario_of, scenario_of_reduced, title
+from rayio.imports.dlio_spans import PLACED, record
+from rayio.imports.dlio_summaries import Reduced, count, read_reduced
+from rayio.records.metric_names import HEADLINE
+from rayio.records.origin import IMPORTED, Origin
+from rayio.records.run_result import Imported, Percentiles, RunResult, Seconds, Shares
 from rayio.scenario import derive
-from rayio.scenario.fields import show
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
+from rayio.schema.fields import show
 from rayio.session.result import Run
 from rayio.trace.recorder import Recorder
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 
 def import_dlio_results(folder: str | Path, out: str | Path | None = None, *, reduced: bool = False) -> Run:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from rayio.analyze.summary import summary
 from rayio.errors import RayioError, StorageError
-from rayio.results.run_result import RunResult
-from rayio.trace.store import RunDirectory
+from rayio.records.run_result import RunResult
+from rayio.trace.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     import pandas as pd

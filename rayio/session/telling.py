@@ -10,11 +10,11 @@ from typing import Any
 
 from rayio.analyze.watching import Watched
 from rayio.errors import StorageError
+from rayio.records.running import STARTING, Live
 from rayio.reporter import Reporter
-from rayio.results.live import STARTING, Live
 from rayio.trace.clocks import boot_id
-from rayio.trace.live import remove_live, write_live
-from rayio.trace.store import RunDirectory
+from rayio.trace.live_file import remove_live, write_live
+from rayio.trace.run_directory import RunDirectory
 
 
 def now() -> str:

@@ -1,5 +1,5 @@
 """Where bytes are: real storage and models of it, each request counted. :func:`open` opens real storage by address."""
 
-from rayio.storage.stores import Settings, Store, open
+from rayio.storage.stores.opening import Settings, Store, open
 
 __all__ = ["Settings", "Store", "open"]

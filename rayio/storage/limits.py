@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.results.explained import StorageLimit
+from rayio.records.explained import StorageLimit
 
 #: What readers wait for where they themselves are the limit, and not what they share.
 OF_READERS = ("latency", "open latency", "connections")

@@ -21,8 +21,8 @@ from rayio import seeds
 from rayio.seeds import Draws
 from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, RequestTable, Served
 from rayio.storage.itemise import itemise, synced
+from rayio.storage.layers.throttle import Throttle
 from rayio.storage.limits import seconds_alone
-from rayio.storage.throttle import Throttle
 
 T = TypeVar("T")
 

@@ -12,8 +12,8 @@ import numpy as np
 from rayio.errors import DataError, RayioError
 from rayio.machine.counters import fetched_by_this_thread
 from rayio.storage.base import Moved, Opener, Requests, Served
-from rayio.storage.counted import Traffic
-from rayio.storage.stores import Store
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.opening import Store
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Find ``RunDirectoryExporter`` where version 0.1 had it; it is in ``rayio.otel`` now."""
+    """Find ``RunDirectoryExporter`` where version 0.1 had it; it is in ``rayio.trace.otel`` now."""
     if name == "RunDirectoryExporter":
-        return import_module("rayio.otel").RunDirectoryExporter
+        return import_module("rayio.trace.otel").RunDirectoryExporter
     raise AttributeError(f"module 'rayio.trace' has no attribute {name!r}")

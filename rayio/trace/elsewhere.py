@@ -6,7 +6,7 @@ import difflib
 from contextlib import suppress
 from pathlib import Path
 
-from rayio.storage.stores import Store
+from rayio.storage.stores.opening import Store
 
 #: Folders in one that are looked into for runs.
 MOST_FOLDERS = 100

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from rayio.errors import StorageError
-from rayio.trace.store import RunDirectory
+from rayio.trace.run_directory import RunDirectory
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -14,10 +14,10 @@ from rayio.deadline import is_anything_left, within
 from rayio.errors import QueryError, StorageError
 from rayio.interrupts import held
 from rayio.trace.arrow import empty_table
-from rayio.trace.files import DamagedError, SpanFile, among
 from rayio.trace.rows import NOTHING
+from rayio.trace.run_directory import SPANS, RunDirectory
 from rayio.trace.span import COLUMNS
-from rayio.trace.store import SPANS, RunDirectory
+from rayio.trace.span_files import DamagedError, SpanFile, among
 
 if TYPE_CHECKING:
     import duckdb

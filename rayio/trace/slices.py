@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from rayio.trace.arrow import empty_table, is_text, numbers, plain, rows
-from rayio.trace.files import DamagedError, SpanFile
 from rayio.trace.narrow import Narrowed
 from rayio.trace.span import FOREIGN_LANE
+from rayio.trace.span_files import DamagedError, SpanFile
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -42,7 +42,7 @@ _REQUESTING = {"reader": REQUEST_LANE, "rank": REQUEST_LANE, "checkpoint_writer"
 RETRY_LANE = 1 << 9
 _RETRYING = {"reader": RETRY_LANE, "rank": RETRY_LANE, "checkpoint_writer": RETRY_LANE}
 
-#: Spans of other libraries (see ``rayio.otel``) are on this lane and above, one lane per thread; their names are
+#: Spans of other libraries (see ``rayio.trace.otel``) are on this lane and above, one lane per thread; their names are
 #: their own, and no number of a result is made of them.
 FOREIGN_LANE = 1 << 10
 
@@ -118,7 +118,7 @@ STATUSES = ("ok", "error", "lost")
 #: the role's own), ``file`` is relative to the root of its storage, ``offset`` counts bytes from the file's start.
 #: ``attributes`` is "" for rayio's own spans but ``scale`` and ``retry``; for those of other libraries it is compact
 #: JSON, an object with the keys ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there are any
-#: ``parent``, ``attributes``, ``events``, ``links`` and ``status`` (see ``rayio.otel.foreign``).
+#: ``parent``, ``attributes``, ``events``, ``links`` and ``status`` (see ``rayio.trace.otel.foreign``).
 COLUMNS: dict[str, str] = {
     "name": "text",
     "role": "text",

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 
 from rayio.data.formats.reads import Runs
 from rayio.data.layout import Batch, Layout
-from rayio.scenario.fields import RefusedError, Section, quantity, refusal
+from rayio.schema.fields import RefusedError, Section, quantity, refusal
 from rayio.units import BYTES
 
 #: HDF5 keeps the bytes of a chunk in 32 bits.

@@ -29,7 +29,7 @@ from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
 from rayio.scenario.kind import Kind
 from rayio.storage.base import Opener, Requests
-from rayio.storage.counted import WINDOW_BYTES
+from rayio.storage.stores.counted import WINDOW_BYTES
 from rayio.units import BYTES
 
 if TYPE_CHECKING:

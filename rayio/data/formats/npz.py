@@ -33,7 +33,7 @@ from rayio.data.formats.sample import LABEL, Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import DataError, RayioError
 from rayio.storage.base import Opener, Requests, RequestTable
-from rayio.storage.counted import WINDOW_BYTES
+from rayio.storage.stores.counted import WINDOW_BYTES
 
 SAMPLES, LABELS = "x.npy", "y.npy"
 #: The earliest time a zip can say: equal layouts give equal bytes.

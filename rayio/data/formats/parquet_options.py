@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from rayio.data.formats.parquet_file import CODECS, MAX_RATIO, Shape, part_bytes
 from rayio.data.formats.sample import HEADER
-from rayio.scenario.fields import Positive, Reads, RefusedError, Section, choice, refusal, whole
+from rayio.schema.fields import Positive, Reads, RefusedError, Section, choice, refusal, whole
 
 _RATIO_SCHEMA = {
     "anyOf": [{"type": "number", "exclusiveMinimum": 1, "maximum": MAX_RATIO}, {"const": "none"}, {"type": "null"}]

@@ -128,7 +128,7 @@ def opened(opener: Opener, place: Place) -> BinaryIO:
 def window(stream: BinaryIO, position: int, size: int) -> tuple[int, bytes]:
     """Bytes of a file, ``size`` of them from ``position`` on, with what was fetched around them; and where that starts.
 
-    Files that count what is asked of them (``rayio.storage.counted``) are asked by place, any other by its position.
+    Files that count their requests (``rayio.storage.stores.counted``) are asked by place, any other by its position.
     """
     if (find := getattr(stream, "window", None)) is not None:
         found: tuple[int, bytes] = find(position, size)

@@ -11,9 +11,9 @@ from pydantic import Field
 
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
-from rayio.scenario.fields import Section, quantity
 from rayio.scenario.kind import Kind
 from rayio.scenario.model import Scenario
+from rayio.schema.fields import Section, quantity
 from rayio.storage.base import Opener, Requests
 from rayio.units import BYTES
 

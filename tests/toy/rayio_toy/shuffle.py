@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rayio.data.shuffle import Sizes
-from rayio.scenario.fields import Section, whole
 from rayio.scenario.kind import Kind
+from rayio.schema.fields import Section, whole
 
 
 class RotateOptions(Section):

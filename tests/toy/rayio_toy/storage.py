@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pydantic import Field
 
-from rayio.scenario.fields import Section, Text
-from rayio.storage.posix import PosixStore
+from rayio.schema.fields import Section, Text
 from rayio.storage.presets import Preset
-from rayio.storage.stores import Settings
+from rayio.storage.stores.opening import Settings
+from rayio.storage.stores.posix import PosixStore
 
 TAPE = Preset(
     first_byte_median=0.05,

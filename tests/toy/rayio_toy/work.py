@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rayio.scenario.decode import Work
-from rayio.scenario.fields import Positive, Seconds
 from rayio.scenario.sync import Sync
+from rayio.schema.fields import Positive, Seconds
 
 
 class Sum(Work):

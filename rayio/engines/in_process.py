@@ -1,0 +1,351 @@
+"""All roles of a plan in one process: what queues, readers, barrier and writers are where no message has to travel.
+
+The local and the virtual engine are this on two kernels. ``costs`` (a lease, a put, a take, a transfer, a barrier) are
+what the messages of the Ray engine take: on the virtual clock they pass here, so that a prediction includes them.
+Where nothing of a read is left to be found out there, foreseen.py takes the place of a rank's queue and readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
+from rayio.engines.virtual.foreseen import ForeseenQueue, Readers
+from rayio.model import roles
+from rayio.model.barrier import Barrier, at_once
+from rayio.model.consumed import Consumed
+from rayio.model.env import Env, QueuePort, Shard
+from rayio.model.kernel import Future, Kernel
+from rayio.model.ledger import Tally
+from rayio.model.loading import Loading
+from rayio.model.network import Network
+from rayio.model.node_cache import NodeCache
+from rayio.model.plan import Plan
+from rayio.model.pool import NodePool
+from rayio.model.prefetch import PrefetchQueue
+from rayio.model.processors import CoresOf, MessageCpu, Process
+from rayio.model.queue import Delivery, Lease, QueueSpec, Take
+from rayio.model.scaler import InProcessStaff, PooledStaff
+from rayio.model.wiring import LoaderKind, Wiring
+from rayio.place import Where
+from rayio.scenario.costs import Costs, taken
+from rayio.scenario.workers import Autoscaled
+from rayio.storage.base import Served
+from rayio.storage.layers.throttle import Gate
+from rayio.storage.model import Device, LocalArbiter
+from rayio.trace.recorder import Recorder
+
+#: Messages that take no time, besides what the engine's own take.
+FREE = Costs()
+
+
+class LocalQueue:
+    """A rank's end of a queue in the same process. Taking a batch keeps the rank for ``receive_ns``, ready or not.
+
+    That is work of the rank's ``process``, where it has one.
+    """
+
+    __slots__ = ("_told", "consumed", "process", "queue", "receive_ns")
+
+    def __init__(self, queue: PrefetchQueue, receive_ns: int = 0, process: Process | None = None) -> None:
+        self.queue = queue
+        self.receive_ns = receive_ns
+        self.process = process
+        self.consumed = Consumed()
+        #: What the queue was told last: it is the next request as well, as long as the epoch lasts.
+        self._told: Take | None = None
+
+    async def get(self, at: Where) -> Delivery:
+        """Take the next batch; the window moves at once."""
+        if self.consumed.open(at.epoch) or self._told is None:
+            self._told = self.consumed.take(1, at.attempt)
+            self.queue.rank_advanced(self._told)
+        asked = 0 if self.queue.scaler is None else self.queue.env.kernel.now()
+        (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
+        if asked and self.consumed.number:
+            self.consumed.waited += self.queue.env.kernel.now() - asked
+        if self.receive_ns:
+            if self.process is None:
+                kernel = self.queue.env.kernel
+                await kernel.sleep_until(kernel.now() + self.receive_ns)
+            else:
+                await self.process.work(self.receive_ns / 1e9)
+        self.consumed.add(delivery.step)
+        self._told = self.consumed.take(1, at.attempt)
+        self.queue.rank_advanced(self._told)
+        return delivery
+
+
+class Workers:
+    """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
+
+    __slots__ = ("_names", "_waiting", "costs", "cpu", "envs", "is_free", "loading")
+
+    def __init__(self, envs: list[Env], loading: Loading, costs: Costs, cpu: MessageCpu | None = None) -> None:
+        self.envs = envs
+        self.loading = loading
+        self.costs = costs
+        #: What messages take of processors; None where those are as many as there is work.
+        self.cpu = cpu
+        #: Whether a lease costs nothing but the read.
+        self.is_free = cpu is None and not costs.of_loader and all(env.route is None for env in envs)
+        self._names = [f"{env.name} to be free" for env in envs]
+        #: By worker: None when it is free, else who waits for it, in order.
+        self._waiting: list[list[Future] | None] = [None] * len(envs)
+
+    async def submit(self, lease: Lease) -> list[Delivery]:
+        """Have a lease read once its worker has read those before."""
+        worker = lease.worker
+        env = self.envs[worker]
+        if not self.is_free:
+            on_its_way = self.costs.lease if self.cpu is None else await self.cpu.leased(self.costs.lease)
+            arrives = env.kernel.now() + round(on_its_way * 1e9)
+        waiting = self._waiting[worker]
+        if waiting is None:
+            self._waiting[worker] = []
+        else:
+            turn = env.kernel.future(self._names[worker])
+            waiting.append(turn)
+            await turn
+        try:
+            if self.is_free:
+                return await roles.read_lease(env, self.loading, lease)
+            if self.costs.lease:
+                await env.kernel.sleep_until(arrives)
+            batches = await roles.read_lease(env, self.loading, lease)
+            at = Where(lease.rank, lease.epoch, lease.steps[-1], lease.attempt)
+            copied = self.costs.put_bandwidth
+            nbytes = sum(b.nbytes for b in batches)
+            put = self.costs.put + taken(nbytes, copied)
+            if self.cpu is not None and env.cores is not None:
+                await env.compute("put", env.cores, put, at)
+                self.cpu.put(env.cores, nbytes, put)
+            elif put or self.costs.take:
+                await env.sleep("put", put, at)
+        finally:
+            self._release(worker)
+        rate = self.costs.transfer_bandwidth
+        moved = taken(nbytes, rate) if self.loading.payload else 0.0
+        moving = self.costs.transfer_latency + moved
+        if env.route is not None:
+            since = env.kernel.now()
+            await self._pass(env, moving)
+            await env.send(batches, at, since)
+        elif moving:
+            await env.sleep("transfer", moving, at, lane=1)
+        if self.cpu is not None:
+            await self.cpu.delivered(nbytes, self.costs.take, self.costs.receive)
+        elif self.costs.take:
+            await self._pass(env, self.costs.take)
+        return batches
+
+    def _release(self, worker: int) -> None:
+        """Let a worker take the next lease that waits for it and was not given up."""
+        waiting = self._waiting[worker]
+        while waiting:
+            turn = waiting.pop(0)
+            if not turn.done():
+                turn.set_result(None)
+                return
+        self._waiting[worker] = None
+
+    @staticmethod
+    def _pass(env: Env, seconds: float) -> Awaitable[None]:
+        return env.kernel.sleep_until(env.kernel.now() + round(seconds * 1e9))
+
+
+class LocalBarrier:
+    """A rank's end of a barrier in the same process; its answer takes ``delay_ns``."""
+
+    __slots__ = ("barrier", "delay_ns")
+
+    def __init__(self, barrier: Barrier, delay_ns: int) -> None:
+        self.barrier = barrier
+        self.delay_ns = delay_ns
+
+    def announce(self, at: Where, deadline: int) -> Awaitable[int]:
+        """Announce this rank's deadline."""
+        rank, epoch, step, attempt = at
+        answer = self.barrier.announce(rank, epoch, step, attempt, deadline)
+        if not self.delay_ns:
+            return answer
+        return self.barrier.kernel.spawn(self._delayed(answer), f"barrier answers rank-{rank}")
+
+    async def _delayed(self, answer: Future) -> int:
+        latest = int(await answer)
+        await self.barrier.kernel.sleep_until(self.barrier.kernel.now() + self.delay_ns)
+        return latest
+
+
+class LocalWriter:
+    """A rank's end of a checkpoint writer in the same process: one shard at a time, answered ``delay_ns`` later."""
+
+    def __init__(self, env: Env, delay_ns: int) -> None:
+        self.env = env
+        self.delay_ns = delay_ns
+        self._last: Future | None = None
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Have a shard written after those before it."""
+        before = self._last
+        mine = self._last = self.env.kernel.future(f"{self.env.name} to be free")
+        if before is not None:
+            await before
+        try:
+            served = await roles.write_shard(self.env, shard, at)
+        finally:
+            mine.set_result(None)
+        if self.delay_ns:
+            await self.env.kernel.sleep_until(self.env.kernel.now() + self.delay_ns)
+        return served
+
+
+class InProcess:
+    """All roles of a plan in this process, and the ports between them. Real storage is under ``root``.
+
+    With ``cores`` of each node the work that ``costs.cpu`` says is done on them. ``clock`` is the kernel,
+    where that is a clock that jumps: then less happens for what its roles do alike.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        kernel: Kernel,
+        recorder: Recorder,
+        tallies: list[Tally],
+        root: str | Path = "",
+        costs: Costs = FREE,
+        loader: LoaderKind | None = None,
+        cores: CoresOf | None = None,
+        clock: VirtualKernel | None = None,
+    ) -> None:
+        self.plan = plan
+        self.cores = cores
+        self.kernel = kernel
+        self.costs = costs
+        #: What each rank has consumed so far.
+        self.tallies = tallies
+        late = costs.step if cores is None else max(0.0, costs.step - costs.cpu.step)
+        self.wiring = Wiring(
+            plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(late * 1e9),
+            loader=loader, cores=cores,
+        )  # fmt: skip
+        throttle = plan.device.throttle if plan.modelled else None
+        self._gate = None if throttle is None else Gate(throttle)
+        self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
+        self._network = None if plan.network is None else Network(plan.network)
+        #: By node, of those that have been read on.
+        self._caches: dict[int, NodeCache] = {}
+        delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(late * 1e9)
+        answer = at_once
+        if clock is not None and not delay_ns:  # ranks sleep from their answer to the end of the step: in one go
+
+            def answer(future: Future, latest: int) -> None:
+                clock.answer_at(cast("VirtualFuture", future), latest, latest + after_ns)
+
+        self._barrier = LocalBarrier(Barrier(kernel, plan.parties, plan.meets, answer), delay_ns)
+        self._writers: dict[int, LocalWriter] = {}
+        pool = plan.cluster.reader_pool
+        #: The nodes that come and go; None where none do.
+        self._pool = None if pool is None else NodePool(kernel, pool, plan.cluster.all_nodes, recorder, self._gone)
+        #: Makes the world of a reader on a node that came for it.
+        self._worlds = cache(self.wiring.reader)
+        #: The readers of each rank, which its two queues share.
+        self._workers: dict[int, Workers] = {}
+        self._clock = clock
+        #: Readers, by rank, of reads whose end is known as they begin; and the queues that have them.
+        self._readers: dict[int, Readers] = {}
+        self._foreseen: list[ForeseenQueue] = []
+
+    async def run(self) -> None:
+        """Live every rank's life to its end."""
+        saves = self.plan.checkpointing
+        delay_ns = 0 if saves is None else round(self.costs.of_checkpoint(sum(saves.sizes)) * 1e9)
+        for number in range(self.plan.num_writers):
+            self._writers[number] = LocalWriter(self.wiring.writer(number), delay_ns)
+        try:
+            await self.kernel.gather(*(self.wiring.rank(tally.rank, self, tally) for tally in self.tallies))
+        finally:
+            for queue in self._foreseen:
+                queue.settle()
+            if self._pool is not None:
+                self._pool.close()
+            await self.wiring.close()
+
+    def arbiter(self, device: int) -> LocalArbiter:
+        """See ``rayio.model.wiring.Devices``."""
+        return LocalArbiter(self._devices[device])
+
+    def network(self) -> Network:
+        """See ``rayio.model.wiring.Devices``."""
+        assert self._network is not None
+        return self._network
+
+    def gate(self) -> Gate:
+        """See ``rayio.model.wiring.Devices``."""
+        assert self._gate is not None
+        return self._gate
+
+    def cache(self, node: int) -> NodeCache:
+        """See ``rayio.model.wiring.Devices``."""
+        if (cache := self._caches.get(node)) is None:
+            assert self.plan.cache_bytes is not None
+            cache = self._caches[node] = NodeCache(self.kernel, self.plan.cache_bytes)
+        return cache
+
+    def _gone(self, node: int) -> None:
+        """Have a node that comes under this number another time begin with an empty cache."""
+        if (cache := self._caches.get(node)) is not None:
+            cache.clear()
+
+    def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
+        """See ``rayio.model.wiring.RankPorts``; a rank's readers are made with its first queue."""
+        workers = self._workers.get(spec.rank)
+        if workers is None:
+            readers = [self.wiring.reader(spec.rank, worker) for worker in range(spec.num_workers)]
+            cpu = (
+                None
+                if self.cores is None
+                else MessageCpu(
+                    self.costs.cpu,
+                    self.wiring.process(spec.rank),
+                    in_rank=self.plan.is_queued_in_rank,
+                )
+            )
+            workers = self._workers[spec.rank] = Workers(readers, self.wiring.loading, self.costs, cpu)
+        if (clock := self._clock) is not None and workers.is_free and self._is_foreseen(spec):
+            if (known := self._readers.get(spec.rank)) is None:
+                known = self._readers[spec.rank] = Readers(workers.envs, workers.loading, clock)
+            foreseen = ForeseenQueue(spec, self.wiring.queue_env(spec.rank, evaluating=evaluating), known)
+            self._foreseen.append(foreseen)
+            return foreseen
+        staff = None if spec.scaling is None else self._staff(spec, spec.scaling, workers)
+        queue = self.wiring.queue(spec, workers.submit, staff, evaluating=evaluating)
+        return LocalQueue(queue, round(self.costs.receive * 1e9), None if workers.cpu is None else workers.cpu.rank)
+
+    def _is_foreseen(self, spec: QueueSpec) -> bool:
+        """Whether it is known when a queue's reads end as they begin, and that nobody asks what was done meanwhile."""
+        plan = self.plan
+        is_plain = self._gate is None and plan.cache_bytes is None and not plan.trace.is_itemised
+        return is_plain and spec.is_in_turn and spec.in_order
+
+    def _staff(self, spec: QueueSpec, scaling: Autoscaled, workers: Workers) -> InProcessStaff:
+        """Make what has the readers of a rank come and go."""
+        if self._pool is None:
+            return InProcessStaff(self.kernel, scaling.start)
+
+        def settle(worker: int, node: int) -> None:
+            workers.envs[worker] = self._worlds(spec.rank, worker, node)
+
+        return PooledStaff(self.kernel, scaling.start, self._pool, spec.rank, scaling.min, settle)
+
+    def barrier(self) -> LocalBarrier:
+        """See ``rayio.model.wiring.RankPorts``."""
+        return self._barrier
+
+    def writers(self, rank: int) -> Mapping[int, LocalWriter]:
+        """See ``rayio.model.wiring.RankPorts``."""
+        return self._writers

@@ -1,0 +1,38 @@
+"""``loader.kind: actors``: our own readers and prefetch queues, each a role that an engine places."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rayio.scenario.kind import Kind
+
+if TYPE_CHECKING:
+    from rayio.model.env import Env, QueuePort
+    from rayio.model.plan import Plan
+    from rayio.model.wiring import RankPorts, Wiring
+
+
+class ActorLoader(Kind):
+    """Readers and a prefetch queue for each rank, as roles of the run."""
+
+    has_roles = True
+    #: Whether it can have readers come and go.
+    scales = True
+
+    def check(self, plan: Plan) -> None:
+        """Accept every plan."""
+
+    def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
+        """Say where a rank gets its batches: it reads them, or it has a queue, or two when it evaluates."""
+        from rayio.model.phases import PhasedQueue
+        from rayio.model.wiring import InlineQueue
+
+        plan = wiring.plan
+        if plan.loader.num_workers == 0:
+            env.storage = wiring.datasets(plan.node_of_rank(rank))
+            return InlineQueue(env, wiring.loading)
+        training = ports.queue(plan.queue(rank), evaluating=False)
+        if plan.evaluation is None:
+            return training
+        evaluation = ports.queue(plan.queue(rank, evaluating=True), evaluating=True)
+        return PhasedQueue(training, evaluation, len(plan.steps))

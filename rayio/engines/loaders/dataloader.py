@@ -1,0 +1,363 @@
+"""``torch.utils.data.DataLoader`` behind a rank: its worker processes read, its queues prefetch, its memory is shared.
+
+The sampler gives addresses (rank, epoch, step); a worker works out the samples from the plan, as readers do. Batching
+by PyTorch is off (``batch_size=None``): a worker reads a whole batch straight into the shared memory in which PyTorch
+sends tensors, so nothing is collated afterwards; or, with ``loader.reader: numpy``, it loads sample by sample and
+collates them into that memory. Nothing but this module imports torch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing import spawn
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import psutil
+import torch
+from numpy.typing import NDArray
+from torch.utils.data import DataLoader, Dataset, Sampler, get_worker_info
+
+from rayio.engines.loaders.numpy_reader import NumpyReader
+from rayio.engines.loaders.reading import BatchReader, Parcel, Reading
+from rayio.errors import RayioError, RunError
+from rayio.model.env import Env
+from rayio.model.queue import Delivery
+from rayio.model.standing import Standing
+from rayio.model.threads import Threads
+from rayio.place import Where
+from rayio.trace.recorder import Recorder
+
+#: What a worker that is not a plain fork imports first, and the server of ``forkserver`` before it forks one.
+FIRST = "rayio.engines.loaders.worker_start"
+PRELOADED = [FIRST, __name__]
+#: Seconds that workers get to end by themselves before they are killed.
+CLOSE_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the DataLoader is told, by PyTorch's names."""
+
+    num_workers: int
+    prefetch_factor: int
+    persistent_workers: bool
+    pin_memory: bool
+    in_order: bool
+    multiprocessing_context: str
+    #: What reads a sample: ``loader.reader``.
+    reader: str = "rayio"
+
+
+class Batches(Dataset[Parcel]):  # type: ignore[misc]
+    """The batches of a rank by their address: made in the rank's process, used in the workers."""
+
+    def __init__(self, reading: Reading, settings: Settings) -> None:
+        self.reading = reading
+        self.by_numpy = settings.reader == "numpy"
+        window = settings.num_workers * settings.prefetch_factor
+        #: Which batch each place of the window was last read for: memory that workers share with their rank.
+        self.done = torch.full((max(1, window),), -1, dtype=torch.int64).share_memory_()
+        self._reader: BatchReader | None = None
+        #: Memory of the batch that is being read.
+        self._tensor: Any = None
+        self._is_shared = False
+
+    def __getitem__(self, at: Where) -> Parcel:
+        """Read one."""
+        if self._reader is None:
+            worker = get_worker_info()
+            self._is_shared = worker is not None
+            form = NumpyReader(_collate) if self.by_numpy else None
+            self._reader = BatchReader(self.reading, 0 if worker is None else worker.id, self._allocate, form)
+        parcel = self._reader.read(at)
+        self.done[at.step % len(self.done)] = _number(at)
+        tensor, self._tensor = self._tensor, None
+        return parcel if parcel.payload is None else parcel._replace(payload=tensor)
+
+    def is_done(self, at: Where) -> bool:
+        """Say whether a worker has read a batch, so that it is on its way to the rank."""
+        return bool(self.done[at.step % len(self.done)] == _number(at))
+
+    def _allocate(self, nbytes: int) -> NDArray[np.uint8]:
+        """Make the memory of a tensor; a worker's is shared from the start, so that sending it copies nothing."""
+        if self._is_shared:
+            self._tensor = torch.empty(0, dtype=torch.uint8).set_(torch.UntypedStorage._new_shared(nbytes))
+        else:
+            self._tensor = torch.empty(nbytes, dtype=torch.uint8)
+        view: NDArray[np.uint8] = self._tensor.numpy()
+        return view
+
+
+def _number(at: Where) -> int:
+    """Number a batch of a rank, over all epochs."""
+    return at.epoch << 40 | at.step
+
+
+class Addresses(Sampler[Where]):  # type: ignore[misc]
+    """The addresses of the batches of one epoch, in order; it notes when PyTorch hands each to a worker."""
+
+    def __init__(self, rank: int, steps: tuple[int, ...]) -> None:
+        self.rank = rank
+        self.steps = steps
+        self.epoch = 0
+        self.attempt = 0
+        #: When (``perf_counter_ns``) each step was handed out.
+        self.handed_out: dict[int, int] = {}
+
+    def open(self, epoch: int, attempt: int) -> None:
+        """Turn to an epoch."""
+        self.epoch, self.attempt = epoch, attempt
+        self.handed_out.clear()
+
+    def __iter__(self) -> Iterator[Where]:
+        """Name the steps."""
+        for step in range(len(self)):
+            self.handed_out[step] = perf_counter_ns()
+            yield Where(self.rank, self.epoch, step, self.attempt)
+
+    def __len__(self) -> int:
+        return self.steps[self.epoch]
+
+
+class DataLoaderQueue:
+    """A rank's end of its DataLoader.
+
+    What PyTorch does in the rank's process it does in one thread: taking a batch blocks. That thread is not the
+    main one, so PyTorch puts no signal handler into the process that would raise in the middle of a role. Only a batch
+    that is known to be ready is taken in place by a rank that is ``alone`` in its process: two changes of thread cost
+    half a millisecond a step, which a loop without rayio does not pay.
+    ``queue`` is the world of a prefetch queue, for its spans; None where the rank reads by itself.
+    """
+
+    def __init__(
+        self, reading: Reading, steps: tuple[int, ...], settings: Settings, recorder: Recorder, name: str,
+        queue: Env | None, *, alone: bool,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.alone = alone
+        self.node = reading.plan.node_of_rank(reading.rank)
+        self.reading = reading
+        self.settings = settings
+        self.recorder = recorder
+        self.queue = queue
+        self._addresses = Addresses(reading.rank, steps)
+        self._left = 0
+        self._epoch: int | None = None
+        self._iterator: Any = None
+        self._processes: list[Any] = []
+        #: When (``perf_counter_ns``) workers were asked to begin an epoch, while they have not all answered.
+        self._begun: int | None = None
+        self._thread = Threads(1, f"rayio-loader-{name}")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # more workers than processors are for the user to try
+            self._batches = Batches(reading, settings)
+            self._loader: Any = self._make()
+
+    def _make(self) -> Any:
+        told = self.settings
+        options: dict[str, Any] = {"pin_memory": told.pin_memory and torch.accelerator.is_available()}
+        if told.num_workers:
+            context = multiprocessing.get_context(told.multiprocessing_context)
+            if told.multiprocessing_context == "forkserver":
+                context.set_forkserver_preload(PRELOADED)
+            options |= {
+                "prefetch_factor": told.prefetch_factor,
+                "persistent_workers": told.persistent_workers,
+                "multiprocessing_context": context,
+                "worker_init_fn": _begin,
+                "in_order": told.in_order,
+            }
+        return DataLoader(
+            self._batches, batch_size=None, sampler=self._addresses, collate_fn=_as_it_is,
+            num_workers=told.num_workers, **options,
+        )  # fmt: skip
+
+    async def get(self, at: Where) -> Delivery:
+        """Take the next batch of this epoch.
+
+        Raises:
+            RayioError: what a worker could not read.
+            RunError: a worker died.
+        """
+        if self.alone and self._epoch == at.epoch and self._left > 1 and self._is_ready(at):
+            parcel = self._next(at)
+        else:
+            parcel = await asyncio.get_running_loop().run_in_executor(self._thread, self._next, at)
+        if parcel.recorded:
+            parcel.recorded.enter(self.recorder, self._writer(parcel))
+        delivery = parcel.header
+        if isinstance(delivery, RayioError):
+            raise delivery
+        if parcel.payload.nbytes != delivery.nbytes:
+            raise RunError(
+                f"rank {at.rank}, epoch {at.epoch}, step {delivery.step}: "
+                f"{parcel.payload.nbytes} bytes arrived of {delivery.nbytes}"
+            )
+        delivery.payload = parcel.payload
+        if self.queue is not None:
+            granted = self._addresses.handed_out.pop(delivery.step) + self.reading.anchor
+            place = at._replace(step=delivery.step)
+            self.queue.span("lease", granted, parcel.done, place, lane=1, nbytes=delivery.nbytes)
+        return delivery
+
+    def _is_ready(self, at: Where) -> bool:
+        """Say whether taking a batch will not wait: not known where whichever is ready first comes first."""
+        return self.settings.num_workers > 0 and self.settings.in_order and self._batches.is_done(at)
+
+    def standing(self) -> Iterator[Standing]:
+        """The batches that are with workers: PyTorch deals them out in turn."""
+        addresses, states = self._addresses, [_state(process.pid) for process in self._processes]
+        for step, handed_out in list(addresses.handed_out.items()):
+            if self.settings.num_workers and states:
+                worker = step % self.settings.num_workers
+                at, since = Where(addresses.rank, addresses.epoch, step), handed_out + self.reading.anchor
+                by = f"reader-{self.name}-{worker} ({states[worker]})"
+                yield Standing("queue", f"queue-{self.name}", "lease", at, since, since, by=by)
+        if (begun := self._begun) is not None and self.settings.num_workers:  # the first batch waits for every worker
+            at, since = Where(addresses.rank, addresses.epoch, 0), begun + self.reading.anchor
+            unusual = [number for number, state in enumerate(states) if "," in state]
+            worker = unusual[0] if unusual else 0
+            by = f"reader-{self.name}-{worker} ({states[worker] if states else 'starting'})"
+            yield Standing("queue", f"queue-{self.name}", "lease", at, since, since, by=by)
+
+    def _writer(self, parcel: Parcel) -> int:
+        """Number the role that read a batch: the rank, or a worker in its process."""
+        if self.queue is None:
+            return self.recorder.register("rank", str(self.reading.rank), self.node)
+        return self.recorder.register("reader", f"{self.name}-{parcel.worker}", self.node, parcel.pid)
+
+    def _next(self, at: Where) -> Parcel:
+        """Take a batch. As in PyTorch, workers start when an epoch does and end with it, unless they are persistent."""
+        try:
+            if self._epoch != at.epoch:
+                self._epoch = at.epoch
+                self._addresses.open(at.epoch, at.attempt)
+                self._left = len(self._addresses)
+                self._begun = perf_counter_ns()
+                with _without_main(), _spawned_in_silence():
+                    self._iterator = iter(self._loader)  # asks workers that stay, one of which may have died since
+                self._begun = None
+                self._processes = list(getattr(self._iterator, "_workers", ()))
+            parcel: Parcel = next(self._iterator)
+        except (RuntimeError, OSError, EOFError) as error:
+            if (death := self._death()) is None:
+                raise
+            raise RunError(
+                f"rank {at.rank}: {death}, and PyTorch's DataLoader does not replace it: the run is over, what was "
+                "recorded is in the run directory"
+            ) from error
+        self._left -= 1
+        if not self._left and not self.settings.persistent_workers:
+            self._iterator = None
+        return parcel
+
+    def _death(self) -> str | None:
+        """Say which worker died of what; None where none did."""
+        for number, process in enumerate(self._processes):
+            process.join(0.1)
+            if process.exitcode is not None:
+                code = process.exitcode
+                cause = f"killed by {signal.Signals(-code).name}, or out of memory" if code < 0 else f"exit code {code}"
+                return f"DataLoader worker {number} (pid {process.pid}) died ({cause})"
+        return None
+
+    async def close(self) -> None:
+        """End the workers: by asking them, and those that do not within a moment by force."""
+        ending = asyncio.get_running_loop().run_in_executor(self._thread, self._end)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(ending), CLOSE_SECONDS)
+        for process in self._processes:
+            if process.is_alive():
+                process.kill()
+        self._thread.shutdown(wait=False)
+
+    def _end(self) -> None:
+        self._iterator = self._loader = None
+
+
+def _state(pid: int) -> str:
+    """Say which process a worker is, and what the system says of it where that is not the usual."""
+    try:
+        state = psutil.Process(pid).status()
+    except psutil.Error:
+        return f"pid {pid}, gone"
+    return f"pid {pid}" + ("" if state in ("running", "sleeping") else f", {state}")
+
+
+def _collate(samples: Sequence[NDArray[np.uint8]], out: NDArray[np.uint8]) -> None:
+    """Copy samples into the memory of a batch by the one call that PyTorch's ``default_collate`` makes for it."""
+    torch.stack([torch.from_numpy(sample) for sample in samples], 0, out=torch.from_numpy(out).view(len(samples), -1))
+
+
+def _as_it_is(parcel: Parcel) -> Parcel:
+    """Collate nothing: a batch was read as one."""
+    return parcel
+
+
+def _begin(worker: int) -> None:
+    """Have a worker live as long as its rank: not shorter, for a terminal's Ctrl-C reaches it too, and not longer.
+
+    PyTorch has a worker look at its parent, which a fork server is, and that lives as long as its forks do.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if (rank := multiprocessing.parent_process()) is not None:
+        threading.Thread(target=_end_with, args=(rank,), daemon=True).start()
+
+
+def _end_with(rank: Any) -> None:
+    rank.join()
+    os._exit(1)
+
+
+_starting = threading.Lock()
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not run the program's main module again: workers need nothing of it.
+
+    In a Ray worker it would import Ray, and a script without ``if __name__ == "__main__"`` would start over.
+    """
+    with _starting:
+        main = sys.modules["__main__"]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        try:
+            yield
+        finally:
+            sys.modules["__main__"] = main
+
+
+@contextmanager
+def _spawned_in_silence() -> Iterator[None]:
+    """Have what ``spawn`` starts import :data:`FIRST` before all else, and Ctrl-C not reach it before that.
+
+    It may not find that module: what its rank can import it learns from its rank.
+    """
+    command_line = spawn.get_command_line
+
+    def with_the_first(**told: object) -> list[str]:
+        said = command_line(**told)
+        if "-c" in said:
+            place = said.index("-c") + 1
+            said[place] = f"try:\n    import {FIRST}\nexcept ImportError:\n    pass\n{said[place]}"
+        return said
+
+    masked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # handed down by this thread
+    spawn.get_command_line = with_the_first
+    try:
+        yield
+    finally:
+        spawn.get_command_line = command_line
+        signal.pthread_sigmask(signal.SIG_SETMASK, masked)

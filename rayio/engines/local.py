@@ -1,0 +1,157 @@
+"""The local engine: every role in this process, on the wall clock; storage is real, or a model."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, ClassVar
+
+from rayio.engines.in_process import InProcess
+from rayio.engines.recording import Recording, bounded, threads_note
+from rayio.interrupts import hold, softly
+from rayio.model import sighting
+from rayio.model.engine import Outcome, Site, Watch
+from rayio.model.kernel import WallKernel
+from rayio.model.ledger import Tally
+from rayio.model.plan import Plan
+from rayio.model.prefetch import PrefetchQueue
+from rayio.model.queue_levels import levels_of
+from rayio.model.standing import Vigil, silence
+from rayio.model.wiring import check_loader, files_of
+from rayio.reporter import SILENT
+from rayio.trace.recorder import Recorder
+
+
+def run(
+    plan: Plan,
+    recorder: Recorder,
+    root: str | Path,
+    tallies: list[Tally],
+    watch: Callable[[], None] | None = None,
+    run_id: str = "local",
+    say: Callable[[str], None] = SILENT.say,
+    queues: list[PrefetchQueue] | None = None,
+) -> list[str]:
+    """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from.
+
+    ``watch`` is called about once a second. The scenario's ``costs`` are not spent: this process has its own. What is
+    worth a line meanwhile goes to ``say``, and is returned. ``queues`` gets the prefetch queues, for who looks.
+
+    Raises:
+        RunError: nothing was heard for too long.
+    """
+    from rayio.trace.otel import children  # here, for a simulation has no other libraries
+    from rayio.trace.otel.provider import Target, capture
+
+    vigil = Vigil(plan.cluster.stall_deadline, say)
+
+    async def main() -> None:
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        with softly(lambda: loop.call_soon_threadsafe(task.cancel)):
+            await live()
+            hold()
+
+    async def live() -> None:
+        loader = plan.loader
+        wanted = max(1, loader.num_workers) * plan.world_size * loader.io_depth + plan.num_writers
+        kernel = WallKernel(threads=min(wanted, 4 * (os.cpu_count() or 1) + 32))
+        provider = offspring = None
+
+        async def watching() -> None:
+            looked = time.monotonic()
+            while True:
+                await asyncio.sleep(min(1.0, vigil.look_seconds))
+                if offspring is not None:
+                    offspring.collect()
+                if watch is not None:
+                    watch()
+                if (now := time.monotonic()) - looked >= vigil.look_seconds:
+                    looked = now
+                    vigil.hear(silence(process.wiring.standing(), kernel.now(), files=files_of(plan)))
+
+        asyncio.get_running_loop().set_exception_handler(_unless_interrupted)
+        if plan.trace.captures:
+            writer = recorder.register("process", str(os.getpid()), 0)
+            provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
+            offspring = children.follow(provider, recorder, 0, kernel.anchor)
+        process = InProcess(plan, kernel, recorder, tallies, root)
+        if queues is not None:
+            process.wiring.queues = queues
+        roles = kernel.spawn(process.run(), "roles")
+        watcher = kernel.spawn(watching(), "watch")
+        try:
+            await asyncio.wait((roles, watcher), return_when=asyncio.FIRST_COMPLETED)
+            (watcher if watcher.done() else roles).result()
+        finally:
+            if offspring is not None:
+                offspring.close()
+            if provider is not None:
+                provider.target = None
+            await kernel.cancel()
+
+    try:
+        asyncio.run(main())
+    except asyncio.CancelledError:  # by a signal: nobody else cancels it
+        raise KeyboardInterrupt from None
+    return vigil.notes
+
+
+def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report a task's error that nobody asked for, but not the interrupt that ended the run and was raised as such."""
+    if not isinstance(context.get("exception"), KeyboardInterrupt):
+        loop.default_exception_handler(context)
+
+
+class LocalEngine:
+    """Runs a plan in this process, in real time."""
+
+    is_virtual: ClassVar[bool] = False
+
+    def __init__(self, plan: Plan, site: Site) -> None:
+        self.plan = bounded(plan)
+        self.site = site
+        self.outcome = Outcome.of(plan)
+        self.outcome.notes += threads_note(plan, "local")
+        if (nodes := plan.cluster.all_nodes) > 1:
+            self.outcome.notes.append(
+                f"{nodes} nodes are emulated in one process of this machine: each has its own network interface "
+                "(cluster.nic_bandwidth) and storage device (storage.model) only in the model"
+            )
+        self._recording = Recording(plan, site, self.outcome)
+
+    @classmethod
+    def lasting(cls) -> AbstractContextManager[None]:
+        """See ``rayio.model.engine.Engine``: nothing takes long to start."""
+        return nullcontext()
+
+    def prepare(self) -> None:
+        """See ``rayio.model.engine.Engine``: there is nothing to reach."""
+        check_loader(self.plan)
+
+    def run(self, watch: Watch) -> None:
+        """See ``rayio.model.engine.Engine``."""
+        recording, began, queues = self._recording, time.monotonic(), list[PrefetchQueue]()
+
+        def look() -> None:
+            levels = levels_of(queues, outcome.tallies)
+            watch({**recording.look(), "levels": levels}, time.monotonic() - began)
+
+        plan, site, outcome = self.plan, self.site, self.outcome
+        if not plan.modelled:
+            outcome.meet([sighting.look(plan, site.root)], plan, site)
+        try:
+            outcome.notes += run(
+                plan, recording.recorder, site.root, outcome.tallies, look, site.run_id, site.reporter.say, queues
+            )
+        finally:
+            if not plan.modelled:
+                outcome.after = [sighting.look(plan, site.root)]
+
+    def close(self) -> None:
+        """See ``rayio.model.engine.Engine``."""
+        self._recording.close()

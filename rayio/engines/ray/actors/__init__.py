@@ -1,0 +1,1 @@
+"""The actors of a run, and how they are started and watched."""

@@ -1,0 +1,59 @@
+"""What an actor is built from, and where it takes calls."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+
+from rayio.engines.ray.placement import Kind, actors
+from rayio.engines.ray.transport.lines import Address, Exchange
+from rayio.engines.ray.transport.shared import is_possible
+from rayio.model.plan import Plan
+from rayio.trace.clocks import Anchor
+
+
+@dataclass(frozen=True)
+class Birth:
+    """What every actor is built from; with it alone Ray can start it again."""
+
+    name: str
+    node: int
+    members: tuple[tuple[int, ...], ...]
+    plan: Plan
+    #: Address from which the scenario's relative paths start, on the actor's node.
+    root: str
+    anchor: Anchor
+    #: Ray namespace in which the actors of this run have their names.
+    namespace: str
+
+    def find(self, name: str) -> Any:
+        """The handle of another actor of this run."""
+        return ray.get_actor(name, namespace=self.namespace)
+
+    def holders(self, kind: Kind, among: Container[tuple[int, ...]]) -> dict[tuple[int, ...], Any]:
+        """The handle of the actor that holds each of some roles of a kind, by role."""
+        found: dict[tuple[int, ...], Any] = {}
+        for spec in actors(self.plan, kind):
+            if wanted := [member for member in spec.members if member in among]:
+                found |= dict.fromkeys(wanted, self.find(spec.name))
+        return found
+
+    def readers(self) -> dict[tuple[int, ...], Any]:
+        """The handles of the readers of this actor's ranks, by (rank, worker)."""
+        loader = self.plan.loader
+        workers = range(loader.num_workers if loader.scaling is None else loader.scaling.min)
+        return self.holders("reader", {(rank, worker) for (rank,) in self.members for worker in workers})
+
+
+def has_lines(plan: Plan) -> bool:
+    """Whether actors of one host may call each other over lines."""
+    return plan.cluster.transport == "auto" and is_possible()
+
+
+def address(plan: Plan, exchange: Exchange | None) -> Address:
+    """Where this actor takes calls, as its ``listen`` says."""
+    node = ray.get_runtime_context().get_node_id()
+    return Address(node, exchange.open() if exchange is not None and has_lines(plan) else None)

@@ -1,0 +1,396 @@
+"""The actors of one run on Ray: placed, started, watched, asked for what they recorded, ended."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, remove_placement_group
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from rayio.deadline import within
+from rayio.engines.ray.actors import shells
+from rayio.engines.ray.actors.birth import Birth
+from rayio.engines.ray.actors.collector import Collector
+from rayio.engines.ray.actors.servers import BarrierActor, CacheServer, NetworkServer, StorageServer
+from rayio.engines.ray.actors.showing import Showing
+from rayio.engines.ray.actors.staff import Team, is_first
+from rayio.engines.ray.cluster.connect import Connection
+from rayio.engines.ray.cluster.room import room_for
+from rayio.engines.ray.cluster.slots import Slots
+from rayio.engines.ray.placement import SERVERS, ActorSpec, actors
+from rayio.engines.ray.rounds import Rounds
+from rayio.engines.ray.transport.remote import plain
+from rayio.errors import ClusterError, RayioError, RunError
+from rayio.interrupts import hold
+from rayio.model.cpu_account import CpuAccount
+from rayio.model.ledger import Tally
+from rayio.model.plan import Plan
+from rayio.model.sighting import Sighting
+from rayio.model.standing import Vigil
+from rayio.records.running import Live
+from rayio.trace.clocks import Anchor
+
+T = TypeVar("T")
+
+#: Called now and then with what has been done so far, for the live view.
+Watch = Callable[[dict[str, Any]], None]
+#: Seconds between two looks at a run.
+LOOK_SECONDS = 0.5
+#: Seconds that actors get to hand over their spans at the end.
+FLUSH_SECONDS = 10.0
+#: Seconds that the collector gets to write what it holds, and to answer while the run goes.
+FINISH_SECONDS = 120.0
+COLLECTOR_SECONDS = 30.0
+#: Seconds that Ray gets to place the run beyond the deadline that it is told, to say why an actor died, and to end all.
+GRACE_SECONDS = 5.0
+WHY_SECONDS = 5.0
+KILL_SECONDS = 15.0
+
+CLASSES: dict[str, type] = {
+    "storage": StorageServer,
+    "cache": CacheServer,
+    "reader": shells.Reader,
+    "queue": shells.PrefetchQueue,
+    "rank": shells.TrainerRank,
+    "checkpoint_writer": shells.CheckpointWriter,
+}
+
+
+class ActorGroup:
+    """The actors of one run, from their start to their end."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        connection: Connection,
+        directory: str,
+        root: str,
+        run_id: str,
+        vigil: Vigil,
+        live: Live | None = None,
+    ) -> None:
+        self.plan = plan
+        #: What is told of the run before it begins; None where nothing is told of it while it goes.
+        self.live_record = live
+        self.connection = connection
+        self.control = connection.control
+        self.vigil = vigil
+        self.root = root
+        self.run_id = run_id
+        self.anchor = Anchor.new()
+        self.specs = actors(plan)
+        self.handles: dict[str, Any] = {}
+        self.group: PlacementGroup | None = None
+        self.directory = directory
+        #: The Ray node of each emulated one, by its number as text.
+        self.homes: dict[str, str] = {}
+        #: What run.json says of the actors.
+        self.actors: list[dict[str, Any]] = []
+        #: What ranks consumed, of those that are over or could be asked.
+        self.tallies: list[Tally] = []
+        self.restarts: list[dict[str, Any]] = []
+        #: What has readers come and go, where they do.
+        self.team: Team | None = None
+        #: Spans that actors recorded, as far as they could be asked.
+        self.recorded = 0
+        #: What it took of processors, as far as actors could be asked.
+        self.cpu = CpuAccount()
+        #: What was found of the clocks of emulated nodes that are not on the driver's host.
+        self.clocks: dict[int, dict[str, Any]] = {}
+
+    def start(self, say: Callable[[str], None]) -> None:
+        """Create every actor and wait until all have started.
+
+        Raises:
+            ClusterError: not all within ``cluster.start_deadline``; the message names what is missing.
+        """
+        deadline = time.monotonic() + self.plan.cluster.start_deadline
+        self._place(deadline)
+        self._from_ray(partial(self._create_all, say), deadline)
+        self._await_ready(deadline, say)
+
+    def _create_all(self, say: Callable[[str], None]) -> None:
+        beside_driver = NodeAffinitySchedulingStrategy(self.connection.driver_node, soft=False)
+        self.handles["collector"] = self._actor(
+            Collector, "collector", beside_driver, 0, self.directory, self.plan.stores, self.anchor, self._showing()
+        )
+        if self.plan.has_barrier:
+            birth = self._birth("barrier", 0, ())
+            self.handles["barrier"] = self._actor(
+                BarrierActor, "barrier", self._bundle(0), -1, birth, concurrency=shells.MAX_CONCURRENCY
+            )
+        if self.plan.network is not None:
+            birth = self._birth("network", 0, ())
+            self.handles["network"] = self._actor(
+                NetworkServer, "network", self._bundle(0), -1, birth, concurrency=shells.MAX_CONCURRENCY
+            )
+        scaling = self.plan.loader.scaling
+        for spec in self.specs:
+            if scaling is None or spec.kind != "reader" or is_first(spec, scaling.min):
+                self.handles[spec.name] = self._create(spec)
+        if scaling is not None:
+            pooled, here = self.plan.cluster.has_pool, self.anchor.here()
+            slots = Slots(self.plan, self.run_id, here, self._lived) if pooled else None
+            self.team = Team(
+                self.plan, self.specs, self.handles, self._create, self.actors.append, self._not_started, slots, say
+            )
+
+    def _lived(self, node: int, asked: int, up: int | None, gone: int) -> None:
+        """Tell of a node that has gone; one that comes under its number another time begins with an empty cache."""
+        self.handles["collector"].lived.remote(node, asked, up, gone)
+        if self.plan.cache_bytes is not None:
+            self.handles[f"cache-{self.plan.cache_of_node(node)}"].clear.remote()
+
+    def _showing(self) -> Callable[[], Showing] | None:
+        if self.live_record is None:
+            return None
+        return partial(Showing, self.live_record, payload=self.plan.payload)
+
+    def _from_ray(self, call: Callable[[], T], deadline: float) -> T:
+        """Have Ray do something that its control process is needed for.
+
+        Raises:
+            ClusterError: it is gone, or says no.
+        """
+        try:
+            return within(max(1.0, deadline - time.monotonic()) + GRACE_SECONDS, call, look=self.control.look)
+        except RayioError:
+            raise
+        except Exception as error:  # Ray raises what it happens to have
+            what = "no answer" if isinstance(error, TimeoutError) else _first_line(error)
+            raise ClusterError(
+                f"Ray could not place the run: {what}; a node that was lost, or a Ray that is too busy? "
+                f"look at its logs in {self.control.logs}, and start the run again"
+            ) from None
+
+    def _place(self, deadline: float) -> None:
+        seconds = max(1.0, deadline - time.monotonic())
+        found = self._from_ray(partial(room_for, self.plan, self.connection, self.run_id, seconds), deadline)
+        self.group, self.homes = found
+
+    def _bundle(self, node: int) -> PlacementGroupSchedulingStrategy:
+        return PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
+
+    def _actor(self, cls: type, name: str, where: Any, retries: int, *args: Any, concurrency: int | None = None) -> Any:
+        """Create an actor that claims no CPU; ``retries`` -1 has Ray start it again and repeat its calls for ever."""
+        options: dict[str, Any] = {
+            "name": name,
+            "namespace": self.run_id,
+            "num_cpus": 0,
+            "scheduling_strategy": where,
+            "max_restarts": retries,
+            "max_task_retries": retries,
+        }
+        if concurrency is not None:
+            options["max_concurrency"] = concurrency
+        # A role may block its own event loop; what asks for its standing has another.
+        remote: Any = ray.remote(concurrency_groups={shells.WATCH: 1})(cls) if concurrency else ray.remote(cls)
+        return remote.options(**options).remote(*args)
+
+    def _birth(self, name: str, node: int, members: tuple[tuple[int, ...], ...]) -> Birth:
+        return Birth(
+            name=name, node=node, members=members, plan=self.plan, root=self.root, anchor=self.anchor,
+            namespace=self.run_id,
+        )  # fmt: skip
+
+    def _create(self, spec: ActorSpec, name: str = "", group: PlacementGroup | None = None) -> Any:
+        """Create a role's actor, in the run's group or its own; what is modelled of nodes to come is on the first."""
+        birth = self._birth(spec.name, spec.node, spec.members)
+        where = self._bundle(spec.node if spec.node < self.plan.cluster.all_nodes else 0)
+        if group is not None:
+            where = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
+        retries = 0 if spec.kind == "rank" else -1
+        kind, name = CLASSES[spec.kind], name or spec.name
+        return self._actor(kind, name, where, retries, birth, concurrency=shells.MAX_CONCURRENCY)
+
+    def _await_ready(self, deadline: float, say: Callable[[str], None]) -> None:
+        asked = {handle.ready.remote(): name for name, handle in self.handles.items()}
+        waiting, said = list(asked), time.monotonic()
+        while waiting:
+            ready, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
+            self.control.look()
+            for reference in ready:
+                try:
+                    self.actors.append(ray.get(reference))
+                except RayError as error:
+                    raise ClusterError(self._not_started(asked[reference], error)) from None
+            if waiting and time.monotonic() > deadline:
+                names = sorted(asked[reference] for reference in waiting)
+                shown = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+                raise ClusterError(
+                    f"{len(names)} of {len(asked)} actors have not started within "
+                    f"{self.plan.cluster.start_deadline:g} s (cluster.start_deadline): {shown}"
+                )
+            if waiting and time.monotonic() - said > 5:
+                said = time.monotonic()
+                say(f"{len(asked) - len(waiting)} of {len(asked)} actors have started")
+
+    def _not_started(self, name: str, error: RayError) -> str:
+        cause = plain(error)
+        if isinstance(cause, RayioError):
+            return f"{name} did not start: {cause}"
+        return (
+            f"{name} did not start: it was killed, or its node was lost, or out of memory or open files "
+            f"({_first_line(cause)}); Ray's logs are in {self.control.logs}"
+        )
+
+    def sightings(self) -> list[Sighting]:
+        """Have one actor on each Ray node describe its host, of those that read and write files and answer in time."""
+        of_node: dict[str, str] = {}
+        for actor in (actor for actor in self.actors if actor["name"] in self.handles):  # readers may have gone
+            if actor["name"].startswith(("reader-", "rank-", "checkpoint_writer-")):
+                of_node.setdefault(actor["ray_node"], actor["name"])
+        asked = [self.handles[name].sighting.remote() for name in of_node.values()]
+        ready, _ = ray.wait(asked, num_returns=len(asked), timeout=FLUSH_SECONDS) if asked else ([], [])
+        found = []
+        for reference in ready:
+            with contextlib.suppress(RayError):
+                found.append(ray.get(reference))
+        return [sighting for sighting in found if sighting is not None]
+
+    def live(self, watch: Watch) -> None:
+        """Let every rank live its life to the end, looking in now and then.
+
+        Raises:
+            RayioError: a role failed, or an actor that cannot be replaced died.
+        """
+        lives = {handle.run.remote(0): name for name, handle in self.handles.items() if name.startswith("rank-")}
+        waiting = list(lives)
+        rounds = Rounds(self.plan, self.specs, self.handles, self.actors, self.anchor.here(), self.vigil)
+        while waiting:
+            done, waiting = ray.wait(waiting, num_returns=len(waiting), timeout=LOOK_SECONDS)
+            for reference in done:
+                try:
+                    self.tallies += ray.get(reference)
+                except RayTaskError as error:
+                    raise plain(error) from None
+                except RayError as end:  # of several kinds: killed by Ray for its memory is another one than killed
+                    raise RunError(
+                        f"{lives[reference]} died ({self._why(lives[reference], end)}); a rank is not restarted: "
+                        "the run is over, what was recorded is in the run directory"
+                    ) from None
+            if waiting:
+                self.control.look()
+                progress = self._progress()
+                if self.team is not None:
+                    self._from_ray(partial(self.team.look, progress["wishes"]), time.monotonic() + COLLECTOR_SECONDS)
+                watch(progress)
+                rounds.look()
+        hold()  # nothing is left that could be stopped, nor fail
+        with contextlib.suppress(RayioError):
+            watch(self._progress())
+
+    def _why(self, name: str, error: RayError) -> str:
+        """Say what an actor died of, as far as Ray knows: it takes a quarter of a minute to know of a lost node."""
+        home = next((actor["ray_node"] for actor in self.actors if actor["name"] == name), None)
+        try:
+            nodes = within(WHY_SECONDS, ray.nodes, look=self.control.look)
+        except TimeoutError:
+            return "killed, or Ray's control process was"
+        node = next((node for node in nodes if node["NodeID"] == home), None)
+        if node is not None and not node["Alive"]:
+            return f"its Ray node on {node['NodeManagerHostname']} was lost"
+        if node is not None and isinstance(error, ActorUnavailableError):
+            return f"killed, or its Ray node on {node['NodeManagerHostname']} was lost"
+        return "killed, or out of memory"
+
+    def _progress(self) -> dict[str, Any]:
+        asked = self.handles["collector"].progress.remote()
+        ends = time.monotonic() + COLLECTOR_SECONDS
+        while not ray.wait([asked], timeout=1.0)[0] and time.monotonic() < ends:
+            self.control.look()
+        try:
+            progress: dict[str, Any] = ray.get(asked, timeout=0)
+        except RayTaskError as error:
+            raise plain(error) from None
+        except GetTimeoutError:
+            raise RunError(
+                f"the collector has not answered for {COLLECTOR_SECONDS:g} s (stopped, or waiting for its storage): "
+                "spans can no longer be stored; start the run again"
+            ) from None
+        except RayError:
+            self.control.look()
+            raise RunError(
+                "the collector died (killed, or out of memory): spans can no longer be stored; start the run again"
+            ) from None
+        self._remember(progress)
+        return progress
+
+    def close(self) -> None:
+        """Gather what is recorded, as far as actors still answer, then end every actor.
+
+        No call waits for ever: what does not answer is left to its end.
+
+        Raises:
+            StorageError: spans could not be written.
+        """
+        try:
+            if self.team is not None:
+                self.team.close()
+            with contextlib.suppress(RayError):
+                self._gather_tallies()
+            self._flush()
+        finally:
+            with contextlib.suppress(Exception):
+                within(self.control.patience(KILL_SECONDS), self._kill)
+
+    def _kill(self) -> None:
+        for handle in reversed(self.handles.values()):  # ranks first, so that nobody calls the dead
+            with contextlib.suppress(Exception):
+                ray.kill(handle)
+        if self.group is not None and not self.connection.is_local:  # a Ray of our own ends with all that is in it
+            remove_placement_group(self.group)
+
+    def _gather_tallies(self) -> None:
+        """Ask ranks that were cut short what they have consumed so far."""
+        known = {tally.rank for tally in self.tallies}
+        asked = [
+            self.handles[s.name].consumed.remote()
+            for s in self.specs
+            if s.kind == "rank" and s.name in self.handles and not known.issuperset(rank for (rank,) in s.members)
+        ]
+        for reference in self.control.answers(asked, FLUSH_SECONDS):
+            with contextlib.suppress(RayError):
+                self.tallies += ray.get(reference)
+
+    def _flush(self) -> None:
+        asked = [
+            self.handles[name].spent.remote() for name in ("barrier", "network", "collector") if name in self.handles
+        ]
+        asked += [
+            self.handles[s.name].flush.remote() for s in self.specs if s.kind not in SERVERS and s.name in self.handles
+        ]
+        heard, processes = (0, []) if self.team is None else (self.team.sent, [*self.team.cpu])
+        for reference in self.control.answers(asked, FLUSH_SECONDS):
+            with contextlib.suppress(RayError):
+                sent, cpu = ray.get(reference)
+                heard += sent
+                processes.append(cpu)
+        self.cpu = CpuAccount.of(cpu for cpu in processes if cpu is not None)
+        if "collector" not in self.handles:
+            return
+        try:
+            ending = self.handles["collector"].finish.remote()
+            if not self.control.answers([ending], FINISH_SECONDS):
+                raise RunError("the collector could not write all spans: it did not answer any more")
+            finished = ray.get(ending)
+            self.recorded = max(heard, finished["recorded"])
+            self.clocks = finished["clocks"]
+            self._remember(finished)
+        except RayTaskError as error:
+            raise plain(error) from None
+        except RayError as error:
+            raise RunError(f"the collector could not write all spans: {_first_line(error)}") from None
+
+    def _remember(self, progress: dict[str, Any]) -> None:
+        self.restarts = progress["restarts"]
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)

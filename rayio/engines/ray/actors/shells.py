@@ -1,0 +1,380 @@
+"""The actors: a thin shell each around a role and its brain. What they do is in ``rayio.model``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import ray
+
+from rayio.engines.ray.actors.birth import Birth, address, has_lines
+from rayio.engines.ray.actors.keeper import Keeper
+from rayio.engines.ray.actors.modelled import ReachesModelled
+from rayio.engines.ray.transport.calls import Loan, ReaderCalls
+from rayio.engines.ray.transport.lent import LentBatches
+from rayio.engines.ray.transport.lines import Address, Exchange, Line, Pieces
+from rayio.engines.ray.transport.remote import (
+    Fetches,
+    OwnQueue,
+    RemoteBarrier,
+    RemoteQueue,
+    RemoteTimekeeper,
+    RemoteWriter,
+)
+from rayio.engines.ray.transport.shared import Arenas, SharedBuffers
+from rayio.engines.ray.transport.tasks import tell
+from rayio.engines.ray.transport.turns import Turns
+from rayio.model import roles
+from rayio.model.cpu_account import ProcessCpu, Stopwatch
+from rayio.model.env import QueuePort, Shard
+from rayio.model.kernel import WallKernel
+from rayio.model.ledger import Tally
+from rayio.model.queue import Delivery, Lease, QueueSpec, Take
+from rayio.model.queue_levels import Levels, levels_of
+from rayio.model.sighting import Sighting, look
+from rayio.model.standing import Standing
+from rayio.model.wiring import Wiring
+from rayio.place import Where
+from rayio.storage.base import Served
+from rayio.trace.arrow import empty_table
+from rayio.trace.clocks import agree
+from rayio.trace.otel import children, hosts, provider
+from rayio.trace.recorder import Recorder
+from rayio.trace.run_directory import to_ipc
+
+#: The concurrency group of calls that are answered whatever a role is doing.
+WATCH = "watch"
+#: Seconds between two deliveries of an actor's spans to the collector.
+FLUSH_SECONDS = 0.7
+#: Calls that an async actor takes at a time; beyond its limit Ray queues them without a word.
+MAX_CONCURRENCY = 100_000
+
+
+class Host(ReachesModelled):
+    """What all actors have in common: a clock, a recorder that empties itself into the collector, and storage."""
+
+    #: Whether a role that is alone in its actor sleeps exactly, which stops the actor for up to 2 ms.
+    is_exact = True
+    #: Whether a role that is alone in its actor and makes one request at a time makes it in the loop's own thread.
+    reads_in_place = False
+    #: Whether it reads or writes files, so that what its host mounts matters.
+    reaches_storage = True
+    #: Whether it has steps to keep: it waits awake for the last of a sleep, and leaves spans of tasks to others.
+    keeps_steps = False
+
+    def __init__(self, birth: Birth) -> None:
+        self.birth = birth
+        self.plan = birth.plan
+        self.collector = birth.find("collector")
+        self.recorder = Recorder(resolution_ns=birth.plan.trace.resolution_ns)
+        to_ipc(empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
+        alone = len(birth.members) == 1
+        threads = len(birth.members) * birth.plan.loader.io_depth
+        self.kernel = WallKernel(
+            agree(birth.anchor, birth.node, RemoteTimekeeper(self.collector)),
+            alone=self.is_exact and alone,
+            punctual=self.keeps_steps,
+            threads=0 if self.reads_in_place and alone and threads == 1 else threads,
+        )
+        self.born = self.kernel.now()
+        #: What keeps spans in the run's time; None where this host's clock is the driver's.
+        self._keeper = Keeper.of(birth.anchor, self.collector, self.born)
+        #: What its ranks have consumed.
+        self.tallies: dict[int, Tally] = {}
+        #: What takes in the spans of other processes: this one's children, and tasks of the run on this host.
+        self._others: list[children.Children | hosts.HostSpool] = self._capture()
+        self._flushing: asyncio.Task[None] | None = None
+        self._calls: ReaderCalls  # of an actor that has queues
+        #: Where others of this host may call this actor; None where nobody does.
+        self.exchange: Exchange | None = None
+        #: Memory of this host's readers that this process looks into.
+        ranks = len({member[0] for member in birth.members})
+        self.arenas = Arenas(ranks * birth.plan.loader.num_workers)
+        self.wiring = Wiring(birth.plan, self.kernel, self.recorder, birth.root, self, num_ranks=ranks, born=self.born)
+        context = ray.get_runtime_context()
+        node, reads = context.get_node_id(), self.wiring.read_cpu
+        self._cpu = Stopwatch(birth.name.partition("-")[0], node, reads, self.kernel.punctual)
+        restarted = context.was_current_actor_reconstructed
+        self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
+
+    def _capture(self) -> list[children.Children | hosts.HostSpool]:
+        """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
+        if not self.plan.trace.captures:
+            return []
+        kind, _, index = self.birth.name.partition("-")
+        writer = self.recorder.register(kind, index, self.birth.node)
+        actor = f"{self.birth.name}/{os.getpid()}"
+        run = self.birth.namespace
+        here = self.recorder, self.birth.node, self.kernel.anchor
+        offspring = children.follow(
+            provider.capture(provider.Target(here[0], writer, self.kernel.now, run, actor)), *here
+        )
+        if offspring is None:
+            return []
+        if not self.plan.trace.captures_tasks or not offspring.is_told:
+            return [offspring]
+        if (shared := hosts.share(run, *here, not self.keeps_steps)) is None:
+            return [offspring]
+        tell(children.variables(run))
+        return [offspring, shared]
+
+    def wake(self) -> None:
+        """Begin to empty the recorder regularly; every call of an actor says this first, a restarted one too."""
+        if self._flushing is None:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush_regularly())
+
+    def begin(self) -> None:
+        """Begin with a call of work; a restarted actor's first call may be one."""
+        self.wake()
+        self._cpu.begin()
+
+    async def listen(self) -> Address:
+        """Say where this actor takes calls of others on its host."""
+        self.wake()
+        return address(self.plan, self.exchange)
+
+    def line(self, handle: Any) -> Line:
+        """The way to another actor."""
+        return Line(handle, ray.get_runtime_context().get_node_id(), self.arenas)
+
+    def lines(self, handles: Mapping[tuple[int, ...], Any]) -> dict[tuple[int, ...], Line]:
+        """The ways to other actors, by role: roles that share an actor share one."""
+        of_actor = {id(handle): self.line(handle) for handle in handles.values()}
+        return {member: of_actor[id(handle)] for member, handle in handles.items()}
+
+    async def employ(self, rank: int, workers: int, handles: Mapping[int, Any], waited: int) -> None:
+        """Learn how many readers a rank has now, the new ones among them, and how long these took to get nodes (ns)."""
+        self._calls.employ(rank, workers, self.lines({(rank, worker): one for worker, one in handles.items()}), waited)
+
+    async def ready(self) -> dict[str, Any]:
+        """Answer when the actor has started, with what run.json says of it."""
+        self.wake()
+        context = ray.get_runtime_context()
+        where = {"node": self.birth.node, "ray_node": context.get_node_id()}
+        return {"name": self.birth.name, "pid": os.getpid(), **where}
+
+    @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
+    async def standing(self) -> list[Standing]:
+        """What the roles of this actor are doing at the moment; answered while they block."""
+        return self.wiring.standing()
+
+    async def sighting(self) -> Sighting | None:
+        """Describe the host, for actors that read and write."""
+        is_told = self.reaches_storage and not self.plan.modelled
+        return await asyncio.to_thread(look, self.plan, self.birth.root) if is_told else None
+
+    async def flush(self) -> tuple[int, ProcessCpu | None]:
+        """Send the last of what is recorded to the collector.
+
+        The answer is how many spans this process has sent in all, and what its work took of processors.
+        """
+        for other in self._others:
+            other.close()
+        if self._keeper is not None:
+            await self._keeper.learn(self.kernel, is_last=True)
+        if (message := self._drained()) is not None:
+            await self.collector.push.remote(self.birth.name, message, self.recorder.drained)
+        return self.recorder.drained, self._cpu.read()
+
+    async def _flush_regularly(self) -> None:
+        told = Levels()
+        while True:
+            await asyncio.sleep(FLUSH_SECONDS)
+            for other in self._others:
+                other.collect()
+            if self._keeper is not None:
+                await self._keeper.learn(self.kernel)
+            if (message := self._drained()) is not None:
+                self.collector.push.remote(self.birth.name, message, self.recorder.drained)
+            if self.plan.trace.live and (levels := levels_of(self.wiring.queues, self.tallies.values())) != told:
+                self.collector.level.remote(self.birth.name, levels)
+                told = levels
+
+    def _drained(self) -> bytes | None:
+        """What was recorded since, in the time of the run; None where that is nothing."""
+        if (table := self.recorder.drain()) is None:
+            return None
+        return to_ipc(table if self._keeper is None else self._keeper.course.corrected(table))
+
+
+class Reader(Host):
+    """Reader workers. A call reads one lease; repeating it, after this process was killed, gives the same batches."""
+
+    reads_in_place = True
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self._envs = {(rank, worker): self.wiring.reader(rank, worker, birth.node) for rank, worker in birth.members}
+        self._turns = {who: Turns() for who in birth.members}
+        self._lent = {who: LentBatches() for who in birth.members}
+        #: The memory of batches, where others of this host may look into it.
+        self._shared = SharedBuffers() if self.plan.payload and has_lines(self.plan) else None
+        if self._shared is not None:
+            self.wiring.loading.buffers = self._shared
+        self.exchange = Exchange({"read": self._read_over_line}, None if self._shared is None else self._shared.fd)
+
+    async def leave(self) -> tuple[int, ProcessCpu | None]:
+        """Hand over what is recorded, and give memory back: this reader has read and lent what it was to."""
+        if self._shared is not None:
+            self._shared.end()
+        return await self.flush()
+
+    async def read(self, lease: Lease, caller: int, turn: int, stored: tuple[int, ...] = ()) -> Any:
+        """Read a lease: the seconds of work and the headers and, where bytes travel, a second object with every batch.
+
+        Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns;
+        ``stored`` are those whose batches nobody looks at any more. ``caller`` is the number of the calling process.
+        """
+        seconds, batches = await self._read(lease, caller, turn, stored)
+        if not self.plan.payload:
+            return seconds, batches
+        return (seconds, [replace(b, payload=None) for b in batches]), [b.payload for b in batches]
+
+    async def _read_over_line(self, lease: Lease, caller: int, turn: int, stored: tuple[int, ...]) -> Any:
+        """Read a lease as :meth:`read` does; the headers say where in shared memory the bytes are."""
+        seconds, batches = await self._read(lease, caller, turn, stored)
+        if not self.plan.payload or self._shared is None:
+            return seconds, batches
+        batches = [replace(batch, payload=self._shared.piece(batch.payload)) for batch in batches]
+        return Pieces((seconds, batches), {batch.payload.arena for batch in batches})
+
+    async def _read(
+        self, lease: Lease, caller: int, turn: int, stored: tuple[int, ...]
+    ) -> tuple[float, list[Delivery]]:
+        self.begin()
+        who = (lease.rank, lease.worker)
+        forgotten = self._lent[who].stored(caller, stored)
+        if forgotten and self._shared is not None:
+            self._shared.forget([batch.payload for batch in forgotten])
+        async with self._turns[who].of(turn):
+            began = self.kernel.now()
+            batches = await roles.read_lease(self._envs[who], self.wiring.loading, lease)
+            ended = self.kernel.now()
+        await self._envs[who].send(batches, Where(lease.rank, attempt=lease.attempt), ended)
+        seconds = (ended - began) / 1e9
+        if self.plan.payload and not self._lent[who].keep(caller, turn, batches):  # nobody hears of them any more
+            if self._shared is not None:
+                self._shared.leave([batch.payload for batch in batches])
+            return seconds, []
+        return seconds, batches
+
+
+class PrefetchQueue(Host):
+    """The queues of some ranks: each submits its readers' calls and owns what they return."""
+
+    is_exact = False
+    reaches_storage = False
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        calls = self._calls = ReaderCalls(
+            self.plan, self.lines(birth.readers()), self.collector.wish.remote, in_rank=False
+        )
+        self.exchange = Exchange({"take": self._take_over_line}, self.arenas.fd)
+        #: By rank, and whether it is the one for evaluation.
+        self._queues = {
+            (rank, evaluating): calls.queue(
+                self.wiring, self.plan.queue(rank, evaluating=evaluating), evaluating=evaluating
+            )
+            for (rank,) in birth.members
+            for evaluating in ((False,) if self.plan.evaluation is None else (False, True))
+        }
+
+    async def listen(self) -> Address:
+        """Say where this actor takes calls: nowhere where its batches are Ray's, which no line carries."""
+        said = await super().listen()
+        return said if not self.plan.payload or await self._calls.are_near() else said._replace(name=None)
+
+    async def flush(self) -> tuple[int, ProcessCpu | None]:
+        """Leave no take unanswered either: Ray would report it as failed when this actor is ended."""
+        for queue in self._queues.values():
+            queue.dismiss()
+        return await super().flush()
+
+    async def take(self, rank: int, take: Take, patience_ns: int) -> list[Delivery]:
+        """Answer a rank; the payload of each delivery is a reference that the rank fetches by itself."""
+        self.begin()
+        return await self._queues[rank, self.plan.is_evaluation(take.epoch)].take(take, patience_ns)
+
+    async def _take_over_line(self, rank: int, take: Take, patience_ns: int, released: tuple[Loan, ...]) -> Pieces:
+        """Answer a rank as :meth:`take` does; ``released`` are the loans of batches that it is done with."""
+        for loan in released:
+            self._calls.released(loan)
+        deliveries = await self.take(rank, take, patience_ns)
+        return Pieces(deliveries, {d.payload.piece.arena for d in deliveries if d.payload is not None})
+
+
+class TrainerRank(Host):
+    """Some ranks' lives. Never repeated by Ray: what was consumed cannot be consumed again without saying so."""
+
+    keeps_steps = True
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self.tallies = {rank: Tally(rank) for (rank,) in birth.members}
+        #: The ways to the queues; or the readers' calls, where the queues live in this process.
+        self._queues: dict[tuple[int, ...], Line] = {}
+        if self.plan.is_queued_in_rank:
+            self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), self.collector.wish.remote, in_rank=True)
+        else:
+            self._queues = self.lines(birth.holders("queue", set(birth.members)))
+        self._barrier = RemoteBarrier(self.line(birth.find("barrier")), self.kernel) if self.plan.has_barrier else None
+        ranks = [rank for (rank,) in birth.members]
+        writers = birth.holders("checkpoint_writer", {(number,) for number in self.plan.writers_of(ranks)})
+        self._writers = {number: RemoteWriter(handle, number) for (number,), handle in writers.items()}
+
+    def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
+        """See ``rayio.model.wiring.RankPorts``."""
+        if self.plan.is_queued_in_rank:
+            return OwnQueue(self._calls.queue(self.wiring, spec, evaluating=evaluating))
+        return RemoteQueue(self._queues[spec.rank,], self.kernel, spec, Fetches(self.wiring, spec.rank))
+
+    def barrier(self) -> RemoteBarrier:
+        """See ``rayio.model.wiring.RankPorts``."""
+        assert self._barrier is not None
+        return self._barrier
+
+    def writers(self, rank: int) -> Mapping[int, RemoteWriter]:
+        """See ``rayio.model.wiring.RankPorts``."""
+        return self._writers
+
+    async def run(self, attempt: int) -> list[Tally]:
+        """Live every rank's life to its end; give what each consumed."""
+        self.begin()
+        try:
+            await self.kernel.gather(*(self._train(rank, attempt) for rank in self.tallies))
+        finally:
+            await self.wiring.close()
+        return list(self.tallies.values())
+
+    async def flush(self) -> tuple[int, ProcessCpu | None]:
+        """End what loaders have started too: this process is about to be killed."""
+        await self.wiring.close()
+        return await super().flush()
+
+    async def consumed(self) -> list[Tally]:
+        """What each rank has consumed so far."""
+        return list(self.tallies.values())
+
+    async def _train(self, rank: int, attempt: int) -> None:
+        await self.wiring.rank(rank, self, self.tallies[rank], attempt)
+        if self._barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
+            self._barrier.line.handle.announce.remote([(Where(rank, len(self.plan.steps), 0, attempt), 0)])
+
+
+class CheckpointWriter(Host):
+    """Checkpoint writers. They make the bytes themselves, so that no state crosses processes."""
+
+    def __init__(self, birth: Birth) -> None:
+        super().__init__(birth)
+        self._envs = {number: self.wiring.writer(number) for (number,) in birth.members}
+        self._busy = {number: asyncio.Lock() for number in self._envs}
+
+    async def write(self, number: int, shard: Shard, at: Where) -> Served[None]:
+        """Write one shard; repeating it writes the same file again."""
+        self.begin()
+        async with self._busy[number]:
+            return await roles.write_shard(self._envs[number], shard, at)

@@ -1,0 +1,1 @@
+"""Ray clusters: reached, started, asked."""

@@ -1,0 +1,183 @@
+"""Ray's jobs, as values: submitted, asked for and stopped by HTTP at the dashboard of a cluster's head."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, TypeVar
+
+from rayio.deadline import within
+from rayio.engines.ray.cluster import token
+from rayio.errors import ClusterError
+
+T = TypeVar("T")
+
+#: Seconds that a head gets for an answer; packages go with the submission, so that it gets more.
+ANSWER_SECONDS, SUBMIT_SECONDS = 20.0, 300.0
+#: States in which a job is over.
+OVER = ("SUCCEEDED", "FAILED", "STOPPED")
+
+#: Loggers of Ray's that say what a user has not asked for.
+_TALKATIVE = (
+    "ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging",
+)  # fmt: skip
+#: What takes the place of every address that Ray's client is given.
+_ADDRESS = "RAY_API_SERVER_ADDRESS"
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """A job as its cluster knows it."""
+
+    id: str
+    #: PENDING, RUNNING, or one of :data:`OVER`.
+    status: str
+    #: What Ray says of it.
+    message: str
+    #: Exit code of its command; None until that is over, or where it never began.
+    exit_code: int | None
+    entrypoint: str
+    #: Milliseconds since the Unix epoch; None until then.
+    start_ms: int | None
+    end_ms: int | None
+    metadata: Mapping[str, str]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will change no more."""
+        return self.status in OVER
+
+
+class Jobs:
+    """The jobs of one cluster."""
+
+    def __init__(self, address: str) -> None:
+        """Find the cluster whose dashboard is at an address such as ``http://head:8265``.
+
+        Raises:
+            ClusterError: nobody answers there, or refuses this client.
+        """
+        #: As messages show it.
+        self.address = _without_password(address)
+        self._given = address
+        token.use()
+        self._client: Any = self._ask(self._reach)
+
+    def _reach(self) -> Any:
+        from ray.dashboard.modules.job.sdk import JobSubmissionClient
+
+        for name in _TALKATIVE:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with _meant(self._given):
+            return JobSubmissionClient(self._given)
+
+    def submit(self, entrypoint: str, job_id: str, runtime_env: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
+        """Submit a command; local folders and wheels of its environment are uploaded.
+
+        Raises:
+            ClusterError: the cluster does not take it.
+        """
+
+        def call() -> None:
+            self._client.submit_job(
+                entrypoint=entrypoint, submission_id=job_id, runtime_env=dict(runtime_env), metadata=dict(metadata)
+            )
+
+        self._ask(call, SUBMIT_SECONDS)
+
+    def state(self, job_id: str) -> JobState:
+        """How a job is.
+
+        Raises:
+            ClusterError: there is none of that name, or the cluster does not answer.
+        """
+        return _state(self._ask(lambda: self._client.get_job_info(job_id), job_id=job_id))
+
+    def all(self) -> list[JobState]:
+        """All jobs that were submitted, in the order in which they started; those without an own id are left out."""
+        found = [_state(job) for job in self._ask(lambda: self._client.list_jobs()) if job.submission_id]
+        return sorted(found, key=lambda job: (job.start_ms or 0, job.id))
+
+    def stop(self, job_id: str) -> bool:
+        """Ask a job to end; whether it was under way."""
+        return bool(self._ask(lambda: self._client.stop_job(job_id), job_id=job_id))
+
+    def output(self, job_id: str) -> str:
+        """All that a job's command has printed."""
+        return str(self._ask(lambda: self._client.get_job_logs(job_id), job_id=job_id))
+
+    def tail(self, job_id: str, lines: int) -> str:
+        """The last lines that a job's command has printed; nothing where it has not begun to."""
+
+        def call() -> str:
+            wanted = {"submission_id": job_id, "lines": str(lines)}
+            answer = self._client._do_request("GET", "/api/v0/logs/file", params=wanted)
+            if answer.status_code == HTTPStatus.OK:
+                return str(answer.text)
+            whole: str = self._client.get_job_logs(job_id)  # where a dashboard cannot give the end alone
+            return "\n".join(whole.splitlines()[-lines:])
+
+        return self._ask(call, job_id=job_id)
+
+    def _ask(self, call: Callable[[], T], seconds: float = ANSWER_SECONDS, job_id: str = "") -> T:
+        try:
+            return within(seconds, call)
+        except TimeoutError:
+            raise ClusterError(f"{self.address}: no answer within {seconds:.0f} s") from None
+        except Exception as error:  # Ray's client raises what it happens to have
+            raise ClusterError(self._explained(error, job_id)) from None
+
+    def _explained(self, error: Exception, job_id: str) -> str:
+        """One line on what a request came to."""
+        text = " ".join(str(error).split())
+        if (refused := token.refusal(self.address, text, error)) is not None:
+            return refused
+        if isinstance(error, OSError):
+            return (
+                f"nobody answers at {self.address}: is that the dashboard of the cluster's head (port 8265; "
+                "`pip install 'ray[default]'` there), and can this machine reach it?"
+            )
+        if job_id and ("status code 404" in text or "does not exist" in text):
+            return f"{self.address} has no job {job_id}; rayio status --address {self.address} lists them"
+        return f"{self.address}: {text.replace(self._given, self.address)[:500]}"
+
+
+def _without_password(address: str) -> str:
+    """An address without the user and password that may be in it.
+
+    >>> _without_password("https://me:secret@head:8265"), _without_password("http://head:8265")
+    ('https://…@head:8265', 'http://head:8265')
+    """
+    scheme, slashes, rest = address.partition("://")
+    return f"{scheme}{slashes}…@{rest.rpartition('@')[2]}" if "@" in rest else address
+
+
+@contextlib.contextmanager
+def _meant(address: str) -> Iterator[None]:
+    """Have Ray's client take the address it is given: variables of the environment would go first."""
+    before = os.environ.get(_ADDRESS)
+    os.environ[_ADDRESS] = address
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ADDRESS]
+        else:
+            os.environ[_ADDRESS] = before
+
+
+def _state(job: Any) -> JobState:
+    return JobState(
+        id=job.submission_id or job.job_id,
+        status=str(job.status.value),
+        message=job.message or "",
+        exit_code=job.driver_exit_code,
+        entrypoint=job.entrypoint,
+        start_ms=job.start_time,
+        end_ms=job.end_time,
+        metadata=job.metadata or {},
+    )

@@ -1,0 +1,1 @@
+"""How calls and batches travel between actors."""

@@ -1,0 +1,332 @@
+"""The ports of a role whose queue, barrier, writer or storage lives in another actor."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, cast
+
+import ray
+from ray.exceptions import ObjectLostError, RayTaskError
+
+from rayio.engines.in_process import LocalQueue
+from rayio.engines.ray.transport.lines import Line
+from rayio.errors import RunError
+from rayio.model.consumed import Consumed
+from rayio.model.env import Shard
+from rayio.model.kernel import Future, WallKernel
+from rayio.model.queue import Delivery, QueueSpec, Take
+from rayio.model.wiring import Wiring
+from rayio.place import Where
+from rayio.storage.base import Served
+from rayio.trace.clocks import Offset
+from rayio.trace.drift import Stray
+from rayio.trace.span import SPANS
+
+#: A take that got nothing within this time is answered and asked again, so that no call is ever lost for good.
+PATIENCE_NS = 10_000_000_000
+#: Lane of a rank's spans of bytes on their way to it.
+FETCH_LANE = SPANS["transfer"].lanes["rank"]
+#: A rank that has a batch in hand tells its queue what it consumed when that is half of the window, or this late.
+TELL_NS = 5_000_000
+
+
+def plain(error: BaseException) -> BaseException:
+    """The error that a remote call really raised, without Ray's wrapping."""
+    while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+        error = error.cause
+    return error
+
+
+class RemoteTimekeeper:
+    """The collector's clock, asked as an actor starts and by a thread from then on: whoever asks waits."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+
+    def now(self) -> int:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        return int(ray.get(self.handle.now.remote()))
+
+    def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        known: int | None = ray.get(self.handle.met.remote(boot_id, node, found, own_ns))
+        return known
+
+    def wants_drift(self, boot_id: str, at: int | None) -> bool:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        return bool(ray.get(self.handle.wants_drift.remote(boot_id, at)))
+
+    def drifted(self, boot_id: str, found: Offset, at: int) -> None:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        ray.get(self.handle.drifted.remote(boot_id, found, at))
+
+    def strayed(self, boot_id: str) -> Stray | None:
+        """See ``rayio.trace.clocks.Timekeeper``."""
+        found: Stray | None = ray.get(self.handle.strayed.remote(boot_id))
+        return found
+
+
+class Fetches:
+    """Records how long the bytes of a rank's batches were under way from other nodes, by those who fetch them."""
+
+    def __init__(self, wiring: Wiring, rank: int) -> None:
+        plan = wiring.plan
+        here, workers = plan.node_of_rank(rank), range(plan.loader.num_workers)
+        self.rank = rank
+        #: The workers that read on other nodes.
+        self.far = {worker for worker in workers if plan.node_of_reader(rank, worker) != here}
+        self.env = wiring.fetching_rank(rank) if self.far else None
+
+    def note(self, batches: Sequence[Delivery], since: int) -> None:
+        """Record that the bytes of batches, which were asked for at ``since``, have come."""
+        for batch in batches:
+            if self.env is not None and batch.worker in self.far:
+                at = Where(self.rank, batch.epoch, batch.step, batch.attempt)
+                self.env.span("transfer", since, self.env.kernel.now(), at, lane=FETCH_LANE, nbytes=batch.nbytes)
+
+
+class RemoteQueue:
+    """A rank's end of its queue: one take is always under way while the rank computes.
+
+    What has arrived but is not yet asked for is held in ``hand`` and does not count as consumed.
+    """
+
+    def __init__(self, line: Line, kernel: WallKernel, spec: QueueSpec, fetches: Fetches | None = None) -> None:
+        self.line = line
+        #: What records how long bytes from other nodes are under way.
+        self.fetches = fetches
+        self.kernel = kernel
+        self.spec = spec
+        self.consumed = Consumed()
+        self.hand: dict[int, Delivery] = {}
+        #: Steps whose bytes are on their way from the object store.
+        self._coming: set[int] = set()
+        self._asked_at = 0
+        self._asking = 0
+        self._telling = False
+        self._told = (-1, -1, -1)
+        #: A take that waits to be sent, and the answers due to takes that nobody waits for yet, oldest first.
+        self._unsent: Callable[[], Any] | None = None
+        self._answers: list[Any] = []
+        self._news: Future | None = None
+        self._failure: BaseException | None = None
+        #: Loans of batches that nobody looks at any more, until the next take says so.
+        self._released: list[Any] = []
+
+    async def get(self, at: Where) -> Delivery:
+        """Take the next batch; asking for the one after it begins at once."""
+        if self.line.is_near is None:
+            await self.line.reach()
+        self._send()  # a rank that finds every batch in its hand does not let this loop run
+        if self.consumed.open(at.epoch):
+            self.hand.clear()
+            self._coming.clear()
+        asked = self.kernel.now()
+        while (step := self._next()) is None:
+            if self._failure is not None:
+                raise self._failure
+            self._ask(at.attempt, waiting=True)
+            self._news = self.kernel.future("an answer of the queue")
+            await self._news
+        if self.consumed.number:
+            self.consumed.waited += self.kernel.now() - asked
+        delivery = self.hand.pop(step)
+        self.consumed.add(step)
+        self._ask(at.attempt)
+        return delivery
+
+    def _next(self) -> int | None:
+        if not self.spec.in_order:
+            return next(iter(self.hand), None)
+        return self.consumed.low if self.consumed.low in self.hand else None
+
+    def _ask(self, attempt: int, *, waiting: bool = False) -> None:
+        epoch = self.consumed.epoch
+        if self.consumed.number >= self.spec.steps[epoch]:
+            return
+        told = (attempt, epoch, self.consumed.number)
+        if self._asking and told == self._told:
+            return
+        now = self.kernel.now()
+        is_much = self._told[:2] != told[:2] or told[2] - self._told[2] >= self.spec.least_window // 2
+        has_time = self._asking or self._next() is not None
+        if has_time and not waiting and not is_much and now - self._asked_at < TELL_NS:
+            if not self._telling:
+                self._telling = True
+                self.kernel.spawn(self._tell_soon(attempt), "tell")
+            return
+        self._told, self._asked_at = told, now
+        self._asking += 1
+        holding = (*self.hand, *self._coming)
+        message = self.consumed.take(self.spec.window, attempt, tuple(sorted(holding)))
+        # Sent when the rank next waits, so that sending does not delay its compute.
+        self._send()
+        self._unsent = partial(self._take, message)
+        self.kernel.spawn(self._receive(attempt, epoch), "take")
+
+    def _take(self, message: Take) -> Any:
+        if not self.line.is_near:
+            return self.line.handle.take.remote(self.spec.rank, message, PATIENCE_NS)
+        released, self._released = tuple(self._released), []
+        return self.line.call("take", self.spec.rank, message, PATIENCE_NS, released)
+
+    async def _tell_soon(self, attempt: int) -> None:
+        await asyncio.sleep(TELL_NS / 1e9)
+        self._telling = False
+        self._ask(attempt)
+
+    def _send(self) -> None:
+        if self._unsent is not None:
+            self._answers.append(self._unsent())
+            self._unsent = None
+
+    async def _receive(self, attempt: int, epoch: int) -> None:
+        self._send()
+        answer = self._answers.pop(0)
+        try:
+            deliveries = await answer
+        except Exception as error:
+            if epoch == self.consumed.epoch:  # one of an epoch that is over may be refused: nobody waits for it
+                self._failure = plain(error)
+            deliveries = []
+        self._asking -= 1
+        fetching = [d for d in deliveries if epoch == self.consumed.epoch and self._is_new(d.step)]
+        for parcel in _parcels(fetching):
+            if parcel[0].payload is None:
+                self.hand.update((d.step, d) for d in parcel)
+            elif self.line.is_near:
+                try:
+                    self.hand.update((d.step, self._mapped(d)) for d in parcel)
+                except Exception as error:
+                    self._failure = error
+            else:
+                self._coming.update(d.step for d in parcel)
+                self.kernel.spawn(self._fetch(parcel), "fetch")
+        # Consumed since, or answered with nothing: say so. Otherwise the next batch in hand asks again.
+        if not self._failure and epoch == self.consumed.epoch and not self._asking:
+            behind = self._told[2] != self.consumed.number
+            if behind or not (self.hand or self._coming):
+                self._told = (-1, -1, -1)
+                self._ask(attempt)
+        self._wake()
+
+    def _mapped(self, delivery: Delivery) -> Delivery:
+        """Have a batch's bytes where its reader put them."""
+        piece, loan = delivery.payload
+        delivery.payload = self.line.arenas.look(piece)
+        delivery.give_back = partial(self._release, loan)
+        return delivery
+
+    def _release(self, loan: Any) -> None:
+        self._released.append(loan)
+
+    def _is_new(self, step: int) -> bool:
+        return step not in self.hand and step not in self._coming and not self.consumed.has(step)
+
+    async def _fetch(self, parcel: list[Delivery]) -> None:
+        """Fetch the bytes of batches that one call to a reader returned together."""
+        epoch, payloads = parcel[0].epoch, []
+        lost = False
+        since = self.kernel.now()
+        try:
+            payloads = await parcel[0].payload[0]
+            if self.fetches is not None:
+                self.fetches.note(parcel, since)
+            for delivery in parcel:
+                if (found := payloads[delivery.payload[1]].nbytes) != delivery.nbytes:
+                    raise RunError(
+                        f"rank {self.spec.rank}, epoch {epoch}, step {delivery.step}: "
+                        f"{found} bytes arrived of {delivery.nbytes}"
+                    )
+        except ObjectLostError:  # its owner, the queue, died: ask the new one for these steps again
+            lost = True
+        except Exception as error:
+            self._failure = plain(error)
+        if epoch != self.consumed.epoch:
+            return
+        self._coming.difference_update(delivery.step for delivery in parcel)
+        if lost:
+            self._told = (-1, -1, -1)
+        elif self._failure is None:
+            self.hand.update((d.step, replace(d, payload=payloads[d.payload[1]])) for d in parcel)
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
+
+
+def _parcels(deliveries: list[Delivery]) -> list[list[Delivery]]:
+    """Put together what one object holds."""
+    together: dict[Any, list[Delivery]] = {}
+    for delivery in deliveries:
+        together.setdefault(delivery.payload and delivery.payload[0], []).append(delivery)
+    return list(together.values())
+
+
+class OwnQueue(LocalQueue):
+    """A rank's end of a queue in its own process. Each take lets the loop run: ranks with short steps never wait."""
+
+    __slots__ = ()
+
+    async def get(self, at: Where) -> Delivery:
+        """Take the next batch, after what has come in meanwhile."""
+        await asyncio.sleep(0)
+        return await super().get(at)
+
+
+class RemoteBarrier:
+    """The end of the barrier actor that the ranks of one actor share: who arrives together is one message."""
+
+    def __init__(self, line: Line, kernel: WallKernel) -> None:
+        self.line = line
+        self.kernel = kernel
+        #: What is not sent yet: by attempt, epoch and step, who will be done when, and who waits for the answer.
+        self._due: dict[tuple[int, int, int], list[tuple[Where, int, Future]]] = {}
+
+    def announce(self, at: Where, deadline: int) -> Awaitable[int]:
+        """Have this rank's deadline sent as soon as the loop is free; the answer comes while it computes."""
+        answer = self.kernel.future("the barrier")
+        if not self._due:
+            self.kernel.spawn(self._send(), "barrier")
+        self._due.setdefault((at.attempt, at.epoch, at.step), []).append((at, deadline, answer))
+        return cast("Awaitable[int]", answer)
+
+    async def _send(self) -> None:
+        due, self._due = self._due, {}
+        await asyncio.gather(*(self._announce(together) for together in due.values()))
+
+    async def _announce(self, together: list[tuple[Where, int, Future]]) -> None:
+        try:
+            latest = int(await self.line.ask("announce", [(at, deadline) for at, deadline, _ in together]))
+        except Exception as error:
+            for *_, answer in together:
+                if not answer.done():
+                    answer.set_exception(error)
+            return
+        for *_, answer in together:
+            if not answer.done():  # a rank that was cancelled waits no more
+                answer.set_result(latest)
+
+
+class RemoteWriter:
+    """A rank's end of a checkpoint writer actor."""
+
+    def __init__(self, handle: Any, number: int) -> None:
+        self.handle = handle
+        self.number = number
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Have the writer write a shard; the bytes are made where they are written.
+
+        Raises:
+            StorageError: the writer could not write.
+        """
+        try:
+            served: Served[None] = await self.handle.write.remote(self.number, shard, at)
+        except RayTaskError as error:
+            raise plain(error) from None
+        return served

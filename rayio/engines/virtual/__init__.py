@@ -1,0 +1,1 @@
+"""The engine whose clock jumps: nothing waits, nothing is read."""

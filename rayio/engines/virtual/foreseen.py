@@ -1,0 +1,189 @@
+"""A rank's queue and its readers where the end of each read is known as it begins: an object for each, and no task.
+
+That is so on the clock that jumps, where storage is a model that answers at once, nothing on a batch's way from its
+reader takes time, batches come in order and workers have them in turn. What ``QueueState``, ``PrefetchQueue``,
+``Workers`` and ``roles.read_lease`` do there comes to little, and it is done here in little memory: with a thousand
+ranks each event meets a rank whose memory has left the processor's cache. The spans are theirs, and so is the order in
+which storage is asked; laws compare both.
+
+- What a read will ask for is worked out for many steps of a rank at once, with what that needs at hand.
+- What it took is recorded as its rank takes the batch; a moment at which nobody waits for it only passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
+from rayio.model.env import Env
+from rayio.model.loading import Loading
+from rayio.model.queue import Delivery, QueueSpec
+from rayio.place import Where
+from rayio.storage.model import Latencies, LocalArbiter, ModelStorage
+
+#: Steps that are worked out at once: those whose latencies are drawn together.
+AHEAD = Latencies.STEPS
+
+#: What a reading is at: it waits for its reader, was given it, is being read, is being decoded, and is over.
+WAITS, BEGINS, READS, DECODES, OVER = range(5)
+
+
+class Readers:
+    """The readers of one rank: each reads one lease at a time, in the order in which it got them."""
+
+    __slots__ = ("envs", "kernel", "last", "loading", "reserve", "storage")
+
+    def __init__(self, envs: Sequence[Env], loading: Loading, kernel: VirtualKernel) -> None:
+        self.envs = envs
+        self.kernel = kernel
+        self.loading = loading
+        #: What all of them read from.
+        self.storage = cast("ModelStorage", envs[0].storage)
+        self.reserve = cast("LocalArbiter", self.storage.arbiter).reserve
+        #: By worker: the lease that it got last.
+        self.last: list[Reading | None] = [None] * len(envs)
+
+
+class Reading:
+    """One step's read, from before its lease is granted until the rank has the batch."""
+
+    __slots__ = (
+        "after", "alone", "awaited", "calls", "decode_ns", "delivery", "ends", "granted", "nbytes", "number", "queue",
+        "since", "stage",
+    )  # fmt: skip
+
+    granted: int
+    since: int
+    ends: int
+
+    def __init__(
+        self, queue: ForeseenQueue, number: int, nbytes: int, alone: int, calls: int, seconds: float, delivery: Delivery
+    ) -> None:
+        self.queue = queue
+        self.stage = WAITS
+        #: The lease that its reader got after it.
+        self.after: Reading | None = None
+        #: What the rank awaits, if it waits for this batch.
+        self.awaited: VirtualFuture | None = None
+        #: Requests and their bytes.
+        self.number, self.nbytes = number, nbytes
+        #: How long they take on an idle system (ns), and what the device counts of them.
+        self.alone, self.calls = alone, calls
+        #: How long decoding takes; -1 where there is none.
+        self.decode_ns = round(seconds * 1e9) if seconds else -1
+        self.delivery = delivery
+
+    def send(self, _: None) -> int | None:
+        """Go on from here; give the time at which there is more to do, if there is."""
+        stage = self.stage
+        if stage >= READS:
+            if stage == READS and self.decode_ns >= 0:
+                self.stage = DECODES
+                return self.ends + self.decode_ns if self.decode_ns else self.send(None)
+            self.stage = OVER
+            if self.after is not None:
+                self.after.stage = BEGINS
+                self.queue.readers.kernel.start(self.after)
+            if self.awaited is not None:
+                self.awaited.set_result(None)
+            return None
+        readers = self.queue.readers
+        if stage == WAITS:
+            worker = self.delivery.worker
+            before, readers.last[worker] = readers.last[worker], self
+            if before is not None and before.stage != OVER:
+                before.after = self
+                return None
+        self.stage = READS
+        self.since = now = readers.kernel.time
+        self.ends = ends = readers.reserve(now, self.calls, self.nbytes, self.alone)
+        return ends if ends > now else self.send(None)
+
+
+class ForeseenQueue:
+    """The queue of one rank and the rank's end of it; the window moves as a batch is taken."""
+
+    __slots__ = ("_ahead", "_granted", "_span", "epoch", "kernel", "next_step", "num_steps", "readers", "spec", "taken")
+
+    def __init__(self, spec: QueueSpec, env: Env, readers: Readers) -> None:
+        self.spec = spec
+        self.kernel = readers.kernel
+        self.readers = readers
+        self.epoch = -1
+        #: Steps of the open epoch; the next that no worker has, and the next that the rank will take.
+        self.num_steps = self.next_step = self.taken = 0
+        #: What was granted and not taken: by step, modulo the window.
+        self._granted: list[Reading | None] = [None] * spec.window
+        #: What will be granted next, the last one first.
+        self._ahead: list[Reading] = []
+        self._span = env.span
+
+    async def get(self, at: Where) -> Delivery:
+        """See ``rayio.model.env.QueuePort``."""
+        if at.epoch != self.epoch:
+            self._open(at)
+        granted, taken = self._granted, self.taken
+        place = taken % len(granted)
+        reading = granted[place]
+        assert reading is not None
+        if reading.stage != OVER:
+            reading.awaited = self.kernel.future(f"a batch of epoch {self.epoch} after {taken} steps")
+            await reading.awaited
+        granted[place] = None
+        self.taken = taken + 1
+        if self.next_step < self.num_steps:
+            self._grant(at)
+        self._record(reading, at)
+        return reading.delivery
+
+    def _open(self, at: Where) -> None:
+        """Begin an epoch: as many steps are granted as the window has."""
+        steps = self.spec.steps
+        self.epoch = at.epoch
+        self.num_steps = steps[at.epoch] if 0 <= at.epoch < len(steps) else 0
+        self.next_step = self.taken = 0
+        for _ in range(min(self.num_steps, len(self._granted))):
+            self._grant(at)
+
+    def _grant(self, at: Where) -> None:
+        """Lease the next step."""
+        ahead = self._ahead or self._look_ahead(at)
+        reading, kernel = ahead.pop(), self.kernel
+        self._granted[self.next_step % len(self._granted)] = reading
+        self.next_step += 1
+        reading.granted = kernel.time
+        kernel.start(reading)
+
+    def _look_ahead(self, at: Where) -> list[Reading]:
+        """Work out the next steps of the epoch."""
+        first, readers = self.next_step, self.readers
+        most = min(self.num_steps - first, AHEAD - first % AHEAD)
+        rank, epoch, _, attempt = at
+        load = readers.loading.of(Where(rank, epoch, first, attempt))
+        table, decoding, deliveries = load.ahead(most, self.spec.num_workers)
+        alone, calls = readers.storage.ahead((rank, epoch, first), table)
+        told = zip(table.numbers, table.totals, alone, calls, decoding, deliveries, strict=True)
+        self._ahead = [Reading(self, *one) for one in told]
+        self._ahead.reverse()
+        return self._ahead
+
+    def _record(self, reading: Reading, at: Where) -> None:
+        """Record what became of a lease, as far as it came."""
+        ends, delivery = reading.ends, reading.delivery
+        span = self.readers.envs[delivery.worker].span
+        span("read", reading.since, ends, at, 0, reading.nbytes, reading.number)
+        if reading.stage != OVER:
+            return
+        if reading.decode_ns >= 0:
+            decoded = ends + reading.decode_ns
+            span("decode", ends, decoded, at)
+            ends = decoded
+        self._span("lease", reading.granted, ends, at, 1, delivery.nbytes)
+
+    def settle(self) -> None:
+        """Record what was done for a rank that came to its end before it took it."""
+        for reading in self._granted:
+            if reading is not None and reading.stage >= DECODES:
+                step, attempt = reading.delivery.step, reading.delivery.attempt
+                self._record(reading, Where(self.spec.rank, self.epoch, step, attempt))

@@ -1,0 +1,83 @@
+"""The virtual engine: every role in this process, on a clock that jumps (``rayio.engines.virtual.clock``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, ClassVar
+
+from rayio.engines.in_process import InProcess
+from rayio.engines.recording import Recording, bounded, threads_note
+from rayio.engines.virtual.clock import VirtualKernel
+from rayio.interrupts import hold, softly
+from rayio.kinds import LOADERS
+from rayio.model.engine import Outcome, Site, Watch
+from rayio.model.ledger import Tally
+from rayio.model.plan import Plan
+from rayio.model.processors import cores_of
+from rayio.trace.recorder import Recorder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+#: The kind of loader whose roles the virtual clock runs, whatever the plan chose.
+MODELLED = "actors"
+
+
+def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callable[[], None] | None = None) -> None:
+    """Run a plan on the virtual clock, booking into ``tallies`` (one per rank). Storage is always the model.
+
+    ``watch`` is called about once a second of wall time.
+    """
+    kernel = VirtualKernel(watch)
+    recorder.pid = 0
+    with softly(kernel.cancel):
+        cores = cores_of(kernel, plan.cluster, plan.costs.cpu)
+        roles = InProcess(
+            plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores, clock=kernel,
+        )  # fmt: skip
+        kernel.run(roles.run())
+        hold()
+
+
+def spans_of(plan: Plan) -> pa.Table:
+    """Run a plan on the virtual clock for its spans alone, which every level of tracing but none has."""
+    recorder = Recorder()
+    simulate(plan, recorder, [Tally(rank) for rank in range(plan.world_size)])
+    spans = recorder.drain()
+    assert spans is not None
+    return spans
+
+
+class VirtualEngine:
+    """Runs a plan in no time."""
+
+    is_virtual: ClassVar[bool] = True
+
+    def __init__(self, plan: Plan, site: Site) -> None:
+        self.plan = bounded(plan)
+        self.outcome = Outcome.of(plan)
+        self.outcome.notes += threads_note(plan, "virtual")
+        if (kind := plan.loader.kind) != MODELLED:
+            self.outcome.notes.append(
+                f"loader.kind={kind}: the virtual clock has one model of loaders, that of kind {MODELLED}: workers, "
+                "window and order are those asked for, what they cost besides reading is not"
+            )
+        self._recording = Recording(plan, site, self.outcome)
+
+    @classmethod
+    def lasting(cls) -> AbstractContextManager[None]:
+        """See ``rayio.model.engine.Engine``: nothing takes long to start."""
+        return nullcontext()
+
+    def prepare(self) -> None:
+        """See ``rayio.model.engine.Engine``: there is nothing to reach."""
+
+    def run(self, watch: Watch) -> None:
+        """See ``rayio.model.engine.Engine``."""
+        recording = self._recording
+        simulate(self.plan, recording.recorder, self.outcome.tallies, lambda: watch(recording.look(), None))
+
+    def close(self) -> None:
+        """See ``rayio.model.engine.Engine``."""
+        self._recording.close()

@@ -1,0 +1,189 @@
+"""The files of a result folder of DLIO: read, or refused in one line that names file and place."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayio import regular, strict_json
+from rayio.errors import DataError
+from rayio.scenario.source import UNREADABLE, UnfitError, plain
+from rayio.schema.fields import show
+from rayio.units import parse_moment
+
+SUMMARY, STATS = "summary.json", "per_epoch_stats.json"
+
+#: Folders beside the results in which the configuration may lie.
+CONFIGURED = ("", "configs", ".hydra_config", ".hydra")
+
+#: Where results may lie below a folder that was named in their place: of a run, of the runs of a submission.
+_DEPTHS = ("*/", "*/*/")
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse what is no folder.
+
+    Raises:
+        DataError: it is none.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder} is not a folder; name the one that holds {SUMMARY}")
+
+
+def rank_files(folder: Path) -> set[int]:
+    """Which ranks have a file of their own there."""
+    matches = (re.fullmatch(r"([0-9]+)_output\.json", path.name) for path in folder.iterdir())
+    return {int(match[1]) for match in matches if match}
+
+
+def load(folder: Path, name: str, whose: str = "") -> dict[str, Any]:
+    """Read a file that holds a JSON object; ``whose`` says in an error whose it is.
+
+    Raises:
+        DataError: it is not there, or it is damaged.
+    """
+    path = folder / name
+    try:
+        value = strict_json.loads(
+            regular.read_bytes(path), any_number=True
+        )  # DLIO writes NaN for what it did not measure
+    except FileNotFoundError:
+        inside = [found.parent for depth in _DEPTHS for found in sorted(folder.glob(f"{depth}{SUMMARY}"))]
+        more = f" and {len(inside) - 1} more folders" if len(inside) > 1 else ""
+        hint = f"; there are results in {inside[0]}{more}" if inside else ""
+        raise DataError(
+            f"{path}: no such file; results are {SUMMARY}, {STATS} and RANK_output.json of each rank{hint}"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{path}{whose}: cannot be read: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        what = "is truncated" if error.pos >= len(error.doc.rstrip()) - 1 else "is damaged"
+        raise DataError(f"{path}{whose}: {what}: no JSON from line {error.lineno}, column {error.colno}") from None
+    except ValueError as error:
+        raise DataError(f"{path}{whose}: is damaged: {error}; restore it") from None
+    if not isinstance(value, dict):
+        raise DataError(f"{path}{whose}: holds {type(value).__name__}, expected an object")
+    return value
+
+
+def whole(summary: Mapping[str, Any], key: str) -> int:
+    """A whole number of at least 1 in the summary."""
+    value = summary.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
+        raise DataError(f"{SUMMARY}: {key} is {show(value)}; expected a whole number of at least 1")
+    return value
+
+
+def number(value: object) -> float | None:
+    """A finite number that is not absurd, or None for whatever else a file may hold."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
+        return None
+    return float(value)
+
+
+def interval(epoch: str, name: str, one: object) -> tuple[int, int]:
+    """When a block or a checkpoint of an epoch began and ended, in ns since the Unix epoch."""
+    where = f"{STATS}: epoch {epoch} {name}"
+    if not isinstance(one, dict):
+        raise DataError(f"{where}: holds {type(one).__name__}, expected start and end")
+    start, end = moment(one, "start", where), moment(one, "end", where)
+    if end <= start:
+        raise DataError(f"{where}: ends at {show(one['end'])}, not after its start {show(one['start'])}")
+    return start, end
+
+
+def moment(entry: Mapping[str, Any], key: str, where: str) -> int:
+    """Read a time without zone, which DLIO means as UTC, in ns since the Unix epoch."""
+    text = entry.get(key)
+    if text is None:
+        raise DataError(f"{where}: has no {key}: the run broke off, or the file is damaged")
+    try:
+        return parse_moment(str(text))
+    except ValueError as error:
+        raise DataError(f"{where}: {key} is {show(text)}; {error}") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """What the configuration beside results says of the workload; ``source`` is its file, empty where there is none.
+
+    ``is_whole`` is False where only what was changed on DLIO's command line is known.
+    """
+
+    workload: dict[str, Any]
+    source: str = ""
+    is_whole: bool = True
+
+
+def configured(folder: Path) -> Configured:
+    """Find the configuration that was run, beside the results; else what was changed of it; else nothing."""
+    for place in CONFIGURED:
+        if (path := folder / place / "config.yaml").exists():
+            value = _yaml(path)
+            workload = value.get("workload", value) if isinstance(value, dict) else None
+            if not isinstance(workload, dict):
+                raise DataError(f"{path}: expected a mapping with workload; repair or remove it")
+            return Configured(workload, str(Path(place) / "config.yaml"))
+    for place, name in ((place, name) for name in ("overrides.yaml", "hydra.yaml") for place in CONFIGURED):
+        if (path := folder / place / name).exists():
+            changed = _yaml(path)
+            for key in ("hydra", "overrides", "task") if name == "hydra.yaml" else ():
+                changed = changed.get(key) if isinstance(changed, dict) else None
+            if not isinstance(changed, list):
+                raise DataError(f"{path}: expected a list of overrides; repair or remove it")
+            return Configured(_overridden(changed), str(Path(place) / name), is_whole=False)
+    return Configured({})
+
+
+def _yaml(path: Path) -> Any:
+    try:
+        return plain(regular.read_bytes(path).decode())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+    except UnfitError as error:
+        raise DataError(f"{path}: is damaged: {error.problem}; repair or remove it") from None
+    except (yaml.YAMLError, *UNREADABLE):
+        raise DataError(f"{path}: is damaged: not YAML; repair or remove it") from None
+
+
+def _overridden(changes: list[Any]) -> dict[str, Any]:
+    """Put Hydra's overrides together: ``++workload.reader.read_threads=8`` is ``{reader: {read_threads: 8}}``.
+
+    >>> _overridden(["workload=unet3d_h100", "++workload.reader.read_threads=8"])
+    {'model': 'unet3d_h100', 'reader': {'read_threads': 8}}
+    """
+    workload: dict[str, Any] = {}
+    for change in changes:
+        key, equals, text = str(change).lstrip("+").partition("=")
+        first, *path = key.split(".")
+        if first != "workload" or not equals:
+            continue
+        try:
+            value = plain(text)
+        except (yaml.YAMLError, *UNREADABLE):
+            value = text
+        *sections, last = path or ["model"]
+        holder = workload
+        for section in sections:
+            inner = holder.get(section)
+            if not isinstance(inner, dict):
+                inner = holder[section] = {}
+            holder = inner
+        holder[last] = value
+    return workload
+
+
+def section(config: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
+    """The first of these sections that there is; else an empty one."""
+    return next((held for name in names if isinstance(held := config.get(name), Mapping)), {})
+
+
+def few(names: list[str]) -> str:
+    """List names, six at most."""
+    return ", ".join(names[:6]) + (f", ... ({len(names)})" if len(names) > 6 else "") if names else "none"

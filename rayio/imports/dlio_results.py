@@ -1,0 +1,288 @@
+"""A result folder of DLIO (or MLPerf Storage) as values: every file read, checked against the others, or refused.
+
+``{rank}_output.json`` has, for each epoch and block, three lists with one entry per step, in seconds: ``load`` (from
+asking for a batch to having it), ``proc`` (from asking for it to the end of its compute) and ``compute`` (what was
+asked of the accelerator). ``per_epoch_stats.json`` has when rank 0 began and ended each block and checkpoint;
+``summary.json`` has the world size and the published numbers. Where a step lies within its block is in no record.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.errors import DataError
+from rayio.imports.dlio_files import (
+    STATS,
+    SUMMARY,
+    check_folder,
+    configured,
+    few,
+    interval,
+    load,
+    moment,
+    number,
+    rank_files,
+    whole,
+)
+from rayio.schema.fields import show
+
+Floats = NDArray[np.float64]
+
+#: What each block of a rank's file must have, one number per step.
+LISTS = ("load", "proc", "compute")
+
+#: How far a rank's own account of a block may lie from rank 0's: so many seconds, or this share of the block.
+APART_SECONDS, APART_SHARE = 1.0, 0.02
+
+#: Percentage points by which the mean of the ranks' AU may differ from the published one.
+APART_POINTS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """The steps of one epoch between two checkpoints; ``epoch`` counts from 0, ``first_step`` within the epoch.
+
+    ``load``, ``proc`` and ``compute`` are seconds in arrays of ranks × steps; ``au`` is each rank's own, in percent
+    (NaN where a file has none); ``start_ns`` and ``end_ns`` are rank 0's clock, in ns since the Unix epoch.
+    """
+
+    epoch: int
+    name: str
+    first_step: int
+    start_ns: int
+    end_ns: int
+    load: Floats
+    proc: Floats
+    compute: Floats
+    au: Floats
+    throughput: Floats
+
+    @property
+    def seconds(self) -> float:
+        """How long it took on rank 0."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def steps(self) -> int:
+        """Steps of each rank."""
+        return len(self.load[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What one folder says. ``checkpoints`` are (epoch, start_ns, end_ns) of rank 0; ``published`` is its summary."""
+
+    folder: Path
+    summary: dict[str, Any]
+    config: dict[str, Any]
+    world_size: int
+    epochs: int
+    start_ns: int
+    end_ns: int
+    blocks: tuple[Block, ...]
+    checkpoints: tuple[tuple[int, int, int], ...]
+    notes: tuple[str, ...]
+
+    def of(self, epoch: int) -> list[Block]:
+        """The blocks of an epoch, in order."""
+        return [block for block in self.blocks if block.epoch == epoch]
+
+    @property
+    def published(self) -> dict[str, Any]:
+        """The metrics of ``summary.json``."""
+        metric = self.summary.get("metric")
+        return metric if isinstance(metric, dict) else {}
+
+
+def read(folder: Path) -> Results:
+    """Read a result folder.
+
+    Raises:
+        DataError: one line: which file, of which rank, what is there and what was expected.
+    """
+    check_folder(folder)
+    summary = load(folder, SUMMARY)
+    stats = load(folder, STATS)
+    found = configured(folder)
+    world_size = whole(summary, "num_accelerators")
+    epochs = whole(summary, "epochs") if "epochs" in summary else len(stats)
+    _ranks(folder, world_size)
+    wanted = [str(number + 1) for number in range(len(stats))]
+    if epochs != len(stats) or {*wanted} != {*stats}:
+        raise DataError(f"{STATS}: has epochs {few(sorted(stats))}; {SUMMARY} says epochs {epochs}, counted from 1")
+    outputs = [_output(folder, rank, wanted) for rank in range(world_size)]
+    blocks: list[Block] = []
+    checkpoints: list[tuple[int, int, int]] = []
+    notes: set[str] = set()
+    for place, epoch in enumerate(wanted):
+        blocks += _blocks(place, stats[epoch], [output[epoch] for output in outputs])
+        for name, one in sorted(stats[epoch].items()):
+            if name.startswith("ckpt"):
+                checkpoints.append((place, *interval(epoch, name, one)))
+            elif isinstance(one, dict) and not name.startswith("block"):
+                notes.add(f"what the results say of {name} is not imported")
+    results = Results(
+        folder=folder,
+        summary=summary,
+        config=found.workload,
+        world_size=world_size,
+        epochs=epochs,
+        start_ns=min([moment(summary, "start", SUMMARY), *(block.start_ns for block in blocks)]),
+        end_ns=max([moment(summary, "end", SUMMARY), *(block.end_ns for block in blocks)]),
+        blocks=tuple(blocks),
+        checkpoints=tuple(checkpoints),
+        notes=tuple(sorted(notes)),
+    )
+    _one_run(results)
+    return results
+
+
+def _ranks(folder: Path, world_size: int) -> None:
+    """Compare which ranks have files with the world size."""
+    there = rank_files(folder)
+    said = f"{SUMMARY} says num_accelerators {world_size}, so ranks 0 to {world_size - 1}"
+    if strange := sorted(rank for rank in there if rank >= world_size):
+        raise DataError(f"{folder}/{strange[0]}_output.json: rank {strange[0]} is of another run; {said}")
+    if missing := world_size - len(there):
+        rank = next(rank for rank in range(world_size) if rank not in there)
+        more = f" (and {missing - 1} more)" if missing > 1 else ""
+        raise DataError(
+            f"{folder}/{rank}_output.json: no such file: rank {rank} is missing{more}; {said} "
+            "(--reduced takes the summary alone)"
+        )
+
+
+def _output(folder: Path, rank: int, epochs: list[str]) -> dict[str, dict[str, Any]]:
+    """Read a rank's file; of each epoch, the blocks as (lists, au, throughput) by name."""
+    name, whose = f"{rank}_output.json", f" (rank {rank})"
+    value = load(folder, name, whose)
+    there = sorted(key for key in value if re.fullmatch(r"[0-9]+", key))
+    if there != sorted(epochs):
+        raise DataError(f"{name}{whose}: has epochs {few(there)}; {STATS} has {few(epochs)}")
+    output: dict[str, dict[str, Any]] = {}
+    for epoch in epochs:
+        entry = value[epoch]
+        if not isinstance(entry, dict) or not all(isinstance(entry.get(key), dict) for key in LISTS):
+            raise DataError(f"{name}{whose}: epoch {epoch}: expected {', '.join(LISTS)}, each by block")
+        names = {key: sorted(block for block in entry[key] if block.startswith("block")) for key in LISTS}
+        if not names["load"] == names["proc"] == names["compute"]:
+            raise DataError(f"{name}{whose}: epoch {epoch}: load, proc and compute have different blocks")
+        output[epoch] = {
+            block: _steps(entry, block, f"{name}{whose}: epoch {epoch} {block}") for block in names["load"]
+        }
+    return output
+
+
+def _steps(entry: Mapping[str, Any], block: str, where: str) -> tuple[list[Floats], float, float]:
+    columns = [_seconds(entry[key][block], f"{where}: {key}") for key in LISTS]
+    load, proc, compute = columns
+    if not len(load) == len(proc) == len(compute):
+        lengths = ", ".join(f"{len(column)} of {key}" for key, column in zip(LISTS, columns, strict=True))
+        raise DataError(f"{where}: {lengths}; expected one of each per step")
+    if (short := np.flatnonzero(proc < load - 1e-3)).size:
+        step = int(short[0])
+        raise DataError(f"{where}: step {step}: proc {proc[step]:g} s is less than its load {load[step]:g} s")
+    return columns, _optional(entry, "au", block), _optional(entry, "throughput", block)
+
+
+def _seconds(values: object, where: str) -> Floats:
+    if not isinstance(values, list):
+        raise DataError(f"{where}: holds {type(values).__name__}, expected a list of seconds")
+    for step, value in enumerate(values):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
+            raise DataError(f"{where}: step {step} is {show(value)}; expected seconds")
+    return np.array(values, np.float64)
+
+
+def _optional(entry: Mapping[str, Any], key: str, block: str) -> float:
+    column = entry.get(key)
+    value = number(column.get(block)) if isinstance(column, dict) else None
+    return math.nan if value is None else value
+
+
+def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Block]:
+    """Put the blocks of one epoch together, of all ranks."""
+    epoch = str(number + 1)
+    if not isinstance(stats, dict):
+        raise DataError(f"{STATS}: epoch {epoch}: holds {type(stats).__name__}, expected its blocks")
+    names = sorted((name for name in stats if re.fullmatch(r"block\d+", name)), key=lambda name: int(name[5:]))
+    if not names:
+        raise DataError(f"{STATS}: epoch {epoch}: has no block1; was this run without training?")
+    blocks: list[Block] = []
+    step = 0
+    for rank, mine in enumerate(ranks):
+        if {name for name in mine if len(mine[name][0][0])} - {*names} or {*names} - {*mine}:
+            raise DataError(
+                f"{rank}_output.json (rank {rank}): epoch {epoch}: has {few(sorted(mine))}; {STATS} has {few(names)}"
+            )
+    for name in names:
+        start_ns, end_ns = interval(epoch, name, stats[name])
+        steps = len(ranks[0][name][0][0])
+        for rank, mine in enumerate(ranks):
+            if (here := len(mine[name][0][0])) != steps:
+                raise DataError(
+                    f"{rank}_output.json (rank {rank}): epoch {epoch} {name}: {here} steps; rank 0 has {steps}"
+                )
+        if not steps:
+            continue
+        load, proc, compute = (np.stack([mine[name][0][column] for mine in ranks]) for column in range(len(LISTS)))
+        au, throughput = (np.array([mine[name][place] for mine in ranks]) for place in (1, 2))
+        blocks.append(Block(number, name, step, start_ns, end_ns, load, proc, compute, au, throughput))
+        step += steps
+    if not blocks:
+        raise DataError(f"{STATS}: epoch {epoch}: no rank has a step in it")
+    return blocks
+
+
+def _one_run(results: Results) -> None:
+    """Refuse files of different runs: a rank whose own AU contradicts the block's length or the published mean.
+
+    Refused too are two ranks with the same times to the last digit: one file is a copy of the other.
+    """
+    seen: dict[bytes, int] = {}
+    for rank in range(results.world_size):
+        times = np.concatenate([column[rank] for block in results.blocks for column in (block.load, block.proc)])
+        if (other := seen.setdefault(times.tobytes(), rank)) != rank:
+            raise DataError(
+                f"{rank}_output.json (rank {rank}): has the times of {other}_output.json to the last digit; "
+                f"expected those of rank {rank}: a copied file?"
+            )
+    apart = [_apart(block) for block in results.blocks]
+    for block, seconds in zip(results.blocks, apart, strict=True):
+        rank = int(np.argmax(np.abs(seconds)))
+        if abs(seconds[rank]) > max(APART_SECONDS, APART_SHARE * block.seconds):
+            raise DataError(
+                f"{rank}_output.json (rank {rank}): epoch {block.epoch + 1} {block.name}: its au {block.au[rank]:.2f} "
+                f"and times are of a block of {block.seconds + seconds[rank]:.1f} s; {STATS} says "
+                f"{block.seconds:.1f} s: files of different runs?"
+            )
+    published = results.published.get("train_au_percentage")
+    if not isinstance(published, list):
+        return
+    if len(published) != results.epochs or any(number(value) is None for value in published):
+        raise DataError(f"{SUMMARY}: train_au_percentage is not {results.epochs} numbers, one for each epoch")
+    for block, seconds in zip(results.blocks, apart, strict=True):
+        if len(results.of(block.epoch)) > 1 or np.isnan(block.au).any():
+            continue
+        mean, said = float(block.au.mean()), float(published[block.epoch])
+        if abs(mean - said) > APART_POINTS:
+            rank = int(np.argmax(np.abs(seconds)))
+            raise DataError(
+                f"{rank}_output.json (rank {rank}, whose own account is most apart): epoch {block.epoch + 1}: the "
+                f"ranks' au have a mean of {mean:.2f}; {SUMMARY} says {said:.2f}: files of different runs?"
+            )
+
+
+def _apart(block: Block) -> Floats:
+    """By how many seconds the block behind each rank's own AU was longer than rank 0's record."""
+    known = np.isfinite(block.au) & (block.au > 1e-6)
+    own = 100 * block.compute[:, 1:].sum(axis=1) / np.where(known, block.au, 1) + block.proc[:, 0]
+    return np.where(known, own - block.seconds, 0.0)

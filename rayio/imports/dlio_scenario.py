@@ -1,0 +1,191 @@
+"""The scenario that DLIO's results and the configuration beside them describe, as far as they do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rayio.errors import ScenarioError
+from rayio.imports.dlio_files import number, section
+from rayio.imports.dlio_losses import has_barrier
+from rayio.imports.dlio_results import Results
+from rayio.imports.dlio_summaries import Reduced, count, lenient
+from rayio.kinds import FORMATS
+from rayio.scenario import derive
+from rayio.scenario.load import build
+from rayio.scenario.model import Scenario
+from rayio.scenario.storage import UNKNOWN
+
+_PREDICT = (
+    "what storage it was is not in the results: to predict from it, name one (rayio simulate RUN/scenario.yaml "
+    "storage.model=NAME)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of a run, whatever files it was read from."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    config: Mapping[str, Any]
+    world_size: int
+    epochs: int
+    steps: int
+    batch: int | None
+    compute: Any
+    sync: str | None
+
+
+def scenario_of(results: Results, batch: int | None) -> tuple[Scenario | None, list[str]]:
+    """Make a scenario of what the results and the configuration beside them say; None where that is too little."""
+    compute = np.concatenate([block.compute.ravel() for block in results.blocks])
+    mean, stdev = round(float(compute.mean()), 9), float(compute.std())
+    return _scenario(
+        _Known(
+            folder=results.folder,
+            summary=results.summary,
+            config=results.config,
+            world_size=results.world_size,
+            epochs=results.epochs,
+            steps=sum(block.steps for block in results.of(0)),
+            batch=batch,
+            compute=mean if stdev < 1e-6 * mean else {"kind": "normal", "mean": mean, "stdev": stdev},
+            sync="barrier" if all(map(has_barrier, results.blocks)) else "none",
+        )
+    )
+
+
+def scenario_of_reduced(reduced: Reduced) -> tuple[Scenario | None, list[str]]:
+    """Make a scenario of a summary and the configuration beside it; None, and why, where they say too little."""
+    compute = _compute(section(reduced.config, "train"))
+    known = {
+        "the number of files (num_files_train)": reduced.summary.get("num_files_train"),
+        "the batch size (reader.batch_size)": reduced.batch_size,
+        "the compute time (train.computation_time)": compute,
+    }
+    if missing := [what for what, value in known.items() if value is None]:
+        return None, [f"no scenario.yaml: not in the results: {', '.join(missing)}"]
+    if not reduced.steps:
+        return None, ["no scenario.yaml: by the results an epoch has not one whole step"]
+    return _scenario(
+        _Known(
+            folder=reduced.folder,
+            summary=reduced.summary,
+            config=reduced.config,
+            world_size=reduced.world_size,
+            epochs=len(reduced.epochs),
+            steps=reduced.steps,
+            batch=reduced.batch_size,
+            compute=compute,
+            sync=None,
+        )
+    )
+
+
+def _scenario(run: _Known) -> tuple[Scenario | None, list[str]]:
+    hosts, world = count(run.summary.get("num_hosts")), run.world_size
+    nodes = hosts if hosts and world % hosts == 0 else 1
+    reader, dataset = section(run.config, "reader", "data_reader"), section(run.config, "dataset")
+    workers, prefetch = count(reader.get("read_threads")), count(reader.get("prefetch_size"))
+    name = title(run.config, run.folder)
+    unknown, notes = ["loader.shuffle"], []
+    data: dict[str, Any] = {
+        "name": name_of(name),
+        "source": f"imported from DLIO results of {run.summary.get('start', 'an unknown time')}",
+        "cluster": {"nodes": nodes, "ranks_per_node": world // nodes},
+        "dataset": {
+            "path": f"model://{name_of(name)}",
+            "num_files": count(run.summary.get("num_files_train")),
+            "samples_per_file": count(run.summary.get("num_samples_per_file")),
+            "sample_bytes": _sample_bytes(run),
+        },
+        "storage": {"model": UNKNOWN},
+        "loader": {"batch_size": run.batch},
+        "train": {"epochs": run.epochs, "steps": run.steps, "compute": run.compute},
+    }
+    if run.sync is not None:
+        data["train"]["sync"] = run.sync
+    else:
+        unknown.append("train.sync")
+    if isinstance(form := dataset.get("format"), str) and form in [*FORMATS]:
+        data["dataset"]["format"] = form
+    else:
+        unknown.append("dataset.format")
+        if isinstance(form, str):
+            notes.append(f"rayio has no format {form}: scenario.yaml has its default, whose requests are other ones")
+    if workers is not None:
+        data["loader"]["num_workers"] = workers
+        data["loader"]["prefetch_factor"] = -(-prefetch // workers) if prefetch else 2
+    else:
+        unknown += ["loader.num_workers", "loader.prefetch_factor"]
+    if reader.get("data_loader", run.config.get("framework")) == "tensorflow":
+        notes.append("these are results of TensorFlow's loader: its read_threads stand as workers in scenario.yaml")
+    try:
+        scenario = build(data, "the scenario of these results")
+        if derive.steps_per_epoch(scenario) != run.steps:
+            raise ScenarioError(f"{run.steps} steps were made, {derive.steps_per_epoch(scenario)} follow from its keys")
+    except ScenarioError as error:
+        return None, [f"no scenario.yaml: {error}"]
+    if nodes != (hosts or 1):
+        notes.append(f"{world} ranks do not divide among {hosts} hosts: scenario.yaml has them on one node")
+    return scenario, [
+        f"not in the results, so rayio's default in scenario.yaml: {', '.join(unknown)}",
+        *notes,
+        _PREDICT,
+    ]
+
+
+def _compute(train: Mapping[str, Any]) -> Any:
+    """The compute time of a step as configured, as a scenario says it; None where it is not known."""
+    asked, stdev = train.get("computation_time"), lenient(train.get("computation_time_stdev"))
+    if not isinstance(asked, Mapping):
+        mean = lenient(asked)
+        return mean if mean is None or not stdev else {"kind": "normal", "mean": mean, "stdev": stdev}
+    kind, mean = asked.get("type", "normal"), lenient(asked.get("mean"))
+    low, high = lenient(asked.get("min")), lenient(asked.get("max"))
+    if kind == "uniform" and low is not None and high is not None:
+        return {"kind": "uniform", "low": low, "high": high}
+    if kind == "normal" and mean is not None:
+        spread = lenient(asked.get("stdev")) or 0.0
+        return {"kind": "normal", "mean": mean, "stdev": spread} if spread else mean
+    return None
+
+
+def _sample_bytes(run: _Known) -> Any:
+    """Take sizes from the configuration, else from the bytes per host or per second in the summary.
+
+    DLIO's GB of a host are 2**30 bytes, its MB per second 2**20.
+    """
+    dataset, summary = section(run.config, "dataset"), run.summary
+    mean = lenient(dataset.get("record_length_bytes", dataset.get("record_length")))
+    stdev = lenient(dataset.get("record_length_bytes_stdev", dataset.get("record_length_stdev", 0)))
+    if mean is not None:
+        return {"kind": "normal", "mean": mean, "stdev": stdev} if stdev else mean
+    keys = ("num_files_train", "num_samples_per_file", "data_size_per_host_GB", "num_hosts")
+    known = [value for value in (number(summary.get(key)) for key in keys) if value and value > 1e-9]
+    if len(known) == len(keys):
+        files, samples, size, hosts = known
+        return round(size * 2**30 * hosts / (files * samples))
+    metric = section(summary, "metric")
+    bytes_rate, rate = (
+        lenient(metric.get(key)) for key in ("train_io_mean_MB_per_second", "train_throughput_mean_samples_per_second")
+    )
+    return round(bytes_rate * 2**20 / rate) if bytes_rate and rate else None
+
+
+def title(config: Mapping[str, Any], folder: Path) -> str:
+    """Name the workload: as its configuration does, else as the folder."""
+    model = config.get("model")
+    name = model.get("name") if isinstance(model, Mapping) else model
+    return name if isinstance(name, str) and name else folder.absolute().name
+
+
+def name_of(text: str) -> str:
+    """Make a name that a folder and a scenario may have."""
+    return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", "-", text).strip("-.") or "imported"

@@ -1,0 +1,50 @@
+"""The records of DLIO's results as spans of ranks: when each step was, as far as the records say."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rayio.imports.dlio_losses import has_barrier
+from rayio.imports.dlio_results import Block, Results
+from rayio.trace.recorder import Recorder
+
+#: What to say of them to whoever looks at them.
+PLACED = (
+    "where a step lies within its block is in no record: each is placed after the slowest rank's step before it, "
+    "the unrecorded time spread evenly between them"
+)
+
+
+def record(results: Results, recorder: Recorder) -> None:
+    """Record the spans of every rank: its life, its start-up, the phases of each step, rank 0's checkpoints."""
+    begun = min(block.start_ns for block in results.blocks)
+    writers = [recorder.register("rank", str(rank), 0) for rank in range(results.world_size)]
+    for rank, writer in enumerate(writers):
+        recorder.add(writer, "startup", results.start_ns, begun, 0, rank)
+    for block in results.blocks:
+        _record_block(block, recorder, writers)
+    for epoch, start, end in results.checkpoints:
+        last = [block.first_step + block.steps - 1 for block in results.of(epoch) if block.end_ns <= start]
+        recorder.add(writers[0], "checkpoint", start, end, 0, 0, epoch, max(last, default=0))
+    for rank, writer in enumerate(writers):
+        recorder.add(writer, "life", results.start_ns, results.end_ns, 1, rank)
+
+
+def _record_block(block: Block, recorder: Recorder, writers: list[int]) -> None:
+    """Lay out a block: with a barrier, every rank's step n starts when the slowest has ended step n - 1, and later."""
+    load, proc, compute = (np.rint(column * 1e9).astype(np.int64) for column in (block.load, block.proc, block.compute))
+    proc = np.maximum(proc, load)
+    compute = np.minimum(compute, proc - load)
+    whole = np.broadcast_to(proc.max(axis=0), proc.shape) if has_barrier(block) else proc
+    spare = np.maximum((block.end_ns - block.start_ns) - whole.sum(axis=1, keepdims=True), 0)
+    before = np.cumsum(whole, axis=1) - whole + spare * np.arange(block.steps) // block.steps
+    starts = block.start_ns + before
+    for rank, writer in enumerate(writers):
+        rows = zip(*(column[rank].tolist() for column in (starts, load, proc, compute, whole)), strict=True)
+        for step, (start, waited, worked, computed, until) in enumerate(rows, block.first_step):
+            place = (0, rank, block.epoch, step)
+            link = recorder.batch_id(rank, block.epoch, step)
+            recorder.add(writer, "data_wait", start, start + waited, *place, link=link)
+            recorder.add(writer, "compute", start + worked - computed, start + worked, *place)
+            if until > worked:
+                recorder.add(writer, "sync", start + worked, start + until, *place)

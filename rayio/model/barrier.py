@@ -1,0 +1,115 @@
+"""The announced barrier: ranks say beforehand when they will be done, and learn when the last of them will be.
+
+Compute is a known sleep, so nobody needs to wait for a message after it: the arrival is sent when the compute begins
+and carries its deadline; the answer, the latest deadline of all, is there before the compute ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rayio.model.kernel import Future, Kernel
+from rayio.model.queue import StaleAttemptError
+
+#: (epoch, step) of a training step.
+Step = tuple[int, int]
+
+
+def _everybody(rank: int, epoch: int, step: int) -> bool:
+    return True
+
+
+class BarrierState:
+    """Who is awaited at which step. Arrivals are keyed by rank, so a repeated one never counts twice.
+
+    ``parties(epoch, step)`` is how many ranks meet there; ``meets(rank, epoch, step)`` says whether a rank is one of
+    them, for ranks may run out of steps before an epoch is over.
+    """
+
+    def __init__(self, parties: Callable[[int, int], int], meets: Callable[[int, int, int], bool] = _everybody) -> None:
+        self.parties = parties
+        self.meets = meets
+        self.attempt = 0
+        self.deadlines: dict[Step, dict[int, int]] = {}
+        #: How many ranks meet at each of these steps.
+        self._awaited: dict[Step, int] = {}
+        #: Latest deadline of the steps released lately, for arrivals that are repeated after a lost answer.
+        self.released: dict[Step, int] = {}
+
+    def arrive(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> dict[Step, int]:
+        """Note an arrival; give every step that it releases with the latest deadline of its parties.
+
+        A rank can only be at a step when all earlier ones where it meets others were released; so whoever still waits
+        there (this brain was restarted and forgot) is released too.
+
+        Raises:
+            StaleAttemptError: the message is of an older attempt.
+        """
+        if attempt < self.attempt:
+            raise StaleAttemptError(
+                f"the barrier is at attempt {self.attempt}; refused rank {rank} of attempt {attempt}"
+            )
+        if attempt > self.attempt:
+            self.attempt = attempt
+            self.deadlines.clear()
+            self._awaited.clear()
+            self.released.clear()
+        here = (epoch, step)
+        if here in self.released:
+            return {here: self.released[here]}
+        arrived = self.deadlines.get(here)
+        if arrived is None:
+            arrived = self.deadlines[here] = {}
+            self._awaited[here] = self.parties(epoch, step)
+        arrived[rank] = deadline
+        done: list[Step] = []
+        if len(self.deadlines) > 1:
+            done = [s for s in self.deadlines if s < here and self.meets(rank, *s)]
+        if len(arrived) >= self._awaited[here]:
+            done.append(here)
+        if not done:
+            return {}
+        out = {}
+        for one in done:
+            out[one] = max(self.deadlines.pop(one).values())
+            del self._awaited[one]
+        self.released.update(out)
+        while len(self.released) > 4:
+            del self.released[min(self.released)]
+        return out
+
+
+def at_once(future: Future, latest: int) -> None:
+    """Wake who waits."""
+    future.set_result(latest)
+
+
+class Barrier:
+    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` tells who waits the latest deadline."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        parties: Callable[[int, int], int],
+        meets: Callable[[int, int, int], bool] = _everybody,
+        answer: Callable[[Future, int], None] = at_once,
+    ) -> None:
+        self.kernel = kernel
+        self.state = BarrierState(parties, meets)
+        self._answer = answer
+        self._waiting: dict[Step, Future] = {}
+
+    def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:
+        """Say that ``rank`` will be done at ``deadline`` (ns); the future gives the latest deadline of this step."""
+        released = self.state.arrive(rank, epoch, step, attempt, deadline)
+        here = (epoch, step)
+        for key, latest in released.items():
+            if key != here and (waiting := self._waiting.pop(key, None)) is not None:
+                self._answer(waiting, latest)
+        future = self._waiting.get(here)
+        if future is None:
+            future = self._waiting[here] = self.kernel.future(f"the other ranks at epoch {epoch}, step {step}")
+        if here in released:
+            del self._waiting[here]
+            self._answer(future, released[here])
+        return future

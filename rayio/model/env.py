@@ -1,0 +1,400 @@
+"""What a role may do. Time, queues, storage and barriers reach a role only through here, and so does every span."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
+
+from rayio.errors import RayioError
+from rayio.model.kernel import Kernel
+from rayio.model.network import Route
+from rayio.model.processors import Cores, Process
+from rayio.model.queue import Delivery
+from rayio.model.standing import Standing
+from rayio.place import Where as Where
+from rayio.storage.base import Issued, Opener, Requests, Served, Storage
+from rayio.storage.itemise import Samples, sample_rows
+from rayio.trace.levels import narrowed
+from rayio.trace.otel.foreign import Here, during
+from rayio.trace.recorder import Add, Recorder
+from rayio.trace.rows import Many, Wide, failed
+from rayio.trace.span import SPANS
+
+T = TypeVar("T")
+
+#: Nothing more to say.
+NOTHING: Mapping[str, float] = {}
+
+
+class Shard(NamedTuple):
+    """One file of a checkpoint: which writer writes it, and how."""
+
+    path: str
+    num_bytes: int
+    request_bytes: int
+    fsync: bool
+    writer: int
+
+
+class QueuePort(Protocol):
+    """A rank's end of its prefetch queue."""
+
+    async def get(self, at: Where) -> Delivery:
+        """The next batch of this epoch; from its return on, that batch counts as consumed."""
+
+
+class BarrierPort(Protocol):
+    """A rank's end of the barrier."""
+
+    def announce(self, at: Where, deadline: int) -> Awaitable[int]:
+        """Say when this rank will be done with this step (ns); the answer is when the last rank will be."""
+
+
+class WriterPort(Protocol):
+    """A rank's end of a checkpoint writer."""
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Have a shard written; it is durable when this returns."""
+
+
+class Env:
+    """One role's world: its clock, its name in the trace, and the ports that its engine gave it."""
+
+    __slots__ = (
+        "_behind",
+        "_writer",
+        "barrier",
+        "born",
+        "cores",
+        "doing",
+        "failure",
+        "file",
+        "heard",
+        "held_ns",
+        "is_capturing",
+        "is_watched",
+        "kernel",
+        "late_ns",
+        "late_work",
+        "level",
+        "name",
+        "process",
+        "queue",
+        "recorder",
+        "role",
+        "route",
+        "span",
+        "storage",
+        "writers",
+    )
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        recorder: Recorder,
+        *,
+        role: str,
+        index: str,
+        node: int,
+        storage: Storage | None = None,
+        queue: QueuePort | None = None,
+        barrier: BarrierPort | None = None,
+        writers: Mapping[int, WriterPort] | None = None,
+        born: int | None = None,
+        level: str = "batch",
+        is_capturing: bool = False,
+        is_watched: bool = False,
+    ) -> None:
+        self.kernel = kernel
+        self.recorder = narrowed(recorder, role, level)
+        #: How finely this role's work is recorded (``rayio.trace.levels``).
+        self.level = level
+        self.role = role
+        self.name = f"{role}-{index}"
+        self.storage = storage
+        self.queue = queue
+        self.barrier = barrier
+        #: By number.
+        self.writers = writers or {}
+        #: Whether spans of other libraries (``rayio.trace.otel.provider``) have to be told what they belong to.
+        self.is_capturing = is_capturing
+        #: Whether somebody may ask what this role is doing: nobody does where time does not pass by itself.
+        self.is_watched = is_watched
+        #: What it is doing: the span that this will be, since when, where, and until when, if that is known.
+        self.doing: tuple[str, int, Where, int | None] | None = None
+        #: The file that it opened last for that, and when.
+        self.file, self.heard = "", 0
+        #: When this role's life began (ns): on Ray, when its actor did.
+        self.born = kernel.now() if born is None else born
+        #: What taking a batch holds this rank for beyond what it takes by itself (ns).
+        self.held_ns = 0
+        #: How late this rank's steps end (ns): what a real engine's do by themselves.
+        self.late_ns = 0
+        #: The part of it that is work (CPU seconds), and this role's process, which does it; None without one.
+        self.late_work = 0.0
+        self.process: Process | None = None
+        #: What this role's work is done on, where that is modelled.
+        self.cores: Cores | None = None
+        #: A reader's way to its rank, where that is on another node and the network is a model.
+        self.route: Route | None = None
+        #: What went wrong as a checkpoint was written behind training.
+        self.failure: Exception | None = None
+        #: The checkpoint that is being written behind.
+        self._behind: Awaitable[None] | None = None
+        self._writer = recorder.register(role, index, node)
+        #: Records what happened between two times (ns). Spans are recorded here and nowhere else.
+        self.span: Add = self.recorder.adder(self._writer)
+
+    def scaled(
+        self, start: int, end: int, at: Where, before: int, after: int, why: str, more: Mapping[str, float] = NOTHING
+    ) -> None:
+        """Record that a rank had more readers, or fewer: between when that was wanted and when it was so (ns).
+
+        ``more`` is what else is said of it.
+        """
+        told = {"from": before, "to": after, "why": why, **more}
+        said = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+        lane = SPANS["scale"].lanes[self.role]
+        place = (at.rank, at.epoch, at.step, at.attempt)
+        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, place, 0, "ok", 0, said))
+
+    def standing(self) -> Iterator[Standing]:
+        """What this role is doing, if it is doing anything."""
+        if (doing := self.doing) is not None:
+            name, since, at, until = doing
+            file = self.file if name in ("read", "write") else ""
+            yield Standing(self.role, self.name, name, at, since, max(since, self.heard), until, file)
+
+    @staticmethod
+    def where(rank: int = -1, epoch: int = -1, step: int = -1, attempt: int = 0) -> Where:
+        """Name a place in the run."""
+        return Where(rank, epoch, step, attempt)
+
+    async def sleep(self, name: str, seconds: float, at: Where, *, lane: int = 0, nbytes: int = 0) -> int:
+        """Emulate work that takes ``seconds``; give its requested end (ns).
+
+        The span is as long as requested. What the sleep overshoots gets a span of its own, so that it never counts as
+        work done.
+        """
+        start = self.kernel.now()
+        end = start + round(seconds * 1e9)
+        before, self.doing = self.doing, (name, start, at, end)
+        await self.kernel.sleep_until(end if lane else end + self.late_ns)
+        if self.process is not None and not lane:
+            await self.process.work(self.late_work)
+        self.doing = before
+        self.span(name, start, end, at, lane=lane, nbytes=nbytes)
+        if (woken := self.kernel.now()) > end:
+            self.span("overshoot", end, woken, at, lane=lane)
+        return end
+
+    async def compute(self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0) -> None:
+        """Emulate work of so many CPU seconds, which takes longer where others work on the same cores."""
+        start = self.kernel.now()
+        before, self.doing = self.doing, (name, start, at, None)
+        await cores.work(seconds)
+        self.doing = before
+        self.span(name, start, self.kernel.now(), at, lane=lane)
+
+    async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
+        """Really do something, in a thread of its own; the span has the bytes that ``function`` gives."""
+        start = self.kernel.now()
+        before, self.doing = self.doing, (name, start, at, None)
+        nbytes = await self.kernel.threaded(function)
+        self.doing = before
+        self.span(name, start, self.kernel.now(), at, lane=lane, nbytes=nbytes)
+
+    async def send(self, batches: Sequence[Delivery], at: Where, since: int) -> None:
+        """Return when a reader's batches, which set out at ``since``, have come to their rank's node."""
+        if self.route is None:
+            return
+        now, ends = self.kernel.now(), []
+        for batch in batches:
+            end = self.route.send(now, batch.nbytes)
+            ends.append(end if isinstance(end, int) else await end)
+        for batch, end in zip(batches, ends, strict=True):
+            await self.kernel.sleep_until(end)
+            here = Where(at.rank, batch.epoch, batch.step, batch.attempt)
+            self.span("transfer", since, self.kernel.now(), here, lane=1, nbytes=batch.nbytes)
+
+    async def read(
+        self,
+        requests: Requests,
+        load: Callable[[Opener], T],
+        at: Where,
+        *,
+        lane: int = 0,
+        samples: Callable[[], Samples] | None = None,
+    ) -> Served[T | None]:
+        """Read one batch from storage.
+
+        At level ``io`` every request has a span, at level ``sample`` every sample that ``samples`` names. A sample
+        lasts from the first to the last request to its file in this batch; samples of one file share that time by
+        their bytes, for only the format's library knows when it was done with each.
+        """
+        assert self.storage is not None
+        start = self.kernel.now()
+        before, self.doing = self.doing, ("read", start, at, None)
+        try:
+            if self.is_watched:
+                load = self._noting(load)
+            if self.is_capturing:
+                load = during(Here(self._writer, at), load)
+            served = await self.storage.read(requests, load)
+        except Exception as error:
+            self.span("read", start, self.kernel.now(), at, lane=lane, status="error")
+            self._record_failed(error, at)
+            raise
+        self.doing = before
+        _, _, number, nbytes, _, issued, _, retried, _ = served
+        if retried is not None:
+            self._record_retries(retried, at)
+        self.span("read", start, self.kernel.now(), at, lane, nbytes, number)
+        if issued is not None:
+            if self.level == "io":
+                self.recorder.add_many(Many(self._writer, at, issued.rows, issued.files))
+            elif samples is not None:
+                rows, files = sample_rows(issued, samples())
+                self.recorder.add_many(Many(self._writer, at, rows, files, ("sample",), SPANS["sample"].lanes["rank"]))
+        return served
+
+    def _noting(self, load: Callable[[Opener], T]) -> Callable[[Opener], T]:
+        """Have it noted which file is opened, for whoever asks."""
+        self.file = ""
+
+        def noted(opener: Opener) -> T:
+            def open_(name: str) -> BinaryIO:
+                self.file, self.heard = name, self.kernel.now()
+                return opener(name)
+
+            return load(open_)
+
+        return noted
+
+    async def write(self, shard: Shard, at: Where) -> Served[None]:
+        """Write one shard of a checkpoint to storage."""
+        assert self.storage is not None
+        start = self.kernel.now()
+        before, self.doing, self.file = self.doing, ("write", start, at, None), shard.path
+        try:
+            served = await self.storage.write(shard.path, shard.num_bytes, shard.request_bytes, fsync=shard.fsync)
+        except Exception as error:
+            self.span("write", start, self.kernel.now(), at, status="error")
+            self._record_failed(error, at)
+            raise
+        self.doing = before
+        if served.retried is not None:
+            self._record_retries(served.retried, at)
+        end = self.kernel.now()
+        written = max(start, end - served.sync_ns)
+        self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
+        if end > written:  # a file is forced to the device once it is whole
+            self.span("fsync", written, end, at)
+        if served.issued is not None and self.level == "io":
+            self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
+        return served
+
+    def _record_retries(self, retried: Issued, at: Where) -> None:
+        self.recorder.add_many(failed(self._writer, at, retried.rows, retried.files, retried.answers))
+
+    def _record_failed(self, error: Exception, at: Where) -> None:
+        """Record what was tried before a call to storage was given up."""
+        if isinstance(error, RayioError) and isinstance(error.retried, Issued):
+            self._record_retries(error.retried, at)
+            error.retried = None
+
+    async def take(self, at: Where, name: str = "data_wait", lane: int = 0) -> Delivery:
+        """Wait for the next batch: the rank's ``data_wait``, linked to the batch it got."""
+        assert self.queue is not None
+        asked = self.kernel.now()
+        self.doing = (name, asked, at, None)
+        delivery = await self.queue.get(at)
+        if self.held_ns:
+            await self.kernel.sleep_until(self.kernel.now() + self.held_ns)
+        self.doing = None
+        link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
+        self.span(name, asked, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
+        return delivery
+
+    async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:
+        """Compute for ``seconds``, then meet the other ranks and spend ``sync_seconds`` together (the all-reduce).
+
+        The barrier hears of this rank's deadline before the compute begins. ``sync`` runs from this rank's deadline
+        to the latest one plus the all-reduce; what messages and sleeps add to that is ``overshoot``: it is ours.
+        """
+        start = self.kernel.now()
+        mine = start + round(seconds * 1e9)
+        if self.barrier is None:
+            await self.sleep("compute", seconds, at)
+            return
+        self.doing = ("compute", start, at, mine)
+        end = max(await self.barrier.announce(at, mine), mine) + round(sync_seconds * 1e9)
+        self.doing = ("sync", mine, at, end)
+        if self.kernel.now() < (wake := end + self.late_ns):
+            await self.kernel.sleep_until(wake)
+        if self.process is not None:
+            await self.process.work(self.late_work)
+        self.doing = None
+        span = self.span
+        span("compute", start, mine, at)
+        if end > mine:
+            span("sync", mine, end, at)
+        if (woken := self.kernel.now()) > end:
+            span("overshoot", end, woken, at)
+
+    async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
+        """Have every shard written, in parallel, and wait until all are durable: the rank's ``checkpoint``."""
+        start = self.kernel.now()
+        self.doing = ("checkpoint", start, at, None)
+        served = await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+        self.doing = None
+        nbytes, requests = sum(s.nbytes for s in served), sum(s.requests for s in served)
+        self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
+
+    async def checkpoint_behind(self, shards: Sequence[Shard], seconds: float, at: Where) -> None:
+        """Copy the state, which takes ``seconds``, and have the copy written while the rank goes on.
+
+        Only one copy is kept: while the checkpoint before is not durable, the rank waits for it first. ``checkpoint``
+        is what holds the rank: that wait, and the copying.
+        """
+        start = self.kernel.now()
+        await self._written(at)
+        nbytes = sum(shard.num_bytes for shard in shards)
+        await self.sleep("snapshot", seconds, at, lane=1, nbytes=nbytes)
+        self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes)
+        self._behind = self.kernel.spawn(self._write_behind(shards, at), f"{self.name} writes behind")
+
+    async def checkpoints_durable(self, at: Where) -> None:
+        """Wait for the checkpoint that is still written behind; how long that is counts as ``checkpoint``."""
+        if self._behind is None:
+            self.raise_failure()
+            return
+        start = self.kernel.now()
+        await self._written(at)
+        if (end := self.kernel.now()) > start:
+            self.span("checkpoint", start, end, at)
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong as a checkpoint was written behind this rank's back."""
+        if self.failure is not None:
+            raise self.failure
+
+    async def _written(self, at: Where) -> None:
+        """Wait until nothing is written behind any more: ``checkpoint_wait``."""
+        if self._behind is not None:
+            start = self.kernel.now()
+            before, self.doing = self.doing, ("checkpoint_wait", start, at, None)
+            await self._behind
+            self.doing = before
+            if (end := self.kernel.now()) > start:
+                self.span("checkpoint_wait", start, end, at, lane=1)
+        self.raise_failure()
+
+    async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
+        try:
+            await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
+        except Exception as error:  # raised where the rank looks next: it may not be waiting for this
+            self.failure = error
+        finally:
+            self._behind = None

@@ -1,0 +1,98 @@
+"""The books of a run: what was planned and what arrived. They must be even at the end.
+
+Digests are about content, not messages: the reader sums, modulo 2**64, a hash of (epoch, rank, step, sample id) over
+the ids that it found *in the bytes*; the plan sums the same over the ids it meant. A lost, repeated or foreign sample
+shows, whatever the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rayio.model.queue import Delivery
+from rayio.storage.base import Moved
+
+WORD = (1 << 64) - 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one rank has in its hands so far, or what the plan meant it to have."""
+
+    rank: int
+    steps: int = 0
+    samples: int = 0
+    nbytes: int = 0
+    digest: int = 0
+    #: Those of ``steps`` and ``samples`` that were for evaluations.
+    evaluation_steps: int = 0
+    evaluation_samples: int = 0
+    #: Where the bytes of the batches came from; None of modelled storage without a cache.
+    moved: Moved | None = field(default=None, compare=False)
+
+    def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
+        """Book one delivered batch."""
+        self.steps += 1
+        self.samples += delivery.num_samples
+        if evaluating:
+            self.evaluation_steps += 1
+            self.evaluation_samples += delivery.num_samples
+        self.nbytes += delivery.nbytes
+        if delivery.moved is not None:
+            self.moved = delivery.moved if self.moved is None else self.moved + delivery.moved
+        self.digest = (self.digest + delivery.digest) & WORD
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Planned against delivered, over all ranks."""
+
+    planned_steps: int
+    planned_samples: int
+    delivered_steps: int
+    delivered_samples: int
+    delivered_bytes: int
+    #: One line per rank whose books are not even.
+    differences: tuple[str, ...] = ()
+
+    @property
+    def even(self) -> bool:
+        """Whether every planned sample was delivered once, on every rank."""
+        return not self.differences
+
+    def as_dict(self) -> dict[str, Any]:
+        """The ledger as it stands in result.json."""
+        return {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
+
+
+def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
+    """Compare the books of every rank, and sum them."""
+    got = {tally.rank: tally for tally in delivered}
+    plan = list(planned)
+    differences = []
+    for want in plan:
+        have = got.get(want.rank, Tally(want.rank))
+        if (have.steps, have.samples) != (want.steps, want.samples):
+            differences.append(
+                f"rank {want.rank}: {want.steps} steps and {want.samples} samples were planned, "
+                f"{have.steps} and {have.samples} delivered"
+            )
+        elif have.digest != want.digest:
+            differences.append(
+                f"rank {want.rank}: the right number of samples, but not the planned ones "
+                f"(digest {have.digest:016x}, planned {want.digest:016x})"
+            )
+    differences += [
+        f"rank {rank}: {got[rank].steps} steps and {got[rank].samples} samples were delivered, none were planned"
+        for rank in sorted(got.keys() - {want.rank for want in plan})
+    ]
+    return Ledger(
+        planned_steps=sum(t.steps for t in plan),
+        planned_samples=sum(t.samples for t in plan),
+        delivered_steps=sum(t.steps for t in got.values()),
+        delivered_samples=sum(t.samples for t in got.values()),
+        delivered_bytes=sum(t.nbytes for t in got.values()),
+        differences=tuple(differences),
+    )

@@ -1,0 +1,273 @@
+"""What a reader needs to know of the batches of one rank: which samples, which requests, how much decoding."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio import seeds
+from rayio.data.formats import Format, request_table
+from rayio.data.layout import Batch
+from rayio.data.sampler import Block, Sampler, sample_digest
+from rayio.model.cpu_account import ReadCpu
+from rayio.model.phases import Phased
+from rayio.model.queue import Delivery
+from rayio.place import Where
+from rayio.scenario.decode import Work
+from rayio.schema.distribution import Constant
+from rayio.seeds import Draws
+from rayio.storage.base import Divisible, Moved, Opener, Requests, RequestTable
+from rayio.storage.itemise import Samples
+
+#: What real storage gives for a batch: its bytes, one sample after the other, and the ids found in them.
+Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+#: Free buffers kept for the batches to come: at most so many, and so many bytes.
+MAX_BUFFERS, MAX_BUFFER_BYTES = 32, 128 << 20
+
+
+class Buffers:
+    """Memory to read batches into. Whoever is done with a batch gives its memory back, and it is lent again.
+
+    Memory that never comes back is forgotten here, and freed like any other. Fresh memory costs a page fault per
+    4 KiB, which takes longer than reading as much from the page cache.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        #: Oldest first.
+        self._free: list[NDArray[np.uint8]] = []
+
+    def __reduce__(self) -> tuple[type[Buffers], tuple[()]]:
+        """Pickle as new: memory stays where it is."""
+        return Buffers, ()
+
+    @property
+    def num_free(self) -> int:
+        """Buffers that wait to be lent again."""
+        return len(self._free)
+
+    def lend(self, nbytes: int) -> NDArray[np.uint8]:
+        """A buffer of ``nbytes`` with anything in it, which nobody else has until it is given back."""
+        with self._lock:
+            for place, free in enumerate(self._free):
+                if nbytes <= len(free) <= 2 * nbytes:
+                    return self._free.pop(place)[:nbytes]
+        return np.empty(nbytes, np.uint8)[:]
+
+    def give_back(self, buffer: NDArray[np.uint8]) -> None:
+        """Take back what :meth:`lend` gave; nobody may look at it, or at a view of it, after that."""
+        whole = buffer.base
+        assert isinstance(whole, np.ndarray)
+        with self._lock:
+            self._free.append(whole)
+            while len(self._free) > MAX_BUFFERS or sum(map(len, self._free)) > MAX_BUFFER_BYTES:
+                self._free.pop(0)
+
+
+#: Real storage counts what it was asked for; only a model is told what it would be asked for.
+NOTHING = np.empty(0, np.int64)
+
+
+class Loading:
+    """The batches of one rank, computed on demand and never stored. ``modelled`` says that storage is a model.
+
+    ``itemised`` says that each request is recorded, and so has to say where it goes; ``cached``, that a modelled cache
+    is in front of the storage.
+    """
+
+    def __init__(
+        self,
+        samplers: Phased[Sampler],
+        form: Format,
+        *,
+        seed: int,
+        decode: Draws,
+        payload: bool,
+        modelled: bool,
+        itemised: bool = False,
+        cached: bool = False,
+        rate: float | None = None,
+        decoding: Work | None = None,
+    ) -> None:
+        self.samplers = samplers
+        self.format = form
+        self.seed = seed
+        self.decode = decode
+        #: Seconds of decoding for each sample, where they are all the same.
+        self.decode_each: float | None = decode.value if isinstance(decode, Constant) and rate is None else None
+        #: Bytes per second that decoding takes in place of ``decode``, where it is work and there are no bytes.
+        self.rate = rate
+        #: What is really done to the bytes, in place of sleeping.
+        self.decoding = decoding
+        #: Whether the bytes that were read travel to the rank, or only their number.
+        self.payload = payload
+        self.modelled = modelled
+        self.itemised = itemised
+        #: Whether a modelled cache may have some of a batch's samples.
+        self.cached = cached
+        self.buffers = Buffers()
+        #: What reading takes of processors.
+        self.read_cpu = ReadCpu()
+
+    @property
+    def is_work(self) -> bool:
+        """Whether decoding is work of a processor, and no sleep."""
+        return self.rate is not None
+
+    def of(self, at: Where) -> Load:
+        """Describe one batch before it is read."""
+        rank, epoch, step, _ = at
+        sampler = self.samplers.of(epoch)
+        block, row = sampler.block(epoch, rank, step)
+        return Load(self, at, sampler, block, row)
+
+    def decode_seconds(self, at: Where, block: Block, row: int) -> float:
+        """Sum the decoding times of a batch's samples, each drawn at the address of its place in the epoch."""
+        if self.rate is not None:
+            return block.step_bytes[row] / self.rate
+        if block.decode_seconds is None:
+            steps = at.step - row + np.arange(len(block.samples), dtype=np.int64)
+            index = steps[:, np.newaxis] * self.samplers.of(at.epoch).batch_size + np.arange(block.batch_size)
+            drawn = self.decode.draw(seeds.key(self.seed, "decode", at.rank, at.epoch), index)
+            block.decode_seconds = drawn.sum(axis=1).tolist()
+        return block.decode_seconds[row]
+
+
+class Ahead(NamedTuple):
+    """Batches of consecutive steps of a rank, before they are read."""
+
+    requests: RequestTable
+    decode_seconds: list[float]
+    #: What there will be, without where it came from.
+    deliveries: list[Delivery]
+
+
+@dataclass(slots=True)
+class Load:
+    """One batch to be read: a row of the block in which the sampler worked it out."""
+
+    loading: Loading
+    at: Where
+    sampler: Sampler
+    block: Block
+    row: int
+
+    @property
+    def batch(self) -> Batch:
+        """The samples."""
+        rank, epoch, step, _ = self.at
+        block, row = self.block, self.row
+        return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
+
+    @property
+    def requests(self) -> Requests:
+        """The requests that the format's library will issue for this batch; none where the library itself will."""
+        loading, (rank, epoch, step, _) = self.loading, self.at
+        if not loading.modelled:
+            return Requests((rank, epoch, step), 0, NOTHING)
+        table = self._table
+        if table is None:
+            asked = loading.format.requests(self.sampler.layout, self.batch)
+            asked = asked._replace(num_samples=self.block.batch_size)
+        else:
+            asked = table.row(self.row, (rank, epoch, step), self.block.batch_size)
+        return self._divisible(asked) if loading.cached else asked
+
+    @property
+    def _table(self) -> RequestTable | None:
+        """The requests of every step of the block; None where there is no short way to them."""
+        block, loading = self.block, self.loading
+        if block.requests is None and not loading.itemised:
+            layout = self.sampler.layout
+            block.requests = request_table(loading.format, layout, block.files, block.index, block.nbytes)
+        return block.requests
+
+    def ahead(self, most: int, num_workers: int) -> Ahead:
+        """This batch and those of the steps after it, as far as they are at hand, of modelled storage without cache.
+
+        ``num_workers`` have the steps in turn.
+        """
+        loading, block, row, (rank, epoch, first, attempt) = self.loading, self.block, self.row, self.at
+        number = min(most, len(block.step_bytes) - row)
+        if (table := self._table) is not None:
+            table = table.rows(row, number)
+        else:
+            asked = [loading.of(Where(rank, epoch, first + n, attempt)).requests for n in range(number)]
+            table = RequestTable.of(asked)
+        decoding = [self.decode_seconds] * number
+        if loading.decode_each is None:
+            decoding = [loading.decode_seconds(self.at, block, row + n) for n in range(number)]
+        self.sampler.digest_in(block, row, epoch, rank, first)
+        assert block.digests is not None
+        made = zip(block.step_bytes[row : row + number], block.digests[row : row + number], strict=True)
+        deliveries = [
+            Delivery(epoch, step, step % num_workers, block.batch_size, nbytes, digest, None, attempt)
+            for step, (nbytes, digest) in enumerate(made, first)
+        ]
+        return Ahead(table, decoding, deliveries)
+
+    def _divisible(self, asked: Requests) -> Requests:
+        """Say which samples requests are for, one by one; an evaluation's are others, and have keys below 0."""
+        batch, is_training = self.batch, self.at.epoch < self.loading.samplers.first
+        keys = batch.samples if is_training else ~batch.samples
+        samples = Divisible(keys.tolist(), batch.nbytes.tolist(), partial(self._requests_of, batch))
+        return asked._replace(samples=samples)
+
+    def _requests_of(self, batch: Batch, places: NDArray[np.intp]) -> Requests:
+        """The requests of some of a batch's samples."""
+        chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
+        asked = self.loading.format.requests(self.sampler.layout, replace(batch, **chosen))
+        return asked._replace(num_samples=len(places))
+
+    def samples(self) -> Samples:
+        """The samples by their files, for the trace."""
+        batch = self.batch
+        files, place = np.unique(batch.files, return_inverse=True)
+        path = self.sampler.layout.path
+        return Samples([path(file) for file in files.tolist()], place, batch.nbytes)
+
+    @property
+    def decode_seconds(self) -> float:
+        """How long decoding takes, in seconds."""
+        each, block = self.loading.decode_each, self.block
+        if each is not None:
+            return each * block.batch_size
+        return self.loading.decode_seconds(self.at, block, self.row)
+
+    def from_files(self, opener: Opener) -> Loaded:
+        """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
+        nbytes = self.block.step_bytes[self.row]
+        buffer, began = self.loading.buffers.lend(nbytes), time.thread_time_ns()
+        ids = self.loading.format.read(opener, self.sampler.layout, self.batch, buffer)
+        self.loading.read_cpu.add(self.block.batch_size, nbytes, (time.thread_time_ns() - began) / 1e9)
+        return buffer, ids
+
+    def decode(self, loaded: Loaded) -> int:
+        """Do what decoding asks for to what was read, however long it takes; give the bytes that came out of it."""
+        assert self.loading.decoding is not None
+        return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
+
+    def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None) -> Delivery:
+        """Wrap up what was read and where it came from. A model has no bytes: there the plan's own digest stands in."""
+        rank, epoch, step, attempt = self.at
+        block = self.block
+        nbytes = block.step_bytes[self.row]
+        if loaded is None:
+            digest = self.sampler.digest_in(block, self.row, epoch, rank, step)
+            return Delivery(epoch, step, worker, block.batch_size, nbytes, digest, None, attempt, None, moved)
+        (buffer, ids), buffers = loaded, self.loading.buffers
+        delivery = Delivery(
+            epoch, step, worker, block.batch_size, nbytes, sample_digest(epoch, rank, step, ids), buffer, attempt,
+            partial(buffers.give_back, buffer), moved,
+        )  # fmt: skip
+        if not self.loading.payload:
+            delivery.done()
+        return delivery

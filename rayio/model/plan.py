@@ -1,0 +1,356 @@
+"""The plan: which roles there are, where they live, and what each is built from.
+
+A plan is parameters, never lists: it pickles to a few kilobytes whatever the dataset and the number of ranks, and any
+actor can be restarted with the plan and its own name. It knows no scenario: ``planning.py`` makes it of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rayio import storage
+from rayio.data.formats import FORMATS, Format
+from rayio.data.layout import Layout
+from rayio.data.sampler import Sampler
+from rayio.model.ledger import WORD, Tally
+from rayio.model.loading import Loading
+from rayio.model.network import NetworkSpec
+from rayio.model.phases import Phased, PhasedStorage
+from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
+from rayio.model.queue import QueueSpec
+from rayio.model.saving import Checkpointing
+from rayio.model.training import Training
+from rayio.scenario.cluster import Cluster
+from rayio.scenario.costs import Costs
+from rayio.scenario.decode import Work
+from rayio.scenario.storage import StorageParameters
+from rayio.scenario.trace import Trace
+from rayio.scenario.train import Stragglers
+from rayio.schema.distribution import NO_TIME
+from rayio.seeds import Draws
+from rayio.storage.address import join
+from rayio.storage.base import Storage
+from rayio.storage.layers.throttle import Throttle
+from rayio.storage.model import DeviceSpec
+from rayio.storage.stores.opening import Settings, Store
+
+#: Share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take unless the
+#: scenario says otherwise.
+IN_FLIGHT_SHARE = 0.3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All that the roles of a run are built from, as parameters; ``rayio.model.planning.plan_of`` makes it."""
+
+    seed: int
+    #: Whether storage is a model (always on the virtual engine).
+    modelled: bool
+    cluster: Cluster
+    loader: LoaderSpec
+    #: The dataset's format, by name.
+    format: str
+    training_phase: Phase
+    #: Expected bytes of the samples of its dataset.
+    dataset_bytes: float
+    #: Steps that every rank has in an epoch, and how many ranks have one more where they differ.
+    steps_of_all: int
+    larger_shares: int
+    #: Whether ranks meet after each step, and how long they stay together once all are there, in seconds.
+    has_barrier: bool
+    sync_seconds: float
+    stragglers: Stragglers | None
+    #: The evaluations of the run; None when there are none.
+    evaluation: EvaluationPhase | None
+    #: The checkpoints of the run; None when there are none.
+    checkpointing: Checkpointing | None
+    #: The modelled storage system, and what its first-byte latencies are drawn from.
+    storage: StorageParameters
+    first_byte: Draws
+    #: How real storage is reached.
+    stores: Settings
+    trace: Trace
+    #: What the messages of the Ray engine take, for the virtual clock to charge.
+    costs: Costs
+    #: What taking a batch holds a rank for on a wall clock beyond what it takes by itself, in seconds: our readers then
+    #: stand for another loader.
+    held_seconds: float = 0.0
+    #: What ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
+    auto_bytes_in_flight: int | None = None
+    #: The modelled network between nodes; None is one that takes no time.
+    network: NetworkSpec | None = None
+    #: Rates of requests above which the modelled storage system refuses; None refuses nobody.
+    throttle: Throttle | None = None
+    #: Bytes of samples that each node keeps in memory in front of the modelled storage; None keeps none.
+    cache_bytes: int | None = None
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks."""
+        return self.cluster.world_size
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """Steps in each epoch of every rank, or without ``drop_last`` of those that have the most."""
+        return (self._sampler.num_steps,) * self.training_phase.epochs
+
+    def steps_of(self, rank: int) -> tuple[int, ...]:
+        """The steps of one rank in each epoch."""
+        return tuple(self._sampler.steps(epoch, rank) for epoch in range(self.training_phase.epochs))
+
+    @property
+    def payload(self) -> bool:
+        """Whether batches carry their bytes."""
+        return self.loader.payload
+
+    @property
+    def is_queued_in_rank(self) -> bool:
+        """Whether prefetch queues live in the processes of their ranks."""
+        return self.loader.queue == "in_rank" and self.loader.num_workers > 0
+
+    @property
+    def max_bytes_in_flight(self) -> int | None:
+        """Bound on the bytes that the queues of one node may have leased or ready; None is no bound."""
+        chosen = self.loader.max_bytes_in_flight
+        return self.auto_bytes_in_flight if chosen == "auto" else chosen
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The parameters alone: what is worked out from them is worked out again where it is needed."""
+        return {field.name: self.__dict__[field.name] for field in fields(self)}
+
+    # --- where roles live -------------------------------------------------------------------------------------------
+
+    def node_of_rank(self, rank: int) -> int:
+        """The node of a rank, of its queue and of its barrier call."""
+        return rank // self.cluster.ranks_per_node
+
+    def node_of_reader(self, rank: int, worker: int) -> int:
+        """The node of a reader: beside its rank, or the next in turn over all nodes, or over those of readers.
+
+        Readers that share a process stay together. Where nodes differ in cores, each has its share of the turns. Of a
+        reader that waits for a node to come it is the first one that may.
+        """
+        if self.is_pooled(worker):
+            return self.cluster.all_nodes
+        if self.cluster.placement == "colocated":
+            return self.node_of_rank(rank)
+        turn = rank if self.loader.worker == "thread" else rank * self.loader.num_workers + worker
+        return self._turns[turn % len(self._turns)]
+
+    def is_pooled(self, worker: int) -> bool:
+        """Whether a rank's worker of this number lives on a node that comes and goes."""
+        scaling = self.loader.scaling
+        return self.cluster.has_pool and scaling is not None and worker >= scaling.min
+
+    @cached_property
+    def _turns(self) -> Sequence[int]:
+        return self.cluster.turns()
+
+    def node_of_writer(self, writer: int) -> int:
+        """The node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
+        if self.checkpointing is None:
+            raise ValueError("there are no checkpoints, so no writer has a node")
+        return self.checkpointing.writers.node(writer, self.cluster.nodes, self.cluster.ranks_per_node)
+
+    def readers(self) -> Iterator[tuple[int, int]]:
+        """The (rank, worker) of every reader."""
+        for rank in range(self.world_size):
+            for worker in range(self.loader.num_workers):
+                yield rank, worker
+
+    @property
+    def num_writers(self) -> int:
+        """Number of checkpoint writers."""
+        return 0 if self.checkpointing is None else len(self.checkpointing.sizes)
+
+    def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
+        """The numbers of the writers that some ranks send shards to."""
+        if self.checkpointing is None:
+            return ()
+        writers, number = self.checkpointing.writers, self.num_writers
+        return sorted({writer for rank in ranks for writer in writers.of_rank(rank, number)})
+
+    def parties(self, epoch: int, step: int) -> int:
+        """The number of ranks that meet at a step: those that have not run out of steps."""
+        if epoch >= self.training_phase.epochs:
+            return 0
+        if step < self.steps_of_all:
+            return self.world_size
+        return self.larger_shares if step < self._sampler.num_steps else 0
+
+    def meets(self, rank: int, epoch: int, step: int) -> bool:
+        """Say whether a rank is one of those that meet at a step."""
+        return step < self._sampler.steps(epoch, rank)
+
+    # --- what roles are built from ----------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> Layout:
+        """The dataset's files and sizes."""
+        return self._sampler.layout
+
+    @property
+    def _sampler(self) -> Sampler:
+        return self.training_phase.sampler
+
+    @property
+    def form(self) -> Format:
+        """The dataset's format."""
+        return FORMATS[self.format]
+
+    def sampler(self, num_ranks: int = 1) -> Sampler:
+        """Make the function from (epoch, rank, step) to training samples, with a cache for so many ranks."""
+        return self._sampler.cached_for(num_ranks)
+
+    def samplers(self, num_ranks: int = 1) -> Phased[Sampler]:
+        """Make the functions from (epoch, rank, step) to samples of training and of evaluation."""
+        training = self.sampler(num_ranks)
+        held_out = training if self.evaluation is None else self.evaluation.sampler.cached_for(num_ranks)
+        return Phased(training, held_out, len(self.steps))
+
+    def is_evaluation(self, epoch: int) -> bool:
+        """Say whether an epoch's number is that of an evaluation."""
+        return epoch >= len(self.steps)
+
+    def evaluation_steps_of(self, rank: int) -> tuple[int, ...]:
+        """The steps of one rank in each evaluation, by epoch number: those of training come first, as zeros."""
+        if self.evaluation is None:
+            return ()
+        return (0,) * len(self.steps) + (self.evaluation.sampler.steps(0, rank),) * self.evaluation.epochs
+
+    def data_storage(self, make: Callable[[str], Storage]) -> Storage:
+        """A reader's storage, of folders that ``make`` opens: the dataset's, and with it the evaluation's."""
+        training = make(self.training_phase.path)
+        if self.evaluation is None or self.modelled:
+            return training
+        return PhasedStorage(training, make(self.evaluation.path), len(self.steps))
+
+    def loading(self, num_ranks: int = 1) -> Loading:
+        """Make what readers and queues of ``num_ranks`` ranks are built from."""
+        decode = self.loader.decode
+        work = decode if isinstance(decode, Work) else None
+        if work is not None and not self.modelled:
+            work.prepare()
+        return Loading(
+            self.samplers(num_ranks),
+            self.form,
+            seed=self.seed,
+            decode=NO_TIME if isinstance(decode, Work) else decode,
+            payload=self.payload,
+            modelled=self.modelled,
+            itemised=self.trace.is_itemised or (self.modelled and self.throttle is not None),
+            cached=self.cache_bytes is not None,
+            rate=work.rate if work is not None and self.modelled else None,
+            decoding=None if self.modelled else work,
+        )
+
+    def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
+        """Make what a rank's queue is built from; evaluation has another, and where both hold batches, half of each."""
+        loader, bound = self.loader, self.max_bytes_in_flight
+        shared_by = self.cluster.ranks_per_node
+        if self.evaluation is not None and self.evaluation.is_amid_epochs:
+            shared_by *= 2
+        return QueueSpec(
+            rank=rank,
+            num_workers=loader.num_workers,
+            scaling=loader.scaling,
+            has_pool=self.cluster.has_pool,
+            prefetch_factor=loader.prefetch_factor,
+            steps=self.evaluation_steps_of(rank) if evaluating else self.steps_of(rank),
+            assignment=loader.assignment,
+            in_order=loader.in_order,
+            max_bytes=None if bound is None else bound // shared_by,
+        )
+
+    def training(self, rank: int) -> Training:
+        """Make what a rank is built from."""
+        phase, held_out, evaluating = self.training_phase, self.evaluation, None
+        if held_out is not None:
+            evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.compute, seed=held_out.seed)
+        return Training(
+            rank,
+            self.steps_of(rank),
+            phase.compute,
+            seed=phase.seed,
+            sync_seconds=self.sync_seconds,
+            checkpointing=self.checkpointing,
+            evaluation=evaluating,
+            evaluating=None if held_out is None else held_out.schedule,
+            factor=1.0 if self.stragglers is None else self.stragglers.factor_of(rank),
+        )
+
+    # --- real storage -----------------------------------------------------------------------------------------------
+
+    def store(self, root: str | Path, path: str) -> Store:
+        """Open the store at a path or address of the scenario; relative ones start from ``root``."""
+        return storage.open(join(str(root), path), self.stores)
+
+    # --- modelled storage -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def device(self) -> DeviceSpec:
+        """What the modelled storage system can do."""
+        chosen = self.storage
+        return DeviceSpec(
+            chosen.connection_bandwidth, chosen.bandwidth, chosen.requests_per_second, chosen.opens_per_second,
+            chosen.open if chosen.open.expected > 0 else None, self.throttle,
+        )  # fmt: skip
+
+    def device_of_node(self, node: int) -> int:
+        """The number of the device that a node uses: its own, or the one that the cluster shares."""
+        return self.cache_of_node(node) if self.storage.scope == "node" else 0
+
+    def cache_of_node(self, node: int) -> int:
+        """The number of the cache of a node; of nodes that come beyond those that readers fill, some share one."""
+        beyond = node - self.cluster.all_nodes
+        return node if beyond < 0 else node - beyond + beyond % self.num_pooled
+
+    @property
+    def caches(self) -> Sequence[int]:
+        """The numbers of the caches: of all nodes that read, those that come and go last."""
+        first = self.cluster.all_nodes
+        return () if self.cache_bytes is None else (*self.cluster.reading_nodes, *range(first, first + self.num_pooled))
+
+    @cached_property
+    def num_pooled(self) -> int:
+        """Nodes that come and go, as many as readers can fill; one that comes beyond them shares a device."""
+        pool, loader = self.cluster.reader_pool, self.loader
+        least = loader.num_workers if loader.scaling is None else loader.scaling.min
+        return 0 if pool is None else pool.filled_by((loader.num_workers - least) * self.world_size)
+
+    @property
+    def num_devices(self) -> int:
+        """Number of modelled devices."""
+        return self.device_of_node(self.cluster.all_nodes + self.num_pooled - 1) + 1
+
+    # --- the books --------------------------------------------------------------------------------------------------
+
+    def planned_numbers(self) -> list[Tally]:
+        """Work out how many steps and samples every rank is meant to consume, evaluations among them."""
+        tallies = [Tally(rank) for rank in range(self.world_size)]
+        for sampler, epochs in self._planned_epochs():
+            for tally in tallies:
+                tally.steps += len(epochs) * sampler.steps(0, tally.rank)
+                tally.samples += len(epochs) * sampler.samples(0, tally.rank)
+        return tallies
+
+    def _planned_epochs(self) -> Iterator[tuple[Sampler, range]]:
+        yield self._sampler, range(len(self.steps))
+        if self.evaluation is not None:
+            yield self.evaluation.sampler, range(len(self.steps), len(self.steps) + self.evaluation.epochs)
+
+    def planned(self) -> list[Tally]:
+        """Work out what every rank is meant to consume, down to the digest of its sample ids."""
+        tallies = [Tally(rank) for rank in range(self.world_size)]
+        for sampler, epochs in self._planned_epochs():
+            for tally in tallies:
+                for epoch in epochs:
+                    steps, samples, digest = sampler.planned(epoch, tally.rank)
+                    tally.steps += steps
+                    tally.samples += samples
+                    tally.digest = (tally.digest + digest) & WORD
+        return tallies

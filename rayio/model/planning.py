@@ -1,0 +1,204 @@
+"""Scenario -> plan: the one place where a run's parameters are taken out of what a user wrote."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rayio.data.sampler import Sampler
+from rayio.model.network import NetworkSpec
+from rayio.model.plan import Plan
+from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
+from rayio.model.saving import Checkpointing
+from rayio.model.schedule import Schedule
+from rayio.scenario import derive, evaluation
+from rayio.scenario.costs import Costs, charged
+from rayio.scenario.model import Scenario
+from rayio.scenario.storage import UNKNOWN, StorageParameters
+from rayio.scenario.workers import Autoscaled
+from rayio.schema.distribution import NO_TIME, LogNormal
+from rayio.seeds import Draws
+from rayio.storage.layers.throttle import Throttle
+from rayio.storage.presets import PRESETS
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times that take the place of those a scenario says, such as what a run measured; None leaves the scenario's."""
+
+    #: Of a training step.
+    compute: Draws | None = None
+    #: Of a sample's decoding.
+    decode: Draws | None = None
+    #: Of a request to modelled storage, to its first byte.
+    first_byte: Draws | None = None
+
+
+def plan_of(
+    scenario: Scenario, modelled: bool, auto_bytes_in_flight: int | None = None, times: Times | None = None
+) -> Plan:
+    """Plan a scenario's run.
+
+    ``modelled`` says that storage is a model. ``auto_bytes_in_flight`` is what ``loader.max_bytes_in_flight: auto``
+    comes to, per node; None is no bound. ``times`` go before those of the scenario.
+
+    >>> plan_of(load("unet3d-small"), modelled=True).steps
+    (12, 12, 12, 12, 12)
+    """
+    train, sync, replaced = scenario.train, scenario.train.sync, times or Times()
+    storage = storage_of(scenario)
+    return Plan(
+        seed=scenario.seed,
+        modelled=modelled,
+        cluster=scenario.cluster,
+        loader=_loader(scenario, modelled, replaced),
+        format=scenario.dataset.format,
+        training_phase=Phase(
+            path=scenario.dataset.path,
+            sampler=Sampler.from_scenario(scenario),
+            epochs=train.epochs,
+            compute=replaced.compute or train.compute,
+            seed=scenario.seed,
+        ),
+        dataset_bytes=derive.dataset_bytes(scenario),
+        steps_of_all=derive.rank_steps(scenario)[0],
+        larger_shares=derive.larger_shares(scenario),
+        has_barrier=sync.meets,
+        sync_seconds=derive.allreduce_seconds(sync, derive.world_size(scenario)),
+        stragglers=train.stragglers,
+        evaluation=_evaluation(scenario),
+        checkpointing=_checkpointing(scenario),
+        storage=storage,
+        first_byte=replaced.first_byte or storage.first_byte,
+        stores=scenario.stores,
+        trace=scenario.trace,
+        costs=_charged(scenario),
+        held_seconds=_held(scenario),
+        network=_network(scenario),
+        auto_bytes_in_flight=auto_bytes_in_flight,
+        throttle=throttle_of(scenario),
+        cache_bytes=scenario.storage.cache_bytes if modelled else None,
+    )
+
+
+def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
+    """How batches are made: unless said otherwise, they carry their bytes exactly when bytes are really read."""
+    loader = scenario.loader
+    return LoaderSpec(
+        kind=loader.kind,
+        options=loader.options,
+        num_workers=loader.max_workers,
+        scaling=loader.num_workers if isinstance(loader.num_workers, Autoscaled) else None,
+        prefetch_factor=loader.prefetch_factor,
+        worker=loader.worker,
+        io_depth=loader.io_depth,
+        assignment=loader.assignment,
+        in_order=loader.in_order,
+        queue=loader.queue,
+        decode=times.decode or loader.decode,
+        payload=not modelled if loader.payload == "auto" else loader.payload == "real",
+        max_bytes_in_flight=loader.max_bytes_in_flight,
+        node_window_bytes=derive.node_window_bytes(scenario),
+    )
+
+
+def _evaluation(scenario: Scenario) -> EvaluationPhase | None:
+    phase, wanted = evaluation.phase_of(scenario), scenario.train.evaluate
+    if phase is None or wanted is None:
+        return None
+    return EvaluationPhase(
+        path=phase.dataset.path,
+        sampler=Sampler.from_scenario(phase),
+        epochs=phase.train.epochs,
+        compute=phase.train.compute,
+        seed=phase.seed,
+        schedule=Schedule(evaluation.period_of(scenario), derive.steps_per_epoch(scenario)),
+        is_amid_epochs=wanted.every.steps is not None,
+    )
+
+
+def _checkpointing(scenario: Scenario) -> Checkpointing | None:
+    saved = scenario.checkpoint
+    if saved is None:
+        return None
+    return Checkpointing(
+        path=saved.path,
+        writers=saved.writers,
+        sizes=derive.checkpoint_shards(scenario),
+        schedule=Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario)),
+        request_bytes=saved.request_bytes,
+        fsync=saved.fsync,
+        snapshot_rate=saved.snapshot_bandwidth if saved.asynchronous else None,
+    )
+
+
+def _network(scenario: Scenario) -> NetworkSpec | None:
+    """The modelled network; none where nothing crosses it, or batches have no bytes that could."""
+    cluster, loader = scenario.cluster, scenario.loader
+    if not (cluster.has_network and cluster.is_crossed) or loader.payload == "none" or not loader.num_workers:
+        return None
+    return NetworkSpec(cluster.nic_bandwidth, cluster.nic_latency)
+
+
+#: Our own loader, and the name of what it costs.
+OUR_LOADER, OURS = "actors", "ray"
+
+
+def _charged(scenario: Scenario) -> Costs:
+    """What the virtual engine charges; nothing is copied of batches that have no bytes."""
+    costs = scenario.charges
+    if scenario.loader.payload != "none":
+        return costs
+    cpu = costs.cpu.model_copy(update=dict.fromkeys(("reader_bandwidth", "rank_bandwidth", "node_bandwidth")))
+    return costs.model_copy(update={"put_bandwidth": None, "cpu": cpu})
+
+
+def _held(scenario: Scenario) -> float:
+    """What a ready batch holds its rank for longer than ours do, where ``costs`` names a loader that ours stand for."""
+    named = scenario.costs
+    if not isinstance(named, str) or scenario.loader.kind != OUR_LOADER:
+        return 0.0
+    return max(0.0, charged(named).receive - charged(OURS).receive)
+
+
+#: What stands for storage that nobody described, where nothing asks for it.
+_NOBODYS = StorageParameters(first_byte=NO_TIME, connection_bandwidth=1.0, bandwidth=1.0)
+
+
+def storage_of(scenario: Scenario) -> StorageParameters:
+    """The modelled storage system: the scenario's own, or what a preset's numbers mean on its cluster.
+
+    Where it refuses requests above a rate (``storage.throttle``), none waits for one.
+    """
+    model = scenario.storage.model
+    if not isinstance(model, str):
+        return model
+    if model == UNKNOWN:  # a run that would ask for it is refused before it begins: see checks.check_simulated
+        return _NOBODYS
+    preset = PRESETS[model]
+    parts = len(scenario.cluster.reading_nodes) if preset.shared_cap and preset.scope == "node" else 1
+    capped = preset.requests_per_second if scenario.storage.throttle is None else None
+    return StorageParameters(
+        first_byte=LogNormal(median=preset.first_byte_median, sigma=preset.first_byte_sigma, max=preset.first_byte_max),
+        open=LogNormal(median=preset.open_median, sigma=preset.open_sigma),
+        connection_bandwidth=preset.connection_bandwidth,
+        bandwidth=preset.bandwidth,
+        requests_per_second=capped and capped / parts,
+        opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
+        scope=preset.scope,
+    )
+
+
+def throttle_of(scenario: Scenario) -> Throttle | None:
+    """The rates above which a scenario's modelled storage refuses, with the attempts that a request then has."""
+    given = scenario.storage.throttle
+    if given is None:
+        return None
+    return Throttle(
+        given.reads_per_second,
+        given.writes_per_second,
+        given.prefixes,
+        given.burst,
+        None if given.split_after == "never" else given.split_after,
+        scenario.storage.max_attempts,
+        scenario.seed,
+    )

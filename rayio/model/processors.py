@@ -1,0 +1,239 @@
+"""Processors as the virtual clock has them: the jobs of a node share its cores, as a kernel's scheduler has them do.
+
+A job has one core at most. Where there are more jobs than cores they share them: all alike at every moment (processor
+sharing), or in turns of a time slice, so that a short job waits until a long one has had its slice. A process is one
+job at a time. What sleeps takes no core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from heapq import heappop, heappush
+from typing import TypeVar
+
+from rayio.model.kernel import Future, Kernel
+from rayio.scenario.cluster import Cluster
+from rayio.scenario.costs import CpuCosts, taken
+from rayio.storage.base import Opener, Requests, Served, Storage
+
+T = TypeVar("T")
+
+#: A job is done when less than this is left of it (ns): sums of floats are not exact.
+ROUNDING_NS = 0.5
+
+
+class Cores:
+    """The cores of one node; a share of one that something else takes all the time is none of ``number``."""
+
+    __slots__ = ("_done_at", "_jobs", "_number_of_jobs_ever", "_seen_at", "_served", "contention", "kernel", "number")
+
+    def __init__(self, kernel: Kernel, number: float, contention: float = 1.0) -> None:
+        self.kernel = kernel
+        self.number = number
+        #: How many times as long work takes while all cores are busy.
+        self.contention = contention
+        #: What a job that was there from the beginning would have been given (ns), and until when that is known.
+        self._served, self._seen_at = 0.0, 0
+        #: The jobs under way by when they will be done, on the scale of ``_served``.
+        self._jobs: list[tuple[float, int, Future | None]] = []
+        self._number_of_jobs_ever = 0
+        #: When the next of them is looked for to be done; 0 when nobody looks.
+        self._done_at = 0
+
+    async def work(self, seconds: float) -> None:
+        """Return when a job of so many CPU seconds has been done."""
+        if seconds > 0:
+            future = self.kernel.future("a processor")
+            self._begin(seconds, future)
+            await future
+
+    def spend(self, seconds: float) -> None:
+        """Begin a job that nobody waits for."""
+        if seconds > 0:
+            self._begin(seconds, None)
+
+    def _begin(self, seconds: float, future: Future | None) -> None:
+        self._serve()
+        self._number_of_jobs_ever += 1
+        heappush(self._jobs, (self._served + seconds * 1e9, self._number_of_jobs_ever, future))
+        self._look()
+
+    def _serve(self) -> None:
+        """Bring what jobs were given up to date."""
+        now = self.kernel.now()
+        if self._jobs:
+            self._served += (now - self._seen_at) * self._share
+        self._seen_at = now
+
+    @property
+    def _share(self) -> float:
+        share = min(1.0, self.number / len(self._jobs))
+        return share if len(self._jobs) < self.number else share / self.contention
+
+    def _look(self) -> None:
+        """Have somebody look when the first job will be done, unless somebody looks by then."""
+        left = max(0.0, self._jobs[0][0] - self._served) / self._share
+        when = self._seen_at + int(left) + (left > int(left))
+        if not self._done_at or when < self._done_at:
+            self._done_at = when
+            self.kernel.spawn(self._end(when), "processor")
+
+    async def _end(self, when: int) -> None:
+        await self.kernel.sleep_until(when)
+        if self._done_at != when:  # somebody looked earlier, and sent for the next look
+            return
+        self._done_at = 0
+        self._serve()
+        jobs = self._jobs
+        while jobs and jobs[0][0] <= self._served + ROUNDING_NS:
+            _, _, future = heappop(jobs)
+            if future is not None and not future.done():
+                future.set_result(None)
+        if jobs:
+            self._look()
+
+
+class SlicedCores(Cores):
+    """The cores of one node, on which jobs take turns of ``slice_ns`` each, or more where nobody waits."""
+
+    __slots__ = ("_busy", "_slice_ns", "_speed", "_waiting")
+
+    def __init__(self, kernel: Kernel, number: float, slice_ns: int, contention: float = 1.0) -> None:
+        super().__init__(kernel, number, contention)
+        self._slice_ns = slice_ns
+        #: Each of the whole cores does what is left to it of a second in so many.
+        self._speed = number / math.ceil(number)
+        #: Jobs without a core, in the order of their turns: what is left of each (ns), and who waits for it.
+        self._waiting: deque[tuple[float, Future | None]] = deque()
+        #: Cores that have a job.
+        self._busy = 0
+
+    def _begin(self, seconds: float, future: Future | None) -> None:
+        self._waiting.append((seconds * 1e9, future))
+        if self._busy < self.number:
+            self._busy += 1
+            self.kernel.spawn(self._turns(), "processor")
+
+    async def _turns(self) -> None:
+        """Be a core until no job waits."""
+        while self._waiting:
+            left, future = self._waiting.popleft()
+            while left > ROUNDING_NS:
+                turn = min(left, self._slice_ns)
+                speed = self._speed if self._busy < self.number else self._speed / self.contention
+                await self.kernel.sleep_until(self.kernel.now() + math.ceil(turn / speed))
+                left -= turn
+                if left > ROUNDING_NS and self._waiting:
+                    self._waiting.append((left, future))
+                    break
+            else:
+                if future is not None and not future.done():
+                    future.set_result(None)
+        self._busy -= 1
+
+
+class Process:
+    """A process of a node: its jobs are done one after the other, in the order in which they came."""
+
+    __slots__ = ("_last", "cores")
+
+    def __init__(self, cores: Cores) -> None:
+        self.cores = cores
+        self._last: Future | None = None
+
+    async def work(self, seconds: float) -> None:
+        """Return when a job of so many CPU seconds has been done, after those before it."""
+        if seconds <= 0:
+            return
+        before, mine = self._last, self.cores.kernel.future("its process")
+        self._last = mine
+        if before is not None and not before.done():
+            await before
+        try:
+            await self.cores.work(seconds)
+        finally:
+            mine.set_result(None)
+            if self._last is mine:
+                self._last = None
+
+
+#: The cores of a node, by its number.
+CoresOf = Callable[[int], Cores]
+
+
+def cores_of(kernel: Kernel, cluster: Cluster, costs: CpuCosts) -> CoresOf | None:
+    """The cores of every node, those that ``cluster`` says; None where they are as many as there is work.
+
+    What a node's processes take all the time is not among them; a tenth of one core is left at least.
+    """
+    if cluster.cores is None:
+        return None
+
+    def of(node: int) -> Cores:
+        number = max(0.1, (cluster.cores_of(node) or 0) - costs.background)
+        slice_ns = round(costs.slice * 1e9)
+        if slice_ns:
+            return SlicedCores(kernel, number, slice_ns, costs.contention)
+        return Cores(kernel, number, costs.contention)
+
+    return cache(of)
+
+
+class ParsedStorage:
+    """Modelled storage whose answers its reader parses, on the cores of its node."""
+
+    def __init__(self, storage: Storage, cores: Cores, costs: CpuCosts) -> None:
+        self.storage = storage
+        self.cores = cores
+        self.costs = costs
+
+    async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
+        """Have the batch served, then parsed."""
+        served = await self.storage.read(requests, load)
+        await self.cores.work(self.costs.parsing(requests.num_samples, served.nbytes))
+        return served
+
+    async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
+        """Have a file written."""
+        return await self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
+
+
+class MessageCpu:
+    """What the batches of one rank take of its node's cores on their way from its readers, in CPU seconds."""
+
+    __slots__ = ("costs", "node", "queue", "rank")
+
+    def __init__(self, costs: CpuCosts, rank: Process, *, in_rank: bool = False) -> None:
+        self.costs = costs
+        self.node = node = rank.cores
+        self.rank = rank
+        #: The queue's process: its own, or its rank's.
+        self.queue = self.rank if in_rank else Process(node)
+
+    async def leased(self, within: float) -> float:
+        """Have the queue send a lease, which takes ``within`` seconds in all; give those that are left of them."""
+        work = self.costs.queue / 2
+        on_the_way = min(work, within)
+        await self.queue.work(on_the_way)
+        self.node.spend(work - on_the_way)
+        return within - on_the_way
+
+    def put(self, reader: Cores, nbytes: int, seconds: float) -> None:
+        """Do beside a reader what a batch takes beyond the ``seconds`` for which it holds its reader."""
+        reader.spend(self.costs.reader + taken(nbytes, self.costs.reader_bandwidth) - seconds)
+        reader.spend(self.costs.node + taken(nbytes, self.costs.node_bandwidth))
+
+    async def delivered(self, nbytes: int, within: float, received: float) -> None:
+        """Bring a batch to its rank, which takes ``within`` seconds; it will be ``received`` in so many more."""
+        by_queue, by_rank = self.costs.queue / 2, self.costs.rank + taken(nbytes, self.costs.rank_bandwidth) - received
+        first = min(by_queue, within)
+        last = max(0.0, min(by_rank, within - first))
+        await self.queue.work(first)
+        self.node.spend(by_queue - first)
+        kernel = self.node.kernel
+        await kernel.sleep_until(kernel.now() + round((within - first - last) * 1e9))
+        await self.rank.work(last)
+        self.node.spend(by_rank - last)

@@ -1,0 +1,101 @@
+"""The whole data path: what each role does, in the order it does it.
+
+A run is these functions. Every rank calls ``train``: for each step it takes a batch from its prefetch queue, computes
+(a sleep), meets the other ranks, and saves a checkpoint or evaluates when that is due. The queue, whenever its window
+has room, has a reader call ``read_lease`` for the next steps: the reader works out which samples those are, reads their
+files, checks and decodes them, and returns the batch. A checkpoint is cut into shards, and each goes to a writer that
+calls ``write_shard``; an asynchronous one is copied first and written while training goes on. An evaluation takes
+batches of another dataset from a queue of its own, read by the same readers.
+
+The roles know no process, file or clock. They live by an ``Env``; an engine gives it to them: on Ray each role is an
+actor and queues are remote, in the local engine they share one process, on the virtual clock a sleep takes no time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from rayio.model.env import Env, Shard
+from rayio.model.ledger import Tally
+from rayio.model.loading import Loading
+from rayio.model.queue import Delivery, Lease
+from rayio.model.training import Training
+from rayio.place import Where
+from rayio.storage.base import Served
+
+
+async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]:
+    """A reader's work: read the steps of one lease, in their order. Repeating it gives the same batches."""
+    batches = []
+    for step in lease.steps:
+        at = Where(lease.rank, lease.epoch, step, lease.attempt)
+        batches.append(await load_batch(env, loading, at, lease.worker))
+    return batches
+
+
+async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: int = 0) -> Delivery:
+    """Read and decode one batch. The digest is taken of the sample ids found in the bytes."""
+    load = loading.of(at)
+    served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
+    if seconds := load.decode_seconds:
+        if env.cores is not None and loading.is_work:
+            await env.compute("decode", env.cores, seconds, at, lane=lane)
+        else:
+            await env.sleep("decode", seconds, at, lane=lane)
+    if loading.decoding is not None and served.value is not None:
+        await env.work("decode", partial(load.decode, served.value), at, lane=lane)
+    return load.delivery(served.value, worker, served.moved)
+
+
+async def train(env: Env, training: Training, tally: Tally, attempt: int = 0) -> None:
+    """A rank's life: for every step of every epoch take, compute, synchronise; checkpoint and evaluate when due."""
+    at = Where(training.rank, attempt=attempt)
+    env.span("startup", env.born, env.kernel.now(), at)
+    for epoch in range(training.epochs):
+        pause = training.next_pause(epoch, 0)
+        for step in range(training.steps(epoch)):
+            at = Where(training.rank, epoch, step, attempt)
+            batch = await env.take(at)
+            tally.add(batch)
+            batch.done()  # the compute is emulated: it does not look at the bytes
+            await env.compute_and_synchronise(training.compute_seconds(at), training.sync_seconds, at)
+            if step == pause:
+                if shards := training.shards(at):
+                    await save(env, training, shards, at)
+                env.raise_failure()
+                for number in training.evaluations(at):
+                    await evaluate(env, training, tally, number, at)
+                pause = training.next_pause(epoch, step + 1)
+            elif env.failure is not None:
+                env.raise_failure()
+    await env.checkpoints_durable(at)
+    env.span("life", env.born, env.kernel.now(), Where(training.rank, attempt=attempt), lane=1)
+
+
+async def save(env: Env, training: Training, shards: Sequence[Shard], at: Where) -> None:
+    """A rank's part of a checkpoint: wait until it is durable, or only until the state is copied, and train on."""
+    if training.snapshot_rate is None:
+        await env.checkpoint(shards, at)
+    else:
+        seconds = sum(shard.num_bytes for shard in shards) / training.snapshot_rate
+        await env.checkpoint_behind(shards, seconds, at)
+
+
+async def evaluate(env: Env, training: Training, tally: Tally, epoch: int, at: Where) -> None:
+    """A pause in training after a step: the rank's share of the evaluation dataset, batch by batch, nobody awaited."""
+    phase = training.evaluation
+    assert phase is not None
+    begun = env.kernel.now()
+    for step in range(phase.steps(epoch)):
+        here = Where(at.rank, epoch, step, at.attempt)
+        batch = await env.take(here, "eval_data_wait", lane=1)
+        tally.add(batch, evaluating=True)
+        batch.done()
+        await env.sleep("eval_compute", phase.compute_seconds(here), here, lane=1)
+    env.span("evaluate", begun, env.kernel.now(), at)
+
+
+async def write_shard(env: Env, shard: Shard, at: Where) -> Served[None]:
+    """A checkpoint writer's work: make one shard's bytes and write them; durable and complete when this returns."""
+    return await env.write(shard, at)

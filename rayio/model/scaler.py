@@ -1,0 +1,269 @@
+"""A rank's readers as they come and go: what ``rayio.model.autoscale`` decides, measured and carried out.
+
+It lives in the prefetch queue and has no clock of its own: it looks when the rank says what it consumed. What a worker
+was leased before it goes, it still reads; it goes once the rank has consumed all of that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import NamedTuple, Protocol
+
+from rayio.model.autoscale import Look, Memory, Wanted, decide, refused
+from rayio.model.env import NOTHING, Env
+from rayio.model.kernel import Kernel
+from rayio.model.pool import NodePool
+from rayio.model.queue import Lease, QueueState, Take
+from rayio.scenario.workers import Autoscaled
+
+#: A look takes in at least so many batches: of fewer, chance says more than the number of readers.
+LEAST_BATCHES = 16
+
+
+class Queue(Protocol):
+    """What a queue is to its scaler."""
+
+    env: Env
+    state: QueueState
+
+    @property
+    def under_way(self) -> Iterable[Lease]:
+        """The leases that are with workers."""
+
+    def grant(self) -> None:
+        """Have workers start what the window permits."""
+
+
+#: Is told how many readers a rank has, and for how long (ns) nodes for those that came were waited for.
+Arrived = Callable[[int, int], None]
+
+
+class Staff(Protocol):
+    """What an engine supplies to scale the readers of one rank."""
+
+    def hire(self, workers: int, arrived: Arrived) -> None:
+        """Have so many readers there in all; ``arrived`` is told how many there are, once that is all there will be."""
+
+    def is_free(self, worker: int) -> bool:
+        """Whether nobody looks at anything in a worker's memory any more."""
+
+    def dismiss(self, workers: int) -> None:
+        """End the readers beyond so many: they have nothing left to do."""
+
+
+class InProcessStaff:
+    """Readers that are roles of this process: they are there ``seconds`` after somebody wanted them."""
+
+    def __init__(self, kernel: Kernel, seconds: float) -> None:
+        self.kernel = kernel
+        self.seconds = seconds
+
+    def hire(self, workers: int, arrived: Arrived) -> None:
+        """See :class:`Staff`."""
+        self.start(workers, arrived, 0)
+
+    def start(self, workers: int, arrived: Arrived, waited: int) -> None:
+        """Start readers that have a place to live, for which they waited so long (ns)."""
+        if self.seconds:
+            self.kernel.spawn(self._start(workers, arrived, waited), "readers start")
+        else:
+            arrived(workers, waited)
+
+    async def _start(self, workers: int, arrived: Arrived, waited: int) -> None:
+        await self.kernel.sleep_until(self.kernel.now() + round(self.seconds * 1e9))
+        arrived(workers, waited)
+
+    def is_free(self, worker: int) -> bool:
+        """See :class:`Staff`."""
+        return True
+
+    def dismiss(self, workers: int) -> None:
+        """See :class:`Staff`."""
+
+
+class PooledStaff(InProcessStaff):
+    """Readers of this process that live on nodes which come for them; ``settle`` is told on which each one does."""
+
+    def __init__(
+        self, kernel: Kernel, seconds: float, pool: NodePool, rank: int, least: int, settle: Callable[[int, int], None]
+    ) -> None:
+        super().__init__(kernel, seconds)
+        self.pool = pool
+        self.rank = rank
+        self.settle = settle
+        #: Readers that there are.
+        self._workers = least
+
+    def hire(self, workers: int, arrived: Arrived) -> None:
+        """See :class:`Staff`; of readers that no node came for, those that are numbered after them are let go too."""
+        since, wanted = self.kernel.now(), range(self._workers, workers)
+        found: dict[int, int | None] = {}
+
+        def told(worker: int, node: int | None) -> None:
+            found[worker] = node
+            if len(found) == len(wanted):
+                self._move_in(wanted, found)
+                self.start(self._workers, arrived, self.kernel.now() - since)
+
+        for worker in wanted:
+            self.pool.want((self.rank, worker), partial(told, worker))
+
+    def _move_in(self, wanted: range, found: dict[int, int | None]) -> None:
+        for worker in wanted:
+            node = found[worker]
+            if node is not None and worker == self._workers:
+                self.settle(worker, node)
+                self._workers += 1
+            elif node is not None:
+                self.pool.free((self.rank, worker))
+
+    def dismiss(self, workers: int) -> None:
+        """See :class:`Staff`."""
+        for worker in range(workers, self._workers):
+            self.pool.free((self.rank, worker))
+        self._workers = workers
+
+
+class _Change(NamedTuple):
+    """A change that is under way: since when, from how many readers to how many, and why."""
+
+    since: int
+    before: int
+    after: int
+    why: str
+
+
+class Scaler:
+    """Looks how a queue does, and has readers come and go."""
+
+    def __init__(self, queue: Queue, scaling: Autoscaled, staff: Staff) -> None:
+        self.queue = queue
+        self.scaling = scaling
+        self.staff = staff
+        self.memory = Memory()
+        #: Readers that were wanted and are not there yet, or that go and still have something to do.
+        self._coming: _Change | None = None
+        self._going: _Change | None = None
+        #: Whether the readers there were at first are in the trace.
+        self._has_begun = False
+        #: The epoch and step that must be consumed before the next look begins; None once it has.
+        self._settles: tuple[int, int] | None = (-1, 0)
+        #: When the look began, what the rank had waited (ns) and taken then.
+        self._begun = self._waited = self._taken = 0
+        #: Batches × ns since the look began: ready ones, and those being read; and until when that is counted.
+        self._ready = self._reading = self._counted = 0
+        #: By worker that came to a node of its own and has read nothing yet: since when it is there.
+        self._new: dict[int, int] = {}
+        #: Batches that were consumed in the epochs before this one, and in this one.
+        self._epoch, self._earlier, self._current = -1, 0, 0
+
+    def count(self) -> None:
+        """Count the batches that are ready and being read until now; to be called before their number changes."""
+        now, state = self.queue.env.kernel.now(), self.queue.state
+        since = now - self._counted
+        self._ready += len(state.ready) * since
+        self._reading += len(state.leased) * since
+        self._counted = now
+
+    def read_by(self, worker: int) -> None:
+        """Learn that a worker has read a batch."""
+        if self._new and (since := self._new.pop(worker, None)) is not None:
+            env, state = self.queue.env, self.queue.state
+            env.span("first_batch", since, env.kernel.now(), env.where(state.spec.rank, state.epoch), 3)
+
+    def rank_advanced(self, take: Take) -> None:
+        """Learn what the rank consumed and how long it waited; look, when it is time."""
+        if not self._has_begun:
+            self._has_begun = True
+            self._record(_Change(self.queue.env.born, 0, self.queue.state.workers, "at the start"), take.epoch)
+        self._count_taken(take)
+        self.leave()
+        if self._coming is not None or self._going is not None:
+            return
+        if self._settles is not None:
+            if take.epoch == self._settles[0] and take.consumed < self._settles[1]:
+                return
+            self._settles = None
+            self._begin(take)
+            return
+        now, scaling = self.queue.env.kernel.now(), self.scaling
+        seconds, taken = (now - self._begun) / 1e9, self._earlier + self._current - self._taken
+        if seconds < scaling.every or taken < LEAST_BATCHES:
+            return
+        look = Look(
+            now / 1e9, seconds, self.queue.state.workers, self._ready / (now - self._begun),
+            self._reading / (now - self._begun), (take.waited - self._waited) / 1e9, taken,
+        )  # fmt: skip
+        wanted, self.memory = decide(scaling, self.memory, look)
+        self._begin(take)
+        self._change(wanted)
+
+    def _count_taken(self, take: Take) -> None:
+        if take.epoch != self._epoch:
+            self._earlier += self._current
+            self._epoch, self._current = take.epoch, 0
+        self._current = max(self._current, take.consumed + len(take.extra))
+
+    def _begin(self, take: Take) -> None:
+        self._begun = self._counted = self.queue.env.kernel.now()
+        self._waited, self._taken = take.waited, self._earlier + self._current
+        self._ready = self._reading = 0
+
+    def _change(self, wanted: Wanted) -> None:
+        now, before = self.queue.env.kernel.now(), self.queue.state.workers
+        if wanted.workers > before:
+            self._coming = _Change(now, before, wanted.workers, wanted.why)
+            self.staff.hire(wanted.workers, self.arrived)
+        elif wanted.workers < before:
+            self._going = _Change(now, before, wanted.workers, wanted.why)
+            self._employ(wanted.workers)
+            self.leave()
+
+    def arrived(self, workers: int, waited: int = 0) -> None:
+        """Learn how many readers there are, after more were wanted, and how long nodes took to come for them (ns)."""
+        if (coming := self._coming) is None:
+            return
+        self._coming = None
+        now = self.queue.env.kernel.now()
+        if workers < coming.after:
+            self.memory = refused(self.scaling, self.memory, now / 1e9)
+        workers = max(coming.before, min(workers, coming.after))
+        more: dict[str, float] = {}
+        if self.queue.state.spec.has_pool:
+            more = {"nodes": waited / 1e9} | ({"wanted": coming.after} if workers < coming.after else {})
+            self._new = dict.fromkeys(range(coming.before, workers), now)
+        self._record(coming._replace(after=workers), self.queue.state.epoch, more, now)
+        self.count()
+        self._employ(workers)
+        self.queue.grant()
+
+    def leave(self) -> None:
+        """Let the readers go that should, if nothing of theirs is left."""
+        if (going := self._going) is None:
+            return
+        queue = self.queue
+        if any(lease.worker >= going.after for lease in queue.under_way):
+            return
+        if any(delivery.worker >= going.after for delivery in queue.state.ready.values()):
+            return
+        if not all(self.staff.is_free(worker) for worker in range(going.after, going.before)):
+            return
+        self._going = None
+        for worker in range(going.after, going.before):
+            self._new.pop(worker, None)
+        self.staff.dismiss(going.after)
+        self._record(going, queue.state.epoch)
+
+    def _employ(self, workers: int) -> None:
+        state = self.queue.state
+        state.employ(workers)
+        self._settles = (state.epoch, state.next_step)
+
+    def _record(
+        self, change: _Change, epoch: int, more: Mapping[str, float] = NOTHING, until: int | None = None
+    ) -> None:
+        since, before, after, why = change
+        env = self.queue.env
+        until = env.kernel.now() if until is None else until
+        env.scaled(since, until, env.where(self.queue.state.spec.rank, epoch), before, after, why, more)

@@ -1,0 +1,1 @@
+"""Runs on other machines: Ray jobs and Kubernetes."""

@@ -1,0 +1,198 @@
+"""Whether a machine and a cluster are fit for runs: each thing that was looked at, and what to do about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from secrets import token_hex
+from tempfile import TemporaryDirectory
+
+import psutil
+
+from rayio import __version__, storage
+from rayio.engines.ray.cluster import token
+from rayio.engines.ray.cluster.jobs import Jobs
+from rayio.engines.ray.cluster.survey import Surveyed, survey, why_not_reached, why_not_stored
+from rayio.errors import ClusterError, RayioError
+from rayio.export.collectors.settings import shown
+from rayio.records.clusters import Doctored, Finding, NodeSeen
+from rayio.remote.jobs.submit import environment, follow
+from rayio.reporter import SILENT, Reporter
+from rayio.units import format_bytes
+
+#: Where spans are sent, by the standard variable.
+ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
+#: Difference of clocks that is worth knowing: spans are corrected for it, other tools' logs are not.
+OFFSET_MS = 10.0
+#: What runs need only sometimes, and for what.
+EXTRAS = {"obstore": "s3://", "torch": "loader.kind: torch", "grpc": "--grpc"}
+#: Memory below which a local Ray has hardly room for actors.
+LITTLE_BYTES = 2 << 30
+
+
+def here(root: str | None) -> list[Finding]:
+    """Look at this machine."""
+    found = [
+        Finding(
+            what="versions",
+            state="ok",
+            text=f"rayio {__version__}, Ray {version('ray')}, Python {platform.python_version()}",
+        ),
+        *_extras(),
+        *_machine(),
+        _authentication(),
+    ]
+    where = root or "."
+    mark = _mark()
+    problem = None
+    try:
+        storage.open(where).write(mark, lambda file: file.write(mark.encode()))
+        problem = why_not_stored(where, mark, "here")
+    except RayioError as error:
+        problem = str(error)
+    finally:
+        with suppress(RayioError):
+            storage.open(where).remove(mark)
+    found.append(_of("storage", problem, f"{where} can be read and written"))
+    if (endpoint := os.environ.get(ENDPOINT)) is not None:
+        found.append(_of("collector", why_not_reached(endpoint), f"somebody listens at {shown(endpoint)}"))
+    return found
+
+
+def _extras() -> Iterator[Finding]:
+    for name, wanted in EXTRAS.items():
+        with suppress(PackageNotFoundError):
+            yield Finding(
+                what="extras", state="ok", text=f"{name} {version('grpcio' if name == 'grpc' else name)} ({wanted})"
+            )
+            continue
+        yield Finding(what="extras", state="note", text=f"{name} is not installed: no {wanted}")
+
+
+def _machine() -> Iterator[Finding]:
+    memory = psutil.virtual_memory()
+    text = f"{os.cpu_count()} processors, {format_bytes(memory.available)} of {format_bytes(memory.total)} memory free"
+    little = memory.available < LITTLE_BYTES
+    yield Finding(what="machine", state="note" if little else "ok", text=text + (": few actors fit" if little else ""))
+    with suppress(OSError):
+        shm = psutil.disk_usage("/dev/shm")
+        wanted = 0.3 * memory.total
+        state = "ok" if shm.total >= wanted else "note"
+        text = f"/dev/shm has {format_bytes(shm.total)}"
+        if state == "note":
+            text += f", an object store of Ray's would take {format_bytes(wanted)}: it goes to /tmp, which is slow"
+        yield Finding(what="object store", state=state, text=text)
+
+
+def _authentication() -> Finding:
+    source = token.source()
+    mode = os.environ.get(token.MODE)
+    if source is None:
+        text = f"no token is sent ({token.MODE}={mode or 'not set'})"
+        return Finding(what="authentication", state="ok" if mode != "token" else "problem", text=text)
+    return Finding(what="authentication", state="ok", text=f"a token is sent, from {source}")
+
+
+def cluster(address: str, root: str | None) -> Doctored:
+    """Look at this machine, and at every node of the cluster that it belongs to or reaches.
+
+    Raises:
+        ClusterError: the cluster cannot be reached, or a node does not answer.
+    """
+    found = here(root)
+    mark = _mark()
+    with TemporaryDirectory(prefix="rayio-doctor-") as folder:
+        try:
+            if root is not None:
+                with suppress(RayioError):  # it is among the findings already
+                    storage.open(root).write(mark, lambda file: file.write(mark.encode()))
+            seen = survey(address, Path(folder) / "log.txt", root=root, mark=mark, collector=os.environ.get(ENDPOINT))
+        finally:
+            if root is not None:
+                with suppress(RayioError):
+                    storage.open(root).remove(mark)
+    return Doctored(findings=(*found, *of_nodes(seen, root)), nodes=tuple(map(_seen, seen)))
+
+
+def of_nodes(nodes: Sequence[Surveyed], root: str | None) -> Iterator[Finding]:
+    """What the answers of nodes mean."""
+    cpus = sum(one.resources.get("CPU", 0) for one in nodes)
+    stores = sum(one.node.object_store_bytes for one in nodes)
+    text = f"{len(nodes)}, with {cpus:g} CPU and object stores of {format_bytes(stores)} together"
+    yield Finding(what="nodes", state="ok" if cpus else "problem", text=text + ("" if cpus else ": no room for actors"))
+    ours = {"rayio": __version__, "ray": version("ray"), "python": platform.python_version()}
+    for one in nodes:
+        name = f"{one.node.host} ({one.node.node_id[:8]})"
+        other = [f"{what} {theirs}" for what, own in ours.items() if (theirs := getattr(one.node, what)) != own]
+        if other:
+            text = f"{name} has {', '.join(other)}; install the driver's versions there"
+            yield Finding(what="versions", state="problem", text=text)
+        offset, error = one.clock.ns / 1e6, one.clock.error_ns / 1e6
+        if abs(offset) - error > OFFSET_MS:
+            text = (
+                f"the clock of {name} is {offset:+.0f} ms from the driver's: spans are corrected, logs are not; use NTP"
+            )
+            yield Finding(what="clocks", state="note", text=text)
+        if one.storage is not None:
+            yield Finding(what="storage", state="problem", text=f"{name}: {one.storage}")
+        if one.collector is not None:
+            yield Finding(what="collector", state="problem", text=f"{name}: {one.collector}")
+    worst = max((abs(one.clock.ns) / 1e6 for one in nodes), default=0.0)
+    yield Finding(what="clocks", state="ok", text=f"at most {worst:.1f} ms from the driver's")
+    if root is not None and not any(one.storage for one in nodes):
+        yield Finding(
+            what="storage", state="ok", text=f"every node reads and writes {root}, and sees the driver's files"
+        )
+
+
+def by_job(jobs: Jobs, root: str | None, *, pip: bool, is_installed: bool, reporter: Reporter = SILENT) -> Doctored:
+    """Have a job of a cluster look at it from inside.
+
+    Raises:
+        ClusterError: it could not.
+    """
+    command = ["python", "-m", "rayio", "doctor", "--address", "auto", "--json"]
+    command += ["--root", root] if root is not None else []
+    job_id = f"rayio-doctor-{token_hex(6)}"
+    with TemporaryDirectory(prefix="rayio-doctor-") as folder:
+        files = Path(folder) / "files"
+        files.mkdir()
+        (files / "README").write_text("rayio doctor\n")
+        asked = environment(Path(folder), files, pip=pip, is_installed=is_installed)
+        jobs.submit(shlex.join(command), job_id, asked, {"rayio": __version__})
+    ended = follow(jobs, job_id, reporter)
+    begin = ended.output.rfind("\n{\n") + 1
+    try:
+        found, _ = json.JSONDecoder().raw_decode(ended.output[begin:].strip())
+        return Doctored.of_json(found)
+    except ValueError:
+        raise ClusterError(f"{jobs.address}: {ended.complaint}") from None
+
+
+def _of(what: str, problem: str | None, fine: str) -> Finding:
+    return Finding(what=what, state="ok" if problem is None else "problem", text=fine if problem is None else problem)
+
+
+def _seen(one: Surveyed) -> NodeSeen:
+    return NodeSeen(
+        id=one.node.node_id,
+        host=one.node.host,
+        rayio=one.node.rayio,
+        ray=one.node.ray,
+        python=one.node.python,
+        resources=one.resources,
+        free_bytes=one.node.free_bytes,
+        object_store_bytes=one.node.object_store_bytes,
+        clock_offset_ms=one.clock.ns / 1e6,
+        clock_error_ms=one.clock.error_ns / 1e6,
+    )
+
+
+def _mark() -> str:
+    return f"rayio-doctor-{token_hex(6)}"

@@ -1,0 +1,1 @@
+"""How a section of a scenario is written: fields, kinds by name, distributions."""

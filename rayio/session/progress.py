@@ -1,0 +1,73 @@
+"""How far a run is, for who looks from outside: from ``live.json`` while it goes, from its result when it is over."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields, replace
+
+import psutil
+
+from rayio.errors import StorageError
+from rayio.records.record import Record
+from rayio.records.run_result import RunResult
+from rayio.records.running import GONE, OVER, Live, LiveRecent
+from rayio.trace.clocks import boot_id
+from rayio.trace.live_file import read_live
+from rayio.trace.run_directory import RunDirectory
+
+
+def look(path: str) -> Live:
+    """How the run in a directory is at the moment.
+
+    Raises:
+        StorageError: no run is there, or nothing is told of it.
+    """
+    directory = RunDirectory.open(path)
+    live = read_live(directory)  # before the result, which takes its place
+    if (result := directory.result) is not None:
+        return over(result, directory.name, str(directory.info.get("started", "")))
+    if live is None:
+        raise StorageError(
+            f"{directory.address} has neither live.json nor result.json: it was killed, trace.live is false there, or "
+            "it is no folder of this machine; a run that goes on tells Prometheus of itself, and a job rayio top JOB"
+        )
+    if live.boot_id == boot_id() and not _is_alive(live.pid):
+        with suppress(StorageError):  # it may have ended meanwhile
+            if (result := directory.result) is not None:
+                return over(result, directory.name, live.started)
+        return replace(live, state=GONE, error=f"process {live.pid} has ended without a result: it was killed")
+    return live
+
+
+def _is_alive(pid: int) -> bool:
+    """Say whether a process is there and has not ended."""
+    try:
+        return pid > 0 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def over(result: RunResult, name: str, started: str = "") -> Live:
+    """The last state of a run, of which its result has the numbers."""
+    books = result.ledger
+    return Live(
+        state=OVER, run=name, scenario=result.scenario, engine=result.engine, started=started, updated=started, pid=0,
+        boot_id="", ranks=result.world_size, exit_code=result.exit_code, error=result.error,
+        planned_steps=result.steps or 0 if books is None else books.planned_steps,
+        seconds=result.wall_seconds or 0.0, steps=result.steps or 0,
+        samples=None if books is None else books.delivered_samples,
+        nbytes=0 if books is None else books.delivered_bytes,
+        spans=0 if result.trace is None else result.trace.stored,
+        time=_known(result.time), waits={},
+        recent=LiveRecent(
+            seconds=result.window_seconds or 0.0, au=result.au, samples_per_second=result.samples_per_second,
+            bytes_per_second=None if result.mib_per_second is None else result.mib_per_second * 2**20,
+            shares=_known(result.share),
+        ),
+    )  # fmt: skip
+
+
+def _known(record: Record) -> dict[str, float]:
+    """The numbers of a record that are known and not 0."""
+    found = {each.name: getattr(record, each.name) for each in fields(record)}  # type: ignore[arg-type]
+    return {name: number for name, number in found.items() if number}

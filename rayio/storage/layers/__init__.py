@@ -1,0 +1,1 @@
+"""Layers: what stands between a reader and the bytes."""

@@ -1,0 +1,1 @@
+"""Stores: trees of files, by the scheme of their address."""

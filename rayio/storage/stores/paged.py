@@ -1,0 +1,159 @@
+"""Files and the page cache: reads and writes past it (O_DIRECT), and what a read adds to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from rayio import regular
+from rayio.errors import StorageError
+from rayio.machine.mounts import Mounted, existing, mount_of, mounts_here
+from rayio.machine.pages import ALIGNMENT, PAGE, aligned, resident
+from rayio.storage.stores.counted import Traffic
+
+#: Bytes that one direct read or write asks for at most; more are several, as the kernel would cut them.
+CHUNK_BYTES = 16 << 20
+#: How far beyond a request the kernel may read ahead.
+AHEAD_BYTES = 8 << 20
+
+_threads = threading.local()
+
+
+def mounted_at(path: Path) -> Mounted:
+    """The mount that a path is in."""
+    return mount_of(existing(path), mounts_here()) or Mounted("/", "unknown", "unknown", "")
+
+
+def no_direct(path: Path | str, type: str) -> StorageError:
+    """Say that a file system has no direct I/O."""
+    return StorageError(
+        f"{path}: storage.page_cache=direct: this file system ({type}) has no direct I/O (O_DIRECT); use drop or use, "
+        "or choose another path"
+    )
+
+
+def check_direct(folder: Path) -> None:
+    """Refuse a folder where files cannot be read past the page cache, as far as that can be seen without one.
+
+    Raises:
+        StorageError: the file system has no direct I/O.
+    """
+    mount = mounted_at(folder)
+    if mount.source == "memory":
+        raise no_direct(folder, mount.type)
+    try:
+        os.close(os.open(existing(folder), os.O_TMPFILE | os.O_DIRECT | os.O_RDWR, 0o600))
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise no_direct(folder, mount.type) from None
+
+
+def read_direct(descriptor: int, position: int, buffer: Any, size: int) -> int:
+    """Read into ``buffer`` from a file of ``size`` bytes opened with O_DIRECT: whole blocks, of which it gets its part.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    view = memoryview(buffer).cast("B")
+    wanted, length = min(len(view), size - position), 0
+    while length < wanted:
+        skip = (position + length) % ALIGNMENT
+        span = min(CHUNK_BYTES, skip + wanted - length)
+        blocks = _memory(span)[: -(-span // ALIGNMENT) * ALIGNMENT]
+        got = min(os.preadv(descriptor, [blocks], position + length - skip) - skip, wanted - length)
+        if got <= 0:  # it has become shorter
+            break
+        view[length : length + got] = blocks[skip : skip + got]
+        length += got
+    return length
+
+
+def _memory(nbytes: int) -> memoryview:
+    """Memory of this thread for direct reads; it grows to the longest, and stays."""
+    memory: memoryview | None = getattr(_threads, "memory", None)
+    if memory is None or len(memory) < nbytes:
+        memory = _threads.memory = aligned(nbytes)
+    return memory
+
+
+class DirectWriter:
+    """A new file opened with O_DIRECT: what is appended goes to the device in whole blocks, the last one cut off."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._blocks = aligned(ALIGNMENT)
+        #: Bytes in ``_blocks`` that are not written yet, and bytes of the file that are.
+        self._held = 0
+        self._written = 0
+
+    def write(self, buffer: Any) -> int:
+        """Append; what fills no block waits for more."""
+        view = memoryview(buffer).cast("B")[:CHUNK_BYTES]
+        if len(self._blocks) < self._held + len(view):
+            grown = aligned(self._held + len(view))
+            grown[: self._held] = self._blocks[: self._held]
+            self._blocks = grown
+        self._blocks[self._held : self._held + len(view)] = view
+        self._held += len(view)
+        self._put(self._held // ALIGNMENT * ALIGNMENT)
+        return len(view)
+
+    def finish(self) -> None:
+        """Write what is left, as a whole block, and cut the file to its length."""
+        size = self._written + self._held
+        if self._held:
+            self._put(ALIGNMENT)
+            os.ftruncate(self.descriptor, size)
+
+    def _put(self, nbytes: int) -> None:
+        done = 0
+        while done < nbytes:
+            done += os.pwrite(self.descriptor, self._blocks[done:nbytes], self._written + done)
+        self._written += nbytes
+        left = max(0, self._held - nbytes)
+        self._blocks[:left] = bytes(self._blocks[nbytes : nbytes + left])
+        self._held = left
+
+
+def watched(traffic: Traffic, descriptor: int, position: int, nbytes: int, read: Callable[[], int]) -> int:
+    """Make a read and note in ``traffic`` what it has added to the page cache: for file systems that count nothing.
+
+    What is read ahead counts for the read that caused it. Of a file system that keeps nothing in the page cache all
+    that was read counts.
+    """
+    begin = position // PAGE * PAGE
+    span = -(-(position + nbytes) // PAGE) * PAGE - begin
+    there, around = resident(descriptor, begin, span), resident(descriptor, begin, span + AHEAD_BYTES)
+    length = read()
+    after = resident(descriptor, begin, span + AHEAD_BYTES)
+    if traffic.added is None or there is None or around is None or after is None:
+        traffic.added = None
+    elif length:
+        pages = -(-(position + length) // PAGE) * PAGE - begin
+        traffic.added += max(pages - there, after - around, 0)
+    return length
+
+
+def open_file(path: str | Path, flags: int, *, direct: bool) -> int:
+    """Open a regular file, past the page cache where ``direct``.
+
+    Raises:
+        StorageError: its file system has no direct I/O.
+        OSError: the system refuses, or it is no regular file.
+    """
+    try:
+        return regular.opener(str(path), flags | (os.O_DIRECT if direct else 0))
+    except regular.NotAFileError:
+        raise
+    except OSError as error:
+        if direct and error.errno == errno.EINVAL:
+            with suppress(OSError):  # it is made before it is refused
+                if flags & os.O_EXCL:
+                    Path(path).unlink()
+            raise no_direct(path, mounted_at(Path(path)).type) from None
+        raise

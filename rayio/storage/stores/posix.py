@@ -1,0 +1,393 @@
+"""Real storage in a mounted file system (local, NFS, Lustre): buffered reads, atomic writes, each request counted."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import shutil
+import socket
+import threading
+from contextlib import ExitStack, suppress
+from functools import cached_property, partial
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any, BinaryIO, cast
+from uuid import uuid4
+
+from rayio import regular
+from rayio.errors import StorageError
+from rayio.machine.mounts import Source
+from rayio.machine.pages import evict
+from rayio.replacing import replacing
+from rayio.storage.address import path_of
+from rayio.storage.base import FSYNC, OPEN, READ, WRITE
+from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Timed, Traffic
+from rayio.storage.stores.opening import DEFAULTS, Fill, PageCache, Settings
+from rayio.storage.stores.paged import DirectWriter, mounted_at, open_file, read_direct, watched
+from rayio.storage.stores.refusals import refusal, write_refusal
+
+#: End of the names of files that are being written.
+PARTIAL = ".partial"
+#: Tells this process's unfinished files from those of an earlier one that had the same number.
+TOKEN = uuid4().hex[:12]
+
+
+class PosixFile(CountedFile):
+    """A file of a mounted file system, open for reading; its size is that at opening.
+
+    ``page_cache`` says whether it is read through the page cache, with its pages evicted first and last, or past it.
+
+    Raises:
+        DataError: there is no such file.
+        StorageError: the operating system refuses to open or to read it.
+    """
+
+    __slots__ = ("_descriptor", "_is_bare", "page_cache")
+
+    def __init__(self, path: Path | str, traffic: Traffic, name: str = "", page_cache: PageCache = "use") -> None:
+        super().__init__(str(path), traffic, name)
+        self.page_cache = page_cache
+        #: Whether a read is one call to the kernel and two sums: what a small file's headers cost is what that takes.
+        self._is_bare = page_cache != "direct" and not traffic.is_watched
+        self._descriptor = -1
+        start = perf_counter_ns()
+        try:
+            if page_cache == "direct":
+                self._descriptor = open_file(path, os.O_RDONLY, direct=True)
+                self._size = os.fstat(self._descriptor).st_size
+            else:
+                self._descriptor, self._size = regular.sized(self.shown, os.O_RDONLY)
+        except OSError as error:
+            raise refusal(error, path, "reading") from error
+        self._opened(start)
+        if page_cache == "drop":
+            traffic.stayed(evict(self._descriptor))
+
+    def fetch(self, position: int, buffer: Any) -> int:
+        """Read from ``position`` straight into ``buffer``, in one request; the place of the next read stays."""
+        if not self._is_bare:
+            return super().fetch(position, buffer)
+        traffic = self.traffic
+        began = perf_counter_ns() if traffic.is_itemised else 0
+        try:
+            length = os.preadv(self._descriptor, (buffer,), position)
+        except OSError as error:
+            raise refusal(error, self.shown, "reading") from error
+        if began:
+            traffic.add(READ, began, self._number, self._thread, position, length)
+        traffic.requests += 1
+        traffic.nbytes += length
+        return length
+
+    def window(self, position: int, size: int) -> tuple[int, bytes]:
+        """Find or fetch a window with ``size`` bytes from ``position`` on; give where it starts, and it."""
+        if not self._is_bare:
+            return super().window(position, size)
+        for start, window in self._windows:
+            if start <= position and position + size <= start + len(window):
+                return start, window
+        start = max(0, min(position, self._size - WINDOW_BYTES))
+        traffic = self.traffic
+        began = perf_counter_ns() if traffic.is_itemised else 0
+        try:
+            window = os.pread(self._descriptor, WINDOW_BYTES, start)
+        except OSError as error:
+            raise refusal(error, self.shown, "reading") from error
+        if began:
+            traffic.add(READ, began, self._number, self._thread, start, len(window))
+        traffic.requests += 1
+        traffic.nbytes += len(window)
+        self._windows.append((start, window))
+        return start, window
+
+    def _fetch(self, position: int, buffer: Any) -> int:
+        try:
+            if self.page_cache == "direct":
+                return read_direct(self._descriptor, position, buffer, self._size)
+            if self.traffic.is_watched:
+                nbytes = memoryview(buffer).nbytes
+                return watched(self.traffic, self._descriptor, position, nbytes, lambda: self._read(position, buffer))
+            return self._read(position, buffer)
+        except OSError as error:
+            raise refusal(error, self.shown, "reading") from error
+
+    def _read(self, position: int, buffer: Any) -> int:
+        return os.preadv(self._descriptor, (buffer,), position)
+
+    def close(self) -> None:
+        """Close the file."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            try:
+                if self.page_cache == "drop":
+                    self.traffic.stayed(evict(descriptor))
+            finally:
+                os.close(descriptor)
+        self.closed = True
+
+    def __del__(self) -> None:
+        """Close what nobody has closed."""
+        if self._descriptor >= 0:
+            self.close()
+
+
+class _Writing(io.RawIOBase):
+    """A file being written, each call one request to the operating system."""
+
+    def __init__(self, raw: BinaryIO | DirectWriter, timed: Timed) -> None:
+        self._raw = raw
+        self._timed = timed
+        self._written = 0
+
+    def writable(self) -> bool:
+        """Say yes."""
+        return True
+
+    def write(self, buffer: Any) -> int:
+        """Write what the operating system takes of it; give how much that was."""
+        length = self._timed.call(WRITE, partial(self._raw.write, buffer), self._written) or 0
+        self._written += length
+        self._timed.traffic.requests += 1
+        self._timed.traffic.nbytes += length
+        return length
+
+
+class PosixStore:
+    """A :class:`rayio.storage.stores.opening.Store` in a mounted file system. Absolute names are taken as they are."""
+
+    is_local = True
+
+    def __init__(self, address: str | Path, options: object = None, settings: Settings = DEFAULTS) -> None:
+        self.root = path_of(address)
+        #: What goes before a file's name, as text: joining paths costs as much as reading a small file.
+        self._before = "" if self.root == Path() else f"{self.root}/".replace("//", "/")
+        self.page_cache = settings.page_cache
+        #: Folders that were looked at, and do not lead out.
+        self._inside: set[str] = set()
+
+    @property
+    def address(self) -> str:
+        """The folder's path."""
+        return str(self.root)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether the path is there and is no folder."""
+        return self.root.exists() and not self.root.is_dir()
+
+    @property
+    def exists(self) -> bool:
+        """Whether the path is there."""
+        return self.root.exists()
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether files are read and written past the page cache."""
+        return self.page_cache == "direct"
+
+    @cached_property
+    def source(self) -> Source:
+        """Where what is read comes from, by the type of the file system."""
+        return mounted_at(self.root).source
+
+    def full(self, name: str) -> str:
+        """A file's path."""
+        return str(self.root / name)
+
+    def local(self, name: str) -> Path:
+        """A file's path."""
+        return self.root / name
+
+    def open(self, name: str, traffic: Traffic) -> BinaryIO:
+        """Open a file for reading."""
+        path = name if name.startswith("/") else self._before + name
+        return cast(BinaryIO, PosixFile(path, traffic, name, self.page_cache))
+
+    def read(self, name: str) -> bytes | None:
+        """Read a whole file."""
+        path = self.root / name
+        try:
+            return regular.read_bytes(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise refusal(error, path, "reading") from error
+
+    def write(
+        self, name: str, fill: Fill, *, traffic: Traffic | None = None, fsync: bool = False, doing: str = "writing"
+    ) -> None:
+        """Write under another name, then rename; ``fsync`` covers the file and then its folder.
+
+        With ``traffic`` the page cache is used as the store's settings say: dropping a file's pages takes forcing them
+        to the device first, whatever ``fsync`` says. Other files are evicted when they are forced to the device.
+        Folders below the store's own are made; its own is made by :meth:`prepare`, so that one that vanished is told.
+        """
+        path = self.root / name
+        if self.leads_out(name.rpartition("/")[0]):
+            raise StorageError(
+                f"{path.parent}: is a link that leads out of {self.root}, where nothing is written; remove the link"
+            )
+        unfinished = path.with_name(
+            f"{path.name}+{threading.get_ident()}+{socket.gethostname()}+{os.getpid()}+{TOKEN}{PARTIAL}"
+        )
+        timed = Timed(traffic or Traffic(), name)
+        is_dropped = traffic is not None and self.page_cache == "drop"
+        try:
+            if not path.parent.is_dir() and (self.root.is_dir() or Path(name).is_absolute()):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path, unfinished), ExitStack() as stack:
+                if traffic is None:
+                    file: BinaryIO = stack.enter_context(unfinished.open("xb", buffering=1 << 20))
+                    fill(file)
+                    file.flush()
+                else:
+                    file = stack.enter_context(self._stream(unfinished, fill, timed))
+                if fsync or is_dropped:
+                    timed.call(FSYNC, lambda: os.fsync(file.fileno()))
+                if is_dropped or (fsync and self.page_cache != "use"):
+                    timed.traffic.stayed(evict(file.fileno()))
+            if fsync or is_dropped:
+                timed.call(FSYNC, lambda: sync_folder(path.parent))
+        except OSError as error:
+            raise write_refusal(error, path, doing) from error
+
+    def _stream(self, path: Path, fill: Fill, timed: Timed) -> BinaryIO:
+        """Write a new file as ``fill`` appends to it, each call one request; give it, still open."""
+        is_direct = self.is_direct
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        file = timed.call(OPEN, lambda: os.fdopen(open_file(path, flags, direct=is_direct), "wb", buffering=0))
+        timed.traffic.opens += 1
+        try:
+            raw = DirectWriter(file.fileno()) if is_direct else file
+            fill(cast(BinaryIO, _Writing(raw, timed)))
+            if isinstance(raw, DirectWriter):
+                raw.finish()
+        except BaseException:
+            file.close()
+            raise
+        return cast(BinaryIO, file)
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Names and sizes of the files in a folder that are finished."""
+        place = self.root / folder
+        sizes: dict[str, int] = {}
+        try:
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    if not entry.name.endswith(PARTIAL) and not entry.is_dir():
+                        if not entry.is_file():
+                            regular.check(entry.path)
+                        sizes[entry.name] = entry.stat().st_size
+        except FileNotFoundError as error:
+            if str(error.filename) != str(place):  # a link that leads nowhere
+                raise refusal(error, error.filename, "reading") from error
+        except regular.NotAFileError as error:
+            raise refusal(error, error.filename, "reading") from error
+        except OSError as error:
+            raise refusal(error, place, "reading") from error
+        return sizes
+
+    def entries(self) -> list[str]:
+        """Names of all that is in the folder."""
+        try:
+            return [entry.name for entry in self.root.iterdir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise refusal(error, self.root, "reading") from error
+
+    def leads_out(self, folder: str) -> bool:
+        """Whether a folder below this one is outside of it, by links or ``..``; an absolute one is what it says."""
+        if folder in ("", ".") or folder.startswith("/"):
+            return False
+        if folder not in self._inside:
+            home, place = os.path.realpath(self.root), os.path.realpath(self.root / folder)
+            if os.path.commonpath([home, place]) != home:
+                return True
+            self._inside.add(folder)
+        return False
+
+    def tidy(self, folder: str = "") -> None:
+        """Remove unfinished files of writers on this host that are gone; others may still be at theirs."""
+        if self.leads_out(folder):
+            return
+        with suppress(OSError), os.scandir(self.root / folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(PARTIAL):
+                    _remove_orphan(Path(entry.path))
+
+    def size(self, name: str) -> int | None:
+        """Bytes of a file."""
+        path = self.root / name
+        try:
+            return path.stat().st_size
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            raise refusal(error, path, "reading") from error
+
+    def remove(self, name: str) -> None:
+        """Remove a file."""
+        path = self.root / name
+        if self.leads_out(name.rpartition("/")[0]):
+            return
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise refusal(error, path, "removing it") from error
+
+    def remove_all(self) -> None:
+        """Remove the folder."""
+        shutil.rmtree(self.root, ignore_errors=True)
+
+    def prepare(self, doing: str = "writing", folder: str = "") -> None:
+        """Make the folder; refuse one that cannot be written."""
+        try:
+            (self.root / folder).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if error.errno == errno.ENOENT:
+                raise StorageError(f"{self.root}: no folder can be made there; choose another path") from error
+            raise refusal(error, self.root, doing) from error
+        if not os.access(self.root, os.W_OK):
+            if os.statvfs(self.root).f_flag & os.ST_RDONLY:
+                raise refusal(OSError(errno.EROFS, os.strerror(errno.EROFS)), self.root, doing)
+            raise StorageError(f"{self.root}: no permission to write there; choose another path")
+
+    def free_bytes(self) -> int | None:
+        """Bytes that are free where the folder is, or will be."""
+        here = self.root
+        while not here.exists() and here != here.parent:
+            here = here.parent
+        try:
+            usage = shutil.disk_usage(here)
+        except OSError:
+            return None
+        return usage.free if usage.total else None  # file systems without blocks say 0 of 0
+
+
+def _remove_orphan(unfinished: Path) -> None:
+    """Remove an unfinished file unless its writer, on this host or another, may still be at it."""
+    _, _, host, pid, token = (unfinished.name.removesuffix(PARTIAL).split("+") + [""] * 4)[:5]
+    if host != socket.gethostname() or not pid.isdigit() or token == TOKEN:
+        return
+    if int(pid) != os.getpid():
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            pass
+        except OSError:
+            return
+        else:
+            return
+    with suppress(OSError):
+        unfinished.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

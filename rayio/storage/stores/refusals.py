@@ -1,0 +1,60 @@
+"""What the operating system refuses of files, in a user's words: which path, why, and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from rayio import regular
+from rayio.errors import DataError, RayioError, StorageError
+from rayio.storage.stores.opening import told
+from rayio.units import format_bytes
+
+
+def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
+    """Say in a user's words what the operating system said, with the path and what to do about it."""
+    if isinstance(error, regular.NotAFileError):
+        return DataError(f"{path}: {error.strerror}")
+    match error.errno:
+        case errno.ENOENT:
+            return DataError(f"{path}: the file is missing; generate the dataset again, or correct the path")
+        case errno.ENOSPC | errno.EDQUOT:
+            free = format_bytes(_free_bytes(Path(path)))
+            return StorageError(f"{path}: no space left while {doing} ({free} free); free some, or choose another path")
+        case errno.EACCES | errno.EPERM:
+            return StorageError(f"{path}: no permission for {doing}; change the permissions, or choose another path")
+        case errno.EROFS:
+            return StorageError(f"{path}: no {doing}, the file system is read-only; choose another path")
+        case errno.ENOTDIR | errno.EEXIST:
+            return StorageError(f"{path}: a part of this path is a file, not a folder; choose another path")
+        case errno.EISDIR:
+            return StorageError(f"{path}: a folder is in the place of this file; remove it, or choose another path")
+    return StorageError(f"{path}: {error.strerror or error} while {doing}")
+
+
+def write_refusal(error: OSError, path: Path, doing: str) -> RayioError:
+    """Say likewise why a file could not be written: what is missing then is its folder."""
+    if error.errno == errno.ENOENT:
+        return StorageError(f"{path}: its folder vanished while {doing}; choose another path")
+    return refusal(error, path, doing)
+
+
+def unwritten(error: OSError, path: Path, option: str) -> StorageError:
+    """Say why a file of a command's could not be written, and which option chooses another place.
+
+    >>> str(unwritten(FileExistsError(17, "File exists"), Path("notes.txt/m.yaml"), "--out"))
+    'cannot write notes.txt/m.yaml: a part of this path is a file, not a folder; choose another --out'
+    """
+    if not error.errno:  # it was refused by us, in words
+        return StorageError(f"cannot write {path}: {error.strerror or error}")
+    return told(StorageError(str(write_refusal(error, path, "writing"))), "cannot write", option)
+
+
+def _free_bytes(path: Path) -> int:
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    with suppress(OSError):
+        return shutil.disk_usage(path).free
+    return 0

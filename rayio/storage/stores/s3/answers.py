@@ -1,0 +1,126 @@
+"""What a store answered when it did not do as asked: told in a user's words, and whether asking again may help.
+
+The client's own text is never shown: what a store says of a request may hold keys and signatures.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rayio.errors import DataError, RayioError, StorageError
+from rayio.storage.stores.retrying import given_up
+from rayio.storage.stores.s3.bucket import Place
+
+_STATUS = re.compile(r"status code: (\d{3})")
+_CODE = re.compile(r"<Code>(\w{1,64})</Code>")
+_REGION = re.compile(r"<Region>([a-z0-9-]{1,32})</Region>|expecting '([a-z0-9-]{1,32})'")
+
+_WRONG_REGION = ("AuthorizationHeaderMalformed", "PermanentRedirect", "IllegalLocationConstraintException")
+_WHO = {
+    "InvalidAccessKeyId": "the access key is not known there",
+    "SignatureDoesNotMatch": "the secret key does not fit the access key",
+    "ExpiredToken": "the credentials have expired",
+    "InvalidToken": "the session token is not valid",
+}
+
+#: How the client calls what went wrong on the wire, most telling first: the words, and ours.
+_WIRE = (
+    ("TooManyRedirects", "redirects go round in a circle"),
+    ("ConnectionRefused", "the connection was refused"),
+    ("dns error", "the host is not known"),
+    ("InvalidCertificate", "its certificate is not trusted"),
+    ("invalid peer certificate", "its certificate is not trusted"),
+    ("UnexpectedRange", "the answer is not the range that was asked for"),
+    ("IncompleteBody", "the answer broke off"),
+    ("IncompleteMessage", "the connection broke"),
+    ("ConnectionReset", "the connection broke"),
+    ("BrokenPipe", "the connection broke"),
+    ("TimedOut", "no answer in time"),
+    ("kind: Timeout", "no answer in time"),
+    ("kind: Connect", "there is no connection"),
+    ("kind: Interrupted", "the answer broke off"),
+    ("kind: Request", "the connection broke"),
+    ("kind: Body", "the answer broke off"),
+)
+#: Those of them that stay as they are.
+_LASTING = ("redirects go round in a circle", "the host is not known", "its certificate is not trusted")
+REFUSED = "the connection was refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What went wrong with one request."""
+
+    #: HTTP's status, 0 where there was no answer.
+    status: int
+    #: What the store called it, or what happened on the wire.
+    code: str
+    is_passing: bool
+    #: The region that the store named instead.
+    region: str = ""
+    #: Whether the credentials themselves could not be had.
+    is_without_credentials: bool = False
+
+    @property
+    def what(self) -> str:
+        """The problem in a few words."""
+        return f"{self.status} {self.code}".strip() if self.status else self.code
+
+    @property
+    def is_redirect(self) -> bool:
+        """Whether the store is elsewhere, and said where."""
+        return self.status in (307, 308)
+
+
+def problem_of(error: BaseException) -> Problem:
+    """Read what the client says of a request."""
+    text = str(error)
+    head = text.partition("Debug source:")[0]
+    status, code = _STATUS.search(head), _CODE.search(head)
+    number, name = int(status[1]) if status else 0, code[1] if code else ""
+    if "169.254.169.254" in head or "/latest/api/token" in head or "Credential" in head:
+        return Problem(0, "there are no credentials", is_passing=False, is_without_credentials=True)
+    if "redirect without LOCATION" in head:
+        return Problem(301, "PermanentRedirect", is_passing=False)
+    if number:
+        region = _REGION.search(head)
+        named = "" if region is None else region[1] or region[2]
+        return Problem(number, name, number in (408, 429) or number >= 500, named)
+    if isinstance(error, FileNotFoundError):
+        return Problem(404, name, is_passing=False)
+    for words, ours in _WIRE:
+        if words in text:
+            return Problem(0, ours, ours not in _LASTING)
+    return Problem(0, "an answer that cannot be read", is_passing=False)
+
+
+def error_of(problem: Problem, place: Place, full: str, doing: str, tries: str) -> RayioError:
+    """Say in one line what a request came to: the object, what happened while doing what, and what to do about it."""
+    code = problem.code
+    if problem.is_without_credentials:
+        return StorageError(f"{full}: {place.without_credentials}")
+    if code == "NoSuchBucket":
+        return StorageError(
+            f"{full}: there is no bucket {place.bucket!r} at {place.service}; create it, or correct the address"
+        )
+    if code in _WRONG_REGION:
+        right = f": it says {problem.region}" if problem.region else ""
+        return StorageError(
+            f"{full}: the bucket is not in region {place.region}{right}; set storage.region, or AWS_REGION, to its own"
+        )
+    if problem.status == 404:
+        return DataError(f"{full}: the object is missing; generate the dataset again, or correct the path")
+    if problem.status in (401, 403):
+        why = _WHO.get(code, "these credentials may not do that" if not place.is_anonymous else "not without a key")
+        return StorageError(
+            f"{full}: no permission for {doing} ({problem.what}): {why}; check the credentials and the bucket's policy"
+        )
+    if problem.is_redirect or code == "redirects go round in a circle":
+        return StorageError(f"{full}: redirects of {place.service} go round in a circle; check storage.endpoint")
+    if not problem.status and code in (REFUSED, "the host is not known", "its certificate is not trusted"):
+        return StorageError(
+            f"{full}: cannot reach {place.service} while {doing}: {code}{tries}; is it running, and is "
+            "storage.endpoint (or AWS_ENDPOINT_URL) right?"
+        )
+    return given_up(full, problem.what, place.service, doing, tries, is_busy=problem.status in (429, 503))

@@ -1,0 +1,341 @@
+"""Buckets as stores: ranged gets, puts in parts, every request counted and every failed one tried again in sight."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from itertools import count
+from pathlib import Path
+from tempfile import SpooledTemporaryFile
+from time import perf_counter_ns
+from typing import Any, BinaryIO, TypeVar, cast
+
+from rayio.errors import RayioError, StorageError
+from rayio.machine.mounts import Source
+from rayio.storage.base import WRITE
+from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Traffic
+from rayio.storage.stores.opening import Fill
+from rayio.storage.stores.retrying import Budget, in_tries
+from rayio.storage.stores.s3 import answers
+from rayio.storage.stores.s3.bucket import Options, Place
+from rayio.storage.stores.s3.putting import PART_BYTES, Appended, put_redirected
+
+T = TypeVar("T")
+
+#: Bytes of a body that are copied at a time.
+PIECE_BYTES = 4 << 20
+#: What a presigned address of an object is good for.
+SIGNED = timedelta(hours=1)
+
+#: The process whose threads the client has; it cannot go on in a fork of it.
+_process: int | None = None
+
+
+class S3File(CountedFile):
+    """An object, read by ranged gets. Nothing is asked when it is opened; its size comes with the first answer."""
+
+    def __init__(self, store: S3Store, name: str, traffic: Traffic) -> None:
+        super().__init__(store.full(name), traffic, name)
+        self._store = store
+        self._name = name
+        self._opened(perf_counter_ns())
+
+    @property
+    def size(self) -> int:
+        """Bytes of the object; where no answer has told it yet, the window at its start does."""
+        if self._size < 0:
+            position, self._position = self._position, 0
+            buffer = bytearray(WINDOW_BYTES)
+            self._windows.append((0, bytes(buffer[: self.readinto(buffer)])))
+            self._position = position
+        return self._size
+
+    def readinto(self, buffer: Any) -> int:
+        """Read straight into ``buffer``, in one request; beyond the object's end nothing is asked."""
+        if not len(buffer) or 0 <= self._size <= self._position:
+            return 0
+        return super().readinto(buffer)
+
+    def _fetch(self, position: int, buffer: Any) -> int:
+        view = memoryview(buffer).cast("B")
+        self._size, length = self._store.get(self._name, position, view, self.traffic)
+        return length
+
+
+class S3Store:
+    """A :class:`rayio.storage.stores.opening.Store` below a prefix of a bucket. Folders are prefixes of names."""
+
+    is_local = False
+    is_file = False
+    is_direct = True
+    source: Source = "network"
+
+    def __init__(self, address: str, options: Options, seed: int) -> None:
+        self.place = Place.of(address, options)
+        self.address = "/".join(part for part in (f"s3://{self.place.bucket}", self.place.prefix) if part)
+        self.budget = Budget(options.max_attempts, seed)
+        self._client: Any = None
+        self._lock = threading.Lock()
+        #: Whether the store has ever answered: until then a refused connection is no outage but a wrong address.
+        self._has_answered = False
+        #: Whether puts were told to go elsewhere.
+        self._is_redirected = False
+
+    @property
+    def client(self) -> Any:
+        """What talks to the store, made when it is first needed."""
+        global _process
+        if _process not in (None, os.getpid()):
+            raise StorageError(
+                f"{self.address}: this process was forked from one that has used s3:// already, and the client does "
+                "not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
+            )
+        with self._lock:
+            if self._client is None:
+                self._client, _process = self.place.client(), os.getpid()
+            return self._client
+
+    def full(self, name: str) -> str:
+        """An object's address."""
+        return f"{self.address}/{name}"
+
+    def local(self, name: str) -> Path:
+        """Objects have no path."""
+        raise StorageError(f"{self.full(name)} is no file of this machine")
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+
+    def call(self, request: Callable[[], T], name: str, doing: str, traffic: Traffic | None = None) -> T:
+        """Make one request, again and again as long as that may help and the budget lasts; note what failed.
+
+        Raises:
+            DataError: there is no such object.
+            StorageError: the store refuses, or the budget is used up.
+        """
+        began = perf_counter_ns()
+        for attempt in count(1):
+            start = perf_counter_ns()
+            try:
+                answer = request()
+            except Exception as error:
+                if isinstance(error, RayioError):
+                    raise
+                problem = answers.problem_of(error)
+                is_hopeless = problem.code == answers.REFUSED and not self._has_answered
+                self._has_answered = self._has_answered or problem.status > 0
+                pause = self.budget.pause(attempt, name)
+                if not problem.is_passing or is_hopeless or pause is None:
+                    tries = in_tries(attempt, (perf_counter_ns() - began) / 1e9)
+                    raise answers.error_of(problem, self.place, self.full(name).rstrip("/"), doing, tries) from None
+                ending = traffic.ending if traffic is not None else threading.Event()
+                if ending.wait(pause):
+                    raise StorageError(f"{self.full(name)}: {doing} was given up, the run is ending") from None
+                if traffic is not None:
+                    traffic.add_retry(start, name, problem.what)
+            else:
+                self._has_answered = True
+                return answer
+        raise AssertionError
+
+    def get(self, name: str, position: int, view: memoryview, traffic: Traffic) -> tuple[int, int]:
+        """Read a range of an object into ``view``; give the object's size and how much was read."""
+        import obstore
+
+        client, key = self.client, self.place.key(name)
+
+        def request() -> tuple[int, int]:
+            try:
+                answer = obstore.get(client, key, options={"range": (position, position + len(view))})
+            except Exception as error:
+                if answers.problem_of(error).status != 416:  # the range begins beyond the object's end
+                    raise
+                return int(obstore.head(client, key)["size"]), 0
+            length = 0
+            for piece in answer.stream(min_chunk_size=PIECE_BYTES):
+                view[length : length + len(piece)] = piece
+                length += len(piece)
+            return int(answer.meta["size"]), length
+
+        return self.call(request, name, "reading", traffic)
+
+    # --- files ------------------------------------------------------------------------------------------------------
+
+    def open(self, name: str, traffic: Traffic) -> BinaryIO:
+        """Open an object for reading."""
+        return cast(BinaryIO, S3File(self, name, traffic))
+
+    def read(self, name: str) -> bytes | None:
+        """Read a whole object."""
+        import obstore
+
+        client, key = self.client, self.place.key(name)
+
+        def request() -> bytes | None:
+            try:
+                return bytes(obstore.get(client, key).bytes())
+            except FileNotFoundError as error:
+                if answers.problem_of(error).code == "NoSuchBucket":
+                    raise
+                return None
+
+        return self.call(request, name, "reading")
+
+    def write(
+        self, name: str, fill: Fill, *, traffic: Traffic | None = None, fsync: bool = False, doing: str = "writing"
+    ) -> None:
+        """Put an object, in parts when it is larger than one; ``fsync`` has nothing to add to a put that succeeded.
+
+        An attempt that fails is made again from the beginning. With ``traffic``, an object in parts counts as its parts
+        and the two requests around them, and is one row: the client does not say when each of them was under way.
+        """
+        del fsync
+        if traffic is None:
+            with SpooledTemporaryFile(max_size=PART_BYTES) as content:
+                fill(cast(BinaryIO, content))
+                self._put(name, cast(BinaryIO, content), doing)
+            return
+        start = perf_counter_ns()
+        nbytes = self._append(name, fill, doing, traffic)
+        traffic.opens += 1
+        traffic.nbytes += nbytes
+        traffic.requests += 1 if nbytes <= PART_BYTES else 2 - (-nbytes // PART_BYTES)
+        if traffic.is_itemised:
+            traffic.add(WRITE, start, traffic.file(name), threading.get_native_id(), 0, nbytes)
+
+    def _put(self, name: str, content: BinaryIO, doing: str, traffic: Traffic | None = None) -> int:
+        """Put what a file holds; give its bytes."""
+        import obstore
+
+        client, key = self.client, self.place.key(name)
+        nbytes = content.seek(0, os.SEEK_END)
+
+        def request() -> None:
+            content.seek(0)
+            if self._is_redirected:
+                put_redirected(self._signed(key), content, nbytes, self.place.timeout)
+            elif nbytes <= PART_BYTES:
+                obstore.put(client, key, content.read(), use_multipart=False)
+            else:
+                obstore.put(client, key, content, use_multipart=True, chunk_size=PART_BYTES, max_concurrency=4)
+
+        def followed() -> None:
+            try:
+                request()
+            except Exception as error:
+                if self._is_redirected or not answers.problem_of(error).is_redirect:
+                    raise
+                self._is_redirected = True
+                request()
+
+        self.call(followed, name, doing, traffic)
+        return nbytes
+
+    def _append(self, name: str, fill: Fill, doing: str, traffic: Traffic) -> int:
+        """Put what is written from the beginning to the end, holding some parts of it; give its bytes."""
+        client, key = self.client, self.place.key(name)
+
+        def request() -> int:
+            content = Appended(client, key)
+            fill(cast(BinaryIO, content))
+            return content.finish()
+
+        def spooled() -> int:
+            with SpooledTemporaryFile(max_size=PART_BYTES) as content:
+                fill(cast(BinaryIO, content))
+                return self._put(name, cast(BinaryIO, content), doing, traffic)
+
+        def followed() -> int:
+            if not self._is_redirected:
+                try:
+                    return request()
+                except Exception as error:
+                    if not answers.problem_of(error).is_redirect:
+                        raise
+                self._is_redirected = True
+            return spooled()
+
+        return self.call(followed, name, doing, traffic)
+
+    def _signed(self, key: str) -> str:
+        """An address that a put of this object may be sent to; it is as good as a credential, and never shown."""
+        import obstore
+
+        return self.place.url(key) if self.place.is_anonymous else str(obstore.sign(self.client, "PUT", key, SIGNED))
+
+    # --- names ------------------------------------------------------------------------------------------------------
+
+    def _listed(self, folder: str) -> Any:
+        import obstore
+
+        client, prefix = self.client, self.place.key(folder)
+        return self.call(lambda: obstore.list_with_delimiter(client, prefix or None), folder, "listing")
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """Names and sizes of the objects whose names say that they lie in a folder."""
+        return {found["path"].rpartition("/")[2]: int(found["size"]) for found in self._listed(folder)["objects"]}
+
+    def entries(self) -> list[str]:
+        """Names of all that lies directly below the address."""
+        listed = self._listed("")
+        paths = [*listed["common_prefixes"], *(found["path"] for found in listed["objects"])]
+        return [path.rstrip("/").rpartition("/")[2] for path in paths]
+
+    @property
+    def exists(self) -> bool:
+        """Whether an object is below the address."""
+        return bool(self.entries())
+
+    def leads_out(self, folder: str) -> bool:
+        """Never: there are no links."""
+        return False
+
+    def tidy(self, folder: str = "") -> None:
+        """Nothing is left: an object that was not put whole has no name."""
+
+    def size(self, name: str) -> int | None:
+        """Bytes of an object."""
+        import obstore
+
+        client, key = self.client, self.place.key(name)
+
+        def request() -> int | None:
+            try:
+                return int(obstore.head(client, key)["size"])
+            except FileNotFoundError:
+                return None
+
+        return self.call(request, name, "looking for it")
+
+    def remove(self, name: str) -> None:
+        """Remove an object."""
+        self._remove([self.place.key(name)], name)
+
+    def _remove(self, keys: list[str], name: str) -> None:
+        import obstore
+
+        client = self.client
+        for first in range(0, len(keys), 1000):
+            some = keys[first : first + 1000]
+            self.call(partial(obstore.delete, client, some), name, "removing it")
+
+    def remove_all(self) -> None:
+        """Remove every object below the address; without a prefix nothing is removed."""
+        import obstore
+
+        if not self.place.prefix:
+            return
+        client, prefix = self.client, f"{self.place.prefix}/"
+        found = self.call(lambda: [one["path"] for page in obstore.list(client, prefix) for one in page], "", "listing")
+        self._remove([path for path in found if path.startswith(prefix)], "")
+
+    def prepare(self, doing: str = "writing", folder: str = "") -> None:
+        """Make sure that the bucket is there and answers; folders need no making."""
+        if not self._has_answered:
+            self._listed(folder)
+
+    def free_bytes(self) -> int | None:
+        """Nobody knows."""
+        return None

@@ -1,0 +1,212 @@
+"""What capacity and advise found, as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from rayio.records.hosts import Host
+from rayio.records.origin import Origin
+from rayio.records.sizing import HOLDS, UNDECIDED, Advised, CapacityFound, CapacityPoint, Price, Setting
+from rayio.schema.fields import show
+from rayio.units import format_bytes, format_rate
+
+#: The key whose values are accelerators of one node.
+RANKS = "cluster.ranks_per_node"
+#: A note begins so where a run did not teach what would move it.
+UNKNOWN = "what would move it is not known"
+#: Characters of a whole bar of the curve.
+BAR = 20
+
+
+def headline(found: CapacityFound) -> str:
+    """Say what was found in one sentence."""
+    target = f"{100 * found.target_au:g} %"
+    au = "AU" if found.formula == "au" else "AU as DLIO counts it"
+    how = "simulated" if found.engine == "virtual" else f"engine {found.engine}"
+    what = f"{found.storage_in_words or found.storage} ({how})"
+    if found.accelerators is None:
+        first = next(iter(found.points), None)
+        reached = "" if first is None or first.au is None else f": {au} is {100 * first.au:.1f} % with it"
+        so_far = "" if found.is_finished else " as far as it was tried"
+        one = "one accelerator" if found.over == RANKS else f"{found.over}=1"
+        return f"{what} does not feed {one} at {target}{so_far}{reached}"
+    many = _many(found.accelerators)
+    least = "at least " * (found.is_at_least or not found.is_finished)
+    searched = "" if found.over == RANKS else f" ({found.over}={found.setting})"
+    unsure = [str(p.accelerators) for p in found.points if p.status == UNDECIDED and p.setting > (found.setting or 0)]
+    also = f"; {' and '.join(unsure)}: undecided" if unsure else ""
+    return f"{what} feeds {least}{many} at {target}{searched}{also}"
+
+
+def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[Host]) -> str:
+    """Name what stood for storage: a model by its preset or its source, files by the mount that their folder is in.
+
+    >>> from rayio.records.origin import StorageModel
+    >>> def modelled(**told):
+    ...     return Origin(kind="predicted", storage="modelled", model=StorageModel(**told))
+    >>> storage_in_words(modelled(name="nvme", provenance="assumed"), "unet3d", "data", ())
+    'the model nvme'
+    >>> storage_in_words(modelled(name="parameters", provenance="assumed"), "array", "data", ())
+    'the storage model of array'
+    >>> storage_in_words(Origin(kind="measured", storage="real"), "array", "s3://bucket/data", ())
+    's3://bucket/data'
+    """
+    if (model := origin.model) is None:
+        points = dict.fromkeys(mount.point for host in hosts for mount in host.mounts if mount.key == "dataset.path")
+        if len(points) not in (1, 2):
+            return path
+        return f"{path} on the mount /" if [*points] == ["/"] else f"the mount {' and '.join(points)}"
+    if model.name != "parameters":
+        return f"the model {model.name}"
+    if model.provenance == "fitted":
+        return f"the model {model.source if model.source.startswith('fitted') else f'fitted to {model.source}'}".strip()
+    return f"the storage model of {model.source or scenario}"
+
+
+def text(found: CapacityFound, width: int) -> str:
+    """Write what was found: the answer, the curve as a table, what binds there and what would move it."""
+    if not found.points:
+        return "interrupted before the first point was over: nothing is known yet"
+    lines = [*wrap(headline(found), width, break_long_words=False), ""]
+    key = found.over.rpartition(".")[2]
+    head = [key, "accelerators", "AU", "", "", "needed", "reached", "runs"]
+    rows = [_row(point, found.target_au) for point in found.points]
+    if key == "ranks_per_node" and all(point.setting == point.accelerators for point in found.points):
+        head, rows = head[1:], [row[1:] for row in rows]
+    if sum(max(len(row[place]) for row in (head, *rows)) + 2 for place in range(len(head))) > width:
+        head, rows = _without_bar(head), [_without_bar(row) for row in rows]
+    wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    bar = len(head) - 5  # the curve, or what stands in its place
+    lines += [_line(row, wide, bar) for row in (head, *rows)]
+    lines += ["", *_conclusions(found, width)]
+    return "\n".join(lines)
+
+
+def _many(accelerators: int) -> str:
+    return f"{accelerators} accelerator{'s' * (accelerators != 1)}"
+
+
+def _without_bar(row: list[str]) -> list[str]:
+    """Leave out the curve where there is no room for it."""
+    return [cell for place, cell in enumerate(row) if place != len(row) - 5]
+
+
+def _line(row: list[str], wide: list[int], bar: int) -> str:
+    cells = [
+        f"{cell:<{n}}" if place in (bar, bar + 1) else f"{cell:>{n}}"
+        for place, (cell, n) in enumerate(zip(row, wide, strict=True))
+    ]
+    return "  " + "  ".join(cells).rstrip()
+
+
+def _row(point: CapacityPoint, target: float) -> list[str]:
+    au = "unknown" if point.au is None else f"{100 * point.au:.1f}"
+    if point.au is not None:
+        half = None if point.au_high is None else 100 * (point.au_high - point.au)
+        au += " %" if half is None else f" ± {half:.1f} %"
+    bar = "" if point.au is None else "█" * round(BAR * min(point.au, 1.0))
+    needed, reached = point.needed_bytes_per_second, point.bytes_per_second
+    return [
+        str(point.setting),
+        str(point.accelerators),
+        au,
+        bar,
+        "keeps it" if point.status == HOLDS else "misses it" if point.status == "fails" else point.status,
+        "" if needed is None else format_rate(needed),
+        "" if reached is None else format_rate(reached),
+        str(point.runs),
+    ]
+
+
+def _conclusions(found: CapacityFound, width: int) -> list[str]:
+    said = []
+    above = next((p for p in found.points if p.status != HOLDS and p.setting > (found.setting or 0)), None)
+    at = next((point for point in found.points if point.setting == found.setting), None)
+    for point in (at, above):
+        if point is None or point.needed_bytes_per_second is None or point.bytes_per_second is None:
+            continue
+        many = _many(point.accelerators)
+        need, get = format_rate(point.needed_bytes_per_second), format_rate(point.bytes_per_second)
+        unsure = ", and it is not sure whether that is enough" if point.status == UNDECIDED else ""
+        verb = "needs" if point.accelerators == 1 else "need"
+        said.append(f"{many} {verb} {need} to be always busy, and got {get}{unsure}.")
+    if cached := [point.page_cache_share for point in found.points if point.page_cache_share is not None]:
+        most = 100 * max(cached)
+        said.append(
+            f"Of the bytes of a run at least {100 - most:.1f} % came from the device or the server, "
+            f"at most {most:.1f} % from the page cache."
+        )
+    if found.binds:
+        said.append(f"What binds with {above.accelerators if above else 'more'}: {found.binds}")
+    best = next((change for change in found.changes if change.accelerators is not None), None)
+    if best is not None:
+        least = "at least " if best.is_at_least else ""
+        said.append(f"What would move it: with {best.change} it feeds {least}{_many(best.accelerators or 0)}.")
+    elif found.changes:
+        near = found.changes[0]
+        said.append(
+            f"No single change that was tried is enough for {above.accelerators if above else 'more'}; "
+            f"{near.change} comes nearest, AU {100 * (near.au or 0):.1f} %."
+        )
+    elif found.binds and found.is_finished and not any(UNKNOWN in note for note in found.notes):
+        said.append("No single change that was tried helps.")
+    lines = [line for one in said for line in [*wrap(one, width, break_long_words=False)]]
+    return [*lines, *(line for note in found.notes for line in _note(note, width))]
+
+
+def _note(note: str, width: int) -> list[str]:
+    return wrap(f"note: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
+
+
+def advice(found: Advised, width: int) -> str:
+    """Write what is advised: the setting, what it was found by, every setting that was simulated, and the check."""
+    goal = f"{'AU' if found.goal == 'au' else 'AU as DLIO counts it'} {100 * found.target_au:g} %"
+    counted = f"of {found.possible} settings {len(found.tried)} were simulated, in {found.simulations} runs"
+    if found.advice is not None:
+        lead = f"the cheapest setting that reaches {goal}: {_values(found, found.advice)}"
+    elif found.is_finished:
+        best = max(found.tried, key=lambda one: one.au or 0.0, default=None)
+        nearest = "" if best is None or best.au is None else f"; {_values(found, best)} comes nearest, {_au(best)}"
+        lead = f"no setting reaches {goal}{nearest}"
+    else:
+        lead = "the search was interrupted before it knew the cheapest setting"
+    dear = ", then ".join(found.priced_by)
+    lines = [*wrap(lead, width, break_long_words=False), ""]
+    names = [name.rpartition(".")[2] for name in found.varied]
+    head = [*names, "AU", "", "readers", "memory", "nodes"]
+    rows = [[*map(_said, one.values), _au(one), _verdict(one.status), *_price(one.price)] for one in found.tried]
+    wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
+    lines += [
+        "  " + "  ".join(f"{cell:>{n}}" for cell, n in zip(row, wide, strict=True)).rstrip() for row in (head, *rows)
+    ]
+    lines += ["", *wrap(f"By price, {dear}: {counted}.", width)]
+    if (check := found.check) is not None:
+        au = "unknown" if check.au is None else f"{100 * check.au:.1f} %"
+        so = "reaches it" if check.reaches else "does not reach it"
+        lines += wrap(f"Run once with --engine {check.engine}: AU {au}, which {so} ({check.directory}).", width)
+    return "\n".join([*lines, *(line for note in found.notes for line in _note(note, width))])
+
+
+def _values(found: Advised, one: Setting) -> str:
+    return " ".join(f"{key}={_said(value)}" for key, value in zip(found.varied, one.values, strict=True))
+
+
+def _said(value: object) -> str:
+    return value if isinstance(value, str) else show(value)
+
+
+def _au(one: Setting) -> str:
+    if one.au is None:
+        return "unknown"
+    return (
+        f"{100 * one.au:.1f} %" if one.au_high is None else f"{100 * one.au:.1f} ± {100 * (one.au_high - one.au):.1f} %"
+    )
+
+
+def _verdict(status: str) -> str:
+    return {HOLDS: "reaches it", "fails": "misses it"}.get(status, status)
+
+
+def _price(price: Price) -> list[str]:
+    return [f"{price.readers:,}", format_bytes(price.memory), str(price.nodes)]

@@ -1,0 +1,224 @@
+"""The points of a sweep: a grid over lists of values, or a file of overrides. Pure text -> values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rayio import regular
+from rayio.errors import ScenarioError
+from rayio.scenario.load import bounded, parsed
+from rayio.scenario.source import UNREADABLE, UnfitError, plain
+from rayio.schema.fields import show
+from rayio.units import format_bytes, parse_bytes, parse_rate, parse_seconds
+
+#: Points that one sweep may have; more are a slip of the keyboard.
+MOST_POINTS = 100_000
+#: Values that the points of a file may have in all, and the bytes of such a file.
+MOST_VALUES, MOST_BYTES = 20 * MOST_POINTS, 64 << 20
+
+_OPEN, _CLOSE = "[{(", "]})"
+
+
+@dataclass(frozen=True)
+class Points:
+    """What is changed: ``fixed`` at every point, and the values of the swept ``keys`` at each one."""
+
+    fixed: dict[str, Any]
+    keys: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    def overrides(self, row: Sequence[Any]) -> dict[str, Any]:
+        """The overrides of a point; a key that a point of a file leaves empty keeps its value."""
+        return self.fixed | {key: value for key, value in zip(self.keys, row, strict=True) if value is not None}
+
+
+def grid(overrides: Sequence[str] | Mapping[str, Any]) -> Points:
+    """Make every combination of the values of all keys that have several.
+
+    >>> grid(["loader.num_workers=1,2,4", "train.epochs=2"]).rows
+    ((1,), (2,), (4,))
+
+    Raises:
+        ScenarioError: no ``=``, a value twice, or more than :data:`MOST_POINTS` points.
+    """
+    fixed: dict[str, Any] = {}
+    lists: dict[str, list[Any]] = {}
+    for key, values in _pairs(overrides):
+        if len(values) == 1:
+            fixed[key] = values[0]
+            continue
+        lists[key] = values
+        texts = [*map(identity, values)]
+        if twice := next((v for n, v in enumerate(values) if texts[n] in texts[:n]), None):
+            raise ScenarioError(f"{key}: {show(twice)} is there twice; give each value once")
+    number = 1
+    for values in lists.values():
+        number *= len(values)
+    if number > MOST_POINTS:
+        raise ScenarioError(f"the lists make {number} points; a sweep has at most {MOST_POINTS}")
+    return Points(fixed, tuple(lists), tuple(itertools.product(*lists.values())))
+
+
+def listed(path: str | Path, overrides: Sequence[str] | Mapping[str, Any]) -> Points:
+    """Read the points of a file: CSV with a column per key, or a YAML list of mappings of keys to values.
+
+    ``overrides`` apply at every point, each with one value.
+
+    Raises:
+        ScenarioError: the file cannot be read, names the line or the point that is wrong; or an override is a list.
+    """
+    fixed: dict[str, Any] = {}
+    for key, values in _pairs(overrides):
+        if len(values) > 1:
+            raise ScenarioError(f"{key} has {len(values)} values; with --points, the points are those of {path}")
+        fixed[key] = values[0]
+    try:
+        content = regular.read_bytes(path, MOST_BYTES + 1)
+        text = content.decode("utf-8-sig")  # spreadsheets begin a CSV with a mark of its encoding
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ScenarioError(f"--points {path}: cannot be read: {why}") from None
+    if len(content) > MOST_BYTES:
+        raise ScenarioError(f"--points {path}: is larger than {format_bytes(MOST_BYTES)}; make a sweep of a part of it")
+    found = _of_csv(path, text) if Path(path).suffix.lower() == ".csv" else _of_yaml(path, text)
+    if not found:
+        raise ScenarioError(f"--points {path}: it has no points")
+    if len(found) > MOST_POINTS:
+        raise ScenarioError(f"--points {path}: {len(found)} points; a sweep has at most {MOST_POINTS}")
+    keys = tuple(dict.fromkeys(key for point in found for key in point))
+    if both := next((key for key in keys if key in fixed), None):
+        raise ScenarioError(f"{both} is given on the command line and in {path}; give it once")
+    rows = tuple(tuple(point.get(key) for key in keys) for point in found)
+    first: dict[str, int] = {}
+    for number, row in enumerate(rows, 1):
+        if (before := first.setdefault(identity(row), number)) != number:
+            raise ScenarioError(f"--points {path}: point {number} is point {before} again; give each once")
+    return Points(fixed, keys, rows)
+
+
+def _of_csv(path: str | Path, text: str) -> list[dict[str, Any]]:
+    reader = csv.reader(io.StringIO(text), skipinitialspace=True)
+    lines = [(reader.line_num, row) for row in reader if any(cell.strip() for cell in row)]
+    if not lines:
+        return []
+    (_, head), *rows = lines
+    head = [name.strip() for name in head]
+    if empty := [n for n, name in enumerate(head, 1) if not name]:
+        raise ScenarioError(f"--points {path}:1: column {empty[0]} has no key; name one such as loader.num_workers")
+    if twice := next((name for n, name in enumerate(head) if name in head[:n]), None):
+        raise ScenarioError(f"--points {path}:1: {twice} heads two columns; give it once")
+    for number, row in rows:
+        if len(row) != len(head):
+            raise ScenarioError(f"--points {path}:{number}: {len(row)} cells under {len(head)} keys")
+    return [
+        {
+            key: parsed(cell, f"--points {path}:{number}: {key}")
+            for key, cell in zip(head, row, strict=True)
+            if cell.strip()
+        }
+        for number, row in rows
+    ]
+
+
+def _of_yaml(path: str | Path, text: str) -> list[dict[str, Any]]:
+    try:
+        content = plain(text, MOST_VALUES)
+    except (yaml.YAMLError, *UNREADABLE) as error:
+        place = getattr(error, "problem_mark", None)
+        line = f":{place.line + 1}" if place is not None else ""
+        if isinstance(error, UnfitError):
+            raise ScenarioError(f"--points {path}{line}: {error.problem}") from None
+        raise ScenarioError(f"--points {path}{line}: not YAML; write a list of mappings of keys to values") from None
+    if content is None:
+        return []
+    if not isinstance(content, list):
+        raise ScenarioError(f"--points {path}: must be a list of mappings, such as - {{loader.num_workers: 4}}")
+    for number, point in enumerate(content, 1):
+        if not isinstance(point, dict) or not point:
+            raise ScenarioError(
+                f"--points {path}: point {number} is {show(point)}; must be a mapping of keys to values"
+            )
+    return [dict(_flat(point)) for point in content]
+
+
+def _flat(point: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
+    """Take keys as they are written: dotted, or one section with its keys below."""
+    for key, value in point.items():
+        if isinstance(value, Mapping) and "." not in str(key) and "kind" not in value:
+            for inner, leaf in value.items():
+                yield f"{key}.{inner}", leaf
+        else:
+            yield str(key), value
+
+
+def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> Iterator[tuple[str, list[Any]]]:
+    if isinstance(overrides, Mapping):
+        for key, value in overrides.items():
+            bounded(value, str(key))
+            yield str(key), [*value] if isinstance(value, (list, tuple)) else [value]
+        return
+    given: set[str] = set()
+    for text in [overrides] if isinstance(overrides, str) else overrides:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise ScenarioError(f"{text}: no '='; write section.key=value or section.key=value,value")
+        if key.strip() in given:
+            raise ScenarioError(
+                f"{key.strip()} is given twice; give it once, with all of its values: {key.strip()}=1,2"
+            )
+        given.add(key.strip())
+        parts = split(value)
+        if len(parts) > 1 and not all(part.strip() for part in parts):
+            raise ScenarioError(f"{key.strip()}={value}: a value between commas is empty")
+        yield key.strip(), [parsed(part, key.strip()) for part in parts]
+
+
+def split(text: str) -> list[str]:
+    """Split a list of values at its commas; those inside brackets, braces or quotes belong to a value.
+
+    >>> split("barrier,{kind: allreduce, bytes: 1 MB}")
+    ['barrier', '{kind: allreduce, bytes: 1 MB}']
+    """
+    parts, depth, quote, begin = [], 0, "", 0
+    for at, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'":
+            quote = sign
+        elif sign in _OPEN:
+            depth += 1
+        elif sign in _CLOSE:
+            depth -= 1
+        elif sign == "," and depth == 0:
+            parts.append(text[begin:at])
+            begin = at + 1
+    return [*parts, text[begin:]]
+
+
+def identity(value: Any) -> str:
+    """Write values so that equal ones are equal texts."""
+    return json.dumps(value, sort_keys=True, default=str)
+
+
+def number_of(value: Any) -> float | None:
+    """A value's place on an axis: a number, or a quantity in its base unit; None of anything else."""
+    if isinstance(value, bool) or value is None:
+        return None
+    if isinstance(value, (int, float)):
+        return float(value)
+    if isinstance(value, str):
+        for parse in (parse_bytes, parse_seconds, parse_rate):
+            try:
+                return float(parse(value))
+            except ValueError:
+                continue
+    return None

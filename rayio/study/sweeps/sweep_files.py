@@ -1,0 +1,48 @@
+"""What a sweep leaves for others to read: CSV, Parquet, and its page."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+from rayio.schema.fields import show
+from rayio.study.sweeps.sweep_directory import SweepDirectory
+from rayio.study.sweeps.sweep_page import page
+from rayio.study.sweeps.sweep_rows import columns
+from rayio.study.sweeps.swept import Sweep
+
+
+def write(found: Sweep) -> None:
+    """Write ``sweep.csv``, ``sweep.parquet`` and ``sweep.html`` into the directory of a sweep.
+
+    Raises:
+        StorageError: no space, no permission.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    directory = SweepDirectory(found.path)
+    table = columns(found.keys, [row for point in found.points for row in point.rows])
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(table)
+    writer.writerows(zip(*table.values(), strict=True))
+    directory.write("sweep.csv", text.getvalue().encode())
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table({name: _column(values) for name, values in table.items()}), sink)
+    directory.write("sweep.parquet", sink.getvalue().to_pybytes())
+    directory.write("sweep.html", page(found).encode())
+
+
+def _column(values: list[Any]) -> Any:
+    """Make a column of one type: numbers where all are, else texts as they are written in a scenario."""
+    import pyarrow as pa
+
+    known = [value for value in values if value is not None]
+    is_plain = any(all(type(value) is kind for value in known) for kind in (bool, int, str))
+    if is_plain:
+        return pa.array(values)
+    if all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in known):
+        return pa.array([None if value is None else float(value) for value in values], pa.float64())
+    return pa.array([None if value is None else value if isinstance(value, str) else show(value) for value in values])

@@ -1,0 +1,150 @@
+"""The page of a sweep: one HTML file that opens without a network, in the style of a run's report."""
+
+from __future__ import annotations
+
+from html import escape
+from importlib import resources
+
+import yaml
+
+from rayio import __version__, regular, strict_json
+from rayio.report import colours, tables
+from rayio.report.page import NOTHING_OUTSIDE
+from rayio.report.sections import section
+from rayio.study.sweeps import choices, sweep_figures
+from rayio.study.sweeps.sweep_rows import FAILED, IMPOSSIBLE
+from rayio.study.sweeps.sweep_tables import HEAD, cells, conclusions, short_names
+from rayio.study.sweeps.swept import Sweep
+from rayio.units import format_bytes
+
+#: Points that the table of the page has; the files have all.
+LISTED_POINTS = 300
+
+_DEFINITIONS = {
+    "au": (
+        "AU",
+        "accelerator utilisation: time of compute / time of steps, in the measured window, mean over ranks; ± is half "
+        "the 95 % interval of the mean over repeats (Student's t)",
+    ),
+    "knee": (
+        "knee",
+        "where more of a key brings little: of AU over one numeric key, both axes scaled to 0 to 1 (linear, from the "
+        "first value to the last and to the greatest AU), the point that lies highest above the diagonal (Kneedle, "
+        f"Satopää and others 2011); none where that is less than {100 * choices.LEAST_BEND:.0f} % of the rise",
+    ),
+    "front": (
+        "front",
+        "the Pareto front: points that no other beats, for none has at least their AU with no more readers and no more "
+        "memory, and less of one of them",
+    ),
+    "readers": ("readers", "reader workers of all ranks: ranks × loader.num_workers"),
+    "memory": (
+        "memory",
+        "expected bytes that the prefetch windows of all ranks hold when they are full: ranks × workers × "
+        "prefetch_factor × batch, at most loader.max_bytes_in_flight on each node",
+    ),
+    "impossible": ("impossible", "keys of the point contradict each other; its line says which"),
+}
+
+
+def page(found: Sweep) -> str:
+    """Write the page."""
+    names = short_names(found.keys)
+    parts = [
+        section("curves", "AU over the swept keys", _curves(found, names)),
+        section("cost", "What AU costs", _costs(found)),
+        section("points", "Points", _points(found, names)),
+        section("scenario", "What all points share", _shared(found)),
+        section("definitions", "How each number is defined", _definitions()),
+    ]
+    runs = len(found.rows)
+    facts = [
+        f"{found.engine} engine", f"{len(found.points):,} points, {runs:,} runs",
+        f"swept: {', '.join(found.keys)}", f"{found.missing:,} runs are missing" if found.missing else "",
+    ]  # fmt: skip
+    told = "".join(f'<p class="verdict">{escape(line)}</p>' for line in conclusions(found))
+    style = colours.style() + _file("rayio.report", "style.css") + _file("rayio.study.sweeps", "style.css")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_OUTSIDE}">'
+        '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
+        f"<title>{escape(found.name)} sweep · rayio</title><style>{style}</style></head><body>"
+        f'<header><p class="eyebrow">rayio sweep</p><h1>{escape(found.name)}</h1>'
+        f'<p class="facts">{escape(" · ".join(filter(None, facts)))}</p>{told}</header>'
+        f"<main>{''.join(parts)}</main>"
+        f"<footer>Written by rayio {__version__} from {escape(str(found.path.absolute()))}</footer>"
+        f'<div id="tip" hidden></div><script>{_file("rayio.report", "script.js")}</script></body></html>\n'
+    )
+
+
+def _file(room: str, name: str) -> str:
+    return resources.files(room).joinpath(name).read_text(encoding="utf-8")
+
+
+def _curves(found: Sweep, names: list[str]) -> str:
+    points = found.points
+    if len(names) == 1:
+        has_repeats = any(len(point.rows) > 1 for point in points)
+        band = " The band is the 95 % interval of the mean over repeats." if has_repeats else ""
+        drawn = [
+            _titled(f"AU, % <small>over {escape(found.keys[0])}.{band}</small>",
+                    sweep_figures.curve(points, "au", 100, "%", found.knee)),
+            _titled("throughput, samples/s", sweep_figures.curve(points, "samples_per_second", 1, "samples/s")),
+            _titled("exposed data loading time, % of step time",
+                    sweep_figures.curve(points, "data_wait_share", 100, "%")),
+        ]  # fmt: skip
+        return "".join(drawn)
+    heat = (
+        sweep_figures.heat_map(points, names)
+        if len(names) == 2 and any(p.mean("au") is not None for p in points)
+        else ""
+    )
+    curves = "".join(
+        _titled(
+            f"AU, % <small>over {escape(key)}: the best of all points with that value</small>",
+            sweep_figures.curve(sweep_figures.best_by_value(points, at), "au", 100, "%"),
+        )
+        for at, key in enumerate(found.keys)
+    )
+    return heat + curves
+
+
+def _titled(title: str, drawn: str) -> str:
+    return f"<h3>{title}</h3>{drawn}" if drawn else ""
+
+
+def _costs(found: Sweep) -> str:
+    points = found.points
+    readers = sweep_figures.against(points, choices.readers, lambda value: f"{value:,.0f}", "AU against readers")
+    memory = sweep_figures.against(points, choices.memory, format_bytes, "AU against memory", 1024)
+    if not readers and not memory:
+        return ""
+    lead = '<p class="lead">Each dot is a point; the line joins those that no cheaper one reaches.</p>'
+    return (
+        lead
+        + _titled("AU against readers <small>of all ranks</small>", readers)
+        + _titled("AU against memory <small>of full prefetch windows, all ranks</small>", memory)
+    )
+
+
+def _points(found: Sweep, names: list[str]) -> str:
+    chosen = found.points[:LISTED_POINTS]
+    wrong = [point for point in found.points[LISTED_POINTS:] if point.status in (IMPOSSIBLE, FAILED)]
+    rows = [[escape(cell) for cell in cells(found, point)] for point in [*chosen, *wrong[:LISTED_POINTS]]]
+    left = len(found.points) - len(rows)
+    more = f'<p class="lead">{left:,} more points are in sweep.csv.</p>' if left > 0 else ""
+    return tables.table([*map(escape, names), *HEAD], rows, "worded") + more
+
+
+def _shared(found: Sweep) -> str:
+    asked = strict_json.loads(regular.read_bytes(found.path / "sweep.json"))
+    text = yaml.safe_dump(asked.get("scenario", {}), sort_keys=False, allow_unicode=True, width=100)
+    return f"<details><summary>the scenario, without the swept keys</summary><pre>{escape(text)}</pre></details>"
+
+
+def _definitions() -> str:
+    rows = "".join(
+        f'<dt id="d-{name}">{escape(title)}</dt><dd>{escape(text)}</dd>' for name, (title, text) in _DEFINITIONS.items()
+    )
+    return f'<dl class="definitions">{rows}</dl>'

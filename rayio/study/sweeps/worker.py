@@ -1,0 +1,148 @@
+"""A process that simulates points: it reads scenarios from its standard input, and answers with results.
+
+A program of its own, not ``multiprocessing``: that would run the user's script again in every process.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from queue import SimpleQueue
+from threading import Thread
+from typing import IO, Any
+
+from rayio.errors import RayioError, RunError
+from rayio.records.run_result import RunResult
+from rayio.registry import fault_of
+from rayio.scenario.model import Scenario
+from rayio.session.conclude import in_memory
+
+#: What a point came to: its result, or why there is none.
+Answer = RunResult | RayioError
+
+
+def simulated(scenario: Scenario) -> Answer:
+    """Simulate a point; an error of the user's is its answer."""
+    try:
+        return in_memory(scenario)
+    except RayioError as error:
+        return error
+
+
+def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer until nothing more is asked; ours are pickles, one after the other."""
+    while True:
+        try:
+            scenario: Scenario = pickle.load(questions)
+        except EOFError:
+            return
+        try:
+            answer: Answer = simulated(scenario)
+        except Exception as error:
+            last = traceback.extract_tb(error.__traceback__)[-1]
+            where = f"{Path(last.filename).name}:{last.lineno}"
+            answer = RunError(f"{fault_of(error)}: {type(error).__name__}: {error} ({where})")
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+def in_processes(scenarios: Iterable[tuple[int, Scenario]], processes: int) -> Iterator[tuple[int, Answer]]:
+    """Simulate many scenarios, so many at a time; give each answer with its number, in the order in which they end.
+
+    Whoever leaves the loop early ends the processes.
+
+    Raises:
+        RunError: a process died.
+    """
+    todo = iter(scenarios)
+    started = [_start() for _ in range(processes)]
+    asked: list[list[int]] = [[] for _ in started]
+
+    def ask(worker: int) -> None:
+        entry = next(todo, None)
+        pipe = started[worker].stdin
+        assert pipe is not None
+        if entry is None:
+            if not pipe.closed:
+                pipe.close()
+            return
+        number, scenario = entry
+        asked[worker].append(number)
+        pickle.dump(scenario, pipe)
+        pipe.flush()
+
+    answered: SimpleQueue[tuple[int, Answer | None]] = SimpleQueue()
+    threads = [Thread(target=_listen, args=(n, one, answered.put), daemon=True) for n, one in enumerate(started)]
+    try:
+        for thread in threads:
+            thread.start()
+        for worker in [*range(processes)] * 2:  # the second waits in the pipe, so that nobody waits for us
+            ask(worker)
+        while any(asked):
+            worker, answer = answered.get()
+            if answer is None:
+                if asked[worker]:
+                    code = started[worker].wait()
+                    raise RunError(f"a process that simulated points died ({_how(code)}); the same command goes on")
+                continue
+            number = asked[worker].pop(0)
+            ask(worker)
+            yield number, answer
+    except BrokenPipeError:
+        raise RunError("a process that simulated points died; the same command goes on") from None
+    finally:
+        for process in started:
+            process.kill()
+        for process, thread in zip(started, threads, strict=True):
+            process.wait()
+            thread.join(timeout=5)
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    _close(pipe)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    # Ctrl-C reaches the whole group of processes: these are ended by the one that asked. What a thread blocks its
+    # children block from their first moment on; one that came meanwhile is ours as soon as we listen again.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "rayio.study.sweeps.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _listen(number: int, process: subprocess.Popen[bytes], tell: Callable[[tuple[int, Any]], None]) -> None:
+    pipe = process.stdout
+    assert pipe is not None
+    while True:
+        try:
+            tell((number, pickle.load(pipe)))
+        except (EOFError, OSError, ValueError, pickle.UnpicklingError):
+            tell((number, None))
+            return
+
+
+def _close(pipe: IO[bytes]) -> None:
+    try:
+        pipe.close()
+    except OSError:
+        return
+
+
+def _how(code: int) -> str:
+    return f"signal {-code}: out of memory?" if code < 0 else f"exit code {code}"
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing that prints may come between the answers
+    serve(sys.stdin.buffer, answers)

@@ -1,0 +1,48 @@
+"""How far a run is, in ``live.json`` of its directory while it goes.
+
+On this machine alone: an address is not written to every second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+
+from rayio import strict_json
+from rayio.errors import StorageError
+from rayio.records.record import DamagedRecordError
+from rayio.records.running import Live
+from rayio.trace.run_directory import RunDirectory
+
+LIVE = "live.json"
+
+
+def read_live(directory: RunDirectory) -> Live | None:
+    """Read it; None where there is none.
+
+    Raises:
+        StorageError: it is damaged.
+    """
+    if (content := directory.store.read(LIVE)) is None:
+        return None
+    try:
+        return Live.of_json(strict_json.loads(content))
+    except (DamagedRecordError, ValueError) as error:
+        raise StorageError(f"{directory.store.full(LIVE)}: {error}: the file is damaged") from None
+
+
+def write_live(directory: RunDirectory, live: Live) -> None:
+    """Replace it.
+
+    Raises:
+        StorageError: no space, no permission.
+    """
+    if directory.store.is_local:
+        directory.write(LIVE, (json.dumps(live.as_json(), allow_nan=False) + "\n").encode())
+
+
+def remove_live(directory: RunDirectory) -> None:
+    """Take it away: the result has taken its place."""
+    if directory.store.is_local:
+        with contextlib.suppress(OSError):
+            directory.store.local(LIVE).unlink()
