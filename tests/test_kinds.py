@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import TOY, installed
+from packages import TOY, installed
 
 import rayio
 from rayio.data.sampler import Sampler

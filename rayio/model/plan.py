@@ -154,7 +154,7 @@ class Plan:
         """The node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
         if self.checkpointing is None:
             raise ValueError("there are no checkpoints, so no writer has a node")
-        return self.checkpointing.writers.node(writer, self.cluster.nodes, self.cluster.ranks_per_node)
+        return self.checkpointing.writers.node(writer, self.checkpointing.topology)
 
     def readers(self) -> Iterator[tuple[int, int]]:
         """The (rank, worker) of every reader."""
@@ -169,10 +169,9 @@ class Plan:
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
         """The numbers of the writers that some ranks send shards to."""
-        if self.checkpointing is None:
+        if (saved := self.checkpointing) is None:
             return ()
-        writers, number = self.checkpointing.writers, self.num_writers
-        return sorted({writer for rank in ranks for writer in writers.of_rank(rank, number)})
+        return sorted({writer for rank in ranks for writer in saved.writers.of_rank(rank, saved.topology)})
 
     def parties(self, epoch: int, step: int) -> int:
         """The number of ranks that meet at a step: those that have not run out of steps."""

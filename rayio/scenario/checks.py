@@ -190,7 +190,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
                 "give a folder"
             )
-        yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, ranks)
+        yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, scenario.cluster.topology)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (

@@ -206,7 +206,7 @@ def num_roles(scenario: Scenario) -> int:
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
     """Bytes that each writer writes in one checkpoint, by number."""
     checkpoint = scenario.checkpoint
-    return () if checkpoint is None else checkpoint.writers.sizes(checkpoint.model.bytes, world_size(scenario))
+    return () if checkpoint is None else checkpoint.writers.sizes(checkpoint.model.bytes, scenario.cluster.topology)
 
 
 def checkpoint_bytes(scenario: Scenario) -> int:
