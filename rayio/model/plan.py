@@ -24,6 +24,7 @@ from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.queue import QueueSpec
 from rayio.model.saving import Checkpointing
 from rayio.model.training import Training
+from rayio.place import BEGINNING, Start
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
@@ -87,6 +88,8 @@ class Plan:
     throttle: Throttle | None = None
     #: Bytes of samples that each node keeps in memory in front of the modelled storage; None keeps none.
     cache_bytes: int | None = None
+    #: Where the run begins. Steps before it are not taken, nor are the checkpoints and evaluations that follow them.
+    start: Start = BEGINNING
 
     @property
     def world_size(self) -> int:
@@ -328,27 +331,38 @@ class Plan:
 
     # --- the books --------------------------------------------------------------------------------------------------
 
+    def tallies(self) -> list[Tally]:
+        """Make an empty tally of this attempt for each rank."""
+        return [Tally(rank, attempt=self.start.attempt) for rank in range(self.world_size)]
+
     def planned_numbers(self) -> list[Tally]:
         """Work out how many steps and samples every rank is meant to consume, evaluations among them."""
-        tallies = [Tally(rank) for rank in range(self.world_size)]
-        for sampler, epochs in self._planned_epochs():
-            for tally in tallies:
-                tally.steps += len(epochs) * sampler.steps(0, tally.rank)
-                tally.samples += len(epochs) * sampler.samples(0, tally.rank)
+        tallies = self.tallies()
+        for tally in tallies:
+            for sampler, epochs, first in self._planned_epochs(tally.rank):
+                steps, samples = sampler.left(0, tally.rank, first)  # every epoch has as many
+                tally.steps += len(epochs) * steps
+                tally.samples += len(epochs) * samples
         return tallies
 
-    def _planned_epochs(self) -> Iterator[tuple[Sampler, range]]:
-        yield self._sampler, range(len(self.steps))
+    def _planned_epochs(self, rank: int) -> Iterator[tuple[Sampler, range, int]]:
+        """Yield the epochs that a rank has from the start on, evaluations among them, and the first step of each."""
+        start, epochs = self.start, len(self.steps)
+        if start.step:
+            yield self._sampler, range(start.epoch, min(start.epoch + 1, epochs)), start.step
+        yield self._sampler, range(start.epoch + (start.step > 0), epochs), 0
         if self.evaluation is not None:
-            yield self.evaluation.sampler, range(len(self.steps), len(self.steps) + self.evaluation.epochs)
+            schedule, steps = self.evaluation.schedule, self._sampler.steps(start.epoch, rank)
+            past = schedule.number_before(start.epoch, start.step, steps)
+            yield self.evaluation.sampler, range(epochs + past, epochs + self.evaluation.epochs), 0
 
     def planned(self) -> list[Tally]:
         """Work out what every rank is meant to consume, down to the digest of its sample ids."""
-        tallies = [Tally(rank) for rank in range(self.world_size)]
-        for sampler, epochs in self._planned_epochs():
-            for tally in tallies:
+        tallies = self.tallies()
+        for tally in tallies:
+            for sampler, epochs, first in self._planned_epochs(tally.rank):
                 for epoch in epochs:
-                    steps, samples, digest = sampler.planned(epoch, tally.rank)
+                    steps, samples, digest = sampler.planned(epoch, tally.rank, first)
                     tally.steps += steps
                     tally.samples += samples
                     tally.digest = (tally.digest + digest) & WORD

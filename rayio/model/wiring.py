@@ -212,7 +212,7 @@ class Wiring:
         env.storage = self._storage(node, checkpointing.path)
         return env
 
-    def rank(self, rank: int, ports: RankPorts, tally: Tally, attempt: int = 0) -> Coro[None]:
+    def rank(self, rank: int, ports: RankPorts, tally: Tally) -> Coro[None]:
         """Make a rank's world and return its life in it as a coroutine; what it consumes is booked into ``tally``."""
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
@@ -224,7 +224,7 @@ class Wiring:
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
         env.queue = self.loader.batches(self, env, rank, ports)
-        return roles.train(env, self.plan.training(rank), tally, attempt)
+        return roles.train(env, self.plan.training(rank), tally, self.plan.start)
 
     def process(self, rank: int) -> Process:
         """The process of a rank, whose work is done on modelled cores."""
