@@ -26,7 +26,7 @@ from rayio.model.planning import plan_of
 from rayio.model.pool import NodePool
 from rayio.place import Where
 from rayio.predict.calibrate import calibrate
-from rayio.predict.changes import changes
+from rayio.predict.changes import applied, offered
 from rayio.predict.counterfactual import ready
 from rayio.predict.explain import explain
 from rayio.report.build import report
@@ -39,7 +39,7 @@ from rayio.storage.base import Moved, Opener, Requests, Served
 from rayio.storage.layers.cache import COMING, MISSING, THERE, CachedStorage, Lru, NodeCache
 from rayio.storage.layers.layer import Mount
 from rayio.study.sizing.capacity import capacity
-from rayio.study.sizing.knee import variants
+from rayio.study.sizing.knee import Planned, made
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from scenarios import Outcome, run_locally, scenario, simulated
@@ -510,11 +510,11 @@ def test_lived_again_a_run_has_its_caches_and_reads_that_take_no_time_have_none(
     base = ready(wanted, {"engine": "virtual"}, attribute(spans), Slices.of(spans))
     assert base is not None
     replay = base.measured.replayed(base.scenario, modelled=base.modelled)
-    possible = changes(base)
+    possible = {change.name: change for change in offered(base, "explain")}
     assert replay.scenario.storage.cache_bytes == 50 * SAMPLE
-    assert possible["bandwidth = ∞"](replay, base).scenario.storage.cache_bytes == 50 * SAMPLE
-    assert possible["cache × 2"](replay, base).scenario.storage.cache_bytes == 100 * SAMPLE
-    assert possible["read = 0"](replay, base).scenario.storage.cache is None
+    assert applied(possible["bandwidth = ∞"], replay, base).scenario.storage.cache_bytes == 50 * SAMPLE
+    assert applied(possible["cache × 2"], replay, base).scenario.storage.cache_bytes == 100 * SAMPLE
+    assert applied(possible["read = 0"], replay, base).scenario.storage.cache is None
     assert base.measured.replayed(base.scenario, modelled=None).scenario.storage.cache is None, "it is in the times"
 
 
@@ -529,13 +529,14 @@ def test_a_capacity_of_the_model_is_none_of_the_page_cache(tmp_path: Path) -> No
 
 def test_what_would_move_a_capacity_is_tried_with_caches_that_hold_the_same_part() -> None:
     base = scenario(**kept(400, 40))
-    tried = dict(variants(base))
+    tried = {change.advice: change for change in offered(Planned(base), "capacity")}
     (name,) = (name for name in tried if name.startswith("storage.cache=[{tier: ram, bytes: "))
-    larger = tried[name](base)
+    larger = made(tried[name], base)
     assert (larger.storage.cache_bytes, larger.dataset.num_files) == (800_000, 400)
-    deeper = tried["loader.prefetch_factor=4"](base)
+    deeper = made(tried["loader.prefetch_factor=4"], base)
     assert (deeper.storage.cache_bytes, deeper.dataset.num_files) == (800_000, 800)
-    assert not [name for name, _ in variants(scenario(**kept(400, None))) if "cache" in name]
+    uncached = offered(Planned(scenario(**kept(400, None))), "capacity")
+    assert not [change for change in uncached if "cache" in change.advice]
 
 
 def scenario_file(folder: Path, keys: dict[str, Any]) -> Path:

@@ -9,6 +9,7 @@ from rayio.schema.choice import NoOptions
 from rayio.schema.fields import Section
 
 if TYPE_CHECKING:
+    from rayio.scenario.change import Change, Run
     from rayio.scenario.model import Scenario
 
 
@@ -35,3 +36,7 @@ class Kind:
     def table(self, scenario: Scenario) -> Mapping[str, float]:
         """Numbers that follow from the scenario when this kind is chosen, by name: ``rayio show`` prints them."""
         return {}
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        """What could be different about a run that has this kind; see ``change.py``."""
+        yield from ()

@@ -19,7 +19,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.session.dataset import base_folder
 from rayio.storage.address import is_path, join
-from rayio.study.sizing.knee import Change, best_change, binding, changes_at, learned
+from rayio.study.sizing.knee import Like, best_change, binding, changes_at, learned
 from rayio.study.sizing.questions import MLPERF, Question, floor_of
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
@@ -213,7 +213,7 @@ class _Searching:
         assert bracket.fails is not None
         trial = self.trials.tried[bracket.fails]
         run = self.trials.run_of(bracket.fails)
-        like: Change = _as_it_is
+        like: Like = _as_it_is
         binds = binding(trial.scenario, run, self.reporter)
         if not self.is_virtual:
             assert run is not None
