@@ -18,7 +18,6 @@ from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
 from rayio.model.ledger import WORD, Tally
 from rayio.model.loading import Loading
-from rayio.model.network import NetworkSpec
 from rayio.model.phases import Phased, PhasedStorage
 from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.queue import QueueSpec
@@ -35,7 +34,7 @@ from rayio.schema.distribution import NO_TIME
 from rayio.seeds import Draws
 from rayio.storage.address import join
 from rayio.storage.base import Storage
-from rayio.storage.layers.throttle import Throttle
+from rayio.storage.layers.layer import Layer
 from rayio.storage.model import DeviceSpec
 from rayio.storage.stores.opening import Settings, Store
 
@@ -82,12 +81,8 @@ class Plan:
     held_seconds: float = 0.0
     #: What ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
     auto_bytes_in_flight: int | None = None
-    #: The modelled network between nodes; None is one that takes no time.
-    network: NetworkSpec | None = None
-    #: Rates of requests above which the modelled storage system refuses; None refuses nobody.
-    throttle: Throttle | None = None
-    #: Bytes of samples that each node keeps in memory in front of the modelled storage; None keeps none.
-    cache_bytes: int | None = None
+    #: What stands between readers and their bytes, the innermost first.
+    layers: tuple[Layer, ...] = ()
     #: Where the run begins. Steps before it are not taken, nor are the checkpoints and evaluations that follow them.
     start: Start = BEGINNING
 
@@ -244,8 +239,8 @@ class Plan:
             decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
             modelled=self.modelled,
-            itemised=self.trace.is_itemised or (self.modelled and self.throttle is not None),
-            cached=self.cache_bytes is not None,
+            itemised=self.trace.is_itemised or any(layer.needs_places for layer in self.layers),
+            cached=self.is_divided,
             rate=work.rate if work is not None and self.modelled else None,
             decoding=None if self.modelled else work,
         )
@@ -299,23 +294,29 @@ class Plan:
         chosen = self.storage
         return DeviceSpec(
             chosen.connection_bandwidth, chosen.bandwidth, chosen.requests_per_second, chosen.opens_per_second,
-            chosen.open if chosen.open.expected > 0 else None, self.throttle,
+            chosen.open if chosen.open.expected > 0 else None,
         )  # fmt: skip
 
     def device_of_node(self, node: int) -> int:
         """The number of the device that a node uses: its own, or the one that the cluster shares."""
-        return self.cache_of_node(node) if self.storage.scope == "node" else 0
+        return self.state_of_node(node) if self.storage.scope == "node" else 0
 
-    def cache_of_node(self, node: int) -> int:
-        """The number of the cache of a node; of nodes that come beyond those that readers fill, some share one."""
+    @property
+    def is_divided(self) -> bool:
+        """Whether a layer looks at the samples of a batch one by one."""
+        return any(layer.needs_samples for layer in self.layers)
+
+    def state_of_node(self, node: int) -> int:
+        """The number of what a node has by itself; of nodes that come beyond those that readers fill, some share it."""
         beyond = node - self.cluster.all_nodes
         return node if beyond < 0 else node - beyond + beyond % self.num_pooled
 
-    @property
-    def caches(self) -> Sequence[int]:
-        """The numbers of the caches: of all nodes that read, those that come and go last."""
+    def shared_by(self, layer: Layer) -> Sequence[int]:
+        """The numbers of the shared states of a layer: of all nodes that read, those that come and go last; or one."""
+        if layer.sharing != "node":
+            return (0,) if layer.sharing else ()
         first = self.cluster.all_nodes
-        return () if self.cache_bytes is None else (*self.cluster.reading_nodes, *range(first, first + self.num_pooled))
+        return (*self.cluster.reading_nodes, *range(first, first + self.num_pooled))
 
     @cached_property
     def num_pooled(self) -> int:

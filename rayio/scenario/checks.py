@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from rayio.errors import ScenarioError
-from rayio.kinds import LOADERS, STORAGE_MODELS
+from rayio.kinds import LAYERS, LOADERS, STORAGE_MODELS
 from rayio.place import MAX_RANKS, MAX_STEPS
 from rayio.scenario import apart, derive, duration, evaluation
 from rayio.scenario.address import MODELLED
 from rayio.scenario.decode import Work
 from rayio.scenario.kind import Kind
+from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN
 from rayio.scenario.workers import Autoscaled
@@ -96,6 +97,9 @@ def of_kinds(scenario: Scenario, ask: Callable[[Kind], Iterable[T]]) -> list[T]:
             if isinstance(kind := choice.registry[name], Kind):
                 with choice.registry.answerable(name):
                     answers += ask(kind)
+    for layer in layers_of(scenario, modelled=True):
+        with LAYERS.answerable(layer.name):
+            answers += ask(layer)
     return answers
 
 

@@ -138,6 +138,8 @@ def _kind(section: type[Section]) -> str | None:
 
 def _fields_sections(section: type[Section], key: str) -> list[type[Section]]:
     field = section.model_fields.get(key)
+    if field is None and issubclass(section, Choosing) and key in (options := section.options_there_are()):
+        field = options[key][0].model_fields[key]
     return [] if field is None else [s for part in (field.annotation, *field.metadata) for s in _inside(part)]
 
 

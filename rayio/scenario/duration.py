@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
+from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.scenario.storage import UNKNOWN
 from rayio.storage.presets import PRESETS
@@ -78,13 +79,12 @@ def _of_storage(
         first_byte, opening, connection = preset.first_byte_median, preset.open_median, preset.connection_bandwidth
         shared, calls, scope = preset.bandwidth, preset.opens_per_second or preset.requests_per_second, preset.scope
     systems = len(scenario.cluster.reading_nodes) if scope == "node" else 1
-    throttle = scenario.storage.throttle
+    layers = layers_of(scenario, modelled=True)
     yield "storage.model.first_byte", (samples + requests) * first_byte
     yield "storage.model.open", samples * opening
     yield "storage.model.connection_bandwidth", nbytes / connection
     yield "storage.model.bandwidth", of_all / shared / systems
-    if throttle is not None:
-        rate = throttle.prefixes * min(throttle.reads_per_second, throttle.writes_per_second)
-        yield "storage.throttle", ranks * (samples + requests) / rate
-    elif calls:
+    for layer in layers:
+        yield from layer.seconds(ranks * (samples + requests))
+    if calls and not any(layer.reads_of_all for layer in layers):
         yield "storage.model.requests_per_second", ranks * (samples + requests) / calls / systems

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from rayio.kinds import COSTS, STORAGE_MODELS
 from rayio.records.origin import MEASURED, PREDICTED, ChargedCosts, Origin, StorageModel
+from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Costs, Scenario
 
 
@@ -30,15 +31,16 @@ def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin
 
 def _unknown(scenario: Scenario) -> Iterator[str]:
     """Yield what the storage model leaves out."""
-    if scenario.storage.cache is None:
+    layers = layers_of(scenario, modelled=True)
+    if not any(layer.keeps for layer in layers):
         yield "page caches"
-    yield "failures of storage" + " other than throttling" * (scenario.storage.throttle is not None)
+    failing = [layer.fails for layer in layers if layer.fails]
+    yield "failures of storage" + " other than " * bool(failing) + " and ".join(failing)
 
 
 def _model(scenario: Scenario) -> StorageModel:
-    chosen, throttle = scenario.storage.model, scenario.storage.throttle
-    layers = [] if throttle is None else [throttle.told]
-    layers += [tier.told for tier in scenario.storage.cache or ()]
+    chosen = scenario.storage.model
+    layers = [layer.told for layer in layers_of(scenario, modelled=True)]
     if not isinstance(chosen, str):
         source = "; ".join(part for part in (chosen.source, *layers) if part)
         return StorageModel(name="parameters", provenance=chosen.provenance, source=source)

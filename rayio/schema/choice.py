@@ -213,8 +213,10 @@ class Choosing(Section):
         for field in cls.hidden():
             del properties[field]
         for key, (options, names) in cls.options_there_are().items():
-            option = dict(options.model_json_schema()["properties"][key])
-            option["description"] = f"Of {listed(names)}: {option.get('description', '')}".rstrip(": ")
+            options.model_rebuild()
+            option = dict(handler.resolve_ref_schema(handler(options.__pydantic_core_schema__))["properties"][key])
+            if names:
+                option["description"] = f"Of {listed(names)}: {option.get('description', '')}".rstrip(": ")
             properties[key] = option
         return schema
 

@@ -247,6 +247,25 @@ def boolean() -> Reads:
     return choice(True, False)
 
 
+#: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.
+LEAST, MOST = 1e-6, 1e12
+
+
+def per_second(*, or_none: bool = False) -> Reads:
+    """Read how often something may happen per second, or none."""
+    allowed = f"must be a number per second from {LEAST:g} to {MOST:g}{', or none' * or_none}"
+
+    def read(value: Any) -> float | None:
+        if or_none and (value is None or value == "none"):
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST <= value <= MOST:
+            raise RefusedError(allowed)
+        return float(value)
+
+    number: JsonSchema = {"type": "number", "minimum": LEAST, "maximum": MOST}
+    return Reads(read, {"anyOf": [number, {"const": "none"}, {"type": "null"}]} if or_none else number)
+
+
 #: What stands before the host of an address, where people write passwords; they may hold anything.
 _CREDENTIALS = re.compile(r"://.*@")
 #: What follows an address, where links that are signed have their token.
@@ -295,3 +314,4 @@ Natural = Annotated[int, whole(0)]
 Bytes = Annotated[int, quantity(BYTES, positive=True, integer=True)]
 Seconds = Annotated[float, quantity(SECONDS)]
 Rate = Annotated[float, quantity(RATE, positive=True)]
+PerSecond = Annotated[float, per_second()]
