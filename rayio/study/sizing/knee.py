@@ -1,4 +1,4 @@
-"""What binds where a search ends, and what one change of the scenario would move it."""
+"""The bottleneck at the end of a capacity search, and changes of the scenario that would help."""
 
 from __future__ import annotations
 
@@ -26,60 +26,59 @@ from rayio.study.sizing.trials import ROUNDING, au_of
 from rayio.study.sizing.words import UNKNOWN
 from rayio.units import BYTES
 
-#: A scenario with one thing changed.
+#: A function that returns a changed scenario.
 Change = Callable[[Scenario], Scenario]
 
-#: Rank-steps that are enough to say what binds.
+#: Rank-steps that suffice to find the bottleneck.
 ENOUGH_STEPS = 20_000
-#: Windows of prefetching that it keeps at least.
+#: The fewest prefetch windows of such a run.
 WINDOWS = 12
-#: A point that misses its target, by whatever formula, misses this AU: however little costs most, it is named.
+#: Target AU for the explanation: every point misses it, so a bottleneck is always named.
 MISSED = 1.0
-#: AU that a change must add to be worth a line.
+#: The least AU that a listed change adds.
 WORTH = 0.005
 
 
 def binding(scenario: Scenario, run: Path | None, reporter: Reporter) -> str | None:
-    """Say what keeps a point from its target: of its run directory, else of one that is simulated for it.
+    """Return a sentence on what keeps a point from its target; None if unknown.
 
-    None where nobody can.
+    It explains the point's run, or a simulated one if ``run`` is None.
     """
     try:
         if run is not None:
             return explain(run, target_au=MISSED, reporter=reporter).sentence
         with TemporaryDirectory(prefix="rayio-") as folder:
             simulate(shortened(scenario), out=Path(folder) / "run", root=folder)
-            # what would change it comes after
             return explain(Path(folder) / "run", simulate=False, target_au=MISSED, reporter=reporter).sentence
     except RayioError:
         return None
 
 
-def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> Change | str:
-    """What gives a scenario the storage, the processors and the costs that a run on a wall clock had.
+def learned(scenario: Scenario, run: Path, measured: float | None, formula: str) -> Change | str:
+    """Return a change that applies a run's calibrated storage, processors and costs; or why there is none.
 
-    A sentence why there is none, where the run's ``scenario``, simulated with them, has not the AU that was ``made``.
+    There is none if the run's ``scenario``, simulated with them, does not have the ``measured`` AU.
     """
     try:
-        taught = calibrate(run).scenario
+        fitted = calibrate(run).scenario
     except RayioError as error:
         return f"{UNKNOWN}: {error}"
 
-    def like(one: Scenario) -> Scenario:
-        cluster = one.cluster.model_copy(update={"cores": taught.cluster.cores})
-        loader = one.loader.model_copy(update={"decode": taught.loader.decode})
-        told = {"storage": taught.storage, "costs": taught.costs, "cluster": cluster, "loader": loader}
-        return one.model_copy(update=told)
+    def like(scenario: Scenario) -> Scenario:
+        cluster = scenario.cluster.model_copy(update={"cores": fitted.cluster.cores})
+        loader = scenario.loader.model_copy(update={"decode": fitted.loader.decode})
+        parts = {"storage": fitted.storage, "costs": fitted.costs, "cluster": cluster, "loader": loader}
+        return scenario.model_copy(update=parts)
 
-    au = _au(like(scenario), formula)
-    if au is None or made is None or abs(au - made) > COMES_BACK:
-        was, is_now = ("unknown" if one is None else f"{100 * one:.1f} %" for one in (made, au))
-        return f"{UNKNOWN}: that run had AU {was}, simulated with what it teaches {is_now}"
+    simulated = _au(like(scenario), formula)
+    if simulated is None or measured is None or abs(simulated - measured) > COMES_BACK:
+        texts = ["unknown" if au is None else f"{100 * au:.1f} %" for au in (simulated, measured)]
+        return f"{UNKNOWN}: the calibrated model gives AU {texts[0]}, the run had {texts[1]}"
     return like
 
 
 def shortened(scenario: Scenario) -> Scenario:
-    """The same with fewer epochs, then steps, where it is long: enough to see what it waits for."""
+    """Return a scenario with fewer epochs and steps if it is long, but enough to find its bottleneck."""
     train, one_epoch = scenario.train, derive.total_rank_steps(scenario) // scenario.train.epochs
     epochs = max(1, min(train.epochs, ENOUGH_STEPS // max(one_epoch, 1)))
     fewest = WINDOWS * derive.window_steps(scenario)
@@ -88,7 +87,7 @@ def shortened(scenario: Scenario) -> Scenario:
 
 
 def variants(scenario: Scenario) -> Iterator[tuple[str, Change]]:
-    """The changes that are tried, in words and as functions: what the loader can first, then what other storage can."""
+    """Iterate over the changes to try, in words and as functions: of the loader, then of the storage."""
     loader, model = scenario.loader, storage_of(scenario)
     if loader.max_workers:
         yield (
@@ -115,74 +114,71 @@ def variants(scenario: Scenario) -> Iterator[tuple[str, Change]]:
 
 
 def _loader(**keys: Any) -> Change:
-    """Change the loader. Its window is twice as long, and so is the epoch: filling it must not pass for a gain.
+    """Return a change of the loader, with twice the steps (and caches): a doubled window must not pass for a gain."""
 
-    Caches then hold the same part of the dataset.
-    """
-
-    def change(one: Scenario) -> Scenario:
-        loader = one.loader.model_copy(update=keys)
-        steps = None if one.train.steps is None else 2 * one.train.steps
-        dataset = one.dataset.model_copy(update={"num_files": 2 * one.dataset.num_files})
-        train = one.train.model_copy(update={"steps": steps})
-        changed = one.model_copy(update={"loader": loader, "dataset": dataset, "train": train})
-        return changed if one.storage.cache is None else _twice_cached(changed)
+    def change(scenario: Scenario) -> Scenario:
+        loader = scenario.loader.model_copy(update=keys)
+        steps = None if scenario.train.steps is None else 2 * scenario.train.steps
+        dataset = scenario.dataset.model_copy(update={"num_files": 2 * scenario.dataset.num_files})
+        train = scenario.train.model_copy(update={"steps": steps})
+        changed = scenario.model_copy(update={"loader": loader, "dataset": dataset, "train": train})
+        return changed if scenario.storage.cache is None else _twice_cached(changed)
 
     return change
 
 
 def _storage(**keys: Any) -> Change:
-    def change(one: Scenario) -> Scenario:
-        model = storage_of(one).model_copy(update=keys)
-        return one.model_copy(update={"storage": one.storage.model_copy(update={"model": model})})
+    def change(scenario: Scenario) -> Scenario:
+        model = storage_of(scenario).model_copy(update=keys)
+        return scenario.model_copy(update={"storage": scenario.storage.model_copy(update={"model": model})})
 
     return change
 
 
 def _cores(number: int) -> Change:
-    def change(one: Scenario) -> Scenario:
-        return one.model_copy(update={"cluster": one.cluster.model_copy(update={"cores": number})})
+    def change(scenario: Scenario) -> Scenario:
+        return scenario.model_copy(update={"cluster": scenario.cluster.model_copy(update={"cores": number})})
 
     return change
 
 
 def _prefixes(number: int) -> Change:
-    def change(one: Scenario) -> Scenario:
-        assert one.storage.throttle is not None
-        throttle = one.storage.throttle.model_copy(update={"prefixes": number})
-        return one.model_copy(update={"storage": one.storage.model_copy(update={"throttle": throttle})})
+    def change(scenario: Scenario) -> Scenario:
+        assert scenario.storage.throttle is not None
+        throttle = scenario.storage.throttle.model_copy(update={"prefixes": number})
+        return scenario.model_copy(update={"storage": scenario.storage.model_copy(update={"throttle": throttle})})
 
     return change
 
 
-def _twice_cached(one: Scenario) -> Scenario:
-    """Give each node twice the cache."""
-    tiers = tuple(tier.model_copy(update={"bytes": 2 * tier.bytes}) for tier in one.storage.cache or ())
-    return one.model_copy(update={"storage": one.storage.model_copy(update={"cache": tiers})})
+def _twice_cached(scenario: Scenario) -> Scenario:
+    """Return a scenario with twice the cache on each node."""
+    tiers = tuple(tier.model_copy(update={"bytes": 2 * tier.bytes}) for tier in scenario.storage.cache or ())
+    return scenario.model_copy(update={"storage": scenario.storage.model_copy(update={"cache": tiers})})
 
 
 def _half(times: Distribution) -> Distribution:
-    """A distribution of half the times."""
-    held = {name: getattr(times, name) for name in times.quantities}
-    return times.model_copy(update={name: value / 2 for name, value in held.items() if value is not None})
+    """Return a distribution of half the times."""
+    quantities = {name: getattr(times, name) for name in times.quantities}
+    return times.model_copy(update={name: value / 2 for name, value in quantities.items() if value is not None})
 
 
 def changes_at(scenario: Scenario, formula: str, reporter: Reporter) -> list[tuple[str, Change, float]]:
-    """Simulate each variant of a point; give those that help with their AU, the most helpful first."""
-    found = []
-    as_it_is = _au(scenario, formula)
+    """Return the changes that help at a point, with their simulated AU, the best first."""
+    helpful = []
+    baseline = _au(scenario, formula)
     wanted = [*variants(scenario)]
     for number, (name, change) in enumerate(wanted):
-        reporter.live(f"what would move it: {number} of {len(wanted)} changes simulated", number / len(wanted))
+        reporter.live(f"finding what would help: {number} of {len(wanted)} changes simulated", number / len(wanted))
         changed = change(scenario)
         try:
             checks.check_simulated(changed)
             au = _au(changed, formula)
         except RayioError:
             continue
-        if au is not None and as_it_is is not None and au - as_it_is >= WORTH:
-            found.append((name, change, au))
-    return sorted(found, key=lambda one: -round(one[2], 3))
+        if au is not None and baseline is not None and au - baseline >= WORTH:
+            helpful.append((name, change, au))
+    return sorted(helpful, key=lambda entry: -round(entry[2], 3))
 
 
 def _au(scenario: Scenario, formula: str) -> float | None:
@@ -191,22 +187,22 @@ def _au(scenario: Scenario, formula: str) -> float | None:
 
 def best_change(
     question: Question,
-    found: Sequence[tuple[str, Change, float]],
+    changes: Sequence[tuple[str, Change, float]],
     fails: int,
     target: float,
     formula: str,
     most: int,
     like: Change,
 ) -> tuple[CapacityChange, ...]:
-    """Write the changes down; of the first that keeps the target, how many accelerators hold with it.
+    """Return the changes as records; the first that reaches the target has the accelerators that hold with it.
 
-    ``like`` makes what is simulated of the scenario of a point.
+    ``like`` returns the calibrated scenario of a point.
     """
-    rows = [CapacityChange(change=name, au=au, holds=au >= target - ROUNDING) for name, _, au in found]
-    place = next((number for number, row in enumerate(rows) if row.holds), None)
-    if place is None:
+    rows = [CapacityChange(change=name, au=au, holds=au >= target - ROUNDING) for name, _, au in changes]
+    index = next((number for number, row in enumerate(rows) if row.holds), None)
+    if index is None:
         return tuple(rows)
-    change = found[place][1]
+    change = changes[index][1]
 
     def holds(value: int) -> bool:
         au = _au(change(like(question.scenario(value))), formula)
@@ -214,5 +210,5 @@ def best_change(
 
     bracket = largest(holds, most, start=fails)
     accelerators = question.accelerators(max(bracket.holds, fails))
-    rows[place] = replace(rows[place], accelerators=accelerators, is_at_least=bracket.fails is None)
+    rows[index] = replace(rows[index], accelerators=accelerators, is_at_least=bracket.fails is None)
     return tuple(rows)
