@@ -464,7 +464,7 @@ def test_a_simulation_says_which_share_came_from_memory(tmp_path: Path) -> None:
     read = 4 * 400 * (SAMPLE + HEADS)
     assert (told.read_bytes, told.fetched_bytes, told.page_cache_share) == (read, read // 4, 0.75)
     assert (told.source, told.delivered_bytes) == ("model", 4 * 400 * SAMPLE)
-    assert told.how == "storage.cache: modelled caches, 3.81 MiB on each node that reads, empty at first"
+    assert told.how == "storage.cache: modelled caches of 3.81 MiB on each reading node, empty at first"
     line = "from storage: 6.94 MiB of 27.8 MiB read; 75.0 % from the modelled cache"
     assert fetched_line(told) == line
     assert line in report(ended.path).read_text()
@@ -572,7 +572,7 @@ def test_real_storage_says_that_the_cache_is_of_the_model(tmp_path: Path) -> Non
     keys = {"dataset__path": "data", "train__epochs": 1, "storage__cache": ram(1e9)}
     ended = run(scenario(**keys), engine="local", root=tmp_path)
     (note,) = (note for note in ended.result.notes if "storage.cache" in note)
-    assert note.startswith("storage.cache: is of the model alone")
+    assert note.startswith("storage.cache: no effect")
     assert ended.result.fetched is None or ended.result.fetched.source != "model"
 
 
