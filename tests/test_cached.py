@@ -22,12 +22,11 @@ from rayio.analyze.summary import fetched_line
 from rayio.cli import main
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
-from rayio.model.node_cache import NodeCache
 from rayio.model.planning import plan_of
 from rayio.model.pool import NodePool
 from rayio.place import Where
 from rayio.predict.calibrate import calibrate
-from rayio.predict.changes import changes
+from rayio.predict.changes import applied, offered
 from rayio.predict.counterfactual import ready
 from rayio.predict.explain import explain
 from rayio.report.build import report
@@ -37,9 +36,10 @@ from rayio.scenario.reader_pool import ReaderPool
 from rayio.scenario.write import to_yaml
 from rayio.session import run, simulate
 from rayio.storage.base import Moved, Opener, Requests, Served
-from rayio.storage.layers.cached import COMING, MISSING, THERE, CachedStorage, Lru
+from rayio.storage.layers.cache import COMING, MISSING, THERE, CachedStorage, Lru, NodeCache
+from rayio.storage.layers.layer import Mount
 from rayio.study.sizing.capacity import capacity
-from rayio.study.sizing.knee import variants
+from rayio.study.sizing.knee import Planned, made
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from scenarios import Outcome, run_locally, scenario, simulated
@@ -246,7 +246,8 @@ def test_storage_is_asked_for_the_samples_that_are_not_there_as_the_format_asks_
     def no_files(opener: Opener) -> None:
         raise AssertionError("a model opens no files")
 
-    served = kernel.run(CachedStorage(below, cache, kernel).read(requests, no_files))
+    mount = Mount(kernel, 0, "data", True, 1, False, lambda: cache)
+    served = kernel.run(CachedStorage(below, cache, mount).read(requests, no_files))
     (asked,) = below.asked
     left = np.array([0, 3, 4, 6, 7])
     batch = load_of.batch
@@ -257,7 +258,7 @@ def test_storage_is_asked_for_the_samples_that_are_not_there_as_the_format_asks_
     assert served.moved is not None
     assert served.moved.fetched == expected.total_bytes < served.moved.asked == served.nbytes
     assert served.requests > len(expected.nbytes)
-    again = kernel.run(CachedStorage(below, cache, kernel).read(requests, no_files))
+    again = kernel.run(CachedStorage(below, cache, mount).read(requests, no_files))
     assert len(below.asked) == 1, "now all of it is there"
     assert again.moved == Moved(requests.total_bytes, 0, None)
 
@@ -409,8 +410,9 @@ def test_nodes_of_a_pool_have_caches_of_their_own() -> None:
     ))  # fmt: skip
     assert found.ledger.even
     plan = found.plan
-    assert plan.caches == (0, 1)
-    assert [plan.cache_of_node(node) for node in (0, 1, 2)] == [0, 1, 1]
+    (layer,) = plan.layers
+    assert plan.shared_by(layer) == (0, 1)
+    assert [plan.state_of_node(node) for node in (0, 1, 2)] == [0, 1, 1]
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
@@ -462,7 +464,7 @@ def test_a_simulation_says_which_share_came_from_memory(tmp_path: Path) -> None:
     read = 4 * 400 * (SAMPLE + HEADS)
     assert (told.read_bytes, told.fetched_bytes, told.page_cache_share) == (read, read // 4, 0.75)
     assert (told.source, told.delivered_bytes) == ("model", 4 * 400 * SAMPLE)
-    assert told.how == "storage.cache: modelled caches, 3.81 MiB on each node that reads, empty at first"
+    assert told.how == "storage.cache: modelled caches of 3.81 MiB on each reading node, empty at first"
     line = "from storage: 6.94 MiB of 27.8 MiB read; 75.0 % from the modelled cache"
     assert fetched_line(told) == line
     assert line in report(ended.path).read_text()
@@ -508,11 +510,11 @@ def test_lived_again_a_run_has_its_caches_and_reads_that_take_no_time_have_none(
     base = ready(wanted, {"engine": "virtual"}, attribute(spans), Slices.of(spans))
     assert base is not None
     replay = base.measured.replayed(base.scenario, modelled=base.modelled)
-    possible = changes(base)
+    possible = {change.name: change for change in offered(base, "explain")}
     assert replay.scenario.storage.cache_bytes == 50 * SAMPLE
-    assert possible["bandwidth = ∞"](replay, base).scenario.storage.cache_bytes == 50 * SAMPLE
-    assert possible["cache × 2"](replay, base).scenario.storage.cache_bytes == 100 * SAMPLE
-    assert possible["read = 0"](replay, base).scenario.storage.cache is None
+    assert applied(possible["bandwidth = ∞"], replay, base).scenario.storage.cache_bytes == 50 * SAMPLE
+    assert applied(possible["cache × 2"], replay, base).scenario.storage.cache_bytes == 100 * SAMPLE
+    assert applied(possible["read = 0"], replay, base).scenario.storage.cache is None
     assert base.measured.replayed(base.scenario, modelled=None).scenario.storage.cache is None, "it is in the times"
 
 
@@ -527,13 +529,14 @@ def test_a_capacity_of_the_model_is_none_of_the_page_cache(tmp_path: Path) -> No
 
 def test_what_would_move_a_capacity_is_tried_with_caches_that_hold_the_same_part() -> None:
     base = scenario(**kept(400, 40))
-    tried = dict(variants(base))
+    tried = {change.advice: change for change in offered(Planned(base), "capacity")}
     (name,) = (name for name in tried if name.startswith("storage.cache=[{tier: ram, bytes: "))
-    larger = tried[name](base)
+    larger = made(tried[name], base)
     assert (larger.storage.cache_bytes, larger.dataset.num_files) == (800_000, 400)
-    deeper = tried["loader.prefetch_factor=4"](base)
+    deeper = made(tried["loader.prefetch_factor=4"], base)
     assert (deeper.storage.cache_bytes, deeper.dataset.num_files) == (800_000, 800)
-    assert not [name for name, _ in variants(scenario(**kept(400, None))) if "cache" in name]
+    uncached = offered(Planned(scenario(**kept(400, None))), "capacity")
+    assert not [change for change in uncached if "cache" in change.advice]
 
 
 def scenario_file(folder: Path, keys: dict[str, Any]) -> Path:
@@ -569,7 +572,7 @@ def test_real_storage_says_that_the_cache_is_of_the_model(tmp_path: Path) -> Non
     keys = {"dataset__path": "data", "train__epochs": 1, "storage__cache": ram(1e9)}
     ended = run(scenario(**keys), engine="local", root=tmp_path)
     (note,) = (note for note in ended.result.notes if "storage.cache" in note)
-    assert note.startswith("storage.cache: is of the model alone")
+    assert note.startswith("storage.cache: no effect")
     assert ended.result.fetched is None or ended.result.fetched.source != "model"
 
 

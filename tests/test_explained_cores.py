@@ -89,7 +89,7 @@ def on_ray(workers: int, ranks: int) -> dict[str, float]:
     charged = attribute(run.spans)
     base = ready(unknown, run.info, charged, Slices.of(run.spans), batch_bytes=4e6, worked=worked)
     assert base is not None
-    return {row["change"]: row["time_saved"] for row in counterfactuals(base)["changes"]}
+    return {row.change: row.time_saved or 0.0 for row in counterfactuals(base).record.changes}
 
 
 @pytest.mark.parametrize(("workers", "ranks"), [(1, 2), (1, 1)])

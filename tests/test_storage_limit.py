@@ -95,10 +95,10 @@ def test_of_storage_that_takes_no_time_nothing_is_the_limit() -> None:
 def test_both_numbers_are_said_in_the_unit_of_the_resource() -> None:
     mib = float(1 << 20)
     shared = System(bandwidth=400 * mib, connection_bandwidth=1e15)
-    said = limited(limit(shared, Asked(20 * mib, 1, 1), readers=4, needs=33.35).as_json())
+    said = limited(limit(shared, Asked(20 * mib, 1, 1), readers=4, needs=33.35))
     assert said == "Storage gives 400 MiB/s, these ranks need 667 MiB/s."
     slow = System(bandwidth=1e15, connection_bandwidth=1e15, first_byte=0.03)
-    said = limited(limit(slow, Asked(1, 4, 1), readers=2, depth=4, needs=100).as_json())
+    said = limited(limit(slow, Asked(1, 4, 1), readers=2, depth=4, needs=100))
     assert said == (
         "At 30 ms a request and 4 in flight for each, 2 workers get 66.7 batches/s from storage, these ranks need 100."
     )
@@ -278,16 +278,14 @@ def test_what_others_take_is_not_there_for_these_readers() -> None:
     system = System(bandwidth=400e6, connection_bandwidth=1e15, number=2)
     found = limit(system, ONE, readers=4, needs=100, taken=Taken(nbytes=200e6))
     assert found.gives == pytest.approx((2 * 400e6 - 200e6) / 20e6)
-    assert limited(found.as_json()).startswith("Storage gives 572 MiB/s on 2 nodes together beside checkpoints and ev")
+    assert limited(found).startswith("Storage gives 572 MiB/s on 2 nodes together beside checkpoints and ev")
     capped = System(bandwidth=1e15, connection_bandwidth=1e15, requests_per_second=500.0)
     taken = Taken(requests=100, reads=30)
     assert limit(capped, Asked(1, 10, 2), readers=99, taken=taken).gives == pytest.approx(40)
     refuses = System(bandwidth=1e15, connection_bandwidth=1e15, reads_per_second=500.0)
     found = limit(refuses, Asked(1, 10, 2), readers=99, needs=50, taken=taken)
     assert found.gives == pytest.approx(47)
-    assert "Storage serves 470 requests/s beside checkpoints and evaluations (30) and refuses" in limited(
-        found.as_json()
-    )
+    assert "Storage serves 470 requests/s beside checkpoints and evaluations (30) and refuses" in limited(found)
     nothing = limit(system, ONE, readers=4, taken=Taken(nbytes=900e6)).gives
     assert nothing is not None
     assert 0 < nothing < 0.01

@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -15,6 +15,7 @@ from rayio.analyze.intervals import Occupied
 from rayio.analyze.part import Part, groups
 from rayio.analyze.stages import STAGES
 from rayio.analyze.timeline import Ints, integers, is_text, texts
+from rayio.records.explained import LossRow, Throttled
 from rayio.trace.slices import Slices
 from rayio.units import format_seconds
 
@@ -114,23 +115,27 @@ class Throttling:
                 ours.made_again + found.made_again,
             )
 
-    def found(self, table: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-        """All of it, with its part of exposed data loading in a ``table`` of losses; None where nobody was refused."""
+    def found(self, table: Sequence[LossRow]) -> Throttled | None:
+        """Return all of it, with its part of exposed data loading in a ``table`` of losses; None without refusals.
+
+        Whether ranks wait for storage, so that it binds, is not known here.
+        """
         answers, served, reading, waited, made_again = self._sum
         if not answers:
             return None
-        lost = {row["cause"]: float(row["seconds"]) for row in table if row["cause"] in STAGES}
-        of_data = math.fsum(lost.values())
+        of_data = math.fsum(row.seconds for row in table if row.cause in STAGES)
+        retry = next((row.seconds for row in table if row.cause == "retry"), 0.0)
         part = waited / made_again if made_again else 1.0
-        return {
-            "refused": answers.total(),
-            "served": served,
-            "answers": dict(answers),
-            "waited_seconds": waited / 1e9,
-            "read_seconds": reading / 1e9,
-            "read_share": waited / reading if reading else None,
-            "data_wait_share": part * lost.get("retry", 0.0) / of_data if of_data else None,
-        }
+        return Throttled(
+            refused=answers.total(),
+            served=served,
+            answers=dict(answers),
+            waited_seconds=waited / 1e9,
+            read_seconds=reading / 1e9,
+            read_share=waited / reading if reading else None,
+            data_wait_share=part * retry / of_data if of_data else None,
+            binds=False,
+        )
 
 
 def _waited(part: Part, tries: Ints) -> int:

@@ -167,6 +167,16 @@ class Simulated(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction(Record):
+    """A cause that takes much of step time, and without which the simulated run is hardly shorter."""
+
+    cause: str = value("the cause")
+    share: float = value("what it takes of step time", "fraction")
+    change: str = value("the change that takes it away, and saves most of those that do")
+    time_saved: float = value("time that the simulated run then takes less", "fraction")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction(Record):
     """The first change worth making, simulated."""
 
@@ -240,13 +250,21 @@ class Access(Record):
     exposed_share: Number = value("the part of it in which the rank did not compute", "fraction")
     ranks: tuple[RankAccess, ...] = value("the ranks one by one, at most the first 64")
     sizes: dict[str, dict[str, int]] = value("reads and writes counted by size, in Darshan's bins", "requests")
-    sequential_share: Number = value("requests at or after the end of the one before to that file", "fraction")
-    consecutive_share: Number = value("requests exactly there", "fraction")
-    num_files: int | None = value("files touched", "files")
-    opens_per_file: Number = value("mean number of opens of a file that was opened", "opens")
-    most_opens_of_a_file: int | None = value("opens of the file that was opened most", "opens")
-    once_share: Number = value("files opened once, of those that were opened", "fraction")
-    files: tuple[FileAccess, ...] = value("the 64 files of which most was moved")
+    sequential_share: Number = value(
+        "requests at or after the end of the one before to that file", "fraction", default=None, is_required=True
+    )
+    consecutive_share: Number = value("requests exactly there", "fraction", default=None, is_required=True)
+    num_files: int | None = value("files touched", "files", default=None, is_required=True)
+    opens_per_file: Number = value(
+        "mean number of opens of a file that was opened", "opens", default=None, is_required=True
+    )
+    most_opens_of_a_file: int | None = value(
+        "opens of the file that was opened most", "opens", default=None, is_required=True
+    )
+    once_share: Number = value(
+        "files opened once, of those that were opened", "fraction", default=None, is_required=True
+    )
+    files: tuple[FileAccess, ...] = value("the 64 files of which most was moved", default=(), is_required=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,6 +305,11 @@ class Explained(Record):
         "how storage refused reads as too many at a time; null where it refused none", default=None
     )
     imported: Imported | None = value("what imported results say; null of other runs", default=None)
+    contradictions: tuple[Contradiction, ...] | None = value(
+        "causes whose removal, simulated, saves less than a quarter of their share; there where such a share is at "
+        "least 10 %",
+        can_be_absent=True,
+    )
     fetched: Fetched | None = value(
         "where the bytes came from that readers of real storage read, or of modelled storage with storage.cache",
         can_be_absent=True,
