@@ -38,8 +38,9 @@ from rayio.session import run, simulate
 from rayio.storage.base import Moved, Opener, Requests, Served
 from rayio.storage.layers.cache import COMING, MISSING, THERE, CachedStorage, Lru, NodeCache
 from rayio.storage.layers.layer import Mount
+from rayio.study.sizing import knee
 from rayio.study.sizing.capacity import capacity
-from rayio.study.sizing.knee import Planned, made
+from rayio.study.sizing.knee import Planned
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from scenarios import Outcome, run_locally, scenario, simulated
@@ -531,9 +532,9 @@ def test_what_would_move_a_capacity_is_tried_with_caches_that_hold_the_same_part
     base = scenario(**kept(400, 40))
     tried = {change.advice: change for change in offered(Planned(base), "capacity")}
     (name,) = (name for name in tried if name.startswith("storage.cache=[{tier: ram, bytes: "))
-    larger = made(tried[name], base)
+    larger = knee.applied(tried[name], base)
     assert (larger.storage.cache_bytes, larger.dataset.num_files) == (800_000, 400)
-    deeper = made(tried["loader.prefetch_factor=4"], base)
+    deeper = knee.applied(tried["loader.prefetch_factor=4"], base)
     assert (deeper.storage.cache_bytes, deeper.dataset.num_files) == (800_000, 800)
     uncached = offered(Planned(scenario(**kept(400, None))), "capacity")
     assert not [change for change in uncached if "cache" in change.advice]
