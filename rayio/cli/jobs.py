@@ -88,8 +88,8 @@ def submit(
 
 def _told(ended: Ended, as_json: bool) -> None:
     """Print what a job came to, and leave with its exit code."""
-    from rayio.analyze.summary import summary
     from rayio.remote.jobs.submit import LAST_LINES
+    from rayio.report.text.summary import summary
 
     if ended.ran is not None and as_json:
         print_json(ended.ran)

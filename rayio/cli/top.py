@@ -87,7 +87,7 @@ def _is_over(live: Live) -> bool:
 
 
 def _print(live: Live, *, as_json: bool) -> None:
-    from rayio.analyze.live_text import block
+    from rayio.report.text.progress import block
 
     if as_json:
         print_json(live)
@@ -97,7 +97,7 @@ def _print(live: Live, *, as_json: bool) -> None:
 
 def _lines(live: Live, look: Callable[[], Live], seconds: float, *, as_json: bool) -> None:
     """Print a line now and then, until the run is over."""
-    from rayio.analyze.live_text import line
+    from rayio.report.text.progress import line
 
     printed = float("-inf")
     while True:
@@ -112,7 +112,7 @@ def _lines(live: Live, look: Callable[[], Live], seconds: float, *, as_json: boo
 
 def _screen(live: Live, look: Callable[[], Live], seconds: float) -> Live:
     """Show it on the whole terminal until it is over, or q is pressed; give what was shown last."""
-    from rayio.analyze.live_text import block
+    from rayio.report.text.progress import block
 
     with _keys() as pressed:
         while True:

@@ -24,8 +24,8 @@ def explain(
 
     Example:  rayio explain runs/four
     """
-    from rayio.analyze.explanation import text
-    from rayio.predict.explain import explain as explained
+    from rayio.report.explain import explain as explained
+    from rayio.report.text.explanation import text
 
     with alone(as_json):
         found = explained(path, simulate=simulate, reporter=Terminal())
