@@ -18,11 +18,12 @@ test: $(VENV)/.installed-test
 slow: $(VENV)/.installed-test $(VENV)/.installed-cluster
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "slow or hypothesis" --hypothesis-profile deep
 
-# What every commit must pass: format, lint, types.
+# What every commit must pass: format, lint, types, language (tests/prose.py).
 check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tests/prose.py
 
 # The documentation as a site, in build/site; a link that leads nowhere is an error.
 docs: $(VENV)/.installed-docs

@@ -124,6 +124,17 @@ STORAGE_MODELS: Registry[Any] = Registry(
     needs=("first_byte_median", "connection_bandwidth", "bandwidth", "scope"),
 )
 
+#: What stands between a reader and its bytes, the innermost first (``rayio.storage.layers.layer.Layer``).
+LAYERS: Registry[Any] = Registry(
+    "layer",
+    {
+        "throttle": "rayio.storage.layers.throttle:Throttle",
+        "cache": "rayio.storage.layers.cache:NodeCaches",
+        "network": "rayio.storage.layers.network:NetworkSpec",
+    },
+    needs=("name", "options", "of", "wrap"),
+)
+
 #: ``costs``: what a loader takes beside reading and decoding (``rayio.scenario.costs.NamedCosts``).
 COSTS: Registry[Any] = Registry(
     "costs",
@@ -140,4 +151,5 @@ COSTS: Registry[Any] = Registry(
 #: All of them.
 REGISTRIES = (
     FORMATS, LOADERS, SHUFFLES, PARTITIONS, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STORAGES, STORAGE_MODELS, COSTS,
+    LAYERS,
 )  # fmt: skip

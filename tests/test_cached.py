@@ -21,7 +21,6 @@ from rayio.analyze.stalls import attribute
 from rayio.cli import main
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
-from rayio.model.node_cache import NodeCache
 from rayio.model.planning import plan_of
 from rayio.model.pool import NodePool
 from rayio.place import Where
@@ -37,7 +36,8 @@ from rayio.scenario.reader_pool import ReaderPool
 from rayio.scenario.write import to_yaml
 from rayio.session import run, simulate
 from rayio.storage.base import Moved, Opener, Requests, Served
-from rayio.storage.layers.cached import COMING, MISSING, THERE, CachedStorage, Lru
+from rayio.storage.layers.cache import COMING, MISSING, THERE, CachedStorage, Lru, NodeCache
+from rayio.storage.layers.layer import Mount
 from rayio.study.sizing.capacity import capacity
 from rayio.study.sizing.knee import Planned, made
 from rayio.trace.recorder import Recorder
@@ -246,7 +246,8 @@ def test_storage_is_asked_for_the_samples_that_are_not_there_as_the_format_asks_
     def no_files(opener: Opener) -> None:
         raise AssertionError("a model opens no files")
 
-    served = kernel.run(CachedStorage(below, cache, kernel).read(requests, no_files))
+    mount = Mount(kernel, 0, "data", True, 1, False, lambda: cache)
+    served = kernel.run(CachedStorage(below, cache, mount).read(requests, no_files))
     (asked,) = below.asked
     left = np.array([0, 3, 4, 6, 7])
     batch = load_of.batch
@@ -257,7 +258,7 @@ def test_storage_is_asked_for_the_samples_that_are_not_there_as_the_format_asks_
     assert served.moved is not None
     assert served.moved.fetched == expected.total_bytes < served.moved.asked == served.nbytes
     assert served.requests > len(expected.nbytes)
-    again = kernel.run(CachedStorage(below, cache, kernel).read(requests, no_files))
+    again = kernel.run(CachedStorage(below, cache, mount).read(requests, no_files))
     assert len(below.asked) == 1, "now all of it is there"
     assert again.moved == Moved(requests.total_bytes, 0, None)
 
@@ -409,8 +410,9 @@ def test_nodes_of_a_pool_have_caches_of_their_own() -> None:
     ))  # fmt: skip
     assert found.ledger.even
     plan = found.plan
-    assert plan.caches == (0, 1)
-    assert [plan.cache_of_node(node) for node in (0, 1, 2)] == [0, 1, 1]
+    (layer,) = plan.layers
+    assert plan.shared_by(layer) == (0, 1)
+    assert [plan.state_of_node(node) for node in (0, 1, 2)] == [0, 1, 1]
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

@@ -19,8 +19,10 @@ from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, UNDECIDED, CapacityFound
 from rayio.report.text.sizing import text
 from rayio.reporter import Reporter
+from rayio.scenario.model import Scenario
 from rayio.scenario.storage import Storage
 from rayio.session.conclude import in_memory
+from rayio.session.execute import simulate
 from rayio.study.sizing.capacity import capacity
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest, smallest
@@ -311,10 +313,19 @@ def test_the_command_prints_the_answer_and_its_schema_holds(home: Path, capsys: 
     assert (code, err.count("\n")) == (2, 1)
 
 
+def undisturbed(scenario: Scenario, *, engine: str, out: Path, root: Path, ended: Any, **_: Any) -> None:
+    """Run as an engine whose wall clock no other work disturbs: the directory says that it did."""
+    made = simulate(scenario, out=out, root=root)
+    info = made.path / "run.json"
+    info.write_text(json.dumps(json.loads(info.read_text()) | {"engine": engine}))
+    ended(made)
+
+
 def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By arithmetic 2.3 times what one needs feed two at 90 %, and twice that five."""
+    monkeypatch.setattr("rayio.study.sizing.trials.run_one", undisturbed)
     overrides = planted(2.3 * DEMAND, **{"train.steps": 40})
     how: dict[str, Any] = {"engine": "local", "most": 8, "root": tmp_path}
     found = found_in(tmp_path, overrides, **how)

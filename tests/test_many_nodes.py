@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from rayio.analyze.stalls import attribute
 from rayio.errors import ScenarioError
-from rayio.model.network import Network, NetworkSpec
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.predict.changes import offered
@@ -21,6 +20,7 @@ from rayio.predict.counterfactual import ready
 from rayio.scenario.checks import idle
 from rayio.scenario.cluster import in_proportion
 from rayio.session import run
+from rayio.storage.layers.network import Network, NetworkSpec
 from rayio.trace.slices import Slices
 from scenarios import Outcome, scenario, simulated
 

@@ -13,7 +13,7 @@ from rayio.trace.span import FOREIGN_LANE, REQUESTS
 Ints = NDArray[np.int64]
 
 #: Roles in the order in which they are shown; others come after these.
-ROLES = ("rank", "queue", "reader", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache")
+ROLES = ("rank", "queue", "reader", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache", "layer")
 
 #: What a lane beside a role's main one holds, in the order in which they are shown, with the names of its spans.
 _HOLDS: dict[str, tuple[str, ...]] = {
@@ -25,6 +25,7 @@ _HOLDS: dict[str, tuple[str, ...]] = {
     "samples": ("sample",),
     "requests": REQUESTS,
     "retries": ("retry",),
+    "delays": ("delay",),
     "lost": ("lost",),
     "more": (),
     "other libraries": (),

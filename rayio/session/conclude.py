@@ -59,7 +59,7 @@ def with_spans(
     checks.check_simulated(scenario)
     plan = bounded(plan_of(scenario, modelled=True))
     recorder = Recorder(resolution_ns=scenario.trace.resolution_ns)
-    tallies = [Tally(rank) for rank in range(plan.world_size)]
+    tallies = plan.tallies()
     simulate(plan, recorder, tallies, None if watch is None else lambda: watch(tallies))
     table = recorder.drain()
     spans = empty_table() if table is None else table

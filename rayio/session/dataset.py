@@ -10,6 +10,7 @@ from typing import Any
 from rayio.errors import ScenarioError
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, evaluation
+from rayio.scenario.layers import layers_of
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
@@ -83,8 +84,10 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
 def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
     """List each key about stores that has no effect in this run, one line a key."""
     kept, schemes = scenario.checkpoint, dict(scenario.storage.schemes)
-    if scenario.storage.cache is not None:
-        yield "storage.cache: is of the model alone, real storage has the caches that are there (storage.page_cache)"
+    acting = {layer.name for layer in layers_of(scenario, modelled=False)}
+    for layer in layers_of(scenario, modelled=True):
+        if layer.idle_if_real and layer.name not in acting:
+            yield layer.idle_if_real
     used = {scheme_of(join(base, path)) for path in [out, *paths_of(scenario)]}
     of_use = {key for name in used & schemes.keys() for key, _ in schemes[name]}
     for name, options in schemes.items():

@@ -59,14 +59,14 @@ def fetched(
 def _of_model(plan: Plan, moved: Moved, delivered: int) -> Fetched:
     """Say what modelled caches spared a modelled storage."""
     assert moved.fetched is not None
-    assert plan.cache_bytes is not None
+    (keeping,) = (layer for layer in plan.layers if layer.keeps)
     return Fetched(
         delivered_bytes=delivered,
         read_bytes=moved.asked,
         fetched_bytes=moved.fetched,
         page_cache_share=1 - moved.fetched / moved.asked if moved.asked else None,
         source=MODEL,
-        how=f"storage.cache: modelled caches, {format_bytes(plan.cache_bytes)} on each node that reads, empty at first",
+        how=keeping.keeps,
         page_cache=plan.stores.page_cache,
     )
 

@@ -140,6 +140,15 @@ class Moved(NamedTuple):
         return Moved(self.asked + other.asked, fetched, unevicted)
 
 
+class Delay(NamedTuple):
+    """A time (ns) in which a call to storage was held up by a layer: the cause of loss that it counts as, and why."""
+
+    start: int
+    end: int
+    cause: str
+    why: str = ""
+
+
 class Served(NamedTuple, Generic[T]):
     """What a call to storage cost: files opened, requests, bytes, and fsync calls that were really made.
 
@@ -159,6 +168,10 @@ class Served(NamedTuple, Generic[T]):
     retried: Issued | None = None
     #: Where what was read came from; None of modelled storage without a cache.
     moved: Moved | None = None
+    #: What layers added to its time, within it.
+    delays: tuple[Delay, ...] = ()
+    #: Samples that were given up, where errors may be skipped.
+    skipped: int = 0
 
 
 class Clock(Protocol):

@@ -138,12 +138,12 @@ class ForeseenQueue:
         return reading.delivery
 
     def _open(self, at: Where) -> None:
-        """Begin an epoch: as many steps are granted as the window has."""
+        """Begin an epoch at the step that is asked for: as many steps are granted as the window has."""
         steps = self.spec.steps
         self.epoch = at.epoch
         self.num_steps = steps[at.epoch] if 0 <= at.epoch < len(steps) else 0
-        self.next_step = self.taken = 0
-        for _ in range(min(self.num_steps, len(self._granted))):
+        self.next_step = self.taken = at.step
+        for _ in range(min(self.num_steps - at.step, len(self._granted))):
             self._grant(at)
 
     def _grant(self, at: Where) -> None:

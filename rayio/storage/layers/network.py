@@ -1,4 +1,4 @@
-"""The network between nodes, where it is a model: each node's interface, and who has it when. Pure; times in ns.
+"""``cluster.nic_bandwidth`` and ``nic_latency``: each node's network interface as a model, and who has it when.
 
 A batch leaves through the interface of the node on which it was read, and enters through that of its rank's: each
 direction is a queue without gaps, first come, first served, and both are taken from when the batch is sent. So a node
@@ -9,20 +9,52 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from rayio.schema.fields import Section
+from rayio.storage.layers.layer import Kernel, Layer
 from rayio.storage.model import Device, DeviceSpec
 
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
 
-@dataclass(frozen=True, slots=True)
-class NetworkSpec:
+
+@dataclass(frozen=True)
+class NetworkSpec(Layer):
     """Bytes per second of an interface, each way (None: any), and seconds of the way between two."""
 
     bandwidth: float | None
     latency: float = 0.0
+
+    name: ClassVar[str] = "network"
+    role: ClassVar[str] = "network"
+    sharing: ClassVar[Literal["", "node", "all"]] = "all"
+    is_foreseen: ClassVar[bool] = True
+    is_of_nodes: ClassVar[bool] = True
+    own: ClassVar[str] = "network interface (cluster.nic_bandwidth)"
+    idle_if_real: ClassVar[str] = (
+        "cluster.nic_bandwidth and nic_latency are not charged: each node has a Ray node of its own, and batches cross "
+        "the network that is there"
+    )
+
+    @classmethod
+    def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> NetworkSpec | None:
+        """Return the interfaces; None where nothing crosses them, or batches have no bytes that could."""
+        cluster, loader = scenario.cluster, scenario.loader
+        if not (cluster.has_network and cluster.is_crossed) or loader.payload == "none" or not loader.num_workers:
+            return None
+        return cls(cluster.nic_bandwidth, cluster.nic_latency)
+
+    def way(self, source: int, target: int, shared: Callable[[], NetworkPort]) -> Route:
+        """Return the way of batches from a reader's node to their rank's."""
+        return Route(shared(), source, target)
+
+    def state(self, kernel: Kernel) -> Network:
+        """Make the interfaces of all nodes."""
+        return Network(self)
 
 
 class Network:
