@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.analyze.stalls import attribute
-from rayio.analyze.summary import fetched_line
 from rayio.cli import main
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
@@ -28,8 +27,9 @@ from rayio.place import Where
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import applied, offered
 from rayio.predict.counterfactual import ready
-from rayio.predict.explain import explain
 from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.summary import fetched_line
 from rayio.reporter import Reporter
 from rayio.scenario.load import load
 from rayio.scenario.reader_pool import ReaderPool

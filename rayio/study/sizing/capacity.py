@@ -13,6 +13,7 @@ from rayio.errors import RunError, ScenarioError
 from rayio.model.engine import engine_named
 from rayio.records.hosts import MODEL
 from rayio.records.sizing import BROKEN, HOLDS, UNDECIDED, CapacityChange, CapacityFound, CapacityPoint
+from rayio.report.text.sizing import storage_in_words
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.model import Scenario
@@ -23,7 +24,6 @@ from rayio.study.sizing.knee import Like, best_change, binding, changes_at, lear
 from rayio.study.sizing.questions import MLPERF, Question, floor_of
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
-from rayio.study.sizing.words import storage_in_words
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write
 from rayio.study.sweeps.swept import Sweep

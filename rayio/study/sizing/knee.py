@@ -12,8 +12,9 @@ from rayio.model.planning import storage_of
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import offered
 from rayio.predict.counterfactual import COMES_BACK
-from rayio.predict.explain import explain
 from rayio.records.sizing import CapacityChange
+from rayio.report.explain import explain
+from rayio.report.text.sizing import UNKNOWN
 from rayio.reporter import Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.change import Change, with_keys
@@ -24,7 +25,6 @@ from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import largest
 from rayio.study.sizing.trials import ROUNDING, au_of
-from rayio.study.sizing.words import UNKNOWN
 
 #: A function that returns a changed scenario.
 Like = Callable[[Scenario], Scenario]
