@@ -41,6 +41,7 @@ from rayio.records.origin import CHARGED, MEASURED, PREDICTED, Origin, kind_of
 from rayio.records.run_result import RunResult
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
+from rayio.scenario.layers import layers_of
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
@@ -183,13 +184,12 @@ def explained(
         throttled = replace(throttled, binds=is_refused and waits_for_storage(verdict))
     ranks = worst_ranks(seen.timed.lives, seen.timed)
     told = run.result.imported if run.result is not None else None
+    words = in_words(told) if told else sentence(verdict, capacity, ranks, predicted, throttled, is_filling=bool(filled))
     return Explained(
         run=directory.address,
         scenario=scenario.name,
         engine=run.info.get("engine"),
-        sentence=in_words(told)
-        if told
-        else sentence(verdict, capacity, ranks, predicted, throttled, is_filling=filled is not None),
+        sentence=words,
         verdict=verdict,
         capacity=capacity,
         ranks=(*ranks[:WORST],),
@@ -298,7 +298,8 @@ def _notes_of_simulation(run: Subject, found: Counterfactuals, verdict: Verdict,
             "off; a longer run, or one on a quiet machine, tells more"
         )
     if not simulated.is_whole_run:
-        filling = ", in which the modelled caches are still filling" if run.scenario.storage.cache is not None else ""
+        is_cached = any(layer.keeps for layer in layers_of(run.scenario, modelled=True))
+        filling = ", in which the modelled caches are still filling" if is_cached else ""
         notes.append(f"simulated are the first steps of the run{filling}: {simulated.steps} rank-steps count")
     return [*notes, *map(contradiction, contradictions(verdict, found.tried))]
 

@@ -15,6 +15,7 @@ from rayio.records.hosts import MODEL
 from rayio.records.sizing import BROKEN, HOLDS, UNDECIDED, CapacityChange, CapacityFound, CapacityPoint
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
+from rayio.scenario.layers import layers_of, without_layers
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.session.dataset import base_folder
@@ -234,9 +235,7 @@ class _Searching:
         value = bracket.holds or None
         modelled = self.is_virtual or base.dataset.is_modelled
         # What is before the model is no part of its name.
-        alone = base.storage.model_copy(update={"throttle": None, "cache": None})
-        named = base.model_copy(update={"storage": alone})
-        origin = origin_of(named, is_virtual=self.is_virtual, modelled=modelled)
+        origin = origin_of(without_layers(base), is_virtual=self.is_virtual, modelled=modelled)
         return CapacityFound(
             directory=str(self.directory.path),
             scenario=base.name,
@@ -295,11 +294,12 @@ class _Searching:
                 f"every accelerator has {question.steps} steps an epoch, at every point: the dataset grows with them"
             )
             notes += short_of(question.steps, enough(derive.window_steps(question.base)))
-            if question.base.storage.cache is not None:
-                notes.append(
-                    "storage.cache: caches do not grow with the dataset, so that they have another part of it at every "
-                    "point"
-                )
+            notes += [
+                f"storage.{layer.name}: caches do not grow with the dataset, so that they have another part of it at "
+                "every point"
+                for layer in layers_of(question.base, modelled=True)
+                if layer.keeps
+            ]
         if question.rules == MLPERF and question.host_memory is None:
             notes.append("--rules mlperf: the memory of the hosts is not known here; --host-memory says it")
         if self.why is not None and bracket.fails is None:
