@@ -17,6 +17,7 @@ from rayio.machine.mounts import mount_of, mounts_here
 from rayio.predict.calibrate import Calibration, calibrate
 from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, UNDECIDED, CapacityFound
+from rayio.report.text.sizing import text
 from rayio.reporter import Reporter
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import Storage
@@ -26,7 +27,6 @@ from rayio.study.sizing.capacity import capacity
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import Bracket, falls, largest, smallest
 from rayio.study.sizing.trials import mean_of, processor_times
-from rayio.study.sizing.words import text
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 
 BATCH, SIZE, COMPUTE = 4, 1 << 20, 0.05

@@ -12,8 +12,8 @@ from handmade import Trace
 
 from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import attribute
-from rayio.predict.explain import explain
 from rayio.records.explained import Explained
+from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
 from rayio.session import simulate
 from rayio.trace.span import schema

@@ -19,9 +19,7 @@ from test_engines import scenarios
 from test_stalls import sums_are_exact
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.explanation import text
 from rayio.analyze.metrics import measure
-from rayio.analyze.service import can_do
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import CAUSES, attribute
 from rayio.analyze.verdict import judge
@@ -29,9 +27,11 @@ from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.predict import counterfactual, replay
 from rayio.predict.base import Base
-from rayio.predict.explain import explain
 from rayio.records.explained import Access, Explained
 from rayio.records.run_result import RunResult
+from rayio.report.explain import explain
+from rayio.report.text.explanation import text
+from rayio.report.text.terms import can_do
 from rayio.reporter import Reporter
 from rayio.scenario.change import Change
 from rayio.scenario.load import build
@@ -508,7 +508,7 @@ def test_explaining_imports_no_ray(tmp_path: Path) -> None:
     path = run_of(planted(dataset__num_files=48), tmp_path)
     program = f"""if True:
         import sys
-        from rayio.predict.explain import explain
+        from rayio.report.explain import explain
         explain({str(path)!r})
         sys.exit('ray' in sys.modules)
     """

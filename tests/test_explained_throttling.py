@@ -11,10 +11,10 @@ import pytest
 from objects import Answer, Environ, Objects, s3_error, slow_down
 
 import rayio
-from rayio.analyze.explanation import text
 from rayio.analyze.retries import refusal
-from rayio.predict.explain import explain
 from rayio.records.explained import Explained, Throttled
+from rayio.report.explain import explain
+from rayio.report.text.explanation import text
 from rayio.session import Run, simulate
 from scenarios import scenario
 

@@ -10,8 +10,8 @@ import pytest
 
 from rayio.analyze.filled import FILLING, enough, note_of
 from rayio.cli import main
-from rayio.predict.explain import explain
 from rayio.records.run_result import RunResult
+from rayio.report.explain import explain
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml

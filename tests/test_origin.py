@@ -12,14 +12,14 @@ from pages import check
 from test_results import OLD
 
 import rayio
-from rayio.analyze.explanation import text
 from rayio.analyze.stages import OF_LOADER
 from rayio.cli import main
 from rayio.errors import ScenarioError
 from rayio.kinds import COSTS
 from rayio.predict.calibrate import calibrate
-from rayio.predict.explain import explain
-from rayio.report import report
+from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.explanation import text
 from rayio.scenario.costs import Costs
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario

@@ -17,8 +17,7 @@ import rayio
 from rayio.cli import main
 from rayio.errors import StorageError
 from rayio.records.metric_names import lookup
-from rayio.report import report
-from rayio.report.build import stretch
+from rayio.report.build import report, stretch
 from rayio.report.definitions import TERMS, term
 from rayio.scenario.write import to_yaml
 from rayio.trace.run_directory import RunDirectory

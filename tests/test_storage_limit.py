@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from test_explain import directory
 
-from rayio.analyze.conclusion import limited
-from rayio.analyze.explanation import text
-from rayio.predict.explain import explain
 from rayio.records.explained import Explained, StorageLimit
+from rayio.report.explain import explain
+from rayio.report.text.conclusion import limited
+from rayio.report.text.explanation import text
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate

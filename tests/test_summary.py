@@ -9,8 +9,8 @@ from handmade import Trace, result
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
-from rayio.analyze.summary import check_expectations, summary
 from rayio.records.run_result import Books, RunResult
+from rayio.report.text.summary import check_expectations, summary
 from rayio.scenario.expect import Condition
 
 MS = 1_000_000

@@ -34,7 +34,7 @@ from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.model.wiring import Wiring
 from rayio.place import Where
-from rayio.predict.explain import explain
+from rayio.report.explain import explain
 from rayio.reporter import Reporter
 from rayio.scenario.checks import contradictions, idle
 from rayio.scenario.model import Scenario

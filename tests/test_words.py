@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pages import check
 
-from rayio.analyze.explanation import text
 from rayio.analyze.stages import STAGES, shown
-from rayio.predict.explain import explain
-from rayio.report import report
+from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.explanation import text
 from rayio.session import simulate
 
 

@@ -10,7 +10,6 @@ from html import escape
 
 from rayio.analyze.filled import FILLING, note_of
 from rayio.analyze.stages import shown
-from rayio.analyze.summary import fetched_line, fetched_row, format_done, whose_overhead
 from rayio.imports.dlio_losses import largest
 from rayio.records.explained import Explained
 from rayio.records.metric_names import lookup
@@ -18,6 +17,7 @@ from rayio.records.origin import IMPORTED, storage_words
 from rayio.records.run_result import RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
+from rayio.report.text.summary import fetched_line, fetched_row, format_done, whose_overhead
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
 from rayio.units import format_number, format_seconds, format_share

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayio.analyze.filled import FILLING
-from rayio.analyze.retries import in_words
-from rayio.analyze.service import PLENTY, rate
+from rayio.analyze.filled import FILLING, note_of
 from rayio.analyze.stages import OF_LOADER, STAGES, shown
 from rayio.analyze.stalls import CAUSES
-from rayio.analyze.stragglers import slowest
-from rayio.analyze.verdict import BINDS, OF_DATA
+from rayio.analyze.verdict import BINDS, OF_DATA, OF_STORAGE
 from rayio.analyze.window import FEWEST_STEPS, MOST
 from rayio.records.explained import (
     Capacity,
     Contradiction,
+    Explained,
     Prediction,
     StorageLimit,
     Throttled,
@@ -22,7 +20,11 @@ from rayio.records.explained import (
     WaitedFor,
 )
 from rayio.records.origin import CHARGED
+from rayio.report.text.terms import PLENTY, in_words, rate
 from rayio.units import format_bytes, format_rate, format_seconds
+
+#: Ranks that a sentence names.
+NAMED = 3
 
 #: Share of step time that shows in percentages without decimals.
 SEEN = 0.005
@@ -33,23 +35,12 @@ BEYOND = 0.1
 #: What is said beside any AU whose steps what was prefetched before them carried.
 _FILLING = f"{FILLING}: more steps of such a run would have less, see the note."
 
-#: Causes that are storage's.
-OF_STORAGE = ("open", "read", "retry")
 
-
-def sentence(
-    verdict: Verdict,
-    capacity: Capacity,
-    ranks: Sequence[WaitedFor],
-    prediction: Prediction | None,
-    throttled: Throttled | None = None,
-    *,
-    is_filling: bool = False,
-) -> str:
-    """Say in one paragraph what bound the run, by how much, and what would come of mending it.
-
-    ``is_filling`` says that its steps would not go on as they were, see :mod:`rayio.analyze.filled`.
-    """
+def sentence(found: Explained) -> str:
+    """Say in one paragraph what bound the run, by how much, and what would come of mending it."""
+    verdict, capacity, ranks = found.verdict, found.capacity, found.ranks
+    prediction, throttled = found.prediction, found.throttled
+    is_filling = note_of(found.notes) is not None
     is_refused = throttled is not None and throttled.binds
     if verdict.bound is None:
         if not verdict.steps:
@@ -63,7 +54,7 @@ def sentence(
     bound = "storage" if is_refused or short_storage(verdict, capacity) is not None else verdict.bound
     bound = "processor" if verdict.is_processor_bound else bound
     said = f"{bound.capitalize()}-bound: " if is_known else "Unexplained: "
-    said += f"{_what(verdict)}{slowest(ranks) if verdict.bound == 'straggler' else ''}."
+    said += f"{_what(verdict)}{_slowest(ranks) if verdict.bound == 'straggler' else ''}."
     if verdict.ties:
         alike = " or ".join(f"`{shown(cause)}`" for cause in verdict.ties)
         said += f" Without {alike} as much time would be saved as without `{shown(verdict.cause or '')}`: they tie."
@@ -91,12 +82,6 @@ def contradiction(found: Contradiction) -> str:
         f"`{cause}` takes {_percent(found.share)} of step time, but with {shown(found.change)} the simulated run is "
         f"{_percent(saved)} shorter: something else takes its place, or the simulation does not know what slowed it"
     )
-
-
-def waits_for_storage(verdict: Verdict) -> bool:
-    """Say whether ranks wait for reads most, and not because readers wait for processors."""
-    is_read = bool({verdict.cause, *verdict.ties} & {*OF_STORAGE})
-    return is_read and verdict.bound in OF_DATA and not verdict.is_processor_bound
 
 
 def short_storage(verdict: Verdict, capacity: Capacity) -> StorageLimit | None:
@@ -300,3 +285,15 @@ def _next(prediction: Prediction) -> str:
 def _percent(share: float | None) -> str:
     share = share or 0.0
     return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
+
+
+def _slowest(ranks: Sequence[WaitedFor]) -> str:
+    """Name the ranks that are last in most steps; where there are none, each is now and then."""
+    slow = [row for row in ranks if row.is_slow]
+    named = ", ".join(
+        f"rank {row.rank} ({row.of_typical or 0.0:.2f} × the compute of the others, last in "
+        f"{100 * (row.last_share or 0.0):.0f} % of steps)"
+        for row in slow[:NAMED]
+    )
+    more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
+    return f": {named}{more}" if slow else ", now one and now another"
