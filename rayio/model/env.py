@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 
 from rayio.errors import RayioError
 from rayio.model.kernel import Kernel
@@ -74,6 +74,7 @@ class Env:
         "held_ns",
         "is_capturing",
         "is_watched",
+        "kept",
         "kernel",
         "late_ns",
         "late_work",
@@ -138,6 +139,8 @@ class Env:
         self.cores: Cores | None = None
         #: A reader's way to its rank, where that is on another node and the network is a model.
         self.route: Route | None = None
+        #: What a reader keeps of the files of each dataset between two batches (``rayio.model.loading.Kept``).
+        self.kept: dict[bool, Any] = {}
         #: What went wrong as a checkpoint was written behind training.
         self.failure: Exception | None = None
         #: The checkpoint that is being written behind.
@@ -264,9 +267,9 @@ class Env:
         self.file = ""
 
         def noted(opener: Opener) -> T:
-            def open_(name: str) -> BinaryIO:
+            def open_(name: str, *kept: BinaryIO | None) -> BinaryIO:
                 self.file, self.heard = name, self.kernel.now()
-                return opener(name)
+                return opener(name, *kept)
 
             return load(open_)
 
