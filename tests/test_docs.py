@@ -15,7 +15,7 @@ import pytest
 from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, texts_of, walk, words
 from test_architecture import LEVEL
 
-from rayio.analyze.filled import FILLING
+from rayio.analyze.filled import TOO_SHORT
 from rayio.cli import application
 from rayio.scenario.load import load
 from rayio.scenario.reference import to_markdown
@@ -42,7 +42,7 @@ def run_page(page: str, folder: Path, commands: list[str], **variables: str) -> 
                 assert piece in printed, f"{block.place}: was printed differently: {piece}\n{printed}"
         assert not (line := altered(block.text, printed)), f"{block.place}: was printed differently: {line}\n{printed}"
         assert not (piece := missing(block.text, printed)), f"{block.place}: was not printed: {piece}\n{printed}"
-        is_steady = FILLING not in printed or FILLING in block.text
+        is_steady = TOO_SHORT not in printed or TOO_SHORT in block.text
         assert is_steady, f"{block.place}: concludes from a run that is too short\n{printed}"
 
 

@@ -74,7 +74,7 @@ def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> 
     au = _au(like(scenario), formula)
     if au is None or made is None or abs(au - made) > COMES_BACK:
         was, is_now = ("unknown" if one is None else f"{100 * one:.1f} %" for one in (made, au))
-        return f"{UNKNOWN}: that run had AU {was}, simulated with what it teaches {is_now}"
+        return f"{UNKNOWN}: the calibrated model gives AU {is_now}, the run had {was}"
     return like
 
 
