@@ -106,14 +106,14 @@ def test_what_cannot_be_searched_is_one_line(tmp_path: Path) -> None:
             found_in(tmp_path, planted(DEMAND) | (overrides or {}), **how)
         assert "\n" not in str(error.value)
 
-    refused("--over loader.shuffle: is global; capacity searches along whole numbers", over="loader.shuffle")
+    refused("--over loader.shuffle: is global; give a key with a whole number", over="loader.shuffle")
     refused("--over loader.many: no such key", over="loader.many")
-    refused("cluster.ranks_per_node is searched, and given as 3", {"cluster.ranks_per_node": 3})
+    refused("cluster.ranks_per_node is searched, and also set to 3", {"cluster.ranks_per_node": 3})
     refused("loader.num_workers has several values", {"loader.num_workers": [1, 2]})
     refused("--target-au 90: must be above 0 and at most 1", target_au=90)
-    refused("--rules spec: there are only those of mlperf", rules="spec")
+    refused("--rules spec: must be mlperf", rules="spec")
     refused("--max 0: must be at least 1", most=0)
-    refused("train.epochs=1: --rules mlperf asks for 5", rules="mlperf")
+    refused("train.epochs=1: --rules mlperf needs 5", rules="mlperf")
     assert not (tmp_path / "capacity").exists()
 
 
@@ -134,7 +134,7 @@ def test_the_same_search_goes_on_with_the_runs_that_are_there(tmp_path: Path) ->
     assert again == first
     lower = found_in(tmp_path, planted(2.5 * DEMAND), target_au=0.45)
     assert lower.accelerators == 5
-    with pytest.raises(StorageError, match=r"holds a sweep with loader.num_workers=1, now it is 3"):
+    with pytest.raises(StorageError, match=r"holds a sweep with loader.num_workers=1, not 3"):
         found_in(tmp_path, planted(2.5 * DEMAND, **{"loader.num_workers": 3}))
     page = (tmp_path / "capacity" / "sweep.html").read_text(encoding="utf-8")
     assert "cluster.ranks_per_node" in page
@@ -197,7 +197,7 @@ def test_the_rules_of_mlperf(tmp_path: Path) -> None:
     assert (found.accelerators, found.formula, found.target_au) == (1, "au_dlio", 0.9)
     assert found.points[0].au == pytest.approx(1.0, abs=0.01)
     assert "AU as DLIO counts it" not in text(found, 100)
-    assert any("--host-memory says it" in note for note in found.notes)
+    assert any("give it with --host-memory" in note for note in found.notes)
 
 
 def test_the_interval_of_several_runs_covers_the_mean_in_nineteen_of_twenty() -> None:
@@ -341,7 +341,9 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
     monkeypatch.setattr("rayio.study.sizing.knee.calibrate", forgets)
     again = found_in(tmp_path, overrides, **how)
     assert (again.accelerators, again.changes) == (2, ())
-    assert any("No prediction: the calibrated model gives AU " in note for note in again.notes)
+    assert any(
+        "No prediction: the calibrated model gives AU " in note and "the run had 7" in note for note in again.notes
+    )
 
     def refuses(run: Path) -> Calibration:
         raise RunError("too few steps")
@@ -376,9 +378,9 @@ def test_files_that_are_there_are_read_and_the_page_cache_is_told(tmp_path: Path
         assert said in " ".join(text(found, 100).split())
     small = Question.of("unet3d-small", overrides, "cluster.ranks_per_node", "local")
     assert small.scenario(2).train.epochs == 2  # 12 steps an epoch: two epochs for an interval
-    assert "has 2 steps on 12 accelerators; it takes 3: dataset.num_files=72" in str(small.refusal(12))
+    assert "has 2 steps on 12 accelerators, but a point needs 3; use dataset.num_files=72" in str(small.refusal(12))
     limited = capacity(
         "unet3d-small", overrides, target_au=0.001, engine="local", root=tmp_path, out=tmp_path / "more", most=9
     )
     assert limited.accelerators == 8
-    assert any("cluster.ranks_per_node=9 cannot be: " in note for note in limited.notes)
+    assert any("cluster.ranks_per_node=9 is invalid: " in note for note in limited.notes)

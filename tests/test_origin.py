@@ -328,5 +328,5 @@ def test_storage_that_nobody_described_is_asked_for(tmp_path: Path, capsys: pyte
         assert (code, out) == (2, ""), command
         assert err == f"rayio: {line}", command
     assert [path.name for path in tmp_path.iterdir()] == ["theirs.yaml"]
-    assert "# storage.model unknown: nobody described it" in printed(capsys, "show", theirs)[1]
+    assert "# storage.model unknown: not described" in printed(capsys, "show", theirs)[1]
     assert rayio.simulate(theirs, ["storage.model=nvme"], root=tmp_path).au is not None

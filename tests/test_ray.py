@@ -56,7 +56,7 @@ class Killer(Reporter):
         self.killed: str | None = None
         self.lives: list[Live] = []
 
-    def looked(self, live: Live) -> None:
+    def progress(self, live: Live) -> None:
         self.lives.append(live)
 
     def say(self, text: str) -> None:

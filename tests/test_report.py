@@ -343,7 +343,7 @@ def test_a_simulation_leaves_its_report_unless_it_is_not_wanted(
     monkeypatch.setattr("rayio.cli.runs.MOST_SPANS", 10)
     capsys.readouterr()
     assert command("simulate", source, "--out", "large") == 0
-    assert f"take a while to read; rayio report {tmp_path / 'large'} writes it" in capsys.readouterr().err
+    assert f"is slow; write it with rayio report {tmp_path / 'large'}" in capsys.readouterr().err
     assert not (tmp_path / "large/report.html").exists()
     assert command("simulate", source, "--out", "asked", "--report") == 0
     assert (tmp_path / "asked/report.html").exists()

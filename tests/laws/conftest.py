@@ -1,4 +1,4 @@
-"""The toy package is installed while laws run; those on buckets share the server of the session."""
+"""The toy package is installed while laws run; laws that need what is costly are run where it is."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from registered import toy_installed
+
+#: What laws of a kind need, that takes seconds to load or to start (tests/beside.py).
+COSTLY = {("scheme", "s3"): "s3_server", ("loader", "torch"): "test_torch"}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -15,6 +18,8 @@ def _toy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Say which laws need the server, so that one process of a shared suite runs them all (tests/beside.py)."""
-    if getattr(getattr(item, "callspec", None), "params", {}).get("scheme") == "s3":
-        item.fixturenames.extend(["place", "s3_server"])  # type: ignore[attr-defined]
+    """Say which laws need what is costly, so that one process of a shared suite runs them all."""
+    params = getattr(getattr(item, "callspec", None), "params", {})
+    item.extra_keyword_matches |= {
+        COSTLY[each] for each in params.items() if isinstance(each[1], str) and each in COSTLY
+    }

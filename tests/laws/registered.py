@@ -20,7 +20,7 @@ def toy_installed(folder: Path) -> Iterator[None]:
     """Have the toy package installed for a while."""
     with pytest.MonkeyPatch.context() as patch:
         for registry in REGISTRIES:
-            patch.setattr(registry, "_found", {})
+            patch.setattr(registry, "_loaded", {})
         patch.syspath_prepend(installed(folder, TOY / "pyproject.toml"))
         patch.syspath_prepend(str(TOY))
         yield
