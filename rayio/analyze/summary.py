@@ -312,7 +312,9 @@ def books_line(books: Books) -> str:
     if books.even is None:
         done = "" if books.share_done is None else f" ({format_done(books.share_done)})"
         return f"not known whether every planned sample was delivered, the run broke off{done}: {counts}"
-    every = "every planned sample was delivered once" if books.even else "NOT EVERY PLANNED SAMPLE WAS DELIVERED ONCE"
+    once = "delivered or skipped once" if books.skipped_samples else "delivered once"
+    counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
+    every = f"every planned sample was {once}" if books.even else "NOT EVERY PLANNED SAMPLE WAS DELIVERED ONCE"
     return f"{every}: {counts}"
 
 

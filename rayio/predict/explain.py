@@ -184,7 +184,8 @@ def explained(
         throttled = replace(throttled, binds=is_refused and waits_for_storage(verdict))
     ranks = worst_ranks(seen.timed.lives, seen.timed)
     told = run.result.imported if run.result is not None else None
-    words = in_words(told) if told else sentence(verdict, capacity, ranks, predicted, throttled, is_filling=bool(filled))
+    is_filling = filled is not None
+    words = in_words(told) if told else sentence(verdict, capacity, ranks, predicted, throttled, is_filling=is_filling)
     return Explained(
         run=directory.address,
         scenario=scenario.name,
