@@ -67,7 +67,7 @@ def test_the_same_batches_stall_on_the_virtual_clock_and_in_real_time_on_model_a
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
 def test_the_same_batches_stall_on_ray_and_its_actors_agree_when_a_run_began(tmp_path: Path) -> None:
-    wanted = faulty({**STALLS, "errors": {"at": "20 ms", "seconds": "30 ms"}})
+    wanted = faulty({**STALLS, "errors": [{"at": "20 ms", "seconds": "30 ms"}]})
     rayio.generate(wanted, root=tmp_path)
     run = rayio.run(wanted, engine="ray", root=tmp_path, out=tmp_path / "real")
     simulated = held_up(rayio.simulate(wanted, out=tmp_path / "simulated"))
@@ -83,9 +83,9 @@ def test_the_same_batches_stall_on_ray_and_its_actors_agree_when_a_run_began(tmp
     "faults",
     [
         STALLS,
-        {"errors": {"rate": 0.05, "after": "5 ms"}},
+        {"errors": [{"rate": 0.05, "after": "5 ms"}]},
         {"slow_files": {"share": 0.3, "factor": 200}},
-        {"stalls": {"at": "10 ms", "seconds": "200 ms"}},
+        {"stalls": [{"at": "10 ms", "seconds": "200 ms"}]},
         {**STALLS, "errors": [{"kind": "503", "rate": 0.02}], "on_error": "skip"},
     ],
     ids=["stalls", "errors", "slow files", "at a time", "skipped"],
@@ -136,7 +136,7 @@ def test_every_step_still_sums_and_every_sample_is_delivered_or_skipped(seed: in
 
 
 def test_skipped_samples_are_the_same_on_files_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = faulty({"errors": {"rate": 0.05}, "on_error": "skip"})
+    wanted = faulty({"errors": [{"rate": 0.05}], "on_error": "skip"})
     rayio.generate(wanted, root=tmp_path)
     real = rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "real").result
     simulated = rayio.simulate(wanted, out=tmp_path / "simulated").result
@@ -155,10 +155,10 @@ def test_skipped_samples_are_the_same_on_files_and_said(tmp_path: Path, capsys: 
     ("faults", "line"),
     [
         (
-            {"errors": {"rate": 0.5, "kind": "ESTALE"}, "on_error": "fail"},
+            {"errors": [{"rate": 0.5, "kind": "ESTALE"}], "on_error": "fail"},
             "data: ESTALE from storage.faults while reading",
         ),
-        ({"errors": {"rate": 1.0}}, "data: EIO from storage.faults while reading a sample of rank "),
+        ({"errors": [{"rate": 1.0}]}, "data: EIO from storage.faults while reading a sample of rank "),
     ],
 )
 def test_an_error_ends_the_run_in_one_line(tmp_path: Path, faults: Any, line: str) -> None:
@@ -171,7 +171,7 @@ def test_an_error_ends_the_run_in_one_line(tmp_path: Path, faults: Any, line: st
 
 def test_a_stall_at_a_time_holds_up_checkpoints_too(tmp_path: Path) -> None:
     saved = {"every": {"steps": 8}, "path": "saved", "model": {"bytes": "1 kB"}}
-    wanted = faulty({"stalls": {"at": "5 ms", "seconds": "300 ms"}}, checkpoint=saved)
+    wanted = faulty({"stalls": [{"at": "5 ms", "seconds": "300 ms"}]}, checkpoint=saved)
     spans = rayio.simulate(wanted, out=tmp_path / "run").spans()
     assert spans[(spans.name == "delay") & (spans.role == "checkpoint_writer")].duration_ns.sum() > 0
 
@@ -214,12 +214,12 @@ def test_about_as_many_samples_are_hit_as_asked_for() -> None:
     ("faults", "line"),
     [
         ("soon", "storage.faults=soon"),
-        ({"stalls": {"rate": 2, "seconds": 1}}, "rate=2: must be a number above 0, and at most 1"),
-        ({"stalls": {"rate": 0.1}}, "seconds: is required and missing"),
-        ({"stalls": {"seconds": 1}}, "each needs rate (a share of samples) or at (a time of the run), and not both"),
-        ({"stalls": {"rate": 0.1, "at": 1, "seconds": 1}}, "and not both"),
+        ({"stalls": [{"rate": 2, "seconds": 1}]}, "rate=2: must be a number above 0, and at most 1"),
+        ({"stalls": [{"rate": 0.1}]}, "seconds: is required and missing"),
+        ({"stalls": [{"seconds": 1}]}, "each needs rate (a share of samples) or at (a time of the run), and not both"),
+        ({"stalls": [{"rate": 0.1, "at": 1, "seconds": 1}]}, "and not both"),
         ({"stalls": 3}, "storage.faults.stalls=3: must be a list of mappings with rate, at, seconds"),
-        ({"errors": {"kind": "ENOENT", "rate": 0.1}}, "kind=ENOENT: must be EIO, ESTALE, ETIMEDOUT, 500 or 503"),
+        ({"errors": [{"kind": "ENOENT", "rate": 0.1}]}, "kind=ENOENT: must be EIO, ESTALE, ETIMEDOUT, 500 or 503"),
         ({"slow_files": {"share": 0.1, "factor": 1}}, "factor=1: must be a number above 1"),
         ({"slow_files": {"factor": 3}}, "share: is required and missing"),
         ({"on_error": "ignore"}, "storage.faults.on_error=ignore: must be fail, skip or retry"),
@@ -237,4 +237,4 @@ def test_times_of_a_run_are_refused_where_readers_share_none() -> None:
     with pytest.raises(
         ScenarioError, match=r"storage\.faults: faults at a time are not possible with loader\.kind=torch"
     ):
-        load("unet3d-small", ["loader.kind=torch", "storage.faults={stalls: {at: 1 s, seconds: 1 s}}"])
+        load("unet3d-small", ["loader.kind=torch", "storage.faults={stalls: [{at: 1 s, seconds: 1 s}]}"])

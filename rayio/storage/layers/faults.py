@@ -82,23 +82,21 @@ class SlowFiles(Section):
 
 
 def _many(kind: type[Section]) -> Reads:
-    """Read a list of faults of one kind, or one that is written alone."""
+    """Read a list of faults of one kind."""
 
     def read(value: Any) -> tuple[Section, ...]:
         if value is None or value == "none":
             return ()
-        given: Any = [value] if isinstance(value, (Mapping, kind)) else value
-        if not isinstance(given, (list, tuple)) or not all(isinstance(one, (Mapping, kind)) for one in given):
+        if not isinstance(value, (list, tuple)) or not all(isinstance(one, (Mapping, kind)) for one in value):
             raise RefusedError(f"must be a list of mappings with {', '.join(kind.model_fields)}")
-        faults: list[Any] = [kind.model_validate(one) for one in given]
+        faults: list[Any] = [kind.model_validate(one) for one in value]
         for fault in faults:
             if (fault.rate is None) == (fault.at is None):
                 raise RefusedError("each needs rate (a share of samples) or at (a time of the run), and not both")
         return tuple(faults)
 
     def schema() -> JsonSchema:
-        one = kind.model_json_schema()
-        return {"anyOf": [{"type": "array", "items": one}, one, {"const": "none"}, {"type": "null"}]}
+        return {"anyOf": [{"type": "array", "items": kind.model_json_schema()}, {"const": "none"}, {"type": "null"}]}
 
     return Reads(read, schema)
 
