@@ -87,7 +87,7 @@ def test_it_acts_in_real_time_on_real_files_too(gated: Path) -> None:
 @pytest.mark.usefixtures("local_ray")
 def test_readers_on_ray_pass_one_gate(gated: Path) -> None:
     run = rayio.run("gated.yaml", engine="ray", out="run")
-    assert "layer-toll" in [actor["name"] for actor in run.info["actors"]]
+    assert "layer-toll" in [actor["name"] for actor in run.directory.info["actors"]]
     held_up(run)
 
 

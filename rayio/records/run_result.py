@@ -134,10 +134,15 @@ class Books(Record):
     delivered_samples: int = value("samples in these batches", "samples")
     delivered_bytes: int = value("bytes in these batches", "bytes")
     skipped_steps: int | None = value("0, in files of version 0.1 alone", "steps", can_be_absent=True)
-    skipped_samples: int | None = value("0, in files of version 0.1 alone", "samples", can_be_absent=True)
+    skipped_samples: int | None = value(
+        "samples left out after errors (storage.faults.on_error=skip): planned = delivered + skipped",
+        "samples", can_be_absent=True,
+    )  # fmt: skip
     redone_steps: int | None = value("0, in files of version 0.1 alone", "steps", can_be_absent=True)
     differences: tuple[str, ...] = value("one sentence per rank that is not even, at most 16", default=())
-    even: bool | None = value("whether every planned sample was delivered once; null when the run broke off")
+    even: bool | None = value(
+        "whether every planned sample was delivered once, or skipped; null when the run broke off"
+    )
 
     @property
     def share_done(self) -> float | None:

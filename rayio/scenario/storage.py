@@ -114,9 +114,6 @@ class Storage(Choosing):
     stage: Annotated[Literal[False], choice(False, later=(True,))] = Field(
         False, description="Whether the dataset is copied to the nodes before training; not yet."
     )
-    faults: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
-        "none", description="Faults that storage is given on purpose; not yet."
-    )
 
     #: The options of each scheme that addresses may have, which are written beside the keys above. Those of another
     #: package's schemes are here only where one of them is given: nobody imports what is not asked for.
