@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import TOY, installed
+from packages import TOY, installed
 
 import rayio
 from rayio.errors import ScenarioError
 from rayio.kinds import REGISTRIES
-from rayio.predict.explain import explain
 from rayio.report.build import report
+from rayio.report.explain import explain
 from rayio.scenario.load import load
 from rayio.scenario.write import to_yaml
 
