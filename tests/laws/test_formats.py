@@ -83,7 +83,7 @@ def is_sample(layout: Layout, sample: int, found: bytes) -> bool:
     files, index = layout.locate(np.array([sample]))
     whole = np.zeros(int(layout.sample_bytes_of(files)[0]), np.uint8)
     if len(found) < len(whole):  # a part of it is not read
-        return HEADER.unpack_from(found)[0] == sample
+        return bool(HEADER.unpack_from(found)[0] == sample)
     fill(whole, layout.seed, sample)
     place = Place(layout.path(int(files[0])), sample, int(index[0]))
     is_made = layout.options == type(layout.options)()
