@@ -23,7 +23,7 @@ from rayio.errors import DataError
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Constant, Distribution, Uniform
 from rayio.schema.fields import Section
-from rayio.storage.base import Opener
+from rayio.storage.base import READ, Opener
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixStore
@@ -118,6 +118,13 @@ def test_what_is_written_is_read_in_any_order_with_the_planned_requests(  # type
     ]
     assert (asked.opens, asked.requests, asked.nbytes) == (planned.num_opens, len(planned.nbytes), planned.total_bytes)
     assert planned.total_bytes == planned.nbytes.sum()
+    assert asked.issued is not None
+    rows = asked.issued.rows[asked.issued.rows["kind"] == READ]
+    assert rows["nbytes"].tolist() == planned.nbytes.tolist()
+    if planned.places is not None:
+        files, file, offsets = planned.places()
+        assert rows["offset"].tolist() == offsets.tolist()
+        assert [asked.issued.files[number] for number in rows["file"]] == [files[number] for number in file]
 
 
 @every_format
@@ -176,6 +183,7 @@ def is_delivered(form: Format, layout: Layout, content: bytes, right: tuple[list
         assert found == right
         return True
     assert re.search(NAMED, message), message
+    assert "\n" not in message
     return False
 
 
