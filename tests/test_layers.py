@@ -31,7 +31,7 @@ def gated(tmp_path: Path) -> Iterator[Path]:
     """A scenario with the toy package's layer, which is installed."""
     with pytest.MonkeyPatch.context() as patch:
         for registry in REGISTRIES:
-            patch.setattr(registry, "_found", {})
+            patch.setattr(registry, "_loaded", {})
         patch.syspath_prepend(installed(tmp_path, TOY / "pyproject.toml"))
         patch.syspath_prepend(str(TOY))
         patch.chdir(tmp_path)
