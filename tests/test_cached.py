@@ -512,9 +512,9 @@ def test_lived_again_a_run_has_its_caches_and_reads_that_take_no_time_have_none(
     assert base is not None
     replay = base.measured.replayed(base.scenario, modelled=base.modelled)
     possible = {change.name: change for change in offered(base, "explain")}
-    assert replay.scenario.storage.cache_bytes == 50 * SAMPLE
-    assert applied(possible["bandwidth = ∞"], replay, base).scenario.storage.cache_bytes == 50 * SAMPLE
-    assert applied(possible["cache × 2"], replay, base).scenario.storage.cache_bytes == 100 * SAMPLE
+    assert replay.scenario.storage.cache[0].bytes == 50 * SAMPLE
+    assert applied(possible["bandwidth = ∞"], replay, base).scenario.storage.cache[0].bytes == 50 * SAMPLE
+    assert applied(possible["cache × 2"], replay, base).scenario.storage.cache[0].bytes == 100 * SAMPLE
     assert applied(possible["read = 0"], replay, base).scenario.storage.cache is None
     assert base.measured.replayed(base.scenario, modelled=None).scenario.storage.cache is None, "it is in the times"
 
@@ -533,9 +533,9 @@ def test_what_would_move_a_capacity_is_tried_with_caches_that_hold_the_same_part
     tried = {change.advice: change for change in offered(Planned(base), "capacity")}
     (name,) = (name for name in tried if name.startswith("storage.cache=[{tier: ram, bytes: "))
     larger = knee.applied(tried[name], base)
-    assert (larger.storage.cache_bytes, larger.dataset.num_files) == (800_000, 400)
+    assert (larger.storage.cache[0].bytes, larger.dataset.num_files) == (800_000, 400)
     deeper = knee.applied(tried["loader.prefetch_factor=4"], base)
-    assert (deeper.storage.cache_bytes, deeper.dataset.num_files) == (800_000, 800)
+    assert (deeper.storage.cache[0].bytes, deeper.dataset.num_files) == (800_000, 800)
     uncached = offered(Planned(scenario(**kept(400, None))), "capacity")
     assert not [change for change in uncached if "cache" in change.advice]
 

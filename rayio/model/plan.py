@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rayio import storage
+from rayio.data.access.contract import ACCESSES
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
@@ -235,6 +236,8 @@ class Plan:
         return Loading(
             self.samplers(num_ranks),
             self.form,
+            ACCESSES[self.loader.file_access],
+            self.loader.file_access_options,
             seed=self.seed,
             decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,

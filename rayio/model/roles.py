@@ -36,8 +36,9 @@ async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]
 
 async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: int = 0) -> Delivery:
     """Read and decode one batch. The digest is taken of the sample ids found in the bytes."""
-    load = loading.of(at)
+    load = loading.of(at, env.kept)
     served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
+    load.keep(env.kept)
     if seconds := load.decode_seconds:
         if env.cores is not None and loading.is_work:
             await env.compute("decode", env.cores, seconds, at, lane=lane)

@@ -38,6 +38,7 @@ from rayio.records.origin import CHARGED
 from rayio.records.run_result import RunResult
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
+from rayio.scenario.layers import layers_of
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.scenario.source import UNREADABLE, plain
@@ -253,7 +254,8 @@ def _notes_of_simulation(run: Subject, found: Counterfactuals, verdict: Verdict,
             "off; a longer run, or one on a quiet machine, tells more"
         )
     if not simulated.is_whole_run:
-        filling = ", in which the modelled caches are still filling" if run.scenario.storage.cache is not None else ""
+        is_cached = any(layer.keeps for layer in layers_of(run.scenario, modelled=True))
+        filling = ", in which the modelled caches are still filling" if is_cached else ""
         notes.append(f"simulated are the first steps of the run{filling}: {simulated.steps} rank-steps count")
     return notes
 

@@ -128,17 +128,20 @@ class Storage(Choosing):
         given: Any = dict(self.schemes).get("s3", S3Options())
         return int(given.max_attempts)
 
-    @property
-    def cache_bytes(self) -> int | None:
-        """Bytes of samples that each node keeps in front of modelled storage; None keeps none."""
-        return None if self.cache is None else int(self.cache[0].bytes)
-
     def __getattr__(self, key: str) -> Any:
         """Return the value of a layer's key, such as ``throttle``."""
         for _, options in self.__dict__.get("layers", ()):
             if key in type(options).model_fields:
                 return getattr(options, key)
         return super().__getattr__(key)  # type: ignore[misc]
+
+    def without(self, *layers: str) -> Self:
+        """Return a copy without the keys of some layers."""
+        return self.model_copy(update={key: value for name in layers for key, value in self.defaults(name)})
+
+    def defaults(self, layer: str) -> list[tuple[str, Any]]:
+        """Return the keys of a layer with their defaults: it then does nothing."""
+        return [(key, field.get_default()) for key, field in options_of(LAYERS[layer]).model_fields.items()]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy it with other values of keys, those of layers among them."""

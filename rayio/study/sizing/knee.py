@@ -18,8 +18,8 @@ from rayio.report.text.sizing import UNKNOWN
 from rayio.reporter import Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.change import Change, with_keys
+from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Costs, Scenario, StorageParameters
-from rayio.scenario.section_changes import twice_cached
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question
@@ -126,7 +126,9 @@ def applied(change: Change, scenario: Scenario) -> Scenario:
         return changed
     steps = None if scenario.train.steps is None else 2 * scenario.train.steps
     changed = with_keys("dataset", num_files=2 * scenario.dataset.num_files)(with_keys("train", steps=steps)(changed))
-    return changed if scenario.storage.cache is None else twice_cached(changed)
+    for layer in layers_of(scenario, modelled=True):
+        changed = layer.scaled(changed)
+    return changed
 
 
 def changes_at(scenario: Scenario, formula: str, reporter: Reporter) -> list[tuple[Change, float]]:
