@@ -18,6 +18,21 @@ class Where(NamedTuple):
     attempt: int = 0
 
 
+class Start(NamedTuple):
+    """Where a run begins, or begins again: the first step that its ranks take, and the number of this attempt."""
+
+    epoch: int = 0
+    step: int = 0
+    attempt: int = 0
+
+    def first_step(self, epoch: int) -> int:
+        """Return the first step of an epoch that the run has."""
+        return self.step if epoch == self.epoch else 0
+
+
+#: The start of a run that nothing precedes.
+BEGINNING = Start()
+
 #: Limits of a plan: a batch number holds rank, epoch and step in 62 bits.
 MAX_RANKS = 1 << 20
 MAX_EPOCHS = 1 << 12

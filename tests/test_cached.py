@@ -18,28 +18,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.analyze.stalls import attribute
-from rayio.analyze.summary import fetched_line
 from rayio.cli import main
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
-from rayio.model.node_cache import NodeCache
 from rayio.model.planning import plan_of
 from rayio.model.pool import NodePool
 from rayio.place import Where
 from rayio.predict.calibrate import calibrate
-from rayio.predict.changes import changes
+from rayio.predict.changes import applied, offered
 from rayio.predict.counterfactual import ready
-from rayio.predict.explain import explain
 from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.summary import fetched_line
 from rayio.reporter import Reporter
 from rayio.scenario.load import load
 from rayio.scenario.reader_pool import ReaderPool
 from rayio.scenario.write import to_yaml
 from rayio.session import run, simulate
 from rayio.storage.base import Moved, Opener, Requests, Served
-from rayio.storage.layers.cached import COMING, MISSING, THERE, CachedStorage, Lru
+from rayio.storage.layers.cache import COMING, MISSING, THERE, CachedStorage, Lru, NodeCache
+from rayio.storage.layers.layer import Mount
+from rayio.study.sizing import knee
 from rayio.study.sizing.capacity import capacity
-from rayio.study.sizing.knee import variants
+from rayio.study.sizing.knee import Planned
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from scenarios import Outcome, run_locally, scenario, simulated
@@ -246,7 +247,8 @@ def test_storage_is_asked_for_the_samples_that_are_not_there_as_the_format_asks_
     def no_files(opener: Opener) -> None:
         raise AssertionError("a model opens no files")
 
-    served = kernel.run(CachedStorage(below, cache, kernel).read(requests, no_files))
+    mount = Mount(kernel, 0, "data", True, 1, False, lambda: cache)
+    served = kernel.run(CachedStorage(below, cache, mount).read(requests, no_files))
     (asked,) = below.asked
     left = np.array([0, 3, 4, 6, 7])
     batch = load_of.batch
@@ -257,7 +259,7 @@ def test_storage_is_asked_for_the_samples_that_are_not_there_as_the_format_asks_
     assert served.moved is not None
     assert served.moved.fetched == expected.total_bytes < served.moved.asked == served.nbytes
     assert served.requests > len(expected.nbytes)
-    again = kernel.run(CachedStorage(below, cache, kernel).read(requests, no_files))
+    again = kernel.run(CachedStorage(below, cache, mount).read(requests, no_files))
     assert len(below.asked) == 1, "now all of it is there"
     assert again.moved == Moved(requests.total_bytes, 0, None)
 
@@ -409,8 +411,9 @@ def test_nodes_of_a_pool_have_caches_of_their_own() -> None:
     ))  # fmt: skip
     assert found.ledger.even
     plan = found.plan
-    assert plan.caches == (0, 1)
-    assert [plan.cache_of_node(node) for node in (0, 1, 2)] == [0, 1, 1]
+    (layer,) = plan.layers
+    assert plan.shared_by(layer) == (0, 1)
+    assert [plan.state_of_node(node) for node in (0, 1, 2)] == [0, 1, 1]
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------
@@ -508,11 +511,11 @@ def test_lived_again_a_run_has_its_caches_and_reads_that_take_no_time_have_none(
     base = ready(wanted, {"engine": "virtual"}, attribute(spans), Slices.of(spans))
     assert base is not None
     replay = base.measured.replayed(base.scenario, modelled=base.modelled)
-    possible = changes(base)
-    assert replay.scenario.storage.cache_bytes == 50 * SAMPLE
-    assert possible["bandwidth = ∞"](replay, base).scenario.storage.cache_bytes == 50 * SAMPLE
-    assert possible["cache × 2"](replay, base).scenario.storage.cache_bytes == 100 * SAMPLE
-    assert possible["read = 0"](replay, base).scenario.storage.cache is None
+    possible = {change.name: change for change in offered(base, "explain")}
+    assert replay.scenario.storage.cache[0].bytes == 50 * SAMPLE
+    assert applied(possible["bandwidth = ∞"], replay, base).scenario.storage.cache[0].bytes == 50 * SAMPLE
+    assert applied(possible["cache × 2"], replay, base).scenario.storage.cache[0].bytes == 100 * SAMPLE
+    assert applied(possible["read = 0"], replay, base).scenario.storage.cache is None
     assert base.measured.replayed(base.scenario, modelled=None).scenario.storage.cache is None, "it is in the times"
 
 
@@ -527,13 +530,14 @@ def test_a_capacity_of_the_model_is_none_of_the_page_cache(tmp_path: Path) -> No
 
 def test_what_would_move_a_capacity_is_tried_with_caches_that_hold_the_same_part() -> None:
     base = scenario(**kept(400, 40))
-    tried = dict(variants(base))
+    tried = {change.advice: change for change in offered(Planned(base), "capacity")}
     (name,) = (name for name in tried if name.startswith("storage.cache=[{tier: ram, bytes: "))
-    larger = tried[name](base)
-    assert (larger.storage.cache_bytes, larger.dataset.num_files) == (800_000, 400)
-    deeper = tried["loader.prefetch_factor=4"](base)
-    assert (deeper.storage.cache_bytes, deeper.dataset.num_files) == (800_000, 800)
-    assert not [name for name, _ in variants(scenario(**kept(400, None))) if "cache" in name]
+    larger = knee.applied(tried[name], base)
+    assert (larger.storage.cache[0].bytes, larger.dataset.num_files) == (800_000, 400)
+    deeper = knee.applied(tried["loader.prefetch_factor=4"], base)
+    assert (deeper.storage.cache[0].bytes, deeper.dataset.num_files) == (800_000, 800)
+    uncached = offered(Planned(scenario(**kept(400, None))), "capacity")
+    assert not [change for change in uncached if "cache" in change.advice]
 
 
 def scenario_file(folder: Path, keys: dict[str, Any]) -> Path:

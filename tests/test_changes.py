@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rayio.predict.explain import explain
 from rayio.records.explained import Explained
+from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
 from rayio.session import simulate
 from scenarios import scenario

@@ -19,20 +19,24 @@ from test_engines import scenarios
 from test_stalls import sums_are_exact
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.explanation import text
 from rayio.analyze.metrics import measure
-from rayio.analyze.service import can_do
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import CAUSES, attribute
 from rayio.analyze.verdict import judge
 from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.predict import counterfactual, replay
-from rayio.predict.explain import explain
+from rayio.predict.base import Base
 from rayio.records.explained import Access, Explained
 from rayio.records.run_result import RunResult
+from rayio.report.explain import explain
+from rayio.report.text.explanation import text
+from rayio.report.text.terms import can_do
+from rayio.reporter import Reporter
+from rayio.scenario.change import Change
 from rayio.scenario.load import build
 from rayio.scenario.model import Costs, Scenario
+from rayio.scenario.section_changes import of_prefetch, of_workers
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate
 from rayio.trace.run_directory import RunDirectory
@@ -168,7 +172,7 @@ def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: 
     assert changed(found, "no stragglers")["causal_share"] < 0.2
     assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert found["prediction"]["change"] == "With no barrier"
-    assert "that compute longer than others, now one and now another. With no barrier" in found["sentence"]
+    assert "that compute longer than others, a different rank each time. With no barrier" in found["sentence"]
 
 
 def test_checkpoint_bound(tmp_path: Path) -> None:
@@ -334,9 +338,14 @@ def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     assert "workers" in str(as_usual.prediction)
     assert not any("simulated again" in note for note in as_usual.notes)
     whole = counterfactual.counterfactuals
-    monkeypatch.setattr(
-        "rayio.predict.explain.counterfactuals", lambda base, reporter: {**whole(base, reporter), "au": 0.9}
-    )
+
+    def stalled(base: Base, reporter: Reporter) -> counterfactual.Counterfactuals:
+        found = whole(base, reporter)
+        judged = found.as_it_was.judged
+        verdict = replace(judged.verdict, au=0.9)
+        return replace(found, as_it_was=replace(found.as_it_was, judged=replace(judged, verdict=verdict)))
+
+    monkeypatch.setattr("rayio.predict.explain.counterfactuals", stalled)
     found = explain(run.path)
     assert found.prediction is None
     note = next(note for note in found.notes if "simulated again" in note)
@@ -366,11 +375,16 @@ def test_advice_is_what_a_key_can_change_unless_that_gains_little(
     gains: dict[str, float | None], said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counterfactual, "_enough_workers", lambda *_: None)
-    base: Any = SimpleNamespace(scenario=planted(), modelled=None, is_throttled=False)
-    rows = [{"change": change, "time_saved": gain, "au": 0.5, "then": ""} for change, gain in gains.items()]
-    table = {"changes": rows}
-    found = counterfactual.prediction(base, {"bound": "input", "cause": "decode", "is_worth_removing": True}, table)
-    assert (found and found["change"].partition(" (")[0]) == said
+    run: Any = SimpleNamespace(scenario=planted(), modelled=None, is_throttled=False, workers=2, was_memory_bound=True)
+    changes = {change.name: change for offer in (of_prefetch, of_workers) for change in offer(run)}
+    changes["decode = 0"] = Change("decode = 0", kind="removal", to=lambda scenario: scenario, helps=("decode",))
+    tried = tuple(
+        SimpleNamespace(change=changes[name], row=SimpleNamespace(time_saved=gain, au=0.5, then=""), saved=gain or 0.0)
+        for name, gain in gains.items()
+    )
+    verdict: Any = SimpleNamespace(bound="input", cause="decode", is_worth_removing=True, is_processor_bound=None)
+    found: Any = counterfactual.prediction(verdict, SimpleNamespace(base=run, tried=tried))  # type: ignore[arg-type]
+    assert (found and found.change.partition(" (")[0]) == said
 
 
 def explained_as_real(wanted: Scenario, root: Path) -> Explained:
@@ -421,7 +435,7 @@ def test_of_a_long_run_the_first_epochs_are_simulated_with_their_evaluations(
 def test_the_table_and_au_sum_to_one_whatever_the_scenario(wanted: Scenario) -> None:
     run = simulated(wanted)
     shape = RunShape.of(wanted)
-    verdict, numbers = judge(attribute(run.spans), shape), measure(RunArrays.of_spans(run.spans), shape)
+    verdict, numbers = judge(attribute(run.spans), shape).verdict, measure(RunArrays.of_spans(run.spans), shape)
     sums_to_the_whole({"verdict": verdict}, numbers["au"] or verdict["au"])
     if numbers["au"] is not None:
         assert verdict["data_wait_share"] == numbers["data_wait_share"]
@@ -494,7 +508,7 @@ def test_explaining_imports_no_ray(tmp_path: Path) -> None:
     path = run_of(planted(dataset__num_files=48), tmp_path)
     program = f"""if True:
         import sys
-        from rayio.predict.explain import explain
+        from rayio.report.explain import explain
         explain({str(path)!r})
         sys.exit('ray' in sys.modules)
     """
@@ -543,7 +557,7 @@ def test_spans_that_are_gone_are_told_from_spans_that_never_were(tmp_path: Path)
 def test_of_a_run_of_one_step_nothing_is_concluded(tmp_path: Path) -> None:
     found = explain(run_of(planted(train__steps=1, loader__decode="30 ms"), tmp_path))
     assert (found["verdict"]["bound"], found["verdict"]["cause"], found["prediction"]) == (None, None, None)
-    assert found["sentence"].startswith("No verdict: 1 step per rank can be measured, and it takes 10.")
+    assert found["sentence"].startswith("No verdict: 1 step per rank can be measured, 10 are needed.")
     assert "all 2 completed steps are counted, warm-up too" in found["notes"]
     assert found["verdict"]["au"] + found["verdict"]["loss"] == pytest.approx(1)
 

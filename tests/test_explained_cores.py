@@ -10,9 +10,9 @@ from test_processors import BUSY, TRUTH, busy, recorded, seconds_per_step
 
 from rayio.analyze.stalls import attribute
 from rayio.predict.counterfactual import counterfactuals, ready
-from rayio.predict.explain import explain
 from rayio.predict.processors import SeenCpu, Worked, learn_cpu
 from rayio.records.explained import Explained
+from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
 from rayio.session import simulate
 from rayio.trace.slices import Slices
@@ -89,7 +89,7 @@ def on_ray(workers: int, ranks: int) -> dict[str, float]:
     charged = attribute(run.spans)
     base = ready(unknown, run.info, charged, Slices.of(run.spans), batch_bytes=4e6, worked=worked)
     assert base is not None
-    return {row["change"]: row["time_saved"] for row in counterfactuals(base)["changes"]}
+    return {row.change: row.time_saved or 0.0 for row in counterfactuals(base).record.changes}
 
 
 @pytest.mark.parametrize(("workers", "ranks"), [(1, 2), (1, 1)])

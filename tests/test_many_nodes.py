@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from rayio.analyze.stalls import attribute
 from rayio.errors import ScenarioError
-from rayio.model.network import Network, NetworkSpec
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
-from rayio.predict.changes import changes
+from rayio.predict.changes import offered
 from rayio.predict.counterfactual import ready
 from rayio.scenario.checks import idle
 from rayio.scenario.cluster import in_proportion
 from rayio.session import run
+from rayio.storage.layers.network import Network, NetworkSpec
 from rayio.trace.slices import Slices
 from scenarios import Outcome, scenario, simulated
 
@@ -235,7 +235,7 @@ def test_a_network_that_was_there_is_not_lived_again_as_a_model() -> None:
         base = ready(there.scenario, {"placement": {"is_network_modelled": is_modelled}}, charged, spans)
         assert base is not None
         assert base.scenario.cluster.has_network == is_modelled
-        assert ("network = ∞" in changes(base)) == is_modelled
+        assert ("network = ∞" in [change.name for change in offered(base, "explain")]) == is_modelled
 
 
 def test_a_run_in_one_process_says_that_its_nodes_are_emulated(tmp_path: Path) -> None:

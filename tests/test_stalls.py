@@ -59,10 +59,12 @@ def test_where_a_rank_has_no_step_in_the_window_shares_are_of_all_time_and_still
     trace.rank(0, [("data_wait", 5), ("compute", 5), ("data_wait", 10), ("compute", 1980)])
     trace.rank(1, [("data_wait", 10), ("compute", 990), ("data_wait", 10), ("compute", 490)])
     # The one rank is warm at 1000, amid the only step that the other has after its warm-up.
-    found = judge(attribute(trace.spans), RunShape(2, 1, 1, 1, 2))
-    assert (found["steps"], found["au"]) == (1, pytest.approx(490 / 500))
-    assert found["au"] + sum(row["share"] for row in found["table"]) == pytest.approx(1)
-    assert any(note.startswith("a rank has no step that counts") for note in found["notes"])
+    judged = judge(attribute(trace.spans), RunShape(2, 1, 1, 1, 2))
+    found = judged.verdict
+    assert found.steps == 1
+    assert found.au == pytest.approx(490 / 500)
+    assert 490 / 500 + sum(row.share or 0 for row in found.table) == pytest.approx(1)
+    assert any(note.startswith("a rank has no step that counts") for note in judged.notes)
 
 
 def test_a_wait_is_cut_at_its_batchs_stage_boundaries() -> None:

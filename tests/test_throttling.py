@@ -19,15 +19,15 @@ from rayio.cli import _exit_code
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
 from rayio.model.planning import plan_of
-from rayio.predict.explain import explain
+from rayio.report.explain import explain
 from rayio.scenario.load import load
 from rayio.scenario.write import to_yaml
 from rayio.schema.distribution import Constant
 from rayio.seeds import Draws
 from rayio.session import simulate
 from rayio.storage.base import OPEN, READ, Clock, Opener, Requests, Served
-from rayio.storage.layers.throttle import Bucket, Gate, Throttle
-from rayio.storage.layers.throttled import ThrottledStorage
+from rayio.storage.layers.gate import Bucket, Gate
+from rayio.storage.layers.throttle import Throttle, ThrottledStorage
 from rayio.storage.model import Device, DeviceSpec, Latencies, LocalArbiter, ModelStorage
 from rayio.storage.stores.retrying import Budget
 from scenarios import run_locally, scenario, simulated
@@ -133,11 +133,11 @@ def storage(
     spec: DeviceSpec | None = None, is_itemised: bool = False, device: Device | None = None, draws: Draws | None = None,
 ) -> ThrottledStorage:  # fmt: skip
     spec = spec or DeviceSpec(WIDE, WIDE)
-    return ThrottledStorage(
-        LocalArbiter(device or Device(spec)), gate or Gate(throttle), spec, throttle,
-        Latencies((draws or Constant(value=first_byte)).draw, 10), kernel, "data", io_depth=io_depth,
-        is_itemised=is_itemised,
+    model = ModelStorage(
+        LocalArbiter(device or Device(spec)), spec, Latencies((draws or Constant(value=first_byte)).draw, 10), kernel,
+        io_depth=io_depth, is_itemised=is_itemised,
     )  # fmt: skip
+    return ThrottledStorage(model, gate or Gate(throttle), throttle, "data")
 
 
 def asking(number: int, rank: int = 0, files: Sequence[str] = (), step: int = 0, nbytes: int = 0) -> Requests:
@@ -283,9 +283,10 @@ def test_a_scenario_without_it_has_none_and_with_it_has_the_rates_that_amazon_pu
     assert plan_of(scenario(storage__model="s3"), modelled=True).device.requests_per_second == 5500
     throttled = plan_of(scenario(storage={"model": "s3", "throttle": {}, "max_attempts": 5}), modelled=True)
     assert throttled.device.requests_per_second is None, "nobody waits: who comes above the rate is refused"
-    assert throttled.device.throttle == Throttle(5500.0, 3500.0, 1, 1.0, 1800.0, 5, 10)
+    assert throttled.layers == (Throttle(5500.0, 3500.0, 1, 1.0, 1800.0, 5, 10),)
     none = plan_of(scenario(storage={"model": "s3", "throttle": "none"}), modelled=True)
     assert none.device == plan_of(scenario(storage__model="s3"), modelled=True).device
+    assert none.layers == ()
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {

@@ -63,11 +63,11 @@ def test_a_pause_at_the_end_of_every_epoch_counts_in_the_last_one_too(pause: str
     assert result.samples_per_second == pytest.approx((20 * epochs - 1) * 4 / (computed + epochs * seconds), rel=0.002)
     assert result.au_interval_low == pytest.approx(result.au, abs=0.001)
     assert result.au_interval_high == pytest.approx(result.au, abs=0.001)
-    verdict = judge(attribute(run.spans), RunShape.of(wanted))
-    assert verdict["au"] == pytest.approx(result.au, abs=1e-12)
-    table = {row["cause"]: row["share"] for row in verdict["table"]}
+    verdict = judge(attribute(run.spans), RunShape.of(wanted)).verdict
+    assert verdict.au == pytest.approx(result.au, abs=1e-12)
+    table = {row.cause: row.share or 0.0 for row in verdict.table}
     assert table[pause] == pytest.approx(1 - result.au, abs=0.001)
-    assert verdict["au"] + sum(table.values()) == pytest.approx(1, abs=1e-12)
+    assert (verdict.au or 0.0) + sum(table.values()) == pytest.approx(1, abs=1e-12)
 
 
 def test_a_rank_that_is_done_waits_for_the_pause_of_another_until_the_window_ends() -> None:
@@ -79,9 +79,9 @@ def test_a_rank_that_is_done_waits_for_the_pause_of_another_until_the_window_end
     # Rank 1's second step begins with the second compute, at 100; both ranks' last steps end at 450.
     assert (result.window_steps, result.window_seconds) == (2, 350 / 1e9)
     assert [rank.au for rank in result.ranks] == [pytest.approx(200 / 300), pytest.approx(200 / 350)]
-    found = judge(charged, shape)
-    assert found["au"] == pytest.approx(result.au)
-    lost = {row["cause"]: row["seconds"] * 1e9 for row in found["table"] if row["seconds"]}
+    found = judge(charged, shape).verdict
+    assert found.au == pytest.approx(result.au)
+    lost = {row.cause: row.seconds * 1e9 for row in found.table if row.seconds}
     assert lost == {"checkpoint": pytest.approx(250)}
     assert charged.losses[-1].sum() == 50, "as recorded, nothing is added"
 
@@ -103,8 +103,8 @@ def test_few_steps_have_no_interval_and_no_verdict() -> None:
     spans = trace.spans
     result = measure(RunArrays.of_spans(spans), RunShape(1, 1, 1, 1, 10))
     assert (result.window_steps, result.au, result.au_interval_low) == (9, 0.1, None)
-    found = judge(attribute(spans), RunShape(1, 1, 1, 1, 10))
-    assert (found["bound"], found["au"]) == (None, 0.1)
+    found = judge(attribute(spans), RunShape(1, 1, 1, 1, 10)).verdict
+    assert (found.bound, found.au) == (None, 0.1)
     assert any("a verdict takes 10" in note for note in result.notes)
 
 

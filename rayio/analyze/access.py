@@ -6,8 +6,8 @@ spans of whole batches give what they can, and the result says which level has t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from rayio.analyze.intervals import Lookup, Occupied
 from rayio.analyze.part import Part
 from rayio.analyze.timeline import Ints, Lives, integers, is_text, nearest_rank, texts
+from rayio.records.explained import Access, Bandwidth, FileAccess, Moved, Operation, RankAccess
 from rayio.storage.base import OPEN, READ
 from rayio.trace.arrow import plain
 from rayio.trace.order import order_by, sums_by
@@ -71,26 +72,15 @@ class Accesses:
         if self._files is not None and files is not None:
             self._files.add(files)
 
-    def found(self) -> dict[str, Any]:
-        """What came of it."""
-        files = self._files
-        found: dict[str, Any] = {
-            "level": "io" if self.is_fine else "batch",
-            **self._sums.found(),
-            "sizes": {},
-            **dict.fromkeys(_OF_ORDER),
-            "files": [],
-            "notes": [] if self.is_fine else [_NEEDS_IO],
-        }
-        if files is not None:
-            found["sizes"] = {
-                what: dict(zip(SIZES, files.sizes[what].tolist(), strict=True))
-                for what in ("read", "write")
-                if what in files.sizes
-            }
-            found |= files.found()
-            found["notes"] += files.notes
-        return found
+    def found(self) -> Access:
+        """Return the sums of the slices that were added."""
+        access = self._sums.found("io" if self.is_fine else "batch")
+        return access if self._files is None else self._files.added_to(access)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the spans do not say, a sentence each."""
+        return (_NEEDS_IO,) if self._files is None else (*self._files.notes,)
 
 
 def _evaluated(slices: Slices) -> Ints:
@@ -106,10 +96,6 @@ def _evaluated(slices: Slices) -> Ints:
 
 #: Columns that say what storage was asked for, and those that requests add.
 _COLUMNS = ("name", "role", "lane", "rank", "start_ns", "duration_ns", "bytes", "requests")
-#: Shares and counts that only requests with files and offsets say.
-_OF_ORDER = (
-    "sequential_share", "consecutive_share", "num_files", "opens_per_file", "most_opens_of_a_file", "once_share",
-)  # fmt: skip
 _OF_FILES = ("index", "epoch", "file", "offset")
 
 
@@ -150,7 +136,7 @@ class _Sums:
     def __init__(self, lives: Lives) -> None:
         self.lives = lives
         listed = min(LISTED, len(lives.rank))
-        self.rows: list[dict[str, Any]] = [{} for _ in range(listed)]
+        self.listed = listed
         self.number, self.moved, self.length = (np.zeros(len(OPERATIONS), np.int64) for _ in range(3))
         self.occurred = np.zeros(len(OPERATIONS), np.bool_)
         #: Of requests that moved something: bytes and ns of all together, and bytes per second of each.
@@ -177,7 +163,7 @@ class _Sums:
             self.each[code].append(nbytes / (length / 1e9))
         self.used += int(integers(spans, "bytes", is_text(spans, "name", "data_wait", "eval_data_wait")).sum())
         self._add_time(spans, asked)
-        listed = self.lives.rank[: len(self.rows)]
+        listed = self.lives.rank[: self.listed]
         _add_operations(self.by_rank, Lookup(listed, listed).find(asked.rank), asked)
 
     def add(self, others: _Sums) -> None:
@@ -209,42 +195,44 @@ class _Sums:
         self.total += sums_by(busy.group, busy.end - busy.start, len(self.total))
         self.hidden += sums_by(busy.group, busy.within(compute), len(self.hidden))
 
-    def found(self) -> dict[str, Any]:
-        """The sums as an answer has them."""
+    def found(self, level: str) -> Access:
+        """Return the sums; those of files are not known here."""
         lives, total, hidden = self.lives, self.total, self.hidden
-        operations: dict[str, dict[str, Any]] = {
-            what: {
-                "requests": int(self.number[code]),
-                "bytes": int(self.moved[code]),
-                "seconds": int(self.length[code]) / 1e9,
-                "bytes_per_second": _bandwidth(self.of_moving[code], self.each[code]),
-            }
+        operations = {
+            what: Operation(
+                requests=int(self.number[code]),
+                bytes=int(self.moved[code]),
+                seconds=int(self.length[code]) / 1e9,
+                bytes_per_second=_bandwidth(self.of_moving[code], self.each[code]),
+            )
             for code, what in enumerate(OPERATIONS)
             if self.occurred[code]
         }
         read = int(self.moved[OPERATIONS.index("read")])
         wall = lives.end - lives.begin
         every = int(wall.sum())
-        rows = [
-            {
-                "rank": int(lives.rank[n]),
-                "wall_seconds": int(wall[n]) / 1e9,
-                "io_seconds": int(total[n]) / 1e9,
-                "exposed_seconds": int(total[n] - hidden[n]) / 1e9,
+        rows = (
+            RankAccess(
+                rank=int(lives.rank[n]),
+                wall_seconds=int(wall[n]) / 1e9,
+                io_seconds=int(total[n]) / 1e9,
+                exposed_seconds=int(total[n] - hidden[n]) / 1e9,
                 **_operations(self.by_rank[:, n]),
-            }
-            for n in range(len(self.rows))
-        ]
-        return {
-            "operations": operations,
-            "read_amplification": read / self.used if self.used and read else None,
-            "time_share": int(total.sum()) / every if every else None,
-            "exposed_share": int((total - hidden).sum()) / every if every else None,
-            "ranks": rows,
-        }
+            )
+            for n in range(self.listed)
+        )
+        return Access(
+            level=level,
+            operations=operations,
+            read_amplification=read / self.used if self.used and read else None,
+            time_share=int(total.sum()) / every if every else None,
+            exposed_share=int((total - hidden).sum()) / every if every else None,
+            ranks=(*rows,),
+            sizes={},
+        )
 
 
-def _bandwidth(sums: Ints, rates: list[NDArray[np.float64]]) -> dict[str, float] | None:
+def _bandwidth(sums: Ints, rates: list[NDArray[np.float64]]) -> Bandwidth | None:
     """The bytes per second of requests that moved something: of all of them together, and percentiles of single ones.
 
     ``sums`` has their bytes and ns. Percentiles are nearest-rank, so each is a bandwidth that occurred.
@@ -254,10 +242,8 @@ def _bandwidth(sums: Ints, rates: list[NDArray[np.float64]]) -> dict[str, float]
     each = np.concatenate(rates)
     places = {f"p{percent}": nearest_rank(len(each), percent) for percent in (50, 99)}
     each.partition([*places.values()])
-    return {
-        "mean": float(sums[0] / (sums[1] / 1e9)),
-        **{name: float(each[place]) for name, place in places.items()},
-    }
+    percentiles = {name: float(each[place]) for name, place in places.items()}
+    return Bandwidth(mean=float(sums[0] / (sums[1] / 1e9)), **percentiles)
 
 
 def _add_operations(sums: Ints, place: Ints, asked: Requested) -> None:
@@ -268,10 +254,10 @@ def _add_operations(sums: Ints, place: Ints, asked: Requested) -> None:
     np.add.at(sums[1], at, asked.nbytes[known])
 
 
-def _operations(sums: Ints) -> dict[str, dict[str, int]]:
-    """One row of those sums: what there is of each operation that occurred."""
+def _operations(sums: Ints) -> dict[str, Moved]:
+    """Return one row of those sums: each operation that occurred."""
     return {
-        OPERATIONS[code]: {"requests": int(sums[0, code]), "bytes": int(sums[1, code])}
+        OPERATIONS[code]: Moved(requests=int(sums[0, code]), bytes=int(sums[1, code]))
         for code in np.flatnonzero(sums[0])
     }
 
@@ -341,29 +327,36 @@ class _Files:
         self.ahead += int((after >= before).sum())
         self.at_once += int((after == before).sum())
 
-    def found(self) -> dict[str, Any]:
-        """What is known of files."""
+    def added_to(self, access: Access) -> Access:
+        """Return the sums with sizes, order and files."""
+        sizes: dict[str, dict[str, int]] = {
+            what: dict(zip(SIZES, self.sizes[what].tolist(), strict=True))
+            for what in ("read", "write")
+            if what in self.sizes
+        }
+        access = replace(access, sizes=sizes)
         if self.notes:
-            return {}
+            return access
         names = [*self.names, *(f"{name} (evaluation)" if name else "" for name in self.names)]
         is_named = np.array([bool(name) for name in names], np.bool_)
         opens = np.where(is_named, self.number[:, OPERATIONS.index("open")], 0)
         touched, moved = is_named & self.number.any(axis=1), self.moved.sum(axis=1)
-        found: dict[str, Any] = {
-            "sequential_share": self.ahead / self.followed if self.followed else None,
-            "consecutive_share": self.at_once / self.followed if self.followed else None,
-            "num_files": int(touched.sum()),
-        }
-        if opens.any():
-            found["opens_per_file"] = float(opens[opens > 0].mean())
-            found["most_opens_of_a_file"] = int(opens.max())
-            found["once_share"] = float((opens[opens > 0] == 1).mean())
         first = np.lexsort((np.arange(len(names)), -moved))
         first = first[touched[first]][:LISTED]
-        found["files"] = [
-            {"file": names[file], **_operations(np.stack([self.number[file], self.moved[file]]))} for file in first
-        ]
-        return found
+        opened = opens[opens > 0]
+        return replace(
+            access,
+            sequential_share=self.ahead / self.followed if self.followed else None,
+            consecutive_share=self.at_once / self.followed if self.followed else None,
+            num_files=int(touched.sum()),
+            opens_per_file=float(opened.mean()) if len(opened) else None,
+            most_opens_of_a_file=int(opened.max()) if len(opened) else None,
+            once_share=float((opened == 1).mean()) if len(opened) else None,
+            files=tuple(
+                FileAccess(file=names[file], **_operations(np.stack([self.number[file], self.moved[file]])))
+                for file in first
+            ),
+        )
 
 
 def _by_size(nbytes: Ints) -> Ints:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,23 +12,12 @@ from rayio.analyze.part import COLUMNS, KINDS, Part
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
 from rayio.analyze.window import Found, Window, find_window
-from rayio.records.explained import StorageLimit
+from rayio.records.explained import Capacity, Stage, StorageLimit
 from rayio.trace.arrow import numbers, plain
 from rayio.trace.order import groups_by
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-#: Times the need above which a capacity is no number worth saying.
-PLENTY = 100
-
-#: What rows are that are no stage of a batch.
-WORK_OF_STAGES = {
-    "storage": "what all readers share",
-    "worker": "all stages, one after the other",
-    "writer": "checkpoint files",
-    "processors": "CPU time of a batch, on all cores",
-}
 
 
 class Capacities:
@@ -65,8 +54,8 @@ class Capacities:
         self._number += number
         self._writers.add(writers)
 
-    def found(self) -> dict[str, Any]:
-        """What came of it."""
+    def found(self) -> Capacity:
+        """Return the capacities of the slices that were added."""
         steps, window = self.steps, self.window
         computed = number = arrived = 0
         for some in steps.by_slice():
@@ -75,18 +64,14 @@ class Capacities:
             arrived += int(window.holds(some.arrived).sum())
         demand = len(self.lives.rank) / (computed / number / 1e9) if computed else None
         rows = [
-            _capacity(stage, self._service[stage] / self._number, self._busy[stage], self.workers, window)
+            _stage(stage, self._service[stage] / self._number, self._busy[stage], self.workers, window)
             for stage in _ROWS
             if self._service[stage]
         ]  # fmt: skip
         if row := self._writers.row(window):
             rows.append(row)
-        return {
-            "demand": demand,
-            "delivered": arrived / window.seconds,
-            "has_readers": self.readers > 0,
-            "stages": rows,
-        }
+        delivered = arrived / window.seconds
+        return Capacity(demand=demand, delivered=delivered, has_readers=self.readers > 0, stages=(*rows,))
 
 
 #: Stages that have a row each, and all of them one after the other.
@@ -121,14 +106,14 @@ def _everything(steps: StepsInSlices) -> Window:
     return Window(begin, max([0, begin + 1, *(end for _, end in edges)]))
 
 
-def _capacity(stage: str, service_ns: float, busy_ns: int, parallelism: int, window: Window) -> dict[str, Any]:
-    return {
-        "stage": stage,
-        "service_seconds": service_ns / 1e9,
-        "parallelism": parallelism,
-        "capacity": parallelism / service_ns * 1e9,
-        "utilisation": busy_ns / 1e9 / (parallelism * window.seconds),
-    }
+def _stage(stage: str, service_ns: float, busy_ns: int, parallelism: int, window: Window) -> Stage:
+    return Stage(
+        stage=stage,
+        service_seconds=service_ns / 1e9,
+        parallelism=parallelism,
+        capacity=parallelism / service_ns * 1e9,
+        utilisation=busy_ns / 1e9 / (parallelism * window.seconds),
+    )
 
 
 class _Writers:
@@ -155,52 +140,38 @@ class _Writers:
         self.busy += others.busy
         self.who |= others.who
 
-    def row(self, window: Window) -> dict[str, Any] | None:
+    def row(self, window: Window) -> Stage | None:
         """What they can do, per file; None when they wrote nothing."""
         if not self.files or not self.busy:
             return None
-        return _capacity("writer", self.busy / self.files, self.busy, len(self.who), window)
+        return _stage("writer", self.busy / self.files, self.busy, len(self.who), window)
 
 
-def without_queueing(capacity: Mapping[str, Any], limit: StorageLimit, parsing: float = 0.0) -> dict[str, Any]:
-    """Say what stages can do on storage whose limits are known, whatever queueing there was at the device.
+def without_queueing(capacity: Capacity, limit: StorageLimit, parsing: float = 0.0) -> Capacity:
+    """Return what stages can do on storage whose limits are known, whatever queueing there was at the device.
 
     ``read`` is then what readers take on an idle device, with the ``parsing`` of a batch (s) on a free core,
     ``storage`` what all of them share, and ``worker`` the least of that and of its own work.
     """
     rows, alone = [], limit.alone_seconds + parsing
-    measured = next((row["service_seconds"] for row in capacity["stages"] if row["stage"] == "read"), 0.0)
-    for row in capacity["stages"]:
-        if row["stage"] not in ("read", "worker") or not measured:
+    measured = next((row.service_seconds for row in capacity.stages if row.stage == "read"), 0.0)
+    for row in capacity.stages:
+        if row.stage not in ("read", "worker") or not measured:
             rows.append(row)
             continue
-        service = row["service_seconds"] - measured + alone
-        can_do = row["parallelism"] / service if service > 0 else row["capacity"]
-        if row["stage"] == "worker" and limit.shared_gives is not None:
+        service = row.service_seconds - measured + alone
+        can_do = row.parallelism / service if service > 0 else row.capacity
+        if row.stage == "worker" and limit.shared_gives is not None:
             can_do = min(can_do, limit.shared_gives)
-        rows.append(row | {"service_seconds": service, "capacity": can_do})
-        if row["stage"] == "read" and limit.shared_gives is not None:
+        rows.append(replace(row, service_seconds=service, capacity=can_do))
+        if row.stage == "read" and limit.shared_gives is not None:
             rows.append(
-                {
-                    "stage": "storage",
-                    "service_seconds": limit.systems / limit.shared_gives,
-                    "parallelism": limit.systems,
-                    "capacity": limit.shared_gives,
-                    "utilisation": min(capacity["delivered"] / limit.shared_gives, 1.0),
-                }
+                Stage(
+                    stage="storage",
+                    service_seconds=limit.systems / limit.shared_gives,
+                    parallelism=limit.systems,
+                    capacity=limit.shared_gives,
+                    utilisation=min(capacity.delivered / limit.shared_gives, 1.0),
+                )
             )
-    return {**capacity, "stages": rows, "storage": limit.as_json()}
-
-
-def can_do(capacity: float, demand: float | None) -> str:
-    """Write a capacity; one that is many times the need is said to be that.
-
-    >>> can_do(5.868, 24.8), can_do(18_400_493, 500)
-    ('5.87', '> 50,000')
-    """
-    return rate(capacity) if demand is None or capacity <= PLENTY * demand else f"> {rate(PLENTY * demand)}"
-
-
-def rate(number: float) -> str:
-    """Write a number per second with three digits that count."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+    return replace(capacity, stages=(*rows,), storage=limit)

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio.analyze.metrics import by_rank
 from rayio.analyze.rounds import Rounds
 from rayio.analyze.timeline import Ints, Lives, StepsInSlices
+from rayio.records.explained import WaitedFor
 
 #: Share of a step's longest compute within which another rank's is as long: they are last together.
 TOGETHER = 0.01
 
 #: Standard deviations beyond what chance gives from which a rank's being last is no chance.
 NO_CHANCE = 3.0
-
-#: Ranks that a sentence names.
-NAMED = 3
 
 
 def last_of_steps(steps: StepsInSlices, ranks: int) -> tuple[Ints, Ints]:
@@ -55,7 +50,7 @@ def _slow(shared: Ints, number: Ints) -> NDArray[np.bool_]:
     return slow
 
 
-def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[dict[str, Any]]:
+def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[WaitedFor]:
     """Sort ranks by how long others waited for them, with each one's own wait and how much slower it computes.
 
     ``of_typical`` is its mean compute over that of the (lower) median rank, of those that are not slow where some are.
@@ -74,14 +69,14 @@ def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[dict[str, Any]]:
     waited = synced.astype(np.float64)
     order = np.lexsort((-mean, waited, ~slow))
     return [
-        {
-            "rank": int(lives.rank[life]),
-            "compute_seconds": mean[life] / 1e9,
-            "of_typical": mean[life] / typical if typical else None,
-            "sync_seconds": waited[life] / 1e9,
-            "last_share": number[life] / shared[life] if shared[life] else None,
-            "is_slow": bool(slow[life]),
-        }
+        WaitedFor(
+            rank=int(lives.rank[life]),
+            compute_seconds=mean[life] / 1e9,
+            of_typical=mean[life] / typical if typical else None,
+            sync_seconds=waited[life] / 1e9,
+            last_share=number[life] / shared[life] if shared[life] else None,
+            is_slow=bool(slow[life]),
+        )
         for life in order
     ]
 
@@ -90,15 +85,3 @@ def typical_of(mean: NDArray[np.float64], slow: NDArray[np.bool_]) -> float:
     """The mean compute of the (lower) median rank, of those that are not slow where there are such."""
     others = np.sort(mean[~slow] if (~slow).any() else mean)
     return float(others[(len(others) - 1) // 2])
-
-
-def slowest(ranks: Sequence[Mapping[str, Any]]) -> str:
-    """Name the ranks that are last in most steps; where there are none, each is now and then."""
-    slow = [row for row in ranks if row["is_slow"]]
-    named = ", ".join(
-        f"rank {row['rank']} ({row['of_typical']:.2f} × the compute of the others, last in "
-        f"{100 * row['last_share']:.0f} % of steps)"
-        for row in slow[:NAMED]
-    )
-    more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
-    return f": {named}{more}" if slow else ", now one and now another"

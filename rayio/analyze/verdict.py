@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
 from rayio.analyze.metrics import by_rank, shares
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import OF_LOADER, STAGES
-from rayio.analyze.stalls import CAUSES, Attribution, Charged, slowest_pauses, to_the_end
+from rayio.analyze.stages import OF_LOADER, STAGES, UNSAID
+from rayio.analyze.stalls import CAUSES, Attribution, Charged, causes_with, slowest_pauses, to_the_end
 from rayio.analyze.timeline import Ints
 from rayio.analyze.window import FEWEST_STEPS, MOST, Found, Window, filling, find_window, first_step_share
+from rayio.records.explained import LossRow, Verdict
 
 #: Share of step time above which waiting for data makes a run input-bound, and any loss binds.
 BINDS = 0.05
 
 #: What binds a run that waits for batches: reading and decoding them, or what the loader itself takes.
 OF_DATA = ("input", "loader")
+
+#: Causes that are storage's.
+OF_STORAGE = ("open", "read", "retry")
 
 #: What a cause makes a run; the stages of a batch make it input-bound.
 _BOUNDS = {
@@ -31,12 +35,25 @@ _BOUNDS = {
 
 def bound_of(cause: str) -> str:
     """Name what a run is bound by when this cause costs it most."""
-    return "input" if cause in STAGES else _BOUNDS.get(cause, "overhead" if cause == "other" else cause)
+    if cause in STAGES or cause not in (*CAUSES, UNSAID):  # what is none of ours is a layer's: reads were held up
+        return "input"
+    return _BOUNDS.get(cause, "overhead" if cause == "other" else cause)
 
 
-def judge(
-    charged: Charged, shape: RunShape, target_au: float | None = None, found: Found | None = None
-) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The verdict on a run, and what else its losses say."""
+
+    verdict: Verdict
+    notes: tuple[str, ...]
+    samples_per_second: float | None
+    #: The largest cause of what binds, however few steps there are; compute where nothing does.
+    largest: str
+    #: Losses up to this share of step time bind nothing.
+    tolerated: float
+
+
+def judge(charged: Charged, shape: RunShape, target_au: float | None = None, found: Found | None = None) -> Judged:
     """Sum up the losses of the whole steps in the window: the table, the AU that it leaves, and what binds.
 
     Shares are means over ranks, as AU is, so that AU and the shares sum to 1. Without a window every completed step
@@ -49,64 +66,73 @@ def judge(
         notes = [*notes, f"all {charged.steps.number} completed steps are counted, warm-up too"]
         total = _Sums.of(charged, window, shape, all_count=True)
     notes = [*notes]
-    share = shares(total.lasted)
     if charged.steps.number and not total.counted.all():
         notes.append("a rank has no step that counts: shares are of all ranks' time together, not means over ranks")
-    none = np.zeros(len(charged.lives.rank), np.int64)
-
-    table: list[dict[str, Any]] = [
-        {
-            "cause": name,
-            "seconds": (nanoseconds := int(total.lost.get(name, none).sum())) / 1e9,
-            "share": share(total.lost.get(name, none)),
-            "waiting_seconds": (nanoseconds - (by_sync := total.by_sync.get(name, 0))) / 1e9,
-            "by_sync_seconds": by_sync / 1e9,
-            "meaning": meaning,
-        }
-        for name, meaning in CAUSES.items()
-    ]
-    lost = [row for row in table if row["share"]]
-    waited = share(total.waited)
+    table = _table(total)
+    share = shares(total.lasted)
+    lost = [(row.cause, row.share) for row in table if row.share]
     bounds: dict[str, float] = {}
-    for row in lost:
-        bounds[bound_of(row["cause"])] = bounds.get(bound_of(row["cause"]), 0.0) + row["share"]
+    for name, part in lost:
+        bounds[bound_of(name)] = bounds.get(bound_of(name), 0.0) + part
     top = max(bounds, key=lambda name: bounds[name], default="compute")
-    causes = [row for row in lost if bound_of(row["cause"]) == top]
-    au = share(total.computed)
+    causes = [(name, part) for name, part in lost if bound_of(name) == top]
+    au, waited = share(total.computed), share(total.waited)
     is_short = target_au is not None and au is not None and au < target_au
     tolerated = 0.0 if is_short else BINDS
     is_bound = bounds.get(top, 0.0) > tolerated
     fewest = int(total.counted.min(initial=charged.steps.number))
     bound = (top if is_bound else "compute") if total.steps else None
-    of_loader = [row for row in causes if row["cause"] in OF_LOADER]
-    if bound == "input" and sum(row["share"] for row in of_loader) > MOST * bounds[top]:
+    of_loader = [(name, part) for name, part in causes if name in OF_LOADER]
+    if bound == "input" and sum(part for _, part in of_loader) > MOST * bounds[top]:
         bound, causes = "loader", of_loader
     waits, lasted = int(total.waited.sum()), int(total.lasted.sum())
     notes += filling(waits, total.at_first, lasted) if bound not in OF_DATA else []  # there the sentence says it
-    cause = max(causes, key=lambda row: row["share"])["cause"] if is_bound else None
+    cause = max(causes, key=lambda each: each[1])[0] if is_bound else None
     is_enough = window is not None and fewest >= FEWEST_STEPS
-    return {
-        "samples_per_second": total.samples / window.seconds if window else None,
-        "steps": total.steps,
-        "steps_per_rank": fewest,
-        "seconds": lasted / 1e9,
-        "compute_seconds": int(total.computed.sum()) / 1e9,
-        "au": au,
-        "loss": sum(row["share"] for row in lost) if total.steps else None,
-        "data_wait_share": waited,
-        "first_step_share": first_step_share(waits, total.at_first),
-        "is_input_bound": None if waited is None else waited > BINDS,
-        "bound": bound if is_enough else None,
-        "bound_share": bounds.get(top) if is_bound and is_enough else None,
-        "cause": cause if is_enough else None,
-        "next": cause or "compute",
-        "bounds": bounds,
-        "target_au": target_au,
-        "tolerated": tolerated,
-        "is_worth_removing": (is_short or (target_au is None and is_bound)) if bound and is_enough else None,
-        "table": table,
-        "notes": notes,
-    }
+    verdict = Verdict(
+        steps=total.steps,
+        steps_per_rank=fewest,
+        seconds=lasted / 1e9,
+        compute_seconds=int(total.computed.sum()) / 1e9,
+        au=au,
+        loss=sum(part for _, part in lost) if total.steps else None,
+        data_wait_share=waited,
+        first_step_share=first_step_share(waits, total.at_first),
+        is_input_bound=None if waited is None else waited > BINDS,
+        bound=bound if is_enough else None,
+        bound_share=bounds.get(top) if is_bound and is_enough else None,
+        cause=cause if is_enough else None,
+        bounds=bounds,
+        target_au=target_au,
+        is_worth_removing=(is_short or (target_au is None and is_bound)) if bound and is_enough else None,
+        table=table,
+    )
+    rate = total.samples / window.seconds if window else None
+    return Judged(verdict, (*notes,), rate, cause or "compute", tolerated)
+
+
+def _table(total: _Sums) -> tuple[LossRow, ...]:
+    """Return the losses by cause, of all ranks together."""
+    share, none, rows = shares(total.lasted), np.zeros(len(total.lasted), np.int64), []
+    for name, meaning in causes_with(total.lost).items():
+        lost, by_sync = total.lost.get(name, none), total.by_sync.get(name, 0)
+        rows.append(
+            LossRow(
+                cause=name,
+                seconds=int(lost.sum()) / 1e9,
+                share=share(lost),
+                waiting_seconds=(int(lost.sum()) - by_sync) / 1e9,
+                by_sync_seconds=by_sync / 1e9,
+                meaning=meaning,
+            )
+        )
+    return (*rows,)
+
+
+def waits_for_storage(verdict: Verdict) -> bool:
+    """Return True if ranks wait for reads most, and not because readers wait for processors."""
+    is_read = bool({verdict.cause, *verdict.ties} & {*OF_STORAGE})
+    return is_read and verdict.bound in OF_DATA and not verdict.is_processor_bound
 
 
 class _Sums:
@@ -152,6 +178,5 @@ class _Sums:
 
 def loader_share(charged: Charged, shape: RunShape) -> float | None:
     """The part of step time that ranks waited for messages and copies of the loader, directly or for other ranks."""
-    found = judge(charged, shape)
-    shares = [row["share"] for row in found["table"] if row["cause"] in OF_LOADER]
-    return None if found["au"] is None else sum(shares)
+    verdict = judge(charged, shape).verdict
+    return None if verdict.au is None else sum(row.share or 0.0 for row in verdict.table if row.cause in OF_LOADER)

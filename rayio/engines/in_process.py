@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rayio.engines.virtual.clock import VirtualFuture, VirtualKernel
 from rayio.engines.virtual.foreseen import ForeseenQueue, Readers
@@ -21,8 +21,6 @@ from rayio.model.env import Env, QueuePort, Shard
 from rayio.model.kernel import Future, Kernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
-from rayio.model.network import Network
-from rayio.model.node_cache import NodeCache
 from rayio.model.plan import Plan
 from rayio.model.pool import NodePool
 from rayio.model.prefetch import PrefetchQueue
@@ -34,7 +32,7 @@ from rayio.place import Where
 from rayio.scenario.costs import Costs, taken
 from rayio.scenario.workers import Autoscaled
 from rayio.storage.base import Served
-from rayio.storage.layers.throttle import Gate
+from rayio.storage.layers.layer import Layer
 from rayio.storage.model import Device, LocalArbiter
 from rayio.trace.recorder import Recorder
 
@@ -60,12 +58,12 @@ class LocalQueue:
 
     async def get(self, at: Where) -> Delivery:
         """Take the next batch; the window moves at once."""
-        if self.consumed.open(at.epoch) or self._told is None:
+        if self.consumed.open(at) or self._told is None:
             self._told = self.consumed.take(1, at.attempt)
             self.queue.rank_advanced(self._told)
         asked = 0 if self.queue.scaler is None else self.queue.env.kernel.now()
         (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
-        if asked and self.consumed.number:
+        if asked and self.consumed.has_any:
             self.consumed.waited += self.queue.env.kernel.now() - asked
         if self.receive_ns:
             if self.process is None:
@@ -91,7 +89,7 @@ class Workers:
         #: What messages take of processors; None where those are as many as there is work.
         self.cpu = cpu
         #: Whether a lease costs nothing but the read.
-        self.is_free = cpu is None and not costs.of_loader and all(env.route is None for env in envs)
+        self.is_free = cpu is None and not costs.of_loader and not any(env.route for env in envs)
         self._names = [f"{env.name} to be free" for env in envs]
         #: By worker: None when it is free, else who waits for it, in order.
         self._waiting: list[list[Future] | None] = [None] * len(envs)
@@ -130,7 +128,7 @@ class Workers:
         rate = self.costs.transfer_bandwidth
         moved = taken(nbytes, rate) if self.loading.payload else 0.0
         moving = self.costs.transfer_latency + moved
-        if env.route is not None:
+        if env.route:
             since = env.kernel.now()
             await self._pass(env, moving)
             await env.send(batches, at, since)
@@ -233,12 +231,9 @@ class InProcess:
             plan, kernel, recorder, root, self, num_ranks=plan.world_size, late_ns=round(late * 1e9),
             loader=loader, cores=cores,
         )  # fmt: skip
-        throttle = plan.device.throttle if plan.modelled else None
-        self._gate = None if throttle is None else Gate(throttle)
         self._devices = [Device(plan.device) for _ in range(plan.num_devices)] if plan.modelled else []
-        self._network = None if plan.network is None else Network(plan.network)
-        #: By node, of those that have been read on.
-        self._caches: dict[int, NodeCache] = {}
+        #: What users of layers share: by layer, and by node (of all nodes: -1).
+        self._shared: dict[tuple[str, int], Any] = {}
         delay_ns, after_ns = round(costs.barrier * 1e9), round(plan.sync_seconds * 1e9) + round(late * 1e9)
         answer = at_once
         if clock is not None and not delay_ns:  # ranks sleep from their answer to the end of the step: in one go
@@ -279,27 +274,18 @@ class InProcess:
         """See ``rayio.model.wiring.Devices``."""
         return LocalArbiter(self._devices[device])
 
-    def network(self) -> Network:
+    def shared(self, layer: Layer, node: int) -> Any:
         """See ``rayio.model.wiring.Devices``."""
-        assert self._network is not None
-        return self._network
-
-    def gate(self) -> Gate:
-        """See ``rayio.model.wiring.Devices``."""
-        assert self._gate is not None
-        return self._gate
-
-    def cache(self, node: int) -> NodeCache:
-        """See ``rayio.model.wiring.Devices``."""
-        if (cache := self._caches.get(node)) is None:
-            assert self.plan.cache_bytes is not None
-            cache = self._caches[node] = NodeCache(self.kernel, self.plan.cache_bytes)
-        return cache
+        of = layer.name, node if layer.sharing == "node" else -1
+        if (state := self._shared.get(of)) is None:
+            state = self._shared[of] = layer.state(self.kernel)
+        return state
 
     def _gone(self, node: int) -> None:
-        """Have a node that comes under this number another time begin with an empty cache."""
-        if (cache := self._caches.get(node)) is not None:
-            cache.clear()
+        """Have a node that comes under this number another time begin with nothing."""
+        for (_, number), state in self._shared.items():
+            if number == node:
+                state.clear()
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
         """See ``rayio.model.wiring.RankPorts``; a rank's readers are made with its first queue."""
@@ -328,8 +314,7 @@ class InProcess:
 
     def _is_foreseen(self, spec: QueueSpec) -> bool:
         """Whether it is known when a queue's reads end as they begin, and that nobody asks what was done meanwhile."""
-        plan = self.plan
-        is_plain = self._gate is None and plan.cache_bytes is None and not plan.trace.is_itemised
+        is_plain = not self.plan.trace.is_itemised and all(layer.is_foreseen for layer in self.plan.layers)
         return is_plain and spec.is_in_turn and spec.in_order
 
     def _staff(self, spec: QueueSpec, scaling: Autoscaled, workers: Workers) -> InProcessStaff:

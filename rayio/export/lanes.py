@@ -13,7 +13,7 @@ from rayio.trace.span import FOREIGN_LANE, REQUESTS
 Ints = NDArray[np.int64]
 
 #: Roles in their order; others come last.
-ROLES = ("rank", "queue", "reader", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache")
+ROLES = ("rank", "queue", "reader", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache", "layer")
 
 #: Names of the spans on each additional lane of a role, in the order of the lanes.
 _HOLDS: dict[str, tuple[str, ...]] = {
@@ -25,6 +25,7 @@ _HOLDS: dict[str, tuple[str, ...]] = {
     "samples": ("sample",),
     "requests": REQUESTS,
     "retries": ("retry",),
+    "delays": ("delay",),
     "lost": ("lost",),
     "more": (),
     "other libraries": (),

@@ -17,6 +17,7 @@ SERVICES = {
     "reader": "rayio-reader", "queue": "rayio-prefetch-queue", "rank": "rayio-trainer",
     "checkpoint_writer": "rayio-checkpoint-writer", "barrier": "rayio-barrier", "storage": "rayio-storage",
     "network": "rayio-network", "pool": "rayio-reader-pool", "cache": "rayio-cache",
+    "layer": "rayio-layer",
 }  # fmt: skip
 
 #: The version of OpenTelemetry's semantic conventions used for attributes.

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeVar
 
 from rayio.errors import RayioError
 from rayio.model.kernel import Kernel
-from rayio.model.network import Route
 from rayio.model.processors import Cores, Process
 from rayio.model.queue import Delivery
+from rayio.model.served_spans import failed, parts_of
 from rayio.model.standing import Standing
 from rayio.place import Where as Where
 from rayio.storage.base import Issued, Opener, Requests, Served, Storage
-from rayio.storage.itemise import Samples, sample_rows
+from rayio.storage.itemise import Samples
+from rayio.storage.layers.layer import Way
 from rayio.trace.levels import narrowed
 from rayio.trace.otel.foreign import Here, during
 from rayio.trace.recorder import Add, Recorder
-from rayio.trace.rows import Many, Wide, failed
+from rayio.trace.rows import Wide
 from rayio.trace.span import SPANS
 
 T = TypeVar("T")
@@ -74,6 +75,7 @@ class Env:
         "held_ns",
         "is_capturing",
         "is_watched",
+        "kept",
         "kernel",
         "late_ns",
         "late_work",
@@ -136,8 +138,10 @@ class Env:
         self.process: Process | None = None
         #: What this role's work is done on, where that is modelled.
         self.cores: Cores | None = None
-        #: A reader's way to its rank, where that is on another node and the network is a model.
-        self.route: Route | None = None
+        #: What a reader's batches pass on their way to its rank, where that is on another node.
+        self.route: tuple[Way, ...] = ()
+        #: What a reader keeps of the files of each dataset between two batches (``rayio.model.loading.Kept``).
+        self.kept: dict[bool, Any] = {}
         #: What went wrong as a checkpoint was written behind training.
         self.failure: Exception | None = None
         #: The checkpoint that is being written behind.
@@ -207,12 +211,15 @@ class Env:
 
     async def send(self, batches: Sequence[Delivery], at: Where, since: int) -> None:
         """Return when a reader's batches, which set out at ``since``, have come to their rank's node."""
-        if self.route is None:
+        if not self.route:
             return
         now, ends = self.kernel.now(), []
         for batch in batches:
-            end = self.route.send(now, batch.nbytes)
-            ends.append(end if isinstance(end, int) else await end)
+            arrived = now
+            for way in self.route:
+                end = way.send(arrived, batch.nbytes)
+                arrived = end if isinstance(end, int) else await end
+            ends.append(arrived)
         for batch, end in zip(batches, ends, strict=True):
             await self.kernel.sleep_until(end)
             here = Where(at.rank, batch.epoch, batch.step, batch.attempt)
@@ -247,16 +254,8 @@ class Env:
             self._record_failed(error, at)
             raise
         self.doing = before
-        _, _, number, nbytes, _, issued, _, retried, _ = served
-        if retried is not None:
-            self._record_retries(retried, at)
-        self.span("read", start, self.kernel.now(), at, lane, nbytes, number)
-        if issued is not None:
-            if self.level == "io":
-                self.recorder.add_many(Many(self._writer, at, issued.rows, issued.files))
-            elif samples is not None:
-                rows, files = sample_rows(issued, samples())
-                self.recorder.add_many(Many(self._writer, at, rows, files, ("sample",), SPANS["sample"].lanes["rank"]))
+        self.span("read", start, self.kernel.now(), at, lane, served.nbytes, served.requests)
+        self._requests(served, at, samples)
         return served
 
     def _noting(self, load: Callable[[Opener], T]) -> Callable[[Opener], T]:
@@ -264,9 +263,9 @@ class Env:
         self.file = ""
 
         def noted(opener: Opener) -> T:
-            def open_(name: str) -> BinaryIO:
+            def open_(name: str, *kept: BinaryIO | None) -> BinaryIO:
                 self.file, self.heard = name, self.kernel.now()
-                return opener(name)
+                return opener(name, *kept)
 
             return load(open_)
 
@@ -284,24 +283,25 @@ class Env:
             self._record_failed(error, at)
             raise
         self.doing = before
-        if served.retried is not None:
-            self._record_retries(served.retried, at)
         end = self.kernel.now()
         written = max(start, end - served.sync_ns)
         self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
         if end > written:  # a file is forced to the device once it is whole
             self.span("fsync", written, end, at)
-        if served.issued is not None and self.level == "io":
-            self.recorder.add_many(Many(self._writer, at, served.issued.rows, served.issued.files))
+        self._requests(served, at)
         return served
 
-    def _record_retries(self, retried: Issued, at: Where) -> None:
-        self.recorder.add_many(failed(self._writer, at, retried.rows, retried.files, retried.answers))
+    def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
+        """Record what a call to storage consisted of, and what held it up."""
+        if served.retried is None and served.issued is None and not served.delays:  # of most there is nothing
+            return
+        for many in parts_of(served, self._writer, at, self.level, samples):
+            self.recorder.add_many(many)
 
     def _record_failed(self, error: Exception, at: Where) -> None:
         """Record what was tried before a call to storage was given up."""
         if isinstance(error, RayioError) and isinstance(error.retried, Issued):
-            self._record_retries(error.retried, at)
+            self.recorder.add_many(failed(self._writer, at, error.retried))
             error.retried = None
 
     async def take(self, at: Where, name: str = "data_wait", lane: int = 0) -> Delivery:

@@ -29,8 +29,17 @@ class Tally:
     #: Those of ``steps`` and ``samples`` that were for evaluations.
     evaluation_steps: int = 0
     evaluation_samples: int = 0
+    #: The attempt whose batches these are.
+    attempt: int = 0
     #: Where the bytes of the batches came from; None of modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False)
+    #: Samples that were given up after errors; they are not in ``samples``, but in the digest.
+    skipped: int = 0
+
+    @property
+    def name(self) -> str:
+        """The rank in words, and the attempt where it is not the first."""
+        return f"rank {self.rank}" + (f", attempt {self.attempt}" if self.attempt else "")
 
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
         """Book one delivered batch."""
@@ -40,6 +49,7 @@ class Tally:
             self.evaluation_steps += 1
             self.evaluation_samples += delivery.num_samples
         self.nbytes += delivery.nbytes
+        self.skipped += delivery.skipped
         if delivery.moved is not None:
             self.moved = delivery.moved if self.moved is None else self.moved + delivery.moved
         self.digest = (self.digest + delivery.digest) & WORD
@@ -54,45 +64,52 @@ class Ledger:
     delivered_steps: int
     delivered_samples: int
     delivered_bytes: int
+    #: Samples that were given up after errors, as the scenario asked for: planned = delivered + skipped.
+    skipped_samples: int = 0
     #: One line per rank whose books are not even.
     differences: tuple[str, ...] = ()
 
     @property
     def even(self) -> bool:
-        """Whether every planned sample was delivered once, on every rank."""
+        """Whether every planned sample was delivered or skipped once, on every rank."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
         """The ledger as it stands in result.json."""
-        return {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
+        told = {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
+        if not self.skipped_samples:
+            del told["skipped_samples"]
+        return told
 
 
 def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
-    """Compare the books of every rank, and sum them."""
-    got = {tally.rank: tally for tally in delivered}
-    plan = list(planned)
+    """Compare the books of every rank in every attempt, and sum them."""
+    got = {(tally.rank, tally.attempt): tally for tally in delivered}
+    plan = {(tally.rank, tally.attempt): tally for tally in planned}
     differences = []
-    for want in plan:
-        have = got.get(want.rank, Tally(want.rank))
-        if (have.steps, have.samples) != (want.steps, want.samples):
+    for place, want in plan.items():
+        have = got.get(place, Tally(want.rank))
+        if (have.steps, have.samples + have.skipped) != (want.steps, want.samples):
+            skipped = f", {have.skipped} skipped" if have.skipped else ""
             differences.append(
-                f"rank {want.rank}: {want.steps} steps and {want.samples} samples were planned, "
-                f"{have.steps} and {have.samples} delivered"
+                f"{want.name}: {want.steps} steps and {want.samples} samples were planned, "
+                f"{have.steps} and {have.samples} delivered{skipped}"
             )
         elif have.digest != want.digest:
             differences.append(
-                f"rank {want.rank}: the right number of samples, but not the planned ones "
+                f"{want.name}: the right number of samples, but not the planned ones "
                 f"(digest {have.digest:016x}, planned {want.digest:016x})"
             )
     differences += [
-        f"rank {rank}: {got[rank].steps} steps and {got[rank].samples} samples were delivered, none were planned"
-        for rank in sorted(got.keys() - {want.rank for want in plan})
+        f"{have.name}: {have.steps} steps and {have.samples} samples were delivered, none were planned"
+        for have in (got[place] for place in sorted(got.keys() - plan.keys()))
     ]
     return Ledger(
-        planned_steps=sum(t.steps for t in plan),
-        planned_samples=sum(t.samples for t in plan),
+        planned_steps=sum(t.steps for t in plan.values()),
+        planned_samples=sum(t.samples for t in plan.values()),
         delivered_steps=sum(t.steps for t in got.values()),
         delivered_samples=sum(t.samples for t in got.values()),
         delivered_bytes=sum(t.nbytes for t in got.values()),
+        skipped_samples=sum(t.skipped for t in got.values()),
         differences=tuple(differences),
     )

@@ -5,19 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rayio.data.sampler import Sampler
-from rayio.model.network import NetworkSpec
 from rayio.model.plan import Plan
 from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.saving import Checkpointing
 from rayio.model.schedule import Schedule
 from rayio.scenario import derive, evaluation
 from rayio.scenario.costs import Costs, charged
+from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN, StorageParameters
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.distribution import NO_TIME, LogNormal
 from rayio.seeds import Draws
-from rayio.storage.layers.throttle import Throttle
 from rayio.storage.presets import PRESETS
 
 
@@ -73,10 +72,8 @@ def plan_of(
         trace=scenario.trace,
         costs=_charged(scenario),
         held_seconds=_held(scenario),
-        network=_network(scenario),
         auto_bytes_in_flight=auto_bytes_in_flight,
-        throttle=throttle_of(scenario),
-        cache_bytes=scenario.storage.cache_bytes if modelled else None,
+        layers=layers_of(scenario, modelled=modelled),
     )
 
 
@@ -93,6 +90,8 @@ def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
         io_depth=loader.io_depth,
         assignment=loader.assignment,
         in_order=loader.in_order,
+        file_access=loader.file_access,
+        file_access_options=loader.file_access_options,
         queue=loader.queue,
         decode=times.decode or loader.decode,
         payload=not modelled if loader.payload == "auto" else loader.payload == "real",
@@ -123,20 +122,13 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
     return Checkpointing(
         path=saved.path,
         writers=saved.writers,
+        topology=scenario.cluster.topology,
         sizes=derive.checkpoint_shards(scenario),
         schedule=Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario)),
         request_bytes=saved.request_bytes,
         fsync=saved.fsync,
         snapshot_rate=saved.snapshot_bandwidth if saved.asynchronous else None,
     )
-
-
-def _network(scenario: Scenario) -> NetworkSpec | None:
-    """The modelled network; none where nothing crosses it, or batches have no bytes that could."""
-    cluster, loader = scenario.cluster, scenario.loader
-    if not (cluster.has_network and cluster.is_crossed) or loader.payload == "none" or not loader.num_workers:
-        return None
-    return NetworkSpec(cluster.nic_bandwidth, cluster.nic_latency)
 
 
 #: Our own loader, and the name of what it costs.
@@ -185,20 +177,4 @@ def storage_of(scenario: Scenario) -> StorageParameters:
         requests_per_second=capped and capped / parts,
         opens_per_second=preset.opens_per_second and preset.opens_per_second / parts,
         scope=preset.scope,
-    )
-
-
-def throttle_of(scenario: Scenario) -> Throttle | None:
-    """The rates above which a scenario's modelled storage refuses, with the attempts that a request then has."""
-    given = scenario.storage.throttle
-    if given is None:
-        return None
-    return Throttle(
-        given.reads_per_second,
-        given.writes_per_second,
-        given.prefixes,
-        given.burst,
-        None if given.split_after == "never" else given.split_after,
-        scenario.storage.max_attempts,
-        scenario.seed,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rayio.kinds import LOADERS
 from rayio.model import roles
@@ -18,7 +18,6 @@ from rayio.model.env import BarrierPort, Env, QueuePort, WriterPort
 from rayio.model.kernel import Coro, Kernel, WallKernel
 from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
-from rayio.model.network import NetworkPort, Route
 from rayio.model.plan import Plan
 from rayio.model.prefetch import PrefetchQueue, Submit
 from rayio.model.processors import CoresOf, ParsedStorage, Process
@@ -27,9 +26,7 @@ from rayio.model.scaler import Scaler, Staff
 from rayio.model.standing import Standing
 from rayio.place import Where
 from rayio.storage.base import Storage
-from rayio.storage.layers.cached import Cache, CachedStorage
-from rayio.storage.layers.throttle import Admits
-from rayio.storage.layers.throttled import ThrottledStorage
+from rayio.storage.layers.layer import Layer, Mount
 from rayio.storage.model import Arbiter, Latencies, ModelStorage
 from rayio.storage.real import RealStorage
 from rayio.trace.recorder import Recorder
@@ -41,14 +38,8 @@ class Devices(Protocol):
     def arbiter(self, device: int) -> Arbiter:
         """Reach a modelled storage device."""
 
-    def network(self) -> NetworkPort:
-        """Reach the modelled network between nodes."""
-
-    def gate(self) -> Admits:
-        """Reach what admits the requests of all roles to a modelled storage that refuses some."""
-
-    def cache(self, node: int) -> Cache:
-        """Reach the modelled cache of a node."""
+    def shared(self, layer: Layer, node: int) -> Any:
+        """Reach what users of a layer share (``Layer.state``): those of a node, or all."""
 
 
 class RankPorts(Protocol):
@@ -154,17 +145,18 @@ class Wiring:
         self.closing: list[Callable[[], Awaitable[None]]] = []
         #: What says what roles are doing, and what loaders have them do.
         self.watched: list[Callable[[], Iterable[Standing]]] = []
+        #: Those who read here.
+        self._readers: list[Env] = []
         #: The prefetch queues of this process.
         self.queues: list[PrefetchQueue] = []
         #: What reading takes of processors here.
         self.read_cpu = ReadCpu()
         #: Those of ranks, where cores are modelled.
         self._processes: dict[int, Process] = {}
-        #: By device, and by folder where errors name it.
-        self._modelled: dict[tuple[int, str], ModelStorage | ThrottledStorage] = {}
-        #: By node.
-        self._cached: dict[int, CachedStorage] = {}
-        together = Latencies.STEPS if plan.cache_bytes is None else 1  # what a cache has differs from step to step
+        #: Modelled systems by device; with their layers, by node, folder and whether it is a dataset.
+        self._modelled: dict[int, ModelStorage] = {}
+        self._layered: dict[tuple[int, str, bool], Storage] = {}
+        together = 1 if plan.is_divided else Latencies.STEPS  # what is read of a batch then differs from step to step
         self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks, together=together)
 
     @cached_property
@@ -178,10 +170,11 @@ class Wiring:
         """Make a reader's world, on the node that the plan says unless another one came for it."""
         node = self.plan.node_of_reader(rank, worker) if node is None else node
         env = self._env("reader", f"{rank}-{worker}", node)
-        env.storage = self.datasets(node)
+        self.connect(env, node)
         target = self.plan.node_of_rank(rank)
-        if self.plan.network is not None and node != target:
-            env.route = Route(self.devices.network(), node, target)
+        if node != target:
+            ways = (layer.way(node, target, partial(self.devices.shared, layer, node)) for layer in self.plan.layers)
+            env.route = tuple(way for way in ways if way is not None)
         return env
 
     def queue(self, spec: QueueSpec, submit: Submit, staff: Staff | None = None, *, evaluating: bool) -> PrefetchQueue:
@@ -209,10 +202,10 @@ class Wiring:
         assert checkpointing is not None
         node = self.plan.node_of_writer(number)
         env = self._env("checkpoint_writer", str(number), node)
-        env.storage = self._storage(node, checkpointing.path)
+        env.storage = self._through_layers(node, checkpointing.path, is_dataset=False)
         return env
 
-    def rank(self, rank: int, ports: RankPorts, tally: Tally, attempt: int = 0) -> Coro[None]:
+    def rank(self, rank: int, ports: RankPorts, tally: Tally) -> Coro[None]:
         """Make a rank's world and return its life in it as a coroutine; what it consumes is booked into ``tally``."""
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
@@ -224,7 +217,7 @@ class Wiring:
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
         env.queue = self.loader.batches(self, env, rank, ports)
-        return roles.train(env, self.plan.training(rank), tally, attempt)
+        return roles.train(env, self.plan.training(rank), tally, self.plan.start)
 
     def process(self, rank: int) -> Process:
         """The process of a rank, whose work is done on modelled cores."""
@@ -241,7 +234,7 @@ class Wiring:
         """Make the world of a rank that reads its own batches, for the part of it that reads."""
         node = self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
-        env.storage = self.datasets(node)
+        self.connect(env, node)
         return env
 
     def standing(self) -> list[Standing]:
@@ -249,56 +242,55 @@ class Wiring:
         return [one for standing in self.watched for one in standing()]
 
     async def close(self) -> None:
-        """End what loaders have started in this process."""
+        """End what loaders have started in this process, and close the files that readers keep."""
         closing, self.closing = self.closing, []
         for close in closing:
             await close()
+        for env in self._readers:
+            for kept in env.kept.values():
+                self.loading.access.close(kept)
+            env.kept.clear()
+
+    def connect(self, env: Env, node: int) -> None:
+        """Have a role of a node read the dataset, and the evaluation's."""
+        env.storage = self.datasets(node)
+        self._readers.append(env)
 
     def datasets(self, node: int) -> Storage:
         """Connect a role of a node to the dataset, and to the evaluation's."""
-        storage = self.plan.data_storage(partial(self._storage, node))
-        storage = storage if self.plan.cache_bytes is None else self._through_cache(node, storage)
+        storage = self._through_layers(node, self.plan.training_phase.path, is_dataset=True)
         return storage if self.cores is None else ParsedStorage(storage, self.cores(node), self.plan.costs.cpu)
 
-    def _through_cache(self, node: int, storage: Storage) -> Storage:
-        """Put the modelled cache of a node in front of the dataset's storage; roles of the node share that."""
-        if (cached := self._cached.get(node)) is None:
-            depth, is_itemised = self.plan.loader.io_depth, self.plan.trace.is_itemised
-            cached = CachedStorage(
-                storage, self.devices.cache(node), self.kernel, io_depth=depth, is_itemised=is_itemised
-            )
-            self._cached[node] = cached
-        return cached
+    def _through_layers(self, node: int, path: str, *, is_dataset: bool) -> Storage:
+        """Connect a role of a node to storage. What is modelled holds no state by itself: roles of a node share it."""
+        plan, of = self.plan, (node, path, is_dataset)
+        if (known := self._layered.get(of)) is not None:
+            return known
+        storage = plan.data_storage(partial(self._storage, node)) if is_dataset else self._storage(node, path)
+        for layer in plan.layers:
+            mount = Mount(
+                self.kernel, node, path, is_dataset, plan.loader.io_depth, plan.trace.is_itemised,
+                partial(self.devices.shared, layer, node),
+            )  # fmt: skip
+            storage = layer.wrap(storage, mount)
+        if plan.modelled:
+            self._layered[of] = storage
+        return storage
 
     def _storage(self, node: int, path: str) -> Storage:
-        """Connect a role of a node to storage. Connections to a modelled device hold no state: roles share them."""
+        """Connect a role of a node to storage without layers."""
         plan, trace = self.plan, self.plan.trace
         if not plan.modelled:
             store, kernel = plan.store(self.root, path), self.kernel
             anchor, ending = (kernel.anchor, kernel.ending) if isinstance(kernel, WallKernel) else (None, None)
             return RealStorage(store, kernel.threaded, anchor, is_itemised=trace.is_itemised, ending=ending)
         device = plan.device_of_node(node)
-        throttle = plan.device.throttle
-        of = device, "" if throttle is None else path
-        if of not in self._modelled:
-            arbiter, made = self.devices.arbiter(device), self._latencies
-            depth, is_itemised = plan.loader.io_depth, trace.is_itemised
-            self._modelled[of] = (
-                ModelStorage(arbiter, plan.device, made, self.kernel, io_depth=depth, is_itemised=is_itemised)
-                if throttle is None
-                else ThrottledStorage(
-                    arbiter,
-                    self.devices.gate(),
-                    plan.device,
-                    throttle,
-                    made,
-                    self.kernel,
-                    path,
-                    io_depth=depth,
-                    is_itemised=is_itemised,
-                )
-            )
-        return self._modelled[of]
+        if (modelled := self._modelled.get(device)) is None:
+            modelled = self._modelled[device] = ModelStorage(
+                self.devices.arbiter(device), plan.device, self._latencies, self.kernel,
+                io_depth=plan.loader.io_depth, is_itemised=trace.is_itemised,
+            )  # fmt: skip
+        return modelled
 
     def _env(self, role: str, index: str, node: int) -> Env:
         env = Env(

@@ -151,7 +151,7 @@ def learn(
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
             said_of_storage = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
         # What was refused meanwhile, or came from memory, is in the times that the model was fitted to.
-        storing |= {"throttle": None, "cache": None}
+        storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
         storing["model"] = fitted.model_copy(
             update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
         )

@@ -17,7 +17,7 @@ from rayio.analyze.stalls import Attribution, attribute
 from rayio.analyze.window import find_window
 from rayio.engines.virtual import simulation
 from rayio.model.planning import plan_of
-from rayio.predict.changes import Base
+from rayio.predict.base import Base
 from rayio.predict.processors import Worked, scheduled
 from rayio.predict.replay import Measured
 from rayio.predict.settle import Apparent, Free, settle

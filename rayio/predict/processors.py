@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from rayio.records.explained import Stage
 from rayio.scenario.costs import CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
@@ -133,7 +134,7 @@ class Worked:
             cls(cores if isinstance(cores, tuple) else cores_of_run(scenario, info), cpu, None) if cpu.is_work else None
         )
 
-    def stage(self, scenario: Scenario, batch_bytes: float | None, delivered: float) -> dict[str, Any] | None:
+    def stage(self, scenario: Scenario, batch_bytes: float | None, delivered: float) -> Stage | None:
         """What the cores of all nodes could do, as a row of stages; None where a batch takes none, or nodes come."""
         if scenario.cluster.reader_pool is not None:
             return None
@@ -142,13 +143,13 @@ class Worked:
         seconds += 0.0 if self.decode is None else taken(batch_bytes or 0.0, self.decode.rate)
         if not seconds:
             return None
-        return {
-            "stage": "processors",
-            "service_seconds": seconds,
-            "parallelism": number,
-            "capacity": number / seconds,
-            "utilisation": min(1.0, delivered * seconds / number),
-        }
+        return Stage(
+            stage="processors",
+            service_seconds=seconds,
+            parallelism=number,
+            capacity=number / seconds,
+            utilisation=min(1.0, delivered * seconds / number),
+        )
 
 
 def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:

@@ -58,7 +58,9 @@ class Shown:
         for part in self.slices.parts(*observe.OF_BATCHES):
             read = observe.reads(part)
             queued = read.of(np.full(len(read.batch), plan.loader.num_workers > 0))
-            seen = observe.batches(part, queued, plan.queue(0).window, network=plan.network is not None)
+            seen = observe.batches(
+                part, queued, plan.queue(0).window, network=any(layer.is_of_nodes for layer in plan.layers)
+            )
             found.append((read, seen))
         batches = (np.concatenate([getattr(seen, one.name) for _, seen in found]) for one in fields(observe.Batches))
         return _together([read for read, _ in found]), observe.Batches(*batches)

@@ -11,8 +11,9 @@ from rayio.data.asked import mean_of, planned_requests
 from rayio.predict.observe import Trained
 from rayio.records.explained import StorageLimit
 from rayio.scenario import derive
-from rayio.storage.limits import Asked, System, Taken, limit, seconds_alone
-from rayio.storage.model import Latencies
+from rayio.scenario.layers import layers_of
+from rayio.storage.limits import Asked, System, Taken, limit
+from rayio.storage.model import Latencies, seconds_alone
 from rayio.storage.presets import MEMORY
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ def supply(
     Bytes and requests of a batch are those that were ``read`` (levels batch, io and sample), else the plan's; opens
     are the plan's.
     """
-    requests, throttle = planned_requests(scenario), scenario.storage.throttle
+    requests = planned_requests(scenario)
+    limits = [layer.reads_of_all for layer in layers_of(scenario, modelled=True) if layer.reads_of_all is not None]
     depth, whole = scenario.loader.io_depth, _asked(requests, read)
     asked = Asked(missed * whole.nbytes, missed * whole.requests, missed * whole.opens)
     alone = _alone(scenario, model, requests) if depth > 1 or missed < 1 else None
@@ -50,7 +52,7 @@ def supply(
             open=model.open.expected,
             requests_per_second=model.requests_per_second if model.opens_per_second is None else None,
             opens_per_second=model.opens_per_second,
-            reads_per_second=None if throttle is None else throttle.prefixes * throttle.reads_per_second,
+            reads_per_second=min(limits, default=None),
             number=len(scenario.cluster.reading_nodes) if model.scope == "node" else 1,
         ),
         asked,

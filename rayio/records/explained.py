@@ -167,6 +167,16 @@ class Simulated(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Contradiction(Record):
+    """A cause with a large share of step time whose simulated removal hardly saves time."""
+
+    cause: str = value("the cause")
+    share: float = value("share of step time", "fraction")
+    change: str = value("the change that removes it and saves most")
+    time_saved: float = value("time saved, of the unchanged replay's time", "fraction")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction(Record):
     """The simulated change that is worth making first."""
 
@@ -240,13 +250,17 @@ class Access(Record):
     exposed_share: Number = value("time with a request in flight and without compute, of the same", "fraction")
     ranks: tuple[RankAccess, ...] = value("ranks, at most the first 64")
     sizes: dict[str, dict[str, int]] = value("reads and writes by size, in Darshan's bins", "requests")
-    sequential_share: Number = value("requests at or after the end of the file's previous one", "fraction")
-    consecutive_share: Number = value("requests exactly at the end of the file's previous one", "fraction")
-    num_files: int | None = value("files accessed", "files")
-    opens_per_file: Number = value("mean opens of an opened file", "opens")
-    most_opens_of_a_file: int | None = value("most opens of a file", "opens")
-    once_share: Number = value("files opened once, of opened files", "fraction")
-    files: tuple[FileAccess, ...] = value("the 64 files with most bytes moved")
+    sequential_share: Number = value(
+        "requests at or after the end of the file's previous one", "fraction", default=None, is_required=True
+    )
+    consecutive_share: Number = value(
+        "requests exactly at the end of the file's previous one", "fraction", default=None, is_required=True
+    )
+    num_files: int | None = value("files accessed", "files", default=None, is_required=True)
+    opens_per_file: Number = value("mean opens of an opened file", "opens", default=None, is_required=True)
+    most_opens_of_a_file: int | None = value("most opens of a file", "opens", default=None, is_required=True)
+    once_share: Number = value("files opened once, of opened files", "fraction", default=None, is_required=True)
+    files: tuple[FileAccess, ...] = value("the 64 files with most bytes moved", default=(), is_required=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -275,7 +289,7 @@ class Explained(Record):
     run: str = value("path or address of the run directory")
     scenario: str = value("name of the scenario")
     engine: str | None = value("ray, local, virtual, or dlio for imported results")
-    sentence: str = value("the bottleneck, its loss, and what would help")
+    sentence: str = value("the bottleneck, its loss, and what would help", default="", is_required=True)
     verdict: Verdict = value("losses, each charged once")
     capacity: Capacity = value("capacity of each stage")
     ranks: tuple[WaitedFor, ...] = value("ranks that others waited for most, at most 8")
@@ -285,6 +299,10 @@ class Explained(Record):
     notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
     throttled: Throttled | None = value("throttled reads; null without", default=None)
     imported: Imported | None = value("imported results; null for other runs", default=None)
+    contradictions: tuple[Contradiction, ...] | None = value(
+        "causes with a share of at least 10 % whose simulated removal saves less than a quarter of it",
+        can_be_absent=True,
+    )
     fetched: Fetched | None = value(
         "sources of the bytes read, for real storage or modelled storage with storage.cache", can_be_absent=True
     )

@@ -134,10 +134,15 @@ class Books(Record):
     delivered_samples: int = value("delivered samples", "samples")
     delivered_bytes: int = value("delivered bytes", "bytes")
     skipped_steps: int | None = value("always 0, only in files of version 0.1", "steps", can_be_absent=True)
-    skipped_samples: int | None = value("always 0, only in files of version 0.1", "samples", can_be_absent=True)
+    skipped_samples: int | None = value(
+        "samples skipped after errors (storage.faults.on_error=skip): planned = delivered + skipped",
+        "samples", can_be_absent=True,
+    )  # fmt: skip
     redone_steps: int | None = value("always 0, only in files of version 0.1", "steps", can_be_absent=True)
     differences: tuple[str, ...] = value("a sentence for each rank with a difference, at most 16", default=())
-    even: bool | None = value("true if all planned samples were delivered exactly once; null if the run failed")
+    even: bool | None = value(
+        "true if all planned samples were delivered exactly once, or skipped; null if the run failed"
+    )
 
     @property
     def share_done(self) -> float | None:

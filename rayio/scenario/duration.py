@@ -1,4 +1,4 @@
-"""How long a run takes at the very most that can be expected: if nothing was done beside anything else, by key."""
+"""The longest expected duration of a run, by key: as if nothing overlapped."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
+from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Scenario, StorageParameters
 from rayio.scenario.storage import UNKNOWN
 from rayio.storage.presets import PRESETS
 
 
 def refusals(scenario: Scenario) -> Iterator[str]:
-    """A line that names the key which makes a run longer than clocks are, if one does."""
+    """Yield a line that names the key which makes a run longer than clocks can count, if one does."""
     parts = dict(of_keys(scenario))
     total = math.fsum(parts.values())
     if not total <= derive.MAX_SECONDS:
@@ -23,7 +24,7 @@ def refusals(scenario: Scenario) -> Iterator[str]:
 
 
 def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
-    """The expected seconds that each key adds to a rank's life, or to that of storage, in the whole run."""
+    """Yield the expected seconds that each key adds to a rank's life, or to storage's, in the whole run."""
     train, loader, checkpoint = scenario.train, scenario.loader, scenario.checkpoint
     steps = derive.total_steps(scenario)
     slowest = train.stragglers.factor if train.stragglers is not None else 1.0
@@ -66,7 +67,7 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
 def _of_storage(
     scenario: Scenario, samples: float, nbytes: float, requests: float, of_all: float
 ) -> Iterator[tuple[str, float]]:
-    """What the model of storage adds: ``samples``, ``nbytes`` and ``requests`` of one rank, bytes ``of_all``."""
+    """Yield the seconds of the storage model by key; ``samples`` to ``requests`` are per rank."""
     model, ranks = scenario.storage.model, derive.world_size(scenario)
     if model == UNKNOWN:
         return
@@ -78,13 +79,12 @@ def _of_storage(
         first_byte, opening, connection = preset.first_byte_median, preset.open_median, preset.connection_bandwidth
         shared, calls, scope = preset.bandwidth, preset.opens_per_second or preset.requests_per_second, preset.scope
     systems = len(scenario.cluster.reading_nodes) if scope == "node" else 1
-    throttle = scenario.storage.throttle
+    layers = layers_of(scenario, modelled=True)
     yield "storage.model.first_byte", (samples + requests) * first_byte
     yield "storage.model.open", samples * opening
     yield "storage.model.connection_bandwidth", nbytes / connection
     yield "storage.model.bandwidth", of_all / shared / systems
-    if throttle is not None:
-        rate = throttle.prefixes * min(throttle.reads_per_second, throttle.writes_per_second)
-        yield "storage.throttle", ranks * (samples + requests) / rate
-    elif calls:
+    for layer in layers:
+        yield from layer.seconds(ranks * (samples + requests))
+    if calls and not any(layer.reads_of_all for layer in layers):
         yield "storage.model.requests_per_second", ranks * (samples + requests) / calls / systems

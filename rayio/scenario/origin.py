@@ -1,4 +1,4 @@
-"""What the numbers of a run are, told from its scenario: measured or predicted, and the models they rest on."""
+"""The origin of a run's numbers: measured or predicted, and the models they rest on."""
 
 from __future__ import annotations
 
@@ -6,46 +6,48 @@ from collections.abc import Iterator
 
 from rayio.kinds import COSTS, STORAGE_MODELS
 from rayio.records.origin import MEASURED, PREDICTED, ChargedCosts, Origin, StorageModel
+from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Costs, Scenario
 
 
 def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin:
-    """Say it of a run on a virtual or a wall clock, whose storage was or was not ``modelled``."""
+    """Return the origin of a run on a virtual or a wall clock, whose storage was or was not ``modelled``."""
     if not modelled:
         return Origin(kind=MEASURED, storage="real")
     model = _model(scenario)
     unknown = tuple(_unknown(scenario))
     if not is_virtual:
-        beside = ("processor time of reading and decoding real bytes", *unknown)
-        return Origin(kind=MEASURED, storage="modelled", model=model, leaves_out=beside)
+        missing = ("processor time of reading and decoding real bytes", *unknown)
+        return Origin(kind=MEASURED, storage="modelled", model=model, leaves_out=missing)
     costs = scenario.charges
     bounded = scenario.cluster.cores is not None and costs.cpu.is_work
     left_out: tuple[str, ...] = (f"contention for {'' if bounded else 'processors, '}memory and links", *unknown)
     if not costs.of_loader:
         left_out = ("messages and copies of the loader", *left_out)
     if not any((costs.barrier, costs.step)):
-        left_out += ("late wake-ups",)
+        left_out += ("overhead of steps",)
     return Origin(kind=PREDICTED, storage="modelled", model=model, costs=_costs(scenario), leaves_out=left_out)
 
 
 def _unknown(scenario: Scenario) -> Iterator[str]:
-    """What the model of storage does not know of."""
-    if scenario.storage.cache is None:
+    """Yield what the storage model leaves out."""
+    layers = layers_of(scenario, modelled=True)
+    if not any(layer.keeps for layer in layers):
         yield "page caches"
-    yield "failures of storage" + " other than throttling" * (scenario.storage.throttle is not None)
+    failing = [layer.fails for layer in layers if layer.fails]
+    yield "failures of storage" + " other than " * bool(failing) + " and ".join(failing)
 
 
 def _model(scenario: Scenario) -> StorageModel:
-    chosen, throttle = scenario.storage.model, scenario.storage.throttle
-    beside = [] if throttle is None else [throttle.told]
-    beside += [tier.told for tier in scenario.storage.cache or ()]
+    chosen = scenario.storage.model
+    layers = [layer.told for layer in layers_of(scenario, modelled=True)]
     if not isinstance(chosen, str):
-        told = "; ".join(part for part in (chosen.source, *beside) if part)
-        return StorageModel(name="parameters", provenance=chosen.provenance, source=told)
+        source = "; ".join(part for part in (chosen.source, *layers) if part)
+        return StorageModel(name="parameters", provenance=chosen.provenance, source=source)
     preset = STORAGE_MODELS[chosen]
     provenance = str(getattr(preset, "provenance", "assumed"))  # a preset of another package may say nothing
-    told = "; ".join(part for part in (_one_line(getattr(preset, "source", "")), *beside) if part)
-    return StorageModel(name=chosen, provenance=provenance, source=told)
+    source = "; ".join(part for part in (_one_line(getattr(preset, "source", "")), *layers) if part)
+    return StorageModel(name=chosen, provenance=provenance, source=source)
 
 
 def _costs(scenario: Scenario) -> ChargedCosts:

@@ -5,69 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    SerializationInfo,
-    model_validator,
-)
+from pydantic import Field, GetCoreSchemaHandler, GetJsonSchemaHandler, SerializationInfo, model_validator
 from pydantic_core import CoreSchema, core_schema
 
 from rayio.errors import ScenarioError
-from rayio.kinds import STORAGE_MODELS, STORAGES
+from rayio.kinds import LAYERS, STORAGE_MODELS, STORAGES
+from rayio.registry import Registry
 from rayio.scenario.s3 import S3Options
 from rayio.schema.choice import Choosing, options_of
 from rayio.schema.distribution import NO_TIME, SecondsDistribution
-from rayio.schema.fields import (
-    Bytes,
-    JsonSchema,
-    NotYetError,
-    Rate,
-    Reads,
-    RefusedError,
-    Section,
-    Text,
-    choice,
-    none_is_null,
-    quantity,
-    refusal,
-    show,
-    whole,
-)
+from rayio.schema.fields import JsonSchema, Rate, Reads, RefusedError, Section, Text, choice, per_second, refusal
 from rayio.storage.stores.opening import PageCache, Settings
-from rayio.units import SECONDS, format_bytes, format_seconds
 
-#: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.
-LEAST, MOST = 1e-6, 1e12
-
-
-def _per_second(value: Any) -> float | None:
-    return None if value is None or value == "none" else _rate(value, ", or none")
-
-
-def _rate(value: Any, or_what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST <= value <= MOST:
-        raise RefusedError(f"must be a number per second from {LEAST:g} to {MOST:g}{or_what}")
-    return float(value)
-
-
-_PER_SECOND_SCHEMA = {
-    "anyOf": [{"type": "number", "minimum": LEAST, "maximum": MOST}, {"const": "none"}, {"type": "null"}]
-}
-#: Prefixes that there may be: the service keeps a count for each.
-MOST_PREFIXES = 1 << 16
-
-
-def _per_prefix(value: Any) -> float:
-    return _rate(value, "")
-
-
-_PerPrefix = Annotated[float, Reads(_per_prefix, {"type": "number", "minimum": LEAST, "maximum": MOST})]
-_PerSecond = Annotated[float | None, Reads(_per_second, _PER_SECOND_SCHEMA)]
+_PerSecond = Annotated[float | None, per_second(or_none=True)]
 
 
 class StorageParameters(Section):
@@ -89,81 +41,6 @@ class StorageParameters(Section):
         "assumed", description="Whether these numbers are assumed, published, or fitted to a run."
     )
     source: Text = Field("", description="Who published these numbers, or which run they were fitted to.")
-
-
-class Throttling(Section):
-    """Rates of requests above which a modelled service refuses (503), as S3 does, and clients try again.
-
-    The rates are those that Amazon publishes for S3; how a service counts, and when it scales, is assumed.
-    """
-
-    reads_per_second: _PerPrefix = Field(5500.0, description="Reads per second that are served below one prefix.")
-    writes_per_second: _PerPrefix = Field(3500.0, description="Writes per second that are served below one prefix.")
-    prefixes: Annotated[int, whole(1, MOST_PREFIXES)] = Field(
-        1, description="Prefixes of the names in the bucket, over which requests are spread evenly."
-    )
-    burst: Annotated[float, quantity(SECONDS, maximum=3600.0)] = Field(
-        1.0, description="Seconds' worth of requests that a prefix serves at once after it was idle."
-    )
-    split_after: Annotated[float | Literal["never"], quantity(SECONDS, positive=True, or_word="never")] = Field(
-        1800.0,
-        description="Time of refusals after which the service splits a prefix in two, which doubles its rates, and so "
-        "on; or never.",
-    )
-
-    @property
-    def told(self) -> str:
-        """What is modelled of it, for whoever reads a prediction."""
-        grown = (
-            "" if self.split_after == "never" else f", twice that after {format_seconds(self.split_after)} of refusals"
-        )
-        each = f"{self.reads_per_second:,.15g} reads/s and {self.writes_per_second:,.15g} writes/s"
-        where = "a prefix" if self.prefixes == 1 else f"each of {self.prefixes} prefixes"
-        return f"storage.throttle: {each} {where}, above it 503{grown} (how S3 counts and scales is assumed)"
-
-
-#: How a cache is written, for whoever wrote something else.
-_SUCH_AS = "[{tier: ram, bytes: 64 GiB}]"
-
-
-class CacheTier(Section):
-    """Memory of each node that keeps samples of the datasets, whole, and what was used longest ago no longer."""
-
-    tier: Annotated[Literal["ram"], choice("ram", later=("local_disk",))] = Field(
-        description="What it is in: the node's memory. local_disk is not built yet."
-    )
-    bytes: Bytes = Field(description="Bytes of samples that each node keeps.")
-    policy: Annotated[Literal["lru"], choice("lru")] = Field(
-        "lru", description="What makes room for others: what was used longest ago."
-    )
-
-    @property
-    def told(self) -> str:
-        """What is modelled of it, for whoever reads a prediction."""
-        return (
-            f"storage.cache: each node that reads keeps {format_bytes(self.bytes)} of samples in memory, the least "
-            "recently used go first (it serves as storage.model=memory does, which is assumed)"
-        )
-
-
-def _cache(value: Any) -> tuple[CacheTier, ...] | None:
-    """Read the tiers of cache: none, or a list of one."""
-    if value is None or value == "none":
-        return None
-    if value is False:
-        raise RefusedError("write none (YAML reads off and no as false)")
-    if not isinstance(value, (list, tuple)) or not all(isinstance(tier, (CacheTier, Mapping)) for tier in value):
-        raise RefusedError(f"must be none, or a list of one tier, such as {_SUCH_AS}")
-    if not value:
-        raise RefusedError(f"has no tier; write none, or one such as {_SUCH_AS}")
-    if len(value) > 1:
-        raise NotYetError(show(value), instead=["one tier"])
-    return (CacheTier.model_validate(value[0]),)
-
-
-def _cache_schema() -> JsonSchema:
-    tiers = {"type": "array", "items": CacheTier.model_json_schema(), "minItems": 1, "maxItems": 1}
-    return {"anyOf": [tiers, {"const": "none"}, {"type": "null"}]}
 
 
 #: A storage system that nobody described, as that of imported results: nothing can be predicted with it.
@@ -189,19 +66,24 @@ def _model_schema() -> JsonSchema:
 
 
 @dataclass(frozen=True, eq=False)
-class _OptionsOfSchemes:
-    """Annotation of the field that holds the options of schemes, each by the name of its scheme."""
+class _OptionsOf:
+    """Annotation of a field that holds the options of several kinds of a registry, each by the name of its kind."""
+
+    registry: Registry[Any]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         def validate(given: tuple[tuple[str, Any], ...]) -> tuple[tuple[str, Section], ...]:
-            return tuple((name, options_of(STORAGES[name]).model_validate(keys)) for name, keys in given)
+            kinds = ((name, options_of(self.registry[name]), keys) for name, keys in given)
+            return tuple(
+                (name, keys if isinstance(keys, kind) else kind.model_validate(keys)) for name, kind, keys in kinds
+            )
 
-        def beside(schemes: tuple[tuple[str, Section], ...], info: SerializationInfo) -> dict[str, Any]:
-            """All of them, but for those that several schemes have and nobody gave: their defaults may differ."""
-            many = Counter(key for _, options in schemes for key, _ in options)
+        def beside(kinds: tuple[tuple[str, Section], ...], info: SerializationInfo) -> dict[str, Any]:
+            """All of them, but for those that several kinds have and nobody gave: their defaults may differ."""
+            many = Counter(key for _, options in kinds for key, _ in options)
             return {
                 key: value
-                for _, options in schemes
+                for _, options in kinds
                 for key, value in options.model_dump(mode=info.mode).items()
                 if many[key] == 1 or key in options.model_fields_set
             }
@@ -221,31 +103,21 @@ class Storage(Choosing):
         description="Modelled storage system: the name of a preset, or its parameters; unknown where nobody described "
         "it, as in imported results: simulate then asks for one.",
     )
-    throttle: Annotated[Throttling | None, BeforeValidator(none_is_null)] = Field(
-        None,
-        description="Rates of requests above which the modelled system refuses, in place of its requests_per_second, "
-        "above which requests wait; a request is then made again as of s3:// (max_attempts). None refuses nobody.",
-    )
+    #: The options of each layer (``LAYERS``), which are written beside the other keys. Those of another package are
+    #: here only where one of them is given.
+    layers: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(LAYERS)] = ()
     page_cache: Annotated[PageCache, choice("use", "drop", "direct")] = Field(
         "use",
         description="How files of mounted file systems are read and written: use lets the page cache (memory) serve "
         "what it has, drop evicts a file's pages before and after, direct goes past it (O_DIRECT).",
     )
-    cache: Annotated[tuple[CacheTier, ...] | None, Reads(_cache, _cache_schema)] = Field(
-        None,
-        description="Cache of each node in front of modelled storage: a list of one tier of memory. Real storage has "
-        "the caches that are there (page_cache).",
-    )
     stage: Annotated[Literal[False], choice(False, later=(True,))] = Field(
         False, description="Whether the dataset is copied to the nodes before training; not yet."
-    )
-    faults: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
-        "none", description="Faults that storage is given on purpose; not yet."
     )
 
     #: The options of each scheme that addresses may have, which are written beside the keys above. Those of another
     #: package's schemes are here only where one of them is given: nobody imports what is not asked for.
-    schemes: Annotated[tuple[tuple[str, Section], ...], _OptionsOfSchemes()] = ()
+    schemes: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(STORAGES)] = ()
 
     @property
     def max_attempts(self) -> int:
@@ -253,10 +125,32 @@ class Storage(Choosing):
         given: Any = dict(self.schemes).get("s3", S3Options())
         return int(given.max_attempts)
 
-    @property
-    def cache_bytes(self) -> int | None:
-        """Bytes of samples that each node keeps in front of modelled storage; None keeps none."""
-        return None if self.cache is None else self.cache[0].bytes
+    def __getattr__(self, key: str) -> Any:
+        """Return the value of a layer's key, such as ``throttle``."""
+        for _, options in self.__dict__.get("layers", ()):
+            if key in type(options).model_fields:
+                return getattr(options, key)
+        return super().__getattr__(key)  # type: ignore[misc]
+
+    def without(self, *layers: str) -> Self:
+        """Return a copy without the keys of some layers."""
+        return self.model_copy(update={key: value for name in layers for key, value in self.defaults(name)})
+
+    def defaults(self, layer: str) -> list[tuple[str, Any]]:
+        """Return the keys of a layer with their defaults: it then does nothing."""
+        return [(key, field.get_default()) for key, field in options_of(LAYERS[layer]).model_fields.items()]
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Copy it with other values of keys, those of layers among them."""
+        own = {key: value for key, value in (update or {}).items() if key in type(self).model_fields}
+        others = {key: value for key, value in (update or {}).items() if key not in own}
+        if others:
+            changed = []
+            for name, options in own.get("layers", self.layers):
+                keys = {key: value for key, value in others.items() if key in type(options).model_fields}
+                changed.append((name, options.model_copy(update=keys) if keys else options))
+            own["layers"] = tuple(changed)
+        return super().model_copy(update=own, deep=deep)
 
     def settings(self, seed: int) -> Settings:
         """How real storage is reached and used; the jitter between attempts is drawn from ``seed``."""
@@ -265,12 +159,14 @@ class Storage(Choosing):
     @classmethod
     def hidden(cls) -> tuple[str, ...]:
         """Fields that are no keys."""
-        return ("schemes",)
+        return ("schemes", "layers")
 
     @classmethod
     def options_there_are(cls) -> dict[str, tuple[type[Section], list[str]]]:
-        """Every option of every scheme: its class and the schemes that have it, each as addresses begin with it."""
+        """Every option of every scheme and layer: its class, and the schemes that have it, as addresses begin."""
         found: dict[str, tuple[type[Section], list[str]]] = {}
+        for layer in LAYERS.usable().values():
+            found |= {key: (options_of(layer), []) for key in options_of(layer).model_fields}
         for name, scheme in STORAGES.usable().items():
             for key in options_of(scheme).model_fields:
                 found.setdefault(key, (options_of(scheme), []))[1].append(f"{name}://")
@@ -278,19 +174,23 @@ class Storage(Choosing):
 
     @model_validator(mode="before")
     @classmethod
-    def _options_of_schemes_apart(cls, value: Any) -> Any:
-        """Give each scheme the keys that are its options; one that several schemes have goes to each of them."""
-        if not isinstance(value, Mapping) or "schemes" in value:
+    def _options_of_kinds_apart(cls, value: Any) -> Any:
+        """Give each scheme and each layer the keys that are its options; a key that several have goes to each."""
+        if not isinstance(value, Mapping) or "schemes" in value or "layers" in value:
             return value
-        others = {key: inner for key, inner in value.items() if key not in cls.model_fields}
-        schemes = STORAGES.usable() if others else {name: STORAGES[name] for name in STORAGES.built_in}
-        given = []
-        for name, scheme in schemes.items():
-            has = options_of(scheme).model_fields.keys()
-            if others.keys() & has or (has and name in STORAGES.built_in):
-                given.append((name, {key: inner for key, inner in others.items() if key in has}))
-        used = {key for _, keys in given for key in keys}
-        return {key: inner for key, inner in value.items() if key not in used} | {"schemes": tuple(given)}
+        others, data = {key: inner for key, inner in value.items() if key not in cls.model_fields}, dict(value)
+        for field, registry in (("schemes", STORAGES), ("layers", LAYERS)):
+            own = {key for name in registry.built_in for key in options_of(registry[name]).model_fields}
+            is_all_ours = others.keys() <= own
+            kinds = {name: registry[name] for name in registry.built_in} if is_all_ours else registry.usable()
+            given = []
+            for name, kind in kinds.items():
+                has = options_of(kind).model_fields.keys()
+                if others.keys() & has or (has and name in registry.built_in):
+                    given.append((name, {key: inner for key, inner in others.items() if key in has}))
+            data = {key: inner for key, inner in data.items() if not any(key in keys for _, keys in given)}
+            data[field] = tuple(given)
+        return data
 
     @model_validator(mode="before")
     @classmethod
@@ -306,17 +206,5 @@ class Storage(Choosing):
     def contradictions(self) -> Iterator[str]:
         """Two caps, of which only one can be."""
         model = self.model
-        if self.throttle is not None:
-            yield from _beside_throttle(model)
         if isinstance(model, StorageParameters) and None not in (model.requests_per_second, model.opens_per_second):
             yield "storage.model.opens_per_second: takes the place of requests_per_second; give one of them"
-
-
-def _beside_throttle(model: str | StorageParameters) -> Iterator[str]:
-    """Say which caps of a modelled system cannot be where it refuses requests above a rate."""
-    given = STORAGE_MODELS[model] if isinstance(model, str) and model != UNKNOWN else model
-    if isinstance(model, StorageParameters) and model.requests_per_second is not None:
-        yield "storage.throttle: takes the place of storage.model.requests_per_second; give one of them"
-    if getattr(given, "opens_per_second", None) is not None:
-        named = f"storage.model={model}" if isinstance(model, str) else "storage.model.opens_per_second"
-        yield f"storage.throttle: {named} has a metadata server, where requests wait; leave one of them out"

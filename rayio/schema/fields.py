@@ -32,7 +32,7 @@ class Section(BaseModel):
     keys_not_yet: ClassVar[frozenset[str]] = frozenset()
 
     def model_dump(self, **how: Any) -> dict[str, Any]:
-        """Turn it into plain values; a signal waits meanwhile, for Pydantic would make an error of its own of it."""
+        """Return plain values; a signal waits meanwhile, because Pydantic would turn it into another error."""
         with held():
             return super().model_dump(**how)
 
@@ -88,7 +88,7 @@ def refusal(error: ValueError) -> PydanticCustomError:
 
 
 def refusing(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Have pydantic pass on what ``read`` says of a value, and the lines of sections within it as they are."""
+    """Return a validator that passes on the refusals of ``read``, and those of sections within it, unchanged."""
 
     def validate(value: Any) -> Any:
         try:
@@ -247,6 +247,25 @@ def boolean() -> Reads:
     return choice(True, False)
 
 
+#: The least and the most that may happen per second: what follows must fit into clocks of 64 bits.
+LEAST, MOST = 1e-6, 1e12
+
+
+def per_second(*, or_none: bool = False) -> Reads:
+    """Read how often something may happen per second, or none."""
+    allowed = f"must be a number per second from {LEAST:g} to {MOST:g}{', or none' * or_none}"
+
+    def read(value: Any) -> float | None:
+        if or_none and (value is None or value == "none"):
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not LEAST <= value <= MOST:
+            raise RefusedError(allowed)
+        return float(value)
+
+    number: JsonSchema = {"type": "number", "minimum": LEAST, "maximum": MOST}
+    return Reads(read, {"anyOf": [number, {"const": "none"}, {"type": "null"}]} if or_none else number)
+
+
 #: What stands before the host of an address, where people write passwords; they may hold anything.
 _CREDENTIALS = re.compile(r"://.*@")
 #: What follows an address, where links that are signed have their token.
@@ -295,3 +314,4 @@ Natural = Annotated[int, whole(0)]
 Bytes = Annotated[int, quantity(BYTES, positive=True, integer=True)]
 Seconds = Annotated[float, quantity(SECONDS)]
 Rate = Annotated[float, quantity(RATE, positive=True)]
+PerSecond = Annotated[float, per_second()]

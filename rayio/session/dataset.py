@@ -10,6 +10,7 @@ from typing import Any
 from rayio.errors import ScenarioError
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, evaluation
+from rayio.scenario.layers import layers_of
 from rayio.scenario.load import load
 from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
@@ -81,8 +82,10 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
 def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
     """Iterate over notes on storage keys without effect in this run, one line a key."""
     checkpoint, schemes = scenario.checkpoint, dict(scenario.storage.schemes)
-    if scenario.storage.cache is not None:
-        yield "storage.cache: no effect, because real storage has real caches (see storage.page_cache)"
+    acting = {layer.name for layer in layers_of(scenario, modelled=False)}
+    for layer in layers_of(scenario, modelled=True):
+        if layer.idle_if_real and layer.name not in acting:
+            yield layer.idle_if_real
     used = {scheme_of(join(base, path)) for path in [out, *paths_of(scenario)]}
     of_use = {key for name in used & schemes.keys() for key, _ in schemes[name]}
     for name, options in schemes.items():

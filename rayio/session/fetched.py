@@ -59,14 +59,14 @@ def fetched(
 def _of_model(plan: Plan, moved: Moved, delivered: int) -> Fetched:
     """Return the sources of bytes of a modelled storage with modelled caches."""
     assert moved.fetched is not None
-    assert plan.cache_bytes is not None
+    (keeping,) = (layer for layer in plan.layers if layer.keeps)
     return Fetched(
         delivered_bytes=delivered,
         read_bytes=moved.asked,
         fetched_bytes=moved.fetched,
         page_cache_share=1 - moved.fetched / moved.asked if moved.asked else None,
         source=MODEL,
-        how=f"storage.cache: modelled caches of {format_bytes(plan.cache_bytes)} on each reading node, empty at first",
+        how=keeping.keeps,
         page_cache=plan.stores.page_cache,
     )
 

@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import BinaryIO, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
 
-#: Opens a file for reading and counts what is asked of it. ``path`` is relative to the storage's root.
-Opener = Callable[[str], BinaryIO]
+#: Opens a file for reading and counts what is asked of it: ``opener(path)``, relative to the storage's root. With
+#: ``opener(path, file)`` a file that was opened in an earlier call to storage serves this one.
+Opener = Callable[..., BinaryIO]
 
-#: Works out where the requests of a batch go: paths as the opener gets them, and for each request its place in them
-#: and its offset.
-Places = Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]]
+
+class Placed(NamedTuple):
+    """Where the requests of a batch go."""
+
+    #: Paths as the opener gets them.
+    files: list[str]
+    #: Of each request: its file's place in ``files``, and its offset; None: offsets are not known.
+    file: NDArray[np.int64]
+    offset: NDArray[np.int64] | None
+    #: The requests before which a file is opened, by number; None: the first request to each file.
+    opening: NDArray[np.int64] | None = None
+
+
+#: Works out where the requests of a batch go; formats leave the last field out.
+Places = Callable[[], tuple[Any, ...]]
 
 
 class Requests(NamedTuple):
@@ -38,6 +51,8 @@ class Requests(NamedTuple):
     num_samples: int = 0
     #: Those samples one by one, where a cache may have some of them; None where none is modelled.
     samples: Divisible | None = None
+    #: The files of those samples, each sample's place among them and its bytes, where a layer must be told.
+    files: Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]] | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -140,6 +155,15 @@ class Moved(NamedTuple):
         return Moved(self.asked + other.asked, fetched, unevicted)
 
 
+class Delay(NamedTuple):
+    """A time (ns) in which a call to storage was held up by a layer: the cause of loss that it counts as, and why."""
+
+    start: int
+    end: int
+    cause: str
+    why: str = ""
+
+
 class Served(NamedTuple, Generic[T]):
     """What a call to storage cost: files opened, requests, bytes, and fsync calls that were really made.
 
@@ -159,6 +183,10 @@ class Served(NamedTuple, Generic[T]):
     retried: Issued | None = None
     #: Where what was read came from; None of modelled storage without a cache.
     moved: Moved | None = None
+    #: What layers added to its time, within it.
+    delays: tuple[Delay, ...] = ()
+    #: Samples that were given up, where errors may be skipped.
+    skipped: int = 0
 
 
 class Clock(Protocol):

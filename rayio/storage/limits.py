@@ -12,10 +12,8 @@ The first two are of all readers together, and more of them change nothing; the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from rayio.records.explained import StorageLimit
 
@@ -130,15 +128,4 @@ def limit(
 
 def _left(rate: float | None, taken: float) -> float:
     """What is left of a rate where others take part of it; of none, any."""
-    return np.inf if rate is None else max(rate - taken, LEAST * rate)
-
-
-def seconds_alone(
-    latencies: NDArray[np.float64], sizes: NDArray[np.int64], connection_bandwidth: float, depth: int
-) -> float:
-    """The seconds that requests take on an idle system, at most ``depth`` of them in flight."""
-    depth = min(depth, len(sizes))
-    if depth <= 1:
-        return float(latencies.sum()) + int(sizes.sum()) / connection_bandwidth
-    each = latencies + sizes / connection_bandwidth
-    return max(float(each.sum()) / depth, float(each.max()))
+    return math.inf if rate is None else max(rate - taken, LEAST * rate)

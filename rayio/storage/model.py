@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,6 @@ from rayio import seeds
 from rayio.seeds import Draws
 from rayio.storage.base import READ, WRITE, Clock, Issued, Opener, Places, Requests, RequestTable, Served
 from rayio.storage.itemise import itemise, synced
-from rayio.storage.layers.throttle import Throttle
-from rayio.storage.limits import seconds_alone
 
 T = TypeVar("T")
 
@@ -45,8 +43,6 @@ class DeviceSpec:
     opens_per_second: float | None = None
     #: What opening one file takes; None is nothing.
     open: Draws | None = None
-    #: Rates of requests above which it refuses, in place of a cap above which requests wait; None refuses nobody.
-    throttle: Throttle | None = None
 
     @property
     def calls_per_second(self) -> float | None:
@@ -87,12 +83,35 @@ class Device:
         self.free_at = free_at = free_at + int(whole)
         return max(arrival + alone, free_at + round(self._rest))
 
+    def reserve_again(self, arrival: int, num_requests: int, nbytes: int, alone: int, free_at: int) -> tuple[int, int]:
+        """Do as :meth:`reserve`, after learning the backlog that the caller last heard of; answer with the new one."""
+        self.learn(free_at)
+        return self.reserve(arrival, num_requests, nbytes, alone), self.free_at
+
 
 class Arbiter(Protocol):
     """A device that may live elsewhere."""
 
     def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int | Awaitable[int]:
         """See :meth:`Device.reserve`; a device of this process answers at once."""
+
+
+class CalledDevice:
+    """A device in another process, whose methods ``ask`` calls by name.
+
+    All who use it remember its backlog: one that is started again learns that from them.
+    """
+
+    def __init__(self, ask: Callable[..., Awaitable[Any]]) -> None:
+        self.ask = ask
+        self._free_at = 0
+
+    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
+        """See :meth:`Device.reserve`."""
+        answer = await self.ask("reserve_again", arrival, num_requests, nbytes, alone, self._free_at)
+        served, free_at = answer
+        self._free_at = max(self._free_at, int(free_at))
+        return int(served)
 
 
 class LocalArbiter:
@@ -230,7 +249,7 @@ class ModelStorage:
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Let the time pass that these requests take; answer None, for a model has no bytes."""
-        address, num_opens, sizes, places, known_bytes, _, _ = requests
+        address, num_opens, sizes, places, known_bytes, _, _, _ = requests
         number, spec = len(sizes), self.spec
         nbytes = requests.total_bytes if known_bytes is None else known_bytes
         if self.io_depth == 1:
@@ -311,3 +330,14 @@ def each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.floa
         turn = opens[..., first : first + number]
         added[..., : turn.shape[-1]] += turn
     return added
+
+
+def seconds_alone(
+    latencies: NDArray[np.float64], sizes: NDArray[np.int64], connection_bandwidth: float, depth: int
+) -> float:
+    """The seconds that requests take on an idle system, at most ``depth`` of them in flight."""
+    depth = min(depth, len(sizes))
+    if depth <= 1:
+        return float(latencies.sum()) + int(sizes.sum()) / connection_bandwidth
+    each = latencies + sizes / connection_bandwidth
+    return max(float(each.sum()) / depth, float(each.max()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio.trace.arrow import coded, numbers, texts
-from rayio.trace.span import ADDED, COLUMNS, REQUEST_LANE, REQUESTS, RETRY_LANE, schema
+from rayio.trace.span import ADDED, COLUMNS, REQUEST_LANE, REQUESTS, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,14 +38,6 @@ class Many(NamedTuple):
     lane: int = REQUEST_LANE
     #: What the column of that name has, by ``kind`` too; nothing where there are none.
     attributes: tuple[str, ...] = ()
-
-
-def failed(
-    writer: int, place: tuple[int, int, int, int], rows: NDArray[np.void], files: list[str], answers: Sequence[str]
-) -> Many:
-    """Make rows of attempts that failed the spans ``retry``; ``answers`` has what was answered, by ``kind``."""
-    said = tuple(json.dumps({"why": answer}, separators=(",", ":")) for answer in answers)
-    return Many(writer, place, rows, files, ("retry",) * len(said), RETRY_LANE, said)
 
 
 class Wide(NamedTuple):

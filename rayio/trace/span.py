@@ -18,7 +18,7 @@ SCHEMA_VERSION = 2
 
 #: What a role may be; a reader is named by its rank and its number there ("3-1"), the others by one number ("3"), and
 #: the queue of a rank's evaluations by both ("3-eval"). ``pool`` is a node that comes and goes, named by its number.
-ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache")
+ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache", "layer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +41,10 @@ _REQUESTING = {"reader": REQUEST_LANE, "rank": REQUEST_LANE, "checkpoint_writer"
 #: Requests that failed and were made again are on lanes of their own, from this one on.
 RETRY_LANE = 1 << 9
 _RETRYING = {"reader": RETRY_LANE, "rank": RETRY_LANE, "checkpoint_writer": RETRY_LANE}
+
+#: What layers of storage held up is on a lane of its own.
+DELAY_LANE = 3 << 8
+_DELAYED = {"reader": DELAY_LANE, "rank": DELAY_LANE, "checkpoint_writer": DELAY_LANE}
 
 #: Spans of other libraries (see ``rayio.trace.otel``) are on this lane and above, one lane per thread; their names are
 #: their own, and no number of a result is made of them.
@@ -88,7 +92,7 @@ SPANS: dict[str, SpanName] = {
     "write": SpanName({"checkpoint_writer": 0}, "the write requests of one checkpoint file"),
     "fsync": SpanName({"checkpoint_writer": 0}, "waiting until a checkpoint file is durable"),
     "lost": SpanName(
-        {"reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1, "network": 1, "cache": 1},
+        dict.fromkeys(("reader", "queue", "checkpoint_writer", "barrier", "storage", "network", "cache", "layer"), 1),
         "from when a killed actor was last heard until it was started again: what it recorded in between is gone",
     ),
     "sample": SpanName({"reader": 1, "rank": 1}, "level sample: one sample was read (see Env.read)"),
@@ -100,6 +104,11 @@ SPANS: dict[str, SpanName] = {
         _RETRYING,
         "a request to storage failed: from its begin to that of the next attempt; `attributes` is a JSON object of "
         "`why`, what was answered",
+    ),
+    "delay": SpanName(
+        _DELAYED,
+        "within a read or a write: a layer of storage held it up; `attributes` is a JSON object of `cause`, which it "
+        "is charged to, and `why`",
     ),
     "life": SpanName(
         {"rank": 1, "reader": 1, "queue": 1, "checkpoint_writer": 1, "barrier": 1, "storage": 1},
@@ -116,9 +125,9 @@ STATUSES = ("ok", "error", "lost")
 #:
 #: Since version 2: ``pid`` is the operating system's process (0 on the virtual clock), ``thread`` its native thread (0:
 #: the role's own), ``file`` is relative to the root of its storage, ``offset`` counts bytes from the file's start.
-#: ``attributes`` is "" for rayio's own spans but ``scale`` and ``retry``; for those of other libraries it is compact
-#: JSON, an object with the keys ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there are any
-#: ``parent``, ``attributes``, ``events``, ``links`` and ``status`` (see ``rayio.trace.otel.foreign``).
+#: ``attributes`` is "" for rayio's own spans but ``scale``, ``retry`` and ``delay``; for those of other libraries it
+#: is compact JSON, an object with the keys ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there
+#: are any ``parent``, ``attributes``, ``events``, ``links`` and ``status`` (see ``rayio.trace.otel.foreign``).
 COLUMNS: dict[str, str] = {
     "name": "text",
     "role": "text",

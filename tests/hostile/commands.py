@@ -34,7 +34,7 @@ ON_RAY = (
 TITLES = {
     "reader": "ray::Reader", "queue": "ray::PrefetchQueue", "rank": "ray::TrainerRank",
     "checkpoint_writer": "ray::CheckpointWriter", "barrier": "ray::BarrierActor", "storage": "ray::StorageServer",
-    "network": "ray::NetworkServer", "collector": "ray::Collector", "gcs": "gcs_server", "raylet": "raylet/raylet",
+    "network": "ray::LayerServer", "collector": "ray::Collector", "gcs": "gcs_server", "raylet": "raylet/raylet",
 }  # fmt: skip
 
 

@@ -27,12 +27,14 @@ from rayio.data.formats.reads import by_file, check_length, opened, place_of, re
 from rayio.data.formats.sample import Place, check, fill, wrong_label
 from rayio.data.layout import Batch, Layout
 from rayio.errors import RayioError
+from rayio.scenario.change import Change, with_keys
 from rayio.scenario.kind import Kind
 from rayio.storage.base import Opener, Requests
 from rayio.storage.stores.counted import WINDOW_BYTES
 from rayio.units import BYTES
 
 if TYPE_CHECKING:
+    from rayio.scenario.change import Run
     from rayio.scenario.model import Scenario
 
 #: Bytes of a file that are no data: superblock, groups, descriptions of both datasets. All that is needed to read ``x``
@@ -62,6 +64,14 @@ class Hdf5(Kind):
                     f"dataset.chunk={BYTES.exact(options.chunk)}: a batch is read in {parts:.0f} requests; at most "
                     f"{MAX_REQUESTS} are possible"
                 )
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Larger chunks."""
+        options = run.scenario.dataset.options
+        if isinstance(options, Hdf5Options) and options.chunk is not None:
+            larger = options.model_copy(update={"chunk": 2 * options.chunk})
+            key = f"dataset.chunk={BYTES.exact(2 * options.chunk)}"
+            yield Change("chunk × 2", kind="setting", to=with_keys("dataset", options=larger), key=key)
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add up whole chunks, labels and metadata."""

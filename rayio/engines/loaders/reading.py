@@ -19,13 +19,11 @@ from rayio.data.formats import Format
 from rayio.errors import RayioError
 from rayio.model import roles
 from rayio.model.kernel import BlockingKernel
-from rayio.model.network import NetworkPort
 from rayio.model.plan import Plan
 from rayio.model.queue import Delivery
 from rayio.model.wiring import Wiring
 from rayio.place import Where
-from rayio.storage.layers.cached import Cache
-from rayio.storage.layers.throttle import Admits
+from rayio.storage.layers.layer import Layer
 from rayio.storage.model import Arbiter
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Many
@@ -101,14 +99,8 @@ class _NoDevices:
     def arbiter(self, device: int) -> Arbiter:
         raise AssertionError("modelled storage in another library's loader")
 
-    def network(self) -> NetworkPort:
-        raise AssertionError("a modelled network in another library's loader")
-
-    def gate(self) -> Admits:
-        raise AssertionError("modelled storage in another library's loader")
-
-    def cache(self, node: int) -> Cache:
-        raise AssertionError("modelled storage in another library's loader")
+    def shared(self, layer: Layer, node: int) -> Any:
+        raise AssertionError(f"what users of {layer.name} share, in another library's loader")
 
 
 class _Buffers:
@@ -128,7 +120,7 @@ class BatchReader:
         self.worker = worker
         self.notebook = Notebook()
         self.kernel = BlockingKernel(reading.anchor)
-        wiring = Wiring(reading.plan, self.kernel, self.notebook, reading.root, _NoDevices(), num_ranks=1)
+        self.wiring = wiring = Wiring(reading.plan, self.kernel, self.notebook, reading.root, _NoDevices(), num_ranks=1)
         self.loading = wiring.loading
         self.loading.buffers = _Buffers(allocate)  # type: ignore[assignment]
         self.loading.format = form or self.loading.format
@@ -145,3 +137,7 @@ class BatchReader:
         except RayioError as error:
             header = error
         return Parcel(header, payload, self.notebook.hand_over(), self.worker, os.getpid(), self.kernel.now())
+
+    def close(self) -> None:
+        """Close the files that it keeps."""
+        self.kernel.carry_out(self.wiring.close())

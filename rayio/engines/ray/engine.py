@@ -58,12 +58,9 @@ class RayEngine:
         if self.plan.payload:
             self.plan = replace(self.plan, auto_bytes_in_flight=connect.in_flight_bytes(self.plan, connection))
         warnings = connect.preflight(self.plan, connection)
-        if self.plan.network is not None and not is_packed:
-            self.plan = replace(self.plan, network=None)
-            warnings.append(
-                "cluster.nic_bandwidth and nic_latency are not charged: each node has a Ray node of its own, and "
-                "batches cross the network that is there"
-            )
+        if not is_packed and (real := [layer for layer in self.plan.layers if layer.is_of_nodes]):
+            self.plan = replace(self.plan, layers=tuple(one for one in self.plan.layers if one not in real))
+            warnings += [layer.idle_if_real for layer in real]
         for text in warnings:
             say(f"warning: {text}")
         self.outcome.notes += warnings
@@ -75,7 +72,7 @@ class RayEngine:
             "reader_nodes": cluster.all_nodes - cluster.nodes,
             "ray_nodes": len(connection.nodes),
             "is_packed": is_packed,
-            "is_network_modelled": self.plan.network is not None,
+            "is_network_modelled": any(layer.is_of_nodes for layer in self.plan.layers),
         }
         if self.site.live is not None:
             self.outcome.info["metrics"] = metrics_address(connection.driver_node)

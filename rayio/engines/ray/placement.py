@@ -12,10 +12,10 @@ from rayio.model.plan import Plan
 from rayio.model.wiring import loader_of
 from rayio.scenario.cluster import Cluster
 
-Kind = Literal["storage", "cache", "reader", "queue", "checkpoint_writer", "rank"]
-KINDS: tuple[Kind, ...] = ("storage", "cache", "reader", "queue", "checkpoint_writer", "rank")
+Kind = Literal["storage", "layer", "reader", "queue", "checkpoint_writer", "rank"]
+KINDS: tuple[Kind, ...] = ("storage", "layer", "reader", "queue", "checkpoint_writer", "rank")
 #: Those that are no roles: they serve roles with what is modelled.
-SERVERS: tuple[Kind, ...] = ("storage", "cache")
+SERVERS: tuple[Kind, ...] = ("storage", "layer")
 
 #: What one Ray actor costs (measured, Ray 2.60): memory of its process.
 ACTOR_BYTES = 62 << 20
@@ -33,16 +33,21 @@ PACKED_ACTORS = 2
 class ActorSpec:
     """One actor: the roles of one kind on one node that live in it.
 
-    ``members`` are (rank, worker) for readers, (rank,) for queues and ranks, (number,) for writers, devices and caches.
+    ``members`` are (rank, worker) for readers, (rank,) for queues and ranks, (number,) for writers and devices, and for
+    layers (place in the plan, number of the shared state).
     """
 
     kind: Kind
     node: int
     members: tuple[tuple[int, ...], ...]
+    #: Its name, where that does not follow from the others.
+    called: str = ""
 
     @property
     def name(self) -> str:
         """Name of the actor in Ray's dashboard: ``reader-3-1``, or its first and last role when it holds several."""
+        if self.called:
+            return self.called
         first, last = ("-".join(map(str, member)) for member in (self.members[0], self.members[-1]))
         return f"{self.kind}-{first}" if first == last else f"{self.kind}-{first}..{last}"
 
@@ -89,8 +94,8 @@ def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
     match kind:
         case "storage":
             return ((n, (n,)) for n in range(plan.num_devices if plan.modelled else 0))
-        case "cache":
-            return ((n, (n,)) for n in plan.caches)
+        case "layer":
+            return ((n, (place, n)) for place, layer in enumerate(plan.layers) for n in plan.shared_by(layer))
         case "reader":
             return ((plan.node_of_reader(*who), who) for who in _readers(plan)) if _has_roles(plan) else ()
         case "queue":
@@ -119,14 +124,16 @@ def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]
         # Readers that come to nodes of their own come alone: each asks for its slot.
         size = 1 if kind == "reader" and node >= plan.cluster.all_nodes else roles_per_actor(plan, kind, len(members))
         for start in range(0, len(members), size):
-            yield ActorSpec(kind, node, tuple(members[start : start + size]))
+            some = tuple(members[start : start + size])
+            called = plan.layers[some[0][0]].actor(some[0][1]) if kind == "layer" else ""
+            yield ActorSpec(kind, node, some, called)
 
 
 def num_processes(plan: Plan) -> int:
     """Number of processes that a run starts on the nodes there are: actors, barrier, collector, workers of loaders."""
     workers = 0 if _has_roles(plan) else plan.world_size * plan.loader.num_workers
     here = [spec for spec in actors(plan) if spec.kind != "reader" or spec.node < plan.cluster.all_nodes]
-    return len(here) + 1 + plan.has_barrier + (plan.network is not None) + workers
+    return len(here) + 1 + plan.has_barrier + workers
 
 
 @dataclass(frozen=True, slots=True)

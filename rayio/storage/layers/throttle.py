@@ -1,30 +1,77 @@
-"""Rates of requests above which a modelled service refuses, as S3 does (503 Slow Down): pure, no clock of its own.
+"""``storage.throttle``: a modelled service that refuses requests above a rate, as S3 does (503 Slow Down).
 
-The rates are those of a *prefix*: requests below it are served while its bucket has tokens, one a request, and refused
-while it has none. A bucket fills at the rate, and holds what ``burst_seconds`` of it come to; it is full at the
-beginning. Reads and writes have buckets of their own. A refused request takes no token.
-
-The service grows with the load: when requests to a prefix have been refused for ``split_seconds`` the prefix is split
-in two, which doubles its rates. Refusals that are further apart than :data:`CALM_SECONDS` are not of one load.
+Requests are made one by one, and again after a pause, as a client of S3 makes them. Where nothing is refused a batch
+takes as long as in ``model.py``, but for what requests queue for: each takes its share of the bandwidth as it is
+served, and not all of them as the first one arrives. A refusal takes the time to the first byte of the request that it
+answers; the pause after it and the number of attempts are those of real storage (``retrying.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, NamedTuple, TypeVar
 
-from rayio.storage.base import WRITE
-from rayio.storage.stores.retrying import LONGEST_SECONDS
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
 
-#: Seconds without a refusal after which a load is over: whoever was refused has asked again by then.
-CALM_SECONDS = LONGEST_SECONDS
-#: A prefix is split no more often: its rate is then far above any that requests come at.
-MOST_SPLITS = 60
+from rayio.kinds import STORAGE_MODELS
+from rayio.scenario.change import BOTH, Change, with_keys
+from rayio.schema.fields import PerSecond, Section, none_is_null, quantity, whole
+from rayio.storage.base import ISSUED, READ, WRITE, Issued, Opener, Places, Requests, Served, Storage
+from rayio.storage.itemise import itemise_served, synced
+from rayio.storage.layers.gate import Admits, CalledGate, Gate
+from rayio.storage.layers.layer import Ask, Kernel, Layer, Mount
+from rayio.storage.model import ModelStorage, each_before_a_request, sizes_of_writes
+from rayio.storage.stores.retrying import Budget, given_up, in_tries
+from rayio.units import SECONDS, format_seconds
+
+if TYPE_CHECKING:
+    from rayio.scenario.change import Run
+    from rayio.scenario.model import Scenario
+
+T = TypeVar("T")
+
+#: Prefixes that there may be: the service keeps a count for each.
+MOST_PREFIXES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Throttle:
+class Throttling(Section):
+    """Rates of requests above which a modelled service refuses (503), as S3 does, and clients try again.
+
+    The rates are those that Amazon publishes for S3; how a service counts, and when it scales, is assumed.
+    """
+
+    reads_per_second: PerSecond = Field(5500.0, description="Reads per second that are served below one prefix.")
+    writes_per_second: PerSecond = Field(3500.0, description="Writes per second that are served below one prefix.")
+    prefixes: Annotated[int, whole(1, MOST_PREFIXES)] = Field(
+        1, description="Prefixes of the names in the bucket, over which requests are spread evenly."
+    )
+    burst: Annotated[float, quantity(SECONDS, maximum=3600.0)] = Field(
+        1.0, description="Seconds' worth of requests that a prefix serves at once after it was idle."
+    )
+    split_after: Annotated[float | Literal["never"], quantity(SECONDS, positive=True, or_word="never")] = Field(
+        1800.0,
+        description="Time of refusals after which the service splits a prefix in two, which doubles its rates, and so "
+        "on; or never.",
+    )
+
+
+class ThrottleOptions(Section):
+    """What ``storage`` may say of throttling."""
+
+    throttle: Annotated[Throttling | None, BeforeValidator(none_is_null)] = Field(
+        None,
+        description="Rates of requests above which the modelled system refuses, in place of its requests_per_second, "
+        "above which requests wait; a request is then made again as of s3:// (max_attempts). None refuses nobody.",
+    )
+
+
+@dataclass(frozen=True)
+class Throttle(Layer):
     """Requests per second that each of a service's prefixes serves, and what it does as they stay more than that."""
 
     reads_per_second: float
@@ -39,85 +86,238 @@ class Throttle:
     attempts: int = 8
     seed: int = 0
 
+    name: ClassVar[str] = "throttle"
+    options: ClassVar[type[Section]] = ThrottleOptions
+    sharing: ClassVar[Literal["", "node", "all"]] = "all"
+    needs_places: ClassVar[bool] = True
+    fails: ClassVar[str] = "throttling"
+
+    @classmethod
+    def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> Throttle | None:
+        """Return the rates of a scenario's model, with the attempts that a request has."""
+        given = options.throttle if isinstance(options, ThrottleOptions) else None
+        if given is None or not modelled:
+            return None
+        split = None if given.split_after == "never" else given.split_after
+        return cls(
+            given.reads_per_second, given.writes_per_second, given.prefixes, given.burst, split,
+            scenario.storage.max_attempts, scenario.seed,
+        )  # fmt: skip
+
     def rate(self, kind: int) -> float:
         """Requests of a kind (``READ``, ``WRITE``) per second that one prefix serves before it has been split."""
         return self.writes_per_second if kind == WRITE else self.reads_per_second
 
+    @property
+    def reads_of_all(self) -> float:
+        """Reads per second of all prefixes."""
+        return self.prefixes * self.reads_per_second
 
-class State(NamedTuple):
-    """All that a bucket knows; times in ns."""
+    def wrap(self, storage: Storage, mount: Mount) -> Storage:
+        """Make the model's requests one by one; the model itself must be below."""
+        assert isinstance(storage, ModelStorage)
+        return ThrottledStorage(storage, mount.shared(), self, mount.path)
 
-    #: When this was so, and the tokens that there were, times 1e9: whole numbers as long as rates are.
-    at: int = -1
-    credit: float = 0.0
-    #: How often the prefix was split.
-    splits: int = 0
-    #: When the load began that is being refused, and when it was refused last; -1 is never.
-    since: int = -1
-    refused: int = -1
+    def state(self, kernel: Kernel) -> Gate:
+        """Make the buckets of all prefixes."""
+        return Gate(self)
 
+    def reach(self, ask: Ask) -> CalledGate:
+        """Return the buckets in another process."""
+        return CalledGate(ask)
 
-#: A token, in credit.
-TOKEN = 1e9
+    def seconds(self, requests: float) -> Iterator[tuple[str, float]]:
+        """The time of so many requests at the rate of all prefixes."""
+        yield "storage.throttle", requests / (self.prefixes * min(self.reads_per_second, self.writes_per_second))
 
+    @property
+    def told(self) -> str:
+        """What is modelled of it, for readers of a prediction."""
+        split = self.split_seconds
+        grown = "" if split is None else f", twice that after {format_seconds(split)} of refusals"
+        each = f"{self.reads_per_second:,.15g} reads/s and {self.writes_per_second:,.15g} writes/s"
+        where = "a prefix" if self.prefixes == 1 else f"each of {self.prefixes} prefixes"
+        return f"storage.throttle: {each} {where}, above it 503{grown} (how S3 counts and scales is assumed)"
 
-class Bucket:
-    """The tokens of one prefix for requests of one kind."""
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Storage that refuses nobody, and twice the prefixes, each with the rates that it has."""
+        yield Change("no throttling", kind="limit", to=with_keys("storage", throttle=None))
+        more = run.scenario.storage.throttle.model_copy(update={"prefixes": 2 * self.prefixes})
+        yield Change(
+            "prefixes × 2", kind="setting", to=with_keys("storage", throttle=more), effort=1,
+            key=f"storage.throttle.prefixes={more.prefixes}", helps=("input",), tried_by=BOTH,
+        )  # fmt: skip
 
-    __slots__ = ("_burst", "_rate", "_split_ns", "state")
-
-    def __init__(self, rate: float, burst_seconds: float, split_seconds: float | None) -> None:
-        self._rate = rate
-        self._burst = burst_seconds
-        self._split_ns = None if split_seconds is None else round(split_seconds * 1e9)
-        self.state = State()
-
-    def learn(self, state: State) -> None:
-        """Take over what this bucket told of itself before it was started again; older news change nothing."""
-        if state.at > self.state.at:
-            self.state = state
-
-    def admit(self, now: int) -> bool:
-        """Serve a request that comes at ``now``, or refuse it. Times that run back are taken for the latest one."""
-        at, credit, splits, since, refused = self.state
-        rate = self._rate * 2.0**splits
-        most = max(rate * self._burst, 1.0) * TOKEN
-        now = max(now, at)
-        credit = most if at < 0 else min(most, credit + (now - at) * rate)
-        if credit >= TOKEN:
-            self.state = State(now, credit - TOKEN, splits, since, refused)
-            return True
-        if refused < 0 or now - refused > CALM_SECONDS * 1e9:
-            since = now
-        if self._split_ns is not None and now - since >= self._split_ns and splits < MOST_SPLITS:
-            splits, since = splits + 1, now
-        self.state = State(now, credit, splits, since, now)
-        return False
-
-
-class Gate:
-    """The buckets of all prefixes of one service: the single place where requests are admitted or refused."""
-
-    def __init__(self, throttle: Throttle) -> None:
-        self._throttle = throttle
-        self._buckets: dict[tuple[int, int], Bucket] = {}
-
-    def bucket(self, kind: int, prefix: int) -> Bucket:
-        """The bucket of a prefix (any number: they go round) for requests of a kind."""
-        throttle = self._throttle
-        number = kind, prefix % throttle.prefixes
-        if (found := self._buckets.get(number)) is None:
-            rate = throttle.rate(kind)
-            found = self._buckets[number] = Bucket(rate, throttle.burst_seconds, throttle.split_seconds)
-        return found
-
-    def admit(self, now: int, kind: int, prefix: int) -> bool:
-        """Serve or refuse a request that comes at ``now`` (ns)."""
-        return self.bucket(kind, prefix).admit(now)
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """Caps of a modelled system that cannot be where it refuses requests above a rate."""
+        model = scenario.storage.model
+        given = STORAGE_MODELS[model] if isinstance(model, str) and model in STORAGE_MODELS else model
+        if not isinstance(model, str) and model.requests_per_second is not None:
+            yield "storage.throttle: takes the place of storage.model.requests_per_second; give one of them"
+        if getattr(given, "opens_per_second", None) is not None:
+            named = f"storage.model={model}" if isinstance(model, str) else "storage.model.opens_per_second"
+            yield f"storage.throttle: {named} has a metadata server, where requests wait; leave one of them out"
 
 
-class Admits(Protocol):
-    """A gate that may be elsewhere."""
+#: What S3 answers to a request above its rate, and who answers it here.
+REFUSAL, SERVICE = "503 SlowDown", "the model of storage"
 
-    def admit(self, now: int, kind: int, prefix: int) -> bool | Awaitable[bool]:
-        """See :meth:`Gate.admit`; a gate of this process answers at once."""
+
+class _Asked(NamedTuple):
+    """The requests of one call to storage: seconds to the first byte of each, and until it streams (opens included)."""
+
+    kind: int
+    #: The prefix of the first of them; those after it follow in turn.
+    prefix: int
+    first_byte: NDArray[np.float64]
+    latency: NDArray[np.float64]
+    sizes: NDArray[np.int64]
+    #: The file of each, by its number.
+    file_of: Callable[[int], str]
+    doing: str
+
+
+class _Made(NamedTuple):
+    """When each request was made first and when it was served (ns), among which others, and what was refused."""
+
+    begun: NDArray[np.int64]
+    served: NDArray[np.int64]
+    slot: NDArray[np.int16]
+    retried: Issued | None
+
+
+class _Retries:
+    """Attempts that were refused, as rows."""
+
+    def __init__(self) -> None:
+        self._rows: list[tuple[int, int, int, int]] = []
+        self._files: dict[str, int] = {}
+
+    def add(self, start: int, end: int, file: str, slot: int) -> None:
+        """Note an attempt, from its begin to the next one's (ns)."""
+        self._rows.append((start, end, self._files.setdefault(file, len(self._files)), slot))
+
+    def until(self, now: int | None = None) -> Issued | None:
+        """All of them, none beyond ``now``; None where there are none."""
+        if not self._rows:
+            return None
+        rows = np.zeros(len(self._rows), ISSUED)
+        rows["start"], rows["end"], rows["file"], rows["slot"] = zip(*self._rows, strict=True)
+        if now is not None:
+            rows["end"] = np.minimum(rows["end"], now)
+        rows["offset"] = -1
+        return Issued(rows, list(self._files), (REFUSAL,))
+
+
+class ThrottledStorage:
+    """One role's connections to a modelled service that refuses; ``address`` is of the folder that it is used for."""
+
+    def __init__(self, model: ModelStorage, gate: Admits, throttle: Throttle, address: str) -> None:
+        self.gate = gate
+        self.throttle = throttle
+        self.address = address
+        self.budget = Budget(throttle.attempts, throttle.seed)
+        self.arbiter, self.spec, self.latencies, self.clock = model.arbiter, model.spec, model.latencies, model.clock
+        self.io_depth, self.is_itemised = model.io_depth, model.is_itemised
+
+    async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
+        """Make these requests until all are served; answer None, for a model has no bytes.
+
+        Raises:
+            StorageError: one of them was refused as often as it may be made.
+        """
+        address, num_opens, sizes, places, _, _, _, _ = requests
+        first_byte, opens = self.latencies.apart(address, len(sizes), self.spec.open, num_opens)
+        latency = first_byte if self.spec.open is None else each_before_a_request(opens, first_byte)
+        made = await self._make(_Asked(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading"))
+        issued = self._issued(READ, made, sizes, opens, places)
+        return Served(None, num_opens, len(sizes), requests.total_bytes, 0, issued, 0, made.retried)
+
+    async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
+        """Make the requests of a file until all are served.
+
+        Raises:
+            StorageError: one of them was refused as often as it may be made.
+        """
+        sizes = sizes_of_writes(num_bytes, request_bytes)
+        first_byte, opens = self.latencies.of_writes(path, len(sizes)), np.zeros(1)
+        if self.spec.open is not None:
+            opens = self.latencies.of_creation(self.spec.open, path)
+        latency = each_before_a_request(opens, first_byte)
+        prefix, doing = zlib.crc32(path.encode()), f"writing {num_bytes} bytes"
+        made = await self._make(_Asked(WRITE, prefix, first_byte, latency, sizes, lambda _: path, doing))
+        syncs = 2 if fsync else 0
+        issued = self._issued(WRITE, made, sizes, opens, None)
+        if issued is not None:
+            issued = synced(Issued(issued.rows, [path]), syncs)
+        return Served(None, 1, len(sizes), num_bytes, syncs, issued, 0, made.retried)
+
+    def _issued(
+        self, kind: int, made: _Made, sizes: NDArray[np.int64], opens: NDArray[np.float64], places: Places | None
+    ) -> Issued | None:
+        if not self.is_itemised:
+            return None
+        return itemise_served(kind, made.begun, made.served, made.slot, sizes, opens, places=places)
+
+    async def _make(self, asked: _Asked) -> _Made:
+        """Make requests in order, at most ``io_depth`` at a time, each until it is served."""
+        clock, retries, number = self.clock, _Retries(), len(asked.sizes)
+        made = _Made(np.zeros(number, np.int64), np.zeros(number, np.int64), np.zeros(number, np.int16), None)
+        last, following = clock.now(), 0
+        #: What comes next, by time: a slot becomes free (request -1), or a request is made for the so manieth time.
+        due = [(last, slot, -1, 0) for slot in range(min(self.io_depth, number))]
+        while due:
+            time, slot, request, attempt = heappop(due)
+            if request < 0 and following == number:
+                last = max(last, time)
+                continue
+            if time > clock.now():
+                await clock.sleep_until(time)
+            now = clock.now()
+            if request < 0:
+                request, attempt, following = following, 1, following + 1
+                made.begun[request], made.slot[request] = now, slot
+            prefix = (asked.prefix + request) % self.throttle.prefixes
+            admitted = self.gate.admit(now, asked.kind, prefix)
+            if admitted if isinstance(admitted, bool) else await admitted:
+                nbytes = int(asked.sizes[request])
+                alone = round((float(asked.latency[request]) + nbytes / self.spec.connection_bandwidth) * 1e9)
+                served = self.arbiter.reserve(now, 1, nbytes, alone)
+                made.served[request] = end = served if isinstance(served, int) else await served
+                heappush(due, (end, slot, -1, 0))
+                continue
+            answered, file = now + round(float(asked.first_byte[request]) * 1e9), asked.file_of(request)
+            if (pause := self.budget.pause(attempt, file)) is None:
+                await clock.sleep_until(answered)
+                raise self._given_up(asked, file, attempt, int(made.begun[request]), retries)
+            again = answered + round(pause * 1e9)
+            retries.add(now, again, file, slot)
+            heappush(due, (again, slot, request, attempt + 1))
+        if last > clock.now():
+            await clock.sleep_until(last)
+        return made._replace(retried=retries.until())
+
+    def _given_up(self, asked: _Asked, file: str, attempts: int, begun: int, retries: _Retries) -> Exception:
+        """Make the error of a request that was refused as often as it may be made."""
+        now = self.clock.now()
+        tries = in_tries(attempts, (now - begun) / 1e9)
+        full = "/".join(part for part in (self.address.rstrip("/"), file) if part)
+        error = given_up(full, REFUSAL, SERVICE, asked.doing, tries, is_busy=True)
+        error.retried = retries.until(now)
+        return error
+
+
+def _naming(places: Places | None) -> Callable[[int], str]:
+    """Name the file of each request, once it is asked for; empty where the format does not say."""
+    found: list[tuple[list[str], NDArray[np.int64]]] = []
+
+    def file_of(request: int) -> str:
+        if places is None:
+            return ""
+        if not found:
+            files, file, *_ = places()
+            found.append((files, file))
+        files, file = found[0]
+        return files[int(file[request])]
+
+    return file_of

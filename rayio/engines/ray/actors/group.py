@@ -17,7 +17,7 @@ from rayio.deadline import within
 from rayio.engines.ray.actors import shells
 from rayio.engines.ray.actors.birth import Birth
 from rayio.engines.ray.actors.collector import Collector
-from rayio.engines.ray.actors.servers import BarrierActor, CacheServer, NetworkServer, StorageServer
+from rayio.engines.ray.actors.servers import BarrierActor, LayerServer, StorageServer
 from rayio.engines.ray.actors.showing import Showing
 from rayio.engines.ray.actors.staff import Team, is_first
 from rayio.engines.ray.cluster.connect import Connection
@@ -54,7 +54,7 @@ KILL_SECONDS = 15.0
 
 CLASSES: dict[str, type] = {
     "storage": StorageServer,
-    "cache": CacheServer,
+    "layer": LayerServer,
     "reader": shells.Reader,
     "queue": shells.PrefetchQueue,
     "rank": shells.TrainerRank,
@@ -125,11 +125,6 @@ class ActorGroup:
             self.handles["barrier"] = self._actor(
                 BarrierActor, "barrier", self._bundle(0), -1, birth, concurrency=shells.MAX_CONCURRENCY
             )
-        if self.plan.network is not None:
-            birth = self._birth("network", 0, ())
-            self.handles["network"] = self._actor(
-                NetworkServer, "network", self._bundle(0), -1, birth, concurrency=shells.MAX_CONCURRENCY
-            )
         scaling = self.plan.loader.scaling
         for spec in self.specs:
             if scaling is None or spec.kind != "reader" or is_first(spec, scaling.min):
@@ -142,10 +137,11 @@ class ActorGroup:
             )
 
     def _lived(self, node: int, asked: int, up: int | None, gone: int) -> None:
-        """Tell of a node that has gone; one that comes under its number another time begins with an empty cache."""
+        """Tell of a node that has gone; one that comes under its number another time begins with nothing."""
         self.handles["collector"].lived.remote(node, asked, up, gone)
-        if self.plan.cache_bytes is not None:
-            self.handles[f"cache-{self.plan.cache_of_node(node)}"].clear.remote()
+        for layer in self.plan.layers:
+            if layer.sharing == "node":
+                self.handles[layer.actor(self.plan.state_of_node(node))].call.remote("clear")
 
     def _showing(self) -> Callable[[], Showing] | None:
         if self.live_record is None:
@@ -260,7 +256,7 @@ class ActorGroup:
         Raises:
             RayioError: a role failed, or an actor that cannot be replaced died.
         """
-        lives = {handle.run.remote(0): name for name, handle in self.handles.items() if name.startswith("rank-")}
+        lives = {handle.run.remote(): name for name, handle in self.handles.items() if name.startswith("rank-")}
         waiting = list(lives)
         rounds = Rounds(self.plan, self.specs, self.handles, self.actors, self.anchor.here(), self.vigil)
         while waiting:
@@ -360,8 +356,9 @@ class ActorGroup:
                 self.tallies += ray.get(reference)
 
     def _flush(self) -> None:
+        layers = [spec.name for spec in self.specs if spec.kind == "layer"]
         asked = [
-            self.handles[name].spent.remote() for name in ("barrier", "network", "collector") if name in self.handles
+            self.handles[name].spent.remote() for name in ("barrier", *layers, "collector") if name in self.handles
         ]
         asked += [
             self.handles[s.name].flush.remote() for s in self.specs if s.kind not in SERVERS and s.name in self.handles

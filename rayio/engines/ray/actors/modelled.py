@@ -1,70 +1,14 @@
-"""What is modelled, as actors reach it: storage devices, caches of nodes and the network are other actors."""
+"""What is modelled, as actors reach it: storage devices and what layers share are other actors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from functools import partial
 from typing import Any
 
 from rayio.engines.ray.actors.birth import Birth
 from rayio.engines.ray.transport.lines import Line
-from rayio.storage.layers.cached import Who
-from rayio.storage.layers.throttle import State
-
-
-class RemoteNetwork:
-    """The modelled network in another actor."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-
-    async def send(self, now: int, source: int, target: int, nbytes: int) -> int:
-        """See ``rayio.model.network.Network.send``."""
-        return int(await self.line.ask("send", now, source, target, nbytes))
-
-
-class RemoteArbiter:
-    """A modelled device in another actor; that of the first one admits requests to all of them too."""
-
-    def __init__(self, line: Line) -> None:
-        self.line = line
-        #: What was last heard of each bucket (``Gate``), by kind and prefix.
-        self._buckets: dict[tuple[int, int], State] = {}
-        #: What was last heard of the device's backlog (``Device.free_at``): all who use it remember it for the device.
-        self._free_at = 0
-
-    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """See ``rayio.storage.model.Device.reserve``."""
-        answer = await self.line.ask("reserve", arrival, num_requests, nbytes, alone, self._free_at)
-        served, free_at = answer
-        self._free_at = max(self._free_at, int(free_at))
-        return int(served)
-
-    async def admit(self, now: int, kind: int, prefix: int) -> bool:
-        """See ``rayio.storage.layers.throttle.Gate.admit``."""
-        told = self._buckets.get((kind, prefix), State())
-        is_admitted, state = await self.line.ask("admit", now, kind, prefix, told)
-        heard = State(*state)
-        if heard.at >= self._buckets.get((kind, prefix), told).at:
-            self._buckets[kind, prefix] = heard
-        return bool(is_admitted)
-
-
-class RemoteCache(RemoteArbiter):
-    """The modelled cache of a node in another actor; see ``rayio.storage.layers.cached.Cache``."""
-
-    async def look(self, who: Who, keys: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Say of each sample whether it is there; ``who`` reads those that are missing."""
-        found: list[int] = await self.line.ask("look", who, keys, sizes)
-        return found
-
-    async def came(self, who: Who, keys: Sequence[int]) -> None:
-        """Say that ``who`` has read samples that were missing."""
-        await self.line.ask("came", who, keys)
-
-    async def arrived(self, keys: Sequence[int]) -> None:
-        """Return once nobody is reading any of these samples."""
-        await self.line.ask("arrived", keys)
+from rayio.storage.layers.layer import Ask, Layer
+from rayio.storage.model import CalledDevice
 
 
 class ReachesModelled:
@@ -76,22 +20,17 @@ class ReachesModelled:
         """The way to another actor."""
         raise NotImplementedError
 
-    def arbiter(self, device: int) -> RemoteArbiter:
+    def arbiter(self, device: int) -> CalledDevice:
         """Reach a modelled storage device."""
-        return RemoteArbiter(self.line(self.birth.find(f"storage-{device}")))
+        return CalledDevice(self._ask(f"storage-{device}"))
 
-    @cached_property
-    def _network(self) -> RemoteNetwork:
-        return RemoteNetwork(self.line(self.birth.find("network")))
+    def shared(self, layer: Layer, node: int) -> Any:
+        """Reach what users of a layer share."""
+        name = layer.actor(self.birth.plan.state_of_node(node))
+        reached = self.__dict__.setdefault("_reached", {})
+        if name not in reached:
+            reached[name] = layer.reach(self._ask(name))
+        return reached[name]
 
-    def network(self) -> RemoteNetwork:
-        """Reach the modelled network between nodes."""
-        return self._network
-
-    def gate(self) -> RemoteArbiter:
-        """Reach what admits requests: the first device."""
-        return self.arbiter(0)
-
-    def cache(self, node: int) -> RemoteCache:
-        """Reach the modelled cache of a node."""
-        return RemoteCache(self.line(self.birth.find(f"cache-{self.birth.plan.cache_of_node(node)}")))
+    def _ask(self, name: str) -> Ask:
+        return partial(self.line(self.birth.find(name)).ask, "call")

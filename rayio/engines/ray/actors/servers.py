@@ -1,11 +1,11 @@
-"""The actors that serve all others and record no spans: barrier, modelled network, storage devices, caches."""
+"""The actors that serve all others and record no spans: barrier, modelled storage devices, what layers share."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Sequence
+from inspect import isawaitable
 from typing import Any
 
 import ray
@@ -16,11 +16,7 @@ from rayio.engines.ray.transport.lines import Address, Exchange
 from rayio.model.barrier import Barrier
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
 from rayio.model.kernel import WallKernel
-from rayio.model.network import Network
-from rayio.model.node_cache import NodeCache
 from rayio.place import Where
-from rayio.storage.layers.cached import Who
-from rayio.storage.layers.throttle import Gate, State
 from rayio.storage.model import Device
 
 
@@ -74,91 +70,35 @@ class BarrierActor(Server):
         return max([int(await one) for one in latest])
 
 
-class NetworkServer(Server):
-    """The modelled network between emulated nodes: the single arbiter of what is on its way when.
+class Holder(Server):
+    """An actor that holds what others share, and calls its methods for them."""
 
-    One that is started again knows nothing of what was on its way: that was sent already.
-    """
-
-    def __init__(self, birth: Birth) -> None:
+    def __init__(self, birth: Birth, state: Any) -> None:
         super().__init__(birth)
-        assert birth.plan.network is not None
-        self.network = Network(birth.plan.network)
-        self.exchange = Exchange({"send": self.send})
+        self.state = state
+        self.exchange = Exchange({"call": self.call})
 
     async def ready(self) -> dict[str, Any]:
         """Answer when the actor has started."""
         return self.told()
 
-    async def send(self, now: int, source: int, target: int, nbytes: int) -> int:
-        """See ``rayio.model.network.Network.send``."""
+    async def call(self, method: str, *arguments: Any) -> Any:
+        """Call a method of the state by its name."""
         self._cpu.begin()
-        return self.network.send(now, source, target, nbytes)
+        answer = getattr(self.state, method)(*arguments)
+        return await answer if isawaitable(answer) else answer
 
 
-class DeviceServer(Server):
-    """A modelled device: the single arbiter of who is served when."""
-
-    def __init__(self, birth: Birth, device: Device) -> None:
-        super().__init__(birth)
-        self.device = device
-
-    async def ready(self) -> dict[str, Any]:
-        """Answer when the actor has started."""
-        return self.told()
-
-    async def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int, free_at: int) -> tuple[int, int]:
-        """See ``rayio.storage.model.Device.reserve``; answer with the device's ``free_at`` too.
-
-        Whoever asks says what it was last told of that: a device that was started again knows its backlog from there.
-        """
-        self.device.learn(free_at)
-        return self.device.reserve(arrival, num_requests, nbytes, alone), self.device.free_at
-
-
-class StorageServer(DeviceServer):
-    """One device of the modelled storage; the first of them admits requests to all."""
+class StorageServer(Holder):
+    """One device of the modelled storage: the single arbiter of who is served when."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth, Device(birth.plan.device))
-        throttle = birth.plan.device.throttle
-        self.gate = None if throttle is None else Gate(throttle)
-        self.exchange = Exchange({"reserve": self.reserve, "admit": self.admit})
-
-    async def admit(self, now: int, kind: int, prefix: int, state: State) -> tuple[bool, State]:
-        """See ``rayio.storage.layers.throttle.Gate.admit``; answer with what the prefix's bucket then knows.
-
-        Whoever asks says what it was last told of that, as for ``reserve``.
-        """
-        assert self.gate is not None
-        bucket = self.gate.bucket(kind, prefix)
-        bucket.learn(State(*state))
-        return bucket.admit(now), bucket.state
 
 
-class CacheServer(DeviceServer):
-    """The modelled cache of one node, which all its readers share; one that is started again begins empty."""
+class LayerServer(Holder):
+    """What users of a layer share: those of one node, or all. One that is started again begins anew."""
 
     def __init__(self, birth: Birth) -> None:
-        assert birth.plan.cache_bytes is not None
-        self.cache = NodeCache(WallKernel(), birth.plan.cache_bytes)
-        super().__init__(birth, self.cache.device)
-        self.exchange = Exchange(
-            {"reserve": self.reserve, "look": self.look, "came": self.came, "arrived": self.arrived}
-        )
-
-    async def look(self, who: Who, keys: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """See ``rayio.model.node_cache.NodeCache.look``."""
-        return self.cache.look(who, keys, sizes)
-
-    async def came(self, who: Who, keys: Sequence[int]) -> None:
-        """See ``rayio.model.node_cache.NodeCache.came``."""
-        self.cache.came(who, keys)
-
-    async def arrived(self, keys: Sequence[int]) -> None:
-        """See ``rayio.model.node_cache.NodeCache.arrived``."""
-        await self.cache.arrived(keys)
-
-    async def clear(self) -> None:
-        """Begin empty: the node has gone, and another one may come under its number."""
-        self.cache.clear()
+        ((place, _),) = birth.members
+        super().__init__(birth, birth.plan.layers[place].state(WallKernel()))

@@ -237,8 +237,8 @@ def _shared(plan: Plan, connection: Connection) -> list[str]:
     if not grounds_of(plan, connection).is_packed:
         return []
     readers = f" and cluster.reader_nodes={cluster.reader_nodes}" if cluster.has_reader_tier else ""
-    own = ["network interface (cluster.nic_bandwidth)", "storage device (storage.model)", "cache (storage.cache)"]
-    own = own if plan.cache_bytes is not None else own[:2]
+    own = ["network interface (cluster.nic_bandwidth)", "storage device (storage.model)"]
+    own += [layer.own for layer in plan.layers if layer.own and layer.own not in own]
     return [
         f"cluster.nodes={cluster.nodes}{readers} are emulated on {real} Ray node{'s' if real > 1 else ''}: they share "
         "processors, memory and storage, so real I/O competes where it would not on nodes of their own; each has its "

@@ -1,0 +1,68 @@
+"""The changes that make a batch take fewer requests, or have more of them in flight (see ``scenario/change.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from rayio.data.asked import requests_per_sample
+from rayio.errors import RayioError
+from rayio.kinds import FORMATS
+from rayio.scenario import checks
+from rayio.scenario.change import Change, Run, with_keys
+from rayio.schema.choice import options_of
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
+
+#: Requests of a sample that another format must save to be tried, and formats that are looked at.
+FEWER, MOST_FORMATS = 0.9, 8
+#: Changes that take away what each request costs by itself: fewer of them help where one of these does.
+OF_REQUESTS = ("latency = 0", "requests/s = ∞", "no throttling")
+
+
+def of_dataset(run: Run) -> Iterator[Change]:
+    """``dataset``: the same samples in every other format, and what their own format offers; of modelled storage."""
+    if run.modelled is None:
+        return
+    scenario = run.scenario
+
+    @cache
+    def now() -> float:
+        return requests_per_sample(scenario)
+
+    own = FORMATS[scenario.dataset.format]
+    for change in (*_other_formats(scenario), *getattr(own, "changes", lambda run: ())(run)):
+        yield replace(change, helps=("input",), after=OF_REQUESTS, effort=2, is_of_use=_has_fewer(change, now))
+    depth = 2 * scenario.loader.io_depth
+    yield Change(
+        "io_depth × 2", kind="setting", to=with_keys("loader", io_depth=depth), key=f"loader.io_depth={depth}",
+        helps=("input",), after=("latency = 0",), effort=1,
+        is_of_use=lambda scenario: scenario.loader.io_depth < now() * scenario.loader.batch_size,
+    )  # fmt: skip
+
+
+def _other_formats(scenario: Scenario) -> Iterator[Change]:
+    """Every format that can be used, with its default options, in place of the dataset's own."""
+    others = ((name, form) for name, form in FORMATS.usable().items() if name != scenario.dataset.format)
+    for name, form in islice(others, MOST_FORMATS):
+        to = with_keys("dataset", format=name, options=options_of(form)())
+        yield Change(f"format {name}", kind="setting", to=to, key=f"dataset.format={name}")
+
+
+def _has_fewer(change: Change, now: Callable[[], float]) -> Callable[[Scenario], bool]:
+    """Return what says whether a dataset, changed, would be read in fewer requests than ``now``, if it can be."""
+
+    def is_of_use(scenario: Scenario) -> bool:
+        changed = change.to(scenario)
+        try:
+            checks.check(changed)
+            with FORMATS.answerable(changed.dataset.format):
+                return requests_per_sample(changed) < FEWER * now()
+        except RayioError:
+            return False
+
+    return is_of_use

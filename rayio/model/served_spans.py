@@ -1,0 +1,51 @@
+"""What a call to storage consisted of, as rows of spans: its requests, attempts that failed, delays of layers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from rayio.place import Where
+from rayio.storage.base import ISSUED, Issued, Served
+from rayio.storage.itemise import Samples, sample_rows
+from rayio.trace.rows import Many
+from rayio.trace.span import DELAY_LANE, RETRY_LANE, SPANS
+
+
+def parts_of(
+    served: Served[Any], writer: int, at: Where, level: str, samples: Callable[[], Samples] | None
+) -> Iterator[Many]:
+    """Give the rows of a call: attempts that failed, delays, and at finer levels its requests or its samples."""
+    if served.retried is not None:
+        yield failed(writer, at, served.retried)
+    if served.delays:
+        yield _delayed(writer, at, served)
+    if served.issued is None:
+        return
+    if level == "io":
+        yield Many(writer, at, served.issued.rows, served.issued.files)
+    elif samples is not None:
+        rows, files = sample_rows(served.issued, samples())
+        yield Many(writer, at, rows, files, ("sample",), SPANS["sample"].lanes["rank"])
+
+
+def failed(writer: int, at: Where, retried: Issued) -> Many:
+    """Make rows of attempts that failed the spans ``retry``."""
+    said = tuple(_said(why=answer) for answer in retried.answers)
+    return Many(writer, at, retried.rows, retried.files, ("retry",) * len(said), RETRY_LANE, said)
+
+
+def _delayed(writer: int, at: Where, served: Served[Any]) -> Many:
+    """Make delays of layers the spans ``delay``."""
+    rows, kinds = np.zeros(len(served.delays), ISSUED), dict[str, int]()
+    for row, (start, end, cause, why) in zip(rows, served.delays, strict=True):
+        said = _said(cause=cause, why=why)
+        row["start"], row["end"], row["offset"], row["kind"] = start, end, -1, kinds.setdefault(said, len(kinds))
+    return Many(writer, at, rows, [""], ("delay",) * len(kinds), DELAY_LANE, (*kinds,))
+
+
+def _said(**words: str) -> str:
+    return json.dumps(words, separators=(",", ":"), ensure_ascii=False)

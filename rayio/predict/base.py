@@ -1,0 +1,93 @@
+"""A run made ready to be replayed on the virtual clock, and what a replay gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rayio.analyze.shape import RunShape
+from rayio.analyze.stages import STAGES
+from rayio.analyze.stalls import attribute
+from rayio.analyze.verdict import Judged, judge
+from rayio.engines.virtual import simulation
+from rayio.model.planning import plan_of
+from rayio.predict.processors import Worked
+from rayio.predict.replay import Measured, Replay
+from rayio.scenario.model import Costs, Scenario, StorageParameters
+
+#: Processors that are busy for this part of their time have nothing left to give.
+FULL = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A replayed run, judged."""
+
+    judged: Judged
+    #: From the first step's begin to the last one's end, in s.
+    lasted: float
+    #: The largest cause of loss, or compute.
+    next: str
+
+    @property
+    def au(self) -> float | None:
+        """Its AU."""
+        return self.judged.verdict.au
+
+    def saves(self, before: Outcome) -> float | None:
+        """The part of the time that it takes less than another for the same steps; negative where more.
+
+        It is that of all steps, from the first one's begin: in a short run a change may move a wait to before the
+        window.
+        """
+        return 1 - self.lasted / before.lasted if before.lasted and self.lasted else None
+
+
+@dataclass(frozen=True)
+class Base:
+    """A run made ready to be replayed."""
+
+    scenario: Scenario
+    measured: Measured
+    #: Storage of the run where it was a model; None for real storage, which is replayed as it was.
+    modelled: StorageParameters | None
+    #: What ``loader.max_bytes_in_flight: auto`` came to.
+    bytes_in_flight: int | None
+    was_memory_bound: bool
+    #: Which ranks are last in most steps.
+    slow: NDArray[np.bool_]
+    #: Readers of a rank: on average, where they came and went.
+    workers: int
+    #: Mean bytes of a batch; None where no span says so.
+    batch_bytes: float | None
+    #: Whether real storage refused so many requests that nobody knows what it gives other numbers of workers.
+    is_throttled: bool = False
+
+    @property
+    def costs(self) -> Costs:
+        """What the run's loader took beside reading."""
+        return self.measured.costs
+
+    @property
+    def has_cores(self) -> bool:
+        """Whether it is known what batches take of how many cores."""
+        return Worked.planned(self.scenario.model_copy(update={"costs": self.costs})) is not None
+
+    def simulate(self, replay: Replay) -> Outcome:
+        """Replay a scenario on the virtual engine, with the times at hand, and judge it."""
+        plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
+        charged = attribute(simulation.spans_of(plan))
+        judged, steps = judge(charged, RunShape.of(replay.scenario)), charged.steps
+        lasted = float(steps.end.max() - steps.start.min()) / 1e9 if steps.number else 0.0
+        is_full = judged.largest in STAGES and self._fills_cores(replay, judged.samples_per_second)
+        return Outcome(judged, lasted, "processors" if is_full else judged.largest)
+
+    def _fills_cores(self, replay: Replay, samples_per_second: float | None) -> bool:
+        """Return True if a simulated run had next to all that its cores have."""
+        worked = Worked.planned(replay.scenario, is_decoded=replay.times.decode is None)
+        if worked is None or samples_per_second is None:
+            return False
+        row = worked.stage(replay.scenario, self.batch_bytes, samples_per_second / replay.scenario.loader.batch_size)
+        return row is not None and row.utilisation >= FULL

@@ -1,0 +1,116 @@
+"""A change: one thing that could be different about a run, as a value.
+
+Whoever knows a thing offers what could be different about it: the sections of a scenario (``section_changes.py``), a
+kind that a scenario chooses and a layer of storage (each by a method ``changes(run)``), and the simulation itself.
+``OFFERS`` in ``rayio/predict/changes.py`` lists them all; ``explain``, ``capacity``, reports and docs go through that.
+
+An offer is a generator, and yields only what is possible in the run that it is given. A layer in front of storage
+would have::
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        yield Change("without faults", kind="removal", to=with_keys("storage", faults=None), removes=("fault",))
+        yield Change(
+            "cache × 2", kind="setting", to=with_keys("storage", cache=twice), key=f"storage.cache={twice}",
+            helps=("input",), tried_by=BOTH,
+        )
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from rayio.scenario.costs import Costs
+    from rayio.scenario.model import Scenario, StorageParameters
+
+#: What sort of thing is changed: a cause taken away as no key can; a limit of modelled storage lifted; a key of the
+#: scenario set; another number of readers (of which ``explain`` looks for enough by doubling); more hardware.
+Kind = Literal["removal", "limit", "setting", "workers", "machine"]
+
+#: The commands that try changes.
+Command = Literal["explain", "capacity"]
+BOTH: tuple[Command, ...] = ("explain", "capacity")
+
+
+class Run(Protocol):
+    """A run for which changes are offered: one that is explained, or one that was only planned."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """Its scenario."""
+
+    @property
+    def modelled(self) -> StorageParameters | None:
+        """Its storage where that is a model; None for real storage."""
+
+    @property
+    def costs(self) -> Costs:
+        """What its loader took beside reading."""
+
+    @property
+    def workers(self) -> int:
+        """Readers of a rank; the mean where they came and went."""
+
+    @property
+    def has_cores(self) -> bool:
+        """Whether it is known what its batches take of how many cores."""
+
+    @property
+    def was_memory_bound(self) -> bool:
+        """Whether the bound on bytes in flight closed a window."""
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether real storage refused so many requests that other numbers of readers cannot be simulated."""
+
+
+def _always(scenario: Scenario) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Change:
+    """One thing that could be different about a run.
+
+    >>> Change("io_depth × 2", kind="setting", to=with_keys("loader", io_depth=2), key="loader.io_depth=2").advice
+    'loader.io_depth=2'
+    """
+
+    #: Unique, such as ``cache × 2``: it names the change in results.
+    name: str
+    _: KW_ONLY
+    kind: Kind
+    #: Returns the scenario with the change made.
+    to: Callable[[Scenario], Scenario]
+    #: What a user writes to make it, such as ``loader.io_depth=2``; None where no key does.
+    key: str | None = None
+    #: The change in words, where it has no key and its name does not say it.
+    words: str = ""
+    #: The causes that it takes away, as the table of losses has them.
+    removes: tuple[str, ...] = ()
+    #: What a run is bound by, or its largest cause, for this change to be proposed.
+    helps: tuple[str, ...] = ()
+    #: It is tried only where one of these changes saves time, and then only where a scenario has a use for it (which
+    #: may take a while to find out).
+    after: tuple[str, ...] = ()
+    is_of_use: Callable[[Scenario], bool] = _always
+    #: Of changes that save as much, the one with the least effort is proposed. One below 0 gives something back, and
+    #: is proposed however little it saves.
+    effort: int = 0
+    tried_by: tuple[Command, ...] = ("explain",)
+
+    @property
+    def advice(self) -> str:
+        """What to do, as part of a sentence."""
+        return self.key or self.words or self.name
+
+
+def with_keys(section: str, **keys: Any) -> Callable[[Scenario], Scenario]:
+    """Return what sets keys of one section, and leaves all else."""
+
+    def change(scenario: Scenario) -> Scenario:
+        return scenario.model_copy(update={section: getattr(scenario, section).model_copy(update=keys)})
+
+    return change

@@ -1,0 +1,114 @@
+"""The changes that sections of a scenario offer, each a key or two (see ``change.py``)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rayio.scenario import derive, evaluation
+from rayio.scenario.change import BOTH, Change, Command, Run, with_keys
+from rayio.scenario.model import NoSync
+from rayio.scenario.workers import MAX_WORKERS, Autoscaled
+from rayio.schema.every import Every
+
+
+def of_cores(run: Run) -> Iterator[Change]:
+    """``cluster.cores``: twice as many on each node."""
+    if run.has_cores:
+        cores = run.scenario.cluster.cores
+        more = tuple(2 * each for each in cores) if isinstance(cores, tuple) else 2 * (cores or 1)
+        words = "twice the cores" + ("" if isinstance(more, tuple) else f" ({more} on each node)")
+        yield Change(
+            "cores × 2", kind="machine", to=with_keys("cluster", cores=more), words=words, helps=("processors",),
+            effort=2, tried_by=BOTH,
+        )  # fmt: skip
+
+
+def of_workers(run: Run) -> Iterator[Change]:
+    """``loader.num_workers``: more readers and fewer.
+
+    Of readers that come and go: as many as there were on average, for good, and other bounds.
+    """
+    scaling, number = run.scenario.loader.num_workers, run.workers
+    if run.is_throttled:
+        return
+    if not isinstance(scaling, Autoscaled):
+        yield with_workers("workers × 2" if number else "1 worker", max(1, 2 * number), tried_by=BOTH)
+        if number > 1:
+            yield Change(
+                "workers ÷ 2", kind="setting", to=with_keys("loader", num_workers=number // 2), effort=-1,
+                key=f"loader.num_workers={number // 2}", helps=("input",),
+            )  # fmt: skip
+        return
+    for count in (number, *([2 * number] if number < scaling.max else [])):
+        yield with_workers(f"{count} worker{'s' * (count != 1)} throughout", count)
+    yield with_workers("twice the most workers", 2 * scaling.max, tried_by=("capacity",))
+    most = min(2 * scaling.max, MAX_WORKERS)
+    for name, least, largest in (("max × 2", scaling.min, most), ("min × 2", 2 * scaling.min, scaling.max)):
+        if (least, largest) != (scaling.min, scaling.max) and least <= largest:
+            bounds = scaling.model_copy(update={"min": least, "max": largest})
+            yield Change(
+                name, kind="setting", to=with_keys("loader", num_workers=bounds), helps=("input",),
+                key=f"loader.num_workers={{min: {least}, max: {largest}}}",
+            )  # fmt: skip
+
+
+def with_workers(name: str, number: int, tried_by: tuple[Command, ...] = ("explain",)) -> Change:
+    """Return the change to another number of readers per rank, which stay."""
+    to = with_keys("loader", num_workers=number)
+    return Change(name, kind="workers", to=to, key=f"loader.num_workers={number}", effort=1, tried_by=tried_by)
+
+
+def of_prefetch(run: Run) -> Iterator[Change]:
+    """Other keys of ``loader``: more batches and requests in flight."""
+    loader = run.scenario.loader
+    if loader.max_workers:
+        factor = 2 * loader.prefetch_factor
+        yield Change(
+            "prefetch × 2", kind="setting", to=with_keys("loader", prefetch_factor=factor),
+            key=f"loader.prefetch_factor={factor}", helps=("input", "loader"), tried_by=BOTH,
+        )  # fmt: skip
+    if run.was_memory_bound:
+        yield Change(
+            "no bound on bytes", kind="setting", to=with_keys("loader", max_bytes_in_flight=1 << 60), effort=3,
+            key="no bound on bytes (loader.max_bytes_in_flight)", removes=("memory_bound",), helps=("input", "loader"),
+        )  # fmt: skip
+
+
+def of_sync(run: Run) -> Iterator[Change]:
+    """``train.sync``: ranks that never wait for each other."""
+    if derive.world_size(run.scenario) > 1 and run.scenario.train.sync.meets:
+        yield Change(
+            "no barrier", kind="removal", to=with_keys("train", sync=NoSync()), removes=("straggler", "allreduce"),
+            helps=("straggler", "all-reduce"),
+        )  # fmt: skip
+
+
+def of_checkpoint(run: Run) -> Iterator[Change]:
+    """``checkpoint``: none, and where they cost time: written behind, and half as often."""
+    section, number = run.scenario.checkpoint, derive.num_checkpoints(run.scenario)
+    if section is None or not number:
+        return
+    yield Change(
+        "no checkpoints", kind="removal", to=lambda scenario: scenario.model_copy(update={"checkpoint": None}),
+        removes=("checkpoint",), helps=("checkpoint",),
+    )  # fmt: skip
+    if not section.asynchronous:
+        yield Change(
+            "checkpoints async", kind="setting", to=with_keys("checkpoint", asynchronous=True),
+            key="checkpoint.asynchronous=true", helps=("checkpoint",), after=("no checkpoints",),
+        )  # fmt: skip
+    if number > 1:
+        steps = 2 * derive.checkpoint_period(run.scenario)
+        yield Change(
+            "checkpoints ÷ 2", kind="setting", to=with_keys("checkpoint", every=Every(steps=steps)),
+            key=f"checkpoint.every={{steps: {steps}}}", helps=("checkpoint",), after=("no checkpoints",),
+        )  # fmt: skip
+
+
+def of_evaluations(run: Run) -> Iterator[Change]:
+    """``train.evaluate``: none."""
+    if evaluation.phase_of(run.scenario) is not None:
+        yield Change(
+            "no evaluations", kind="removal", to=with_keys("train", evaluate=None), removes=("evaluate",),
+            helps=("evaluation",),
+        )  # fmt: skip

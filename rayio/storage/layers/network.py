@@ -1,0 +1,115 @@
+"""``cluster.nic_bandwidth`` and ``nic_latency``: each node's network interface as a model, and who has it when.
+
+A batch leaves through the interface of the node on which it was read, and enters through that of its rank's: each
+direction is a queue without gaps, first come, first served, and both are taken from when the batch is sent. So a node
+of readers gives all ranks together what its interface lets through, and a rank gets what its own does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+from rayio.scenario.change import Change, with_keys
+from rayio.schema.fields import Section
+from rayio.storage.layers.layer import Kernel, Layer
+from rayio.storage.model import Device, DeviceSpec
+
+if TYPE_CHECKING:
+    from rayio.scenario.change import Run
+    from rayio.scenario.model import Scenario
+
+
+@dataclass(frozen=True)
+class NetworkSpec(Layer):
+    """Bytes per second of an interface, each way (None: any), and seconds of the way between two."""
+
+    bandwidth: float | None
+    latency: float = 0.0
+
+    name: ClassVar[str] = "network"
+    role: ClassVar[str] = "network"
+    sharing: ClassVar[Literal["", "node", "all"]] = "all"
+    is_foreseen: ClassVar[bool] = True
+    is_of_nodes: ClassVar[bool] = True
+    own: ClassVar[str] = "network interface (cluster.nic_bandwidth)"
+    idle_if_real: ClassVar[str] = (
+        "cluster.nic_bandwidth and nic_latency are not charged: each node has a Ray node of its own, and batches cross "
+        "the network that is there"
+    )
+
+    @classmethod
+    def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> NetworkSpec | None:
+        """Return the interfaces; None where nothing crosses them, or batches have no bytes that could."""
+        cluster, loader = scenario.cluster, scenario.loader
+        if not (cluster.has_network and cluster.is_crossed) or loader.payload == "none" or not loader.num_workers:
+            return None
+        return cls(cluster.nic_bandwidth, cluster.nic_latency)
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Batches that need no time between nodes, and more nodes for readers."""
+        cluster = run.scenario.cluster
+        yield Change(
+            "network = ∞", kind="removal", to=with_keys("cluster", nic_bandwidth=None, nic_latency=0.0),
+            removes=("transfer",), helps=("loader",),
+        )  # fmt: skip
+        if cluster.has_reader_tier and not isinstance(cluster.cores, tuple):
+            nodes = 2 * cluster.reader_nodes
+            yield Change(
+                "reader_nodes × 2", kind="machine", to=with_keys("cluster", reader_nodes=nodes),
+                key=f"cluster.reader_nodes={nodes}", helps=("loader",),
+            )  # fmt: skip
+
+    def way(self, source: int, target: int, shared: Callable[[], NetworkPort]) -> Route:
+        """Return the way of batches from a reader's node to their rank's."""
+        return Route(shared(), source, target)
+
+    def state(self, kernel: Kernel) -> Network:
+        """Make the interfaces of all nodes."""
+        return Network(self)
+
+
+class Network:
+    """The interfaces of all nodes: the single arbiter of what is on its way when."""
+
+    def __init__(self, spec: NetworkSpec) -> None:
+        rate = math.inf if spec.bandwidth is None else spec.bandwidth
+        self.rate, self.latency = rate, spec.latency
+        made = partial(Device, DeviceSpec(rate, rate))
+        self._leaving: defaultdict[int, Device] = defaultdict(made)
+        self._entering: defaultdict[int, Device] = defaultdict(made)
+
+    def send(self, now: int, source: int, target: int, nbytes: int) -> int:
+        """When so many bytes that are sent now from a node arrive at another, behind what was sent before.
+
+        >>> network = Network(NetworkSpec(bandwidth=1e9))
+        >>> network.send(0, 0, 1, 1000), network.send(0, 0, 2, 1000), network.send(0, 3, 2, 1000)
+        (1000, 2000, 2000)
+        """
+        alone = round((self.latency + nbytes / self.rate) * 1e9)
+        left = self._leaving[source].reserve(now, 0, nbytes, alone)
+        return max(left, self._entering[target].reserve(now, 0, nbytes, alone))
+
+
+class NetworkPort(Protocol):
+    """A network that may live elsewhere."""
+
+    def send(self, now: int, source: int, target: int, nbytes: int) -> int | Awaitable[int]:
+        """See :meth:`Network.send`; a network of this process answers at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """A reader's way to its rank on another node."""
+
+    network: NetworkPort
+    source: int
+    target: int
+
+    def send(self, now: int, nbytes: int) -> int | Awaitable[int]:
+        """When so many bytes that are sent now arrive."""
+        return self.network.send(now, self.source, self.target, nbytes)
