@@ -34,7 +34,7 @@ OLD = Path(__file__).parent / "runs" / "version-0.1"
 
 UNITS = {
     "readers",
-    "reader-seconds",
+    "worker-seconds",
     "nodes",
     "node-seconds",
     "rank-seconds",

@@ -17,7 +17,7 @@ from rayio.export import select
 from rayio.export.spans import MANY_SPANS, Origin, Spans
 from rayio.export.trace_kinds import of_steps
 from rayio.export.traces import epoch_ns, run_key, spans_of
-from rayio.replacing import replacing
+from rayio.files import replacing
 from rayio.reporter import SILENT, Reporter
 from rayio.storage.stores.refusals import unwritten
 from rayio.trace.run_directory import RunDirectory

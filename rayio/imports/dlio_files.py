@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from rayio import regular, strict_json
 from rayio.errors import DataError
+from rayio.files import parse_json, read_regular
 from rayio.scenario.source import UNREADABLE, UnfitError, plain
 from rayio.schema.fields import show
 from rayio.units import parse_moment
@@ -50,7 +50,7 @@ def load(folder: Path, name: str, whose: str = "") -> dict[str, Any]:
     """
     path = folder / name
     try:
-        value = strict_json.loads(regular.read_bytes(path), any_number=True)  # DLIO writes NaN for unmeasured values
+        value = parse_json(read_regular(path), any_number=True)  # DLIO writes NaN for unmeasured values
     except FileNotFoundError:
         inside = [path.parent for depth in _DEPTHS for path in sorted(folder.glob(f"{depth}{SUMMARY}"))]
         more = f" and {len(inside) - 1} more folders" if len(inside) > 1 else ""
@@ -157,7 +157,7 @@ def configured(folder: Path) -> Configured:
 
 def _yaml(path: Path) -> Any:
     try:
-        return plain(regular.read_bytes(path).decode())
+        return plain(read_regular(path).decode())
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except UnfitError as error:

@@ -14,8 +14,8 @@ class ReaderChange(Record):
     rank: int = value("the rank")
     at_seconds: float = value("time of the request, since the first rank's start", "s")
     seconds: float = value("time until the change was complete: workers started, or finished", "s")
-    before: int = value("workers before", "readers")
-    after: int = value("workers after", "readers")
+    before: int = value("workers before", "workers")
+    after: int = value("workers after", "workers")
     why: str = value("reason")
     node_seconds: float | None = value(
         "time until all nodes were ready; null without cluster.reader_pool", "s", default=None
@@ -34,8 +34,8 @@ class ScalingPeriod(Record):
 
     begin_seconds: float = value("start, since the first rank's start", "s")
     seconds: float = value("length", "s")
-    paid: float = value("mean workers, each from its request until its end", "readers")
-    at_work: float = value("mean workers with batches to read", "readers")
+    paid: float = value("mean workers, each from its request until its end", "workers")
+    at_work: float = value("mean workers with batches to read", "workers")
     au: float | None = value("Σ compute / Σ time of active ranks; null without", "fraction")
     nodes: float | None = value(
         "mean nodes of cluster.reader_pool, each from its request until its end; null without a pool",
@@ -59,7 +59,7 @@ class PoolUse(Record):
         "time to capacity: the longest from a rank's request for workers until each had read a batch; null if unknown",
         "s",
     )
-    given_up: int = value("workers without a node within cluster.reader_pool.deadline", "readers")
+    given_up: int = value("workers without a node within cluster.reader_pool.deadline", "workers")
     batches: int | None = value("batches read on these nodes; null if reads are not traced", "batches")
     batch_share: float | None = value("the same as a share of all batches read by workers", "fraction")
     spared_seconds: float | None = value(
@@ -74,10 +74,10 @@ class PoolUse(Record):
 class Scaling(Record):
     """Autoscaled workers (``loader.num_workers: {min, max}``)."""
 
-    reader_seconds: float = value("workers × time, each from its request until its end", "reader-seconds")
-    mean: float = value("mean workers at a time, all ranks", "readers")
-    least: int = value("fewest workers at a time, all ranks", "readers")
-    most: int = value("most workers at a time, all ranks", "readers")
+    reader_seconds: float = value("workers × time, each from its request until its end", "worker-seconds")
+    mean: float = value("mean workers at a time, all ranks", "workers")
+    least: int = value("fewest workers at a time, all ranks", "workers")
+    most: int = value("most workers at a time, all ranks", "workers")
     num_changes: int = value("changes of a rank's workers, without the first", "changes")
     slowest_seconds: float | None = value(
         "longest time from a request for more workers until they were ready; null without", "s"

@@ -7,8 +7,8 @@ import ssl
 from pathlib import Path
 from typing import NamedTuple
 
-from rayio import regular
 from rayio.errors import ExportError
+from rayio.files import check_regular
 
 #: Seconds for the connection of a diagnosis, and for the server's reaction to the client's certificate.
 LOOK_SECONDS = 2.0
@@ -70,7 +70,7 @@ def context(files: Files) -> ssl.SSLContext:
     certificate, client, key = files
     for file in filter(None, files):
         try:
-            regular.check(file.value)
+            check_regular(file.value)
             with Path(file.value).open("rb"):
                 pass
         except OSError as error:
