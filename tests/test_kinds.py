@@ -104,7 +104,7 @@ def test_a_model_of_storage_from_another_package_takes_the_time_it_says(toy: Pat
 def test_costs_of_another_package_are_chosen_by_name_and_charged(toy: Path) -> None:
     run = rayio.simulate("toys.yaml", ["costs=abacus"], out="charged")
     assert set(run.spans().query("name == 'put'").duration_ns) == {30_000_000}
-    assert "  costs                 abacus  of the loader, measured 2026-01-31, 1 abacus, 10 rods" in run.summary()
+    assert "  costs                 abacus  loader overhead, measured 2026-01-31, 1 abacus, 10 rods" in run.summary()
     assert "costs abacus: counted on an abacus" in run.summary()
     with pytest.raises(ScenarioError, match="costs=abacu: must be none, ray, ray_in_rank, ray_calls, torch or abacus"):
         load("toys.yaml", ["costs=abacu"])
