@@ -184,13 +184,12 @@ def explained(
         throttled = replace(throttled, binds=is_refused and waits_for_storage(verdict))
     ranks = worst_ranks(seen.timed.lives, seen.timed)
     told = run.result.imported if run.result is not None else None
-    is_filling = filled is not None
-    words = in_words(told) if told else sentence(verdict, capacity, ranks, predicted, throttled, is_filling=is_filling)
+    said = (verdict, capacity, ranks, predicted, throttled)
     return Explained(
         run=directory.address,
         scenario=scenario.name,
         engine=run.info.get("engine"),
-        sentence=words,
+        sentence=in_words(told) if told else sentence(*said, is_filling=filled is not None),
         verdict=verdict,
         capacity=capacity,
         ranks=(*ranks[:WORST],),
