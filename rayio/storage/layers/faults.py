@@ -19,7 +19,17 @@ from pydantic import BeforeValidator, Field
 from rayio import seeds
 from rayio.errors import StorageError
 from rayio.kinds import LOADERS
-from rayio.schema.fields import JsonSchema, Reads, RefusedError, Seconds, Section, choice, none_is_null, quantity
+from rayio.schema.fields import (
+    JsonSchema,
+    Reads,
+    RefusedError,
+    Seconds,
+    Section,
+    choice,
+    none_is_null,
+    quantity,
+    refusal,
+)
 from rayio.storage.base import Delay, Opener, Requests, Served, Storage
 from rayio.storage.layers.layer import Kernel, Layer, Mount
 from rayio.storage.stores.retrying import Budget, given_up, in_tries
@@ -116,11 +126,17 @@ class FaultKeys(Section):
     )
 
 
+def _or_none(value: Any) -> Any:
+    if value is None or value == "none" or isinstance(value, (FaultKeys, Mapping)):
+        return "none" if value is None else value
+    raise refusal(RefusedError("must be none, or a mapping with stalls, errors, slow_files and on_error"))
+
+
 class FaultOptions(Section):
     """What ``storage`` may say of faults."""
 
-    faults: Annotated[FaultKeys | None, BeforeValidator(none_is_null)] = Field(
-        None, description="Faults that storage is given on purpose, real or modelled; none is none."
+    faults: Annotated[FaultKeys | Literal["none"], BeforeValidator(_or_none)] = Field(
+        "none", description="Faults that storage is given on purpose, real or modelled."
     )
 
 
@@ -153,7 +169,7 @@ class Faults(Layer):
     def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> Faults | None:
         """Return the faults of a scenario."""
         keys = options.faults if isinstance(options, FaultOptions) else None
-        if keys is None or not (keys.stalls or keys.errors or keys.slow_files):
+        if not isinstance(keys, FaultKeys) or not (keys.stalls or keys.errors or keys.slow_files):
             return None
         return cls(keys, scenario.storage.max_attempts, scenario.seed)
 
