@@ -17,7 +17,7 @@ from rayio.data.asked import mean_of, planned_requests
 from rayio.errors import ScenarioError
 from rayio.kinds import FORMATS, REGISTRIES
 from rayio.model.loading import Kept, Load
-from rayio.predict.explain import explain
+from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
 from scenarios import Outcome, run_locally, scenario, simulated
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pages import check
 
-from rayio.analyze import explanation
 from rayio.cli import main
 from rayio.errors import DataError, RunError, StorageError
 from rayio.imports.dlio_losses import LOSSES, batch_size, losses
@@ -20,6 +19,7 @@ from rayio.imports.dlio_results import read
 from rayio.predict.calibrate import calibrate
 from rayio.report.build import report
 from rayio.report.explain import explain
+from rayio.report.text import explanation
 from rayio.scenario.load import load
 from rayio.session.imported import import_dlio_results
 from rayio.session.result import Run

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pages import check
 
-from rayio.analyze import explanation
 from rayio.analyze.compare import Compared, compare
 from rayio.cli import main
 from rayio.errors import DataError, RunError, ScenarioError
@@ -22,6 +21,7 @@ from rayio.records.explained import Explained
 from rayio.records.run_result import RunResult
 from rayio.report.build import report
 from rayio.report.explain import explain
+from rayio.report.text import explanation
 from rayio.scenario.load import load
 from rayio.session.execute import simulate
 from rayio.session.imported import import_dlio_results

@@ -11,8 +11,8 @@ from conftest import TOY, installed
 import rayio
 from rayio.errors import ScenarioError
 from rayio.kinds import REGISTRIES
-from rayio.predict.explain import explain
 from rayio.report.build import report
+from rayio.report.explain import explain
 from rayio.scenario.load import load
 from rayio.scenario.write import to_yaml
 
