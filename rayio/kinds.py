@@ -139,6 +139,7 @@ LAYERS: Registry[Any] = Registry(
     "layer",
     {
         "throttle": "rayio.storage.layers.throttle:Throttle",
+        "faults": "rayio.storage.layers.faults:Faults",
         "cache": "rayio.storage.layers.cache:NodeCaches",
         "network": "rayio.storage.layers.network:NetworkSpec",
     },

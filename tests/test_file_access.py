@@ -30,7 +30,7 @@ COLUMNS = ("role", "index", "epoch", "step", "name", "file", "offset", "bytes")
 def _toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the toy package installed."""
     for registry in REGISTRIES:
-        monkeypatch.setattr(registry, "_found", {})
+        monkeypatch.setattr(registry, "_loaded", {})
     monkeypatch.syspath_prepend(installed(tmp_path / "toy", TOY / "pyproject.toml"))
     monkeypatch.syspath_prepend(str(TOY))
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from conftest import installed
+from packages import installed
 from pages_of_files import came_from_the_device
 
 from rayio.data.formats.sample import Place, check

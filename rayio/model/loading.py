@@ -88,7 +88,7 @@ class Loading:
     """The batches of one rank, computed on demand and never stored. ``modelled`` says that storage is a model.
 
     ``itemised`` says that each request is recorded, and so has to say where it goes; ``cached``, that a modelled cache
-    is in front of the storage.
+    is in front of the storage; ``named``, that a layer asks for the files of each batch.
     """
 
     def __init__(
@@ -104,6 +104,7 @@ class Loading:
         modelled: bool,
         itemised: bool = False,
         cached: bool = False,
+        named: bool = False,
         rate: float | None = None,
         decoding: Work | None = None,
     ) -> None:
@@ -126,6 +127,8 @@ class Loading:
         self.itemised = itemised
         #: Whether a modelled cache may have some of a batch's samples.
         self.cached = cached
+        #: Whether a layer of storage must be told the files of each batch.
+        self.named = named
         self.buffers = Buffers()
         #: What reading takes of processors.
         self.read_cpu = ReadCpu()
@@ -193,13 +196,16 @@ class Load:
         """The requests that reading this batch will issue; none where files are really read, which issues them."""
         loading, (rank, epoch, step, _) = self.loading, self.at
         if not loading.modelled:
-            return Requests((rank, epoch, step), 0, NOTHING)
+            asked = Requests((rank, epoch, step), 0, NOTHING, num_samples=self.block.batch_size)
+            return asked._replace(files=self.samples) if loading.named else asked
         table = self._table
         if table is None:
             asked, self.after = loading.access.requests(self.files, self.batch, self.before)
             asked = asked._replace(num_samples=self.block.batch_size)
         else:
             asked = table.row(self.row, (rank, epoch, step), self.block.batch_size)
+        if loading.named:
+            asked = asked._replace(files=self.samples)
         return self._divisible(asked) if loading.cached else asked
 
     @property
@@ -249,7 +255,7 @@ class Load:
         """The requests of some of a batch's samples."""
         chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
         asked, _ = self.loading.access.requests(self.files, replace(batch, **chosen), self.before)
-        return asked._replace(num_samples=len(places))
+        return asked._replace(num_samples=len(places), files=self.samples if self.loading.named else None)
 
     def keep(self, kept: Kept) -> None:
         """Have the reader keep what reading this batch has left."""
@@ -284,18 +290,22 @@ class Load:
         assert self.loading.decoding is not None
         return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
 
-    def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None) -> Delivery:
-        """Wrap up what was read and where it came from. A model has no bytes: there the plan's own digest stands in."""
+    def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None, skipped: int = 0) -> Delivery:
+        """Wrap up what was read and where it came from; so many samples were ``skipped``, and are in the digest.
+
+        A model has no bytes: there the plan's own digest stands in.
+        """
         rank, epoch, step, attempt = self.at
         block = self.block
         nbytes = block.step_bytes[self.row]
         if loaded is None:
             digest = self.sampler.digest_in(block, self.row, epoch, rank, step)
-            return Delivery(epoch, step, worker, block.batch_size, nbytes, digest, None, attempt, None, moved)
+            number = block.batch_size - skipped
+            return Delivery(epoch, step, worker, number, nbytes, digest, None, attempt, None, moved, skipped)
         (buffer, ids), buffers = loaded, self.loading.buffers
         delivery = Delivery(
-            epoch, step, worker, block.batch_size, nbytes, sample_digest(epoch, rank, step, ids), buffer, attempt,
-            partial(buffers.give_back, buffer), moved,
+            epoch, step, worker, block.batch_size - skipped, nbytes, sample_digest(epoch, rank, step, ids), buffer,
+            attempt, partial(buffers.give_back, buffer), moved, skipped,
         )  # fmt: skip
         if not self.loading.payload:
             delivery.done()

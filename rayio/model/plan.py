@@ -244,6 +244,7 @@ class Plan:
             modelled=self.modelled,
             itemised=self.trace.is_itemised or any(layer.needs_places for layer in self.layers),
             cached=self.is_divided,
+            named=any(layer.needs_files for layer in self.layers),
             rate=work.rate if work is not None and self.modelled else None,
             decoding=None if self.modelled else work,
         )

@@ -46,7 +46,7 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
             await env.sleep("decode", seconds, at, lane=lane)
     if loading.decoding is not None and served.value is not None:
         await env.work("decode", partial(load.decode, served.value), at, lane=lane)
-    return load.delivery(served.value, worker, served.moved)
+    return load.delivery(served.value, worker, served.moved, served.skipped)
 
 
 async def train(env: Env, training: Training, tally: Tally, start: Start = BEGINNING) -> None:

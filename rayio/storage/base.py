@@ -51,6 +51,8 @@ class Requests(NamedTuple):
     num_samples: int = 0
     #: Those samples one by one, where a cache may have some of them; None where none is modelled.
     samples: Divisible | None = None
+    #: The files of those samples, each sample's place among them and its bytes, where a layer must be told.
+    files: Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]] | None = None
 
     @property
     def total_bytes(self) -> int:

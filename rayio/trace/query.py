@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayio.deadline import is_anything_left, within
 from rayio.errors import QueryError, StorageError
-from rayio.interrupts import held
+from rayio.signals import deferred, is_anything_left, within
 from rayio.trace.arrow import empty_table
 from rayio.trace.rows import NOTHING
 from rayio.trace.run_directory import SPANS, RunDirectory
@@ -56,7 +55,7 @@ def query(directory: RunDirectory, sql: str) -> Answer:
         QueryError: one sentence: not SQL, not a SELECT, a name that does not exist, too little memory.
         StorageError: there were spans, and no file of them can be read.
     """
-    with held():  # as C code is loaded, a signal that is raised would abort the process
+    with deferred():  # as C code is loaded, a signal that is raised would abort the process
         import duckdb
 
     files: dict[Path, str] = {}
