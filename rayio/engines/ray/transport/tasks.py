@@ -1,8 +1,7 @@
-"""Tasks and actors that a library submits from within an actor of ours are told of the run by their environment.
+"""Environment variables for tasks and actors that a library submits from within an actor of a run.
 
-Ray starts another Python to set the environment of each worker (0.4 s of CPU): with an environment on our own actors,
-which tasks inherit, every run would pay for that before its first step. So it is put on what is submitted. What that
-submits inherits it.
+Ray starts another Python to set the environment of each worker (0.4 s of CPU). On rayio's actors, whose tasks inherit
+it, every run would pay that before its first step. So the variables go to submitted work, and to what that submits.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from ray.runtime_env import RuntimeEnv
 
 try:
     from ray._private.utils import get_runtime_env_info
-except ImportError:  # another Ray
+except ImportError:  # other versions of Ray
     get_runtime_env_info = None
 
-#: How Ray hands a task's environment, as text, to the method that submits it.
+#: Ray's argument with a task's environment as text.
 _INFO = "serialized_runtime_env_info"
-#: What gives a task another Python: OpenTelemetry there would look for our provider in vain, and raise an error.
+#: Keys that give a task another Python, where OpenTelemetry would fail to import rayio's provider.
 OTHER_PYTHON = frozenset({"conda", "container", "image_uri", "py_executable"})
 
 
 def tell(variables: Mapping[str, str]) -> None:
-    """Have what this process submits from now on start with these environment variables, and its own where it has any.
+    """Set these environment variables for work submitted from now on; its own variables have priority.
 
-    Detached actors stay as they are, for they outlive the run; so does what brings a Python of its own, and everything
-    where Ray submits in another way.
+    Unchanged are detached actors, which outlive the run, work with another Python, and all work in a Ray that submits
+    in another way.
     """
     if get_runtime_env_info is None or _INFO not in inspect.signature(RemoteFunction._remote).parameters:
         return
@@ -58,7 +57,7 @@ def tell(variables: Mapping[str, str]) -> None:
 
 
 def with_variables(info: str, variables: Mapping[str, str]) -> str:
-    """A task's environment, as Ray writes it (empty: none), with these variables where it does not set its own."""
+    """Return a task's environment, as Ray's text (empty: none), with these variables unless it sets them."""
     known = json.loads(info) if info else {}
     runtime_env = _environment(json.loads(known.get("serializedRuntimeEnv") or "{}"), variables)
     ours: dict[str, Any] = json.loads(get_runtime_env_info(runtime_env, is_job_runtime_env=False, serialize=True))
