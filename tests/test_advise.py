@@ -14,10 +14,10 @@ from rayio.cli import main
 from rayio.errors import ScenarioError
 from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, Advised, Price
+from rayio.report.text.sizing import advice
 from rayio.reporter import Reporter
 from rayio.study.sizing.advise import advise
 from rayio.study.sizing.prices import Choice, cheapest, varied
-from rayio.study.sizing.words import advice
 
 #: Decoding takes three times as long as compute: three workers are enough, and hardly one batch ahead each.
 SLOW = {

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.analyze.stalls import attribute
-from rayio.analyze.summary import fetched_line
 from rayio.cli import main
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
@@ -28,8 +27,9 @@ from rayio.place import Where
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import applied, offered
 from rayio.predict.counterfactual import ready
-from rayio.predict.explain import explain
 from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.summary import fetched_line
 from rayio.reporter import Reporter
 from rayio.scenario.load import load
 from rayio.scenario.reader_pool import ReaderPool
@@ -38,8 +38,9 @@ from rayio.session import run, simulate
 from rayio.storage.base import Moved, Opener, Requests, Served
 from rayio.storage.layers.cache import COMING, MISSING, THERE, CachedStorage, Lru, NodeCache
 from rayio.storage.layers.layer import Mount
+from rayio.study.sizing import knee
 from rayio.study.sizing.capacity import capacity
-from rayio.study.sizing.knee import Planned, made
+from rayio.study.sizing.knee import Planned
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from scenarios import Outcome, run_locally, scenario, simulated
@@ -511,9 +512,9 @@ def test_lived_again_a_run_has_its_caches_and_reads_that_take_no_time_have_none(
     assert base is not None
     replay = base.measured.replayed(base.scenario, modelled=base.modelled)
     possible = {change.name: change for change in offered(base, "explain")}
-    assert replay.scenario.storage.cache_bytes == 50 * SAMPLE
-    assert applied(possible["bandwidth = ∞"], replay, base).scenario.storage.cache_bytes == 50 * SAMPLE
-    assert applied(possible["cache × 2"], replay, base).scenario.storage.cache_bytes == 100 * SAMPLE
+    assert replay.scenario.storage.cache[0].bytes == 50 * SAMPLE
+    assert applied(possible["bandwidth = ∞"], replay, base).scenario.storage.cache[0].bytes == 50 * SAMPLE
+    assert applied(possible["cache × 2"], replay, base).scenario.storage.cache[0].bytes == 100 * SAMPLE
     assert applied(possible["read = 0"], replay, base).scenario.storage.cache is None
     assert base.measured.replayed(base.scenario, modelled=None).scenario.storage.cache is None, "it is in the times"
 
@@ -531,10 +532,10 @@ def test_what_would_move_a_capacity_is_tried_with_caches_that_hold_the_same_part
     base = scenario(**kept(400, 40))
     tried = {change.advice: change for change in offered(Planned(base), "capacity")}
     (name,) = (name for name in tried if name.startswith("storage.cache=[{tier: ram, bytes: "))
-    larger = made(tried[name], base)
-    assert (larger.storage.cache_bytes, larger.dataset.num_files) == (800_000, 400)
-    deeper = made(tried["loader.prefetch_factor=4"], base)
-    assert (deeper.storage.cache_bytes, deeper.dataset.num_files) == (800_000, 800)
+    larger = knee.applied(tried[name], base)
+    assert (larger.storage.cache[0].bytes, larger.dataset.num_files) == (800_000, 400)
+    deeper = knee.applied(tried["loader.prefetch_factor=4"], base)
+    assert (deeper.storage.cache[0].bytes, deeper.dataset.num_files) == (800_000, 800)
     uncached = offered(Planned(scenario(**kept(400, None))), "capacity")
     assert not [change for change in uncached if "cache" in change.advice]
 

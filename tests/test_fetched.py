@@ -12,7 +12,6 @@ import pytest
 from pages_of_files import forget, remember, skip_unless_on_a_device
 
 import rayio
-from rayio.analyze.summary import fetched_line, summary
 from rayio.errors import ScenarioError, StorageError
 from rayio.machine import pages
 from rayio.machine.mounts import mount_of, mounts_here
@@ -20,9 +19,10 @@ from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.model.sighting import Sighting, each_once, look, warnings
-from rayio.predict.explain import explain
 from rayio.records.hosts import Fetched, Host, Mount
 from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.summary import fetched_line, summary
 from rayio.reporter import Reporter
 from rayio.scenario.load import load
 from rayio.session.fetched import eviction_notes, fetched

@@ -20,7 +20,6 @@ import pytest
 from documents import ROOT
 
 from rayio import cli
-from rayio.analyze.live_text import block, line
 from rayio.analyze.part import Part
 from rayio.analyze.stages import STAGES, cut
 from rayio.analyze.waits import Waits
@@ -30,6 +29,7 @@ from rayio.cli.top import _lines
 from rayio.model.queue_levels import Levels
 from rayio.records.running import LIVE_VARIABLE, METRICS, PREFIX, Live, LiveQueues, LiveRecent, samples, table
 from rayio.remote.jobs.job_progress import last_line
+from rayio.report.text.progress import block, line
 from rayio.reporter import Reporter
 from rayio.session import run
 from rayio.session.progress import look

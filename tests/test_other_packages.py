@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import installed
+from packages import installed
 from test_kinds import USED
 from test_kinds import toy as toy  # the fixture
 

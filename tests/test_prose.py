@@ -54,6 +54,11 @@ def test_a_fault_of_a_module_is_found(code: str, line: int, rule: str) -> None:
     assert (line, rule) in rules([*prose.check_code("rayio/module.py", code)])
 
 
+def test_comments_of_a_scenario_are_checked() -> None:
+    faults = [*prose.check_yaml("scenarios/mine.yaml", "# Readers wait.\npath: is of  # beside it\n")]
+    assert rules(faults) == [(1, 'banned: "Readers"'), (2, 'banned: "beside"')]
+
+
 def test_an_entry_of_the_changelog_has_two_lines() -> None:
     assert rules([*prose.check_page("CHANGELOG.md", "- One,\n  two.\n- One,\n  two,\n  three.\n")]) == [
         (3, "an entry of 3 lines")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from conftest import installed
+from packages import installed
 from pages_of_files import came_from_the_device
 
 from rayio.data.formats.sample import Place, check
@@ -26,8 +26,8 @@ from rayio.engines.ray.placement import actors
 from rayio.errors import ClusterError, DataError, RunError, StorageError
 from rayio.model.planning import plan_of
 from rayio.place import Where, batch_id
-from rayio.predict.explain import explain
 from rayio.records.running import Live
+from rayio.report.explain import explain
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session import Run, generate, run

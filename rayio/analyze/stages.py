@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from rayio.analyze.delays import delays
 from rayio.analyze.intervals import BEFORE, Lookup, Occupied, pick, split_exactly
 from rayio.analyze.part import KINDS, PUT, Part, WorkDone, groups, sent
 from rayio.analyze.timeline import Ints, Lives, integers, is_text, texts
@@ -28,6 +29,9 @@ STAGES: dict[str, str] = {
     "handoff": "loader's cost: queue → rank",
     "unrecorded": "waiting for a batch, no span says why",
 }
+
+#: The one cause of imported results that is no stage: waiting for a batch, nobody says why.
+UNSAID = "data_wait"
 
 #: Stages in which nobody reads or decodes: what the loader itself takes for its messages and copies.
 OF_LOADER = ("unleased", "put", "transfer", "handoff")
@@ -91,9 +95,13 @@ def cut(part: Part, *, payload: bool) -> dict[str, Ints]:
     opening = np.minimum(_opening(spans, begin, over, worker, since[mine], done[mine]), spent["read"][mine])
     spent["open"][mine] += opening
     spent["read"][mine] -= opening
-    again = np.minimum(_retrying(spans, begin, over, worker, since[mine], done[mine]), spent["read"][mine])
-    spent["retry"][mine] += again
-    spent["read"][mine] -= again
+    tries = np.flatnonzero(is_text(spans, "name", "retry") & is_text(spans, "role", "reader", "rank"))
+    within = {"retry": tries[integers(spans, "lane", tries) >= RETRY_LANE], **delays(spans, "reader", "rank")}
+    for cause, chosen in within.items():
+        took = _covered(spans, chosen, begin, over, worker, since[mine], done[mine])
+        took = np.minimum(took, spent["read"][mine])
+        spent.setdefault(cause, np.zeros(steps.number, np.int64))[mine] += took
+        spent["read"][mine] -= took
 
     # Nothing is known of the work: a killed worker, or a trace without its spans.
     lost = np.flatnonzero(last < 0)
@@ -192,10 +200,8 @@ def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints
     return only[len(since) :] - only[: len(since)]
 
 
-def _retrying(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:
-    """How long requests of each worker were refused and made again between two times, within its reads."""
-    chosen = np.flatnonzero(is_text(spans, "name", "retry") & is_text(spans, "role", "reader", "rank"))
-    chosen = chosen[integers(spans, "lane", chosen) >= RETRY_LANE]
+def _covered(spans: pa.Table, chosen: Ints, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:
+    """How long some spans of each worker cover the time between two others, such as those of what was made again."""
     if not len(chosen):
         return np.zeros(len(worker), np.int64)
     group = groups(spans, texts(spans, "role", ("reader", "rank"), chosen), chosen)

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.analyze.delays import columns_of, meanings
 from rayio.analyze.intervals import BEFORE, split_exactly
 from rayio.analyze.part import COLUMNS, Part
 from rayio.analyze.passes import Timelines
 from rayio.analyze.rounds import BLOCKING, Late, Made, Rounds, Slowest
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import STAGES, cut
+from rayio.analyze.stages import STAGES, UNSAID, cut
 from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices, integers, texts
 from rayio.analyze.window import Window, settled
 from rayio.trace.aside import Kept, Unnamed
@@ -39,6 +40,13 @@ CAUSES: dict[str, str] = {
     "outage": "the barrier had died, and was being started again",
     "other": "rayio's own overhead",
 }
+
+
+def causes_with(found: Iterable[str]) -> dict[str, str]:
+    """Return all causes, those of layers among them that a run has, with what they mean; stages come first."""
+    more = meanings(sorted({*found} - CAUSES.keys() - {UNSAID}))
+    return {**STAGES, **more, **CAUSES} if more else CAUSES
+
 
 _NO_TIMES = np.zeros(0, np.int64)
 
@@ -114,10 +122,9 @@ class Losses:
     ``payload`` says that batches carry their bytes, so that the way from a reader on another node is ``transfer``.
     """
 
-    columns = COLUMNS
-
     def __init__(self, timed: Timelines, *, payload: bool = False) -> None:
         self.timed = timed
+        self.columns = (*COLUMNS, *columns_of(timed.slices.names))
         self.payload = payload
         self._file = Unnamed() if timed.slices.number > 1 else None
         meets = any(steps.parts["sync"].any() for steps in timed.by_slice())
@@ -174,7 +181,8 @@ class Losses:
         lost, by_sync = (
             {
                 name: np.concatenate([each.get(name, np.zeros(one.steps.number, np.int64)) for one, each in columns])
-                for name in CAUSES if any(name in each for _, each in columns)
+                for name in causes_with(name for _, each in columns for name in each)
+                if any(name in each for _, each in columns)
             }
             for columns in ([(one, one.lost) for one in found], [(one, one.lost_by_sync) for one in found])
         )  # fmt: skip
@@ -251,7 +259,8 @@ def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest) -> d
         return {}
     place, own_rounds = slowest.rounds.of(steps), Made(steps, waits)
     # Causes that a round may be longer by, in the order of the table: of two that are as large the first has the rest.
-    kinds = [cause for cause in CAUSES if cause in slowest.made or cause == "startup"]
+    causes = causes_with(slowest.made)
+    kinds = [cause for cause in causes if cause in slowest.made or cause == "startup"]
     charged = {cause: np.zeros(steps.number, np.int64) for cause in kinds}
     allreduce = np.zeros(steps.number, np.int64)
     for first in range(0, steps.number, CHARGED_TOGETHER):
@@ -267,4 +276,4 @@ def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest) -> d
             charged[cause][mine] = ns
         allreduce[mine] = sync[mine] - late
     charged["allreduce"] = allreduce
-    return {cause: charged[cause] for cause in CAUSES if cause in charged and charged[cause].any()}
+    return {cause: charged[cause] for cause in causes if cause in charged and charged[cause].any()}

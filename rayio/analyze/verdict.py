@@ -8,8 +8,8 @@ import numpy as np
 
 from rayio.analyze.metrics import by_rank, shares
 from rayio.analyze.shape import RunShape
-from rayio.analyze.stages import OF_LOADER, STAGES
-from rayio.analyze.stalls import CAUSES, Attribution, Charged, slowest_pauses, to_the_end
+from rayio.analyze.stages import OF_LOADER, STAGES, UNSAID
+from rayio.analyze.stalls import CAUSES, Attribution, Charged, causes_with, slowest_pauses, to_the_end
 from rayio.analyze.timeline import Ints
 from rayio.analyze.window import FEWEST_STEPS, MOST, Found, Window, filling, find_window, first_step_share
 from rayio.records.explained import LossRow, Verdict
@@ -19,6 +19,9 @@ BINDS = 0.05
 
 #: What binds a run that waits for batches: reading and decoding them, or what the loader itself takes.
 OF_DATA = ("input", "loader")
+
+#: Causes that are storage's.
+OF_STORAGE = ("open", "read", "retry")
 
 #: What a cause makes a run; the stages of a batch make it input-bound.
 _BOUNDS = {
@@ -32,7 +35,9 @@ _BOUNDS = {
 
 def bound_of(cause: str) -> str:
     """Name what a run is bound by when this cause costs it most."""
-    return "input" if cause in STAGES else _BOUNDS.get(cause, "overhead" if cause == "other" else cause)
+    if cause in STAGES or cause not in (*CAUSES, UNSAID):  # what is none of ours is a layer's: reads were held up
+        return "input"
+    return _BOUNDS.get(cause, "overhead" if cause == "other" else cause)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +114,7 @@ def judge(charged: Charged, shape: RunShape, target_au: float | None = None, fou
 def _table(total: _Sums) -> tuple[LossRow, ...]:
     """Return the losses by cause, of all ranks together."""
     share, none, rows = shares(total.lasted), np.zeros(len(total.lasted), np.int64), []
-    for name, meaning in CAUSES.items():
+    for name, meaning in causes_with(total.lost).items():
         lost, by_sync = total.lost.get(name, none), total.by_sync.get(name, 0)
         rows.append(
             LossRow(
@@ -122,6 +127,12 @@ def _table(total: _Sums) -> tuple[LossRow, ...]:
             )
         )
     return (*rows,)
+
+
+def waits_for_storage(verdict: Verdict) -> bool:
+    """Return True if ranks wait for reads most, and not because readers wait for processors."""
+    is_read = bool({verdict.cause, *verdict.ties} & {*OF_STORAGE})
+    return is_read and verdict.bound in OF_DATA and not verdict.is_processor_bound
 
 
 class _Sums:

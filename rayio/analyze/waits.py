@@ -6,11 +6,13 @@ batches that nobody has got yet, and of the last seconds. The sum is the data wa
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rayio.analyze.delays import ATTRIBUTES
 from rayio.analyze.part import COLUMNS, Part
 from rayio.analyze.stages import STAGES, cut
 from rayio.analyze.timeline import Ints, integers, is_text
@@ -29,7 +31,7 @@ MOST_ROWS = 1 << 16
 #: Spans that stages are made of, with those of ranks that make steps.
 _NAMES = (
     "startup", "data_wait", "compute", "sync", "checkpoint", "evaluate", "life", "lease", "transfer", "memory_bound",
-    "open", "read", "retry", "decode", "put", "overshoot", "lost",
+    "open", "read", "retry", "decode", "put", "overshoot", "lost", "delay",
 )  # fmt: skip
 
 
@@ -40,7 +42,7 @@ class Waits:
         self.payload = payload
         self.most_rows = most_rows
         #: Nanoseconds by stage.
-        self.ns = dict.fromkeys(STAGES, 0)
+        self.ns = Counter[str](dict.fromkeys(STAGES, 0))
         self._new: list[pa.Table] = []
         self._held: pa.Table | None = None
         #: The time up to which steps are charged, and the last one that is, by rank: (epoch, step) as one number.
@@ -56,7 +58,7 @@ class Waits:
         """Charge the steps whose compute was over before a time (ns), whose spans have all come in."""
         import pyarrow as pa
 
-        wanted = [rows(table, is_text(table, "name", *_NAMES)).select([*COLUMNS]) for table in self._new]
+        wanted = [rows(table, is_text(table, "name", *_NAMES)).select([*COLUMNS, ATTRIBUTES]) for table in self._new]
         self._new = []
         if self._held is not None:
             wanted.insert(0, self._held)

@@ -89,8 +89,8 @@ def submit(
 
 def _print_end(ended: Ended, as_json: bool) -> None:
     """Print a job's results or error, and exit with its code."""
-    from rayio.analyze.summary import summary
     from rayio.remote.jobs.submit import LAST_LINES
+    from rayio.report.text.summary import summary
 
     if ended.ran is not None and as_json:
         print_json(ended.ran)

@@ -37,7 +37,8 @@ def compare(
 
     Example:  rayio compare runs/two runs/four
     """
-    from rayio.analyze import compare as comparing
+    from rayio.analyze.compare import compare as comparing
+    from rayio.report.text.comparison import text
     from rayio.storage.address import is_path, path_of
 
     if len(paths) < 2:
@@ -45,8 +46,8 @@ def compare(
     resolved = [str(path_of(path).resolve()) if is_path(path) else path.rstrip("/") for path in paths]
     if twice := next((path for number, path in enumerate(paths) if resolved[number] in resolved[:number]), None):
         raise typer.BadParameter(f"{twice} is given twice; give each run once")
-    comparison = comparing.compare([_compared(path) for path in paths])
-    print(json.dumps(comparison.as_json(), indent=2) if as_json else fit(comparing.text(comparison), columns()))
+    comparison = comparing([_compared(path) for path in paths])
+    print(json.dumps(comparison.as_json(), indent=2) if as_json else fit(text(comparison), columns()))
 
 
 def _compared(path: str) -> Compared:

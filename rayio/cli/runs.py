@@ -80,9 +80,10 @@ def run(
     Example:  rayio run unet3d-small loader.num_workers=4 --out runs/four
     """
     from rayio import session
-    from rayio.analyze.compare import repeats, repeats_text
+    from rayio.analyze.compare import repeats
     from rayio.model.engine import engine_named
     from rayio.records.answers import Repeats
+    from rayio.report.text.comparison import repeats_text
 
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")

@@ -11,7 +11,7 @@ from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Overrides, Root, Source
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
-from rayio.interrupts import INTERRUPTED
+from rayio.signals import INTERRUPTED
 
 
 def capacity(
@@ -62,8 +62,8 @@ def capacity(
 
     Example:  rayio capacity unet3d-h100 storage.model=s3
     """
+    from rayio.report.text.sizing import text
     from rayio.study.sizing.capacity import capacity as search
-    from rayio.study.sizing.words import text
     from rayio.units import parse_bytes
 
     if address is not None and engine != "ray":
@@ -133,8 +133,8 @@ def advise(
 
     Example:  rayio advise unet3d-h100 --reach au=0.9 --vary loader.num_workers=1..16,loader.prefetch_factor=1..4
     """
+    from rayio.report.text.sizing import advice
     from rayio.study.sizing.advise import advise as search
-    from rayio.study.sizing.words import advice
 
     if address is not None and check != "ray":
         raise typer.BadParameter(f"--address {address} goes with --check ray")

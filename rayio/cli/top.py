@@ -88,7 +88,7 @@ def _is_over(live: Live) -> bool:
 
 
 def _print(live: Live, *, as_json: bool) -> None:
-    from rayio.analyze.live_text import block
+    from rayio.report.text.progress import block
 
     if as_json:
         print_json(live)
@@ -98,7 +98,7 @@ def _print(live: Live, *, as_json: bool) -> None:
 
 def _lines(live: Live, look: Callable[[], Live], seconds: float, *, as_json: bool) -> None:
     """Print a line every 5 s until the run is over."""
-    from rayio.analyze.live_text import line
+    from rayio.report.text.progress import line
 
     printed = float("-inf")
     while True:
@@ -113,7 +113,7 @@ def _lines(live: Live, look: Callable[[], Live], seconds: float, *, as_json: boo
 
 def _screen(live: Live, look: Callable[[], Live], seconds: float) -> Live:
     """Show the run on the whole terminal until it is over or q is pressed; return the last progress."""
-    from rayio.analyze.live_text import block
+    from rayio.report.text.progress import block
 
     with _keys() as pressed:
         while True:

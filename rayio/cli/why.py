@@ -24,8 +24,8 @@ def explain(
 
     Example:  rayio explain runs/four
     """
-    from rayio.analyze.explanation import text
-    from rayio.predict.explain import explain as analyze
+    from rayio.report.explain import explain as analyze
+    from rayio.report.text.explanation import text
 
     with only_json(as_json):
         explained = analyze(path, simulate=simulate, reporter=Terminal())

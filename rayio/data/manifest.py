@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from rayio import strict_json
 from rayio.data.layout import Layout
 from rayio.errors import DataError
+from rayio.files import parse_json
 from rayio.storage.stores.opening import Store
 
 NAME = "rayio-dataset.json"
@@ -104,7 +104,7 @@ def find(store: Store) -> Manifest | None:
             )
         return None
     try:
-        return _parse(strict_json.loads(text))
+        return _parse(parse_json(text))
     except (ValueError, TypeError, KeyError) as error:
         message = f"{store.full(NAME)}: not a manifest of this version ({error}); delete the folder"
         raise DataError(message) from error

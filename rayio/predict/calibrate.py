@@ -15,6 +15,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Steps
 from rayio.engines.virtual import simulation
 from rayio.errors import RunError, StorageError
+from rayio.files import replacing
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of, storage_of
 from rayio.place import batch_parts
@@ -25,7 +26,6 @@ from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu, scheduled
 from rayio.predict.replay import UNLIMITED, cut
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown, reads_of
-from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work
@@ -151,7 +151,7 @@ def learn(
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
             said_of_storage = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
         # What was refused meanwhile, or came from memory, is in the times that the model was fitted to.
-        storing |= {"throttle": None, "cache": None}
+        storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
         storing["model"] = fitted.model_copy(
             update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
         )

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rayio.analyze.stages import OF_LOADER
 from rayio.analyze.stragglers import typical_of
@@ -20,6 +22,7 @@ from rayio.predict.replay import UNLIMITED, UNLIMITED_STORAGE, RecordedTimes, Re
 from rayio.scenario import derive, section_changes
 from rayio.scenario.change import Change, Command, Run, with_keys
 from rayio.scenario.costs import CpuCosts
+from rayio.scenario.layers import layers_of, without_layers
 from rayio.scenario.model import Costs, Scenario
 from rayio.schema.distribution import NO_TIME, Distribution
 from rayio.storage.model import REQUESTS_PER_STEP_BITS
@@ -56,14 +59,44 @@ def _no_read(scenario: Scenario) -> Scenario:
     cpu = scenario.charges.cpu.model_copy(update={"sample": 0.0, "bandwidth": None})
     costs = scenario.charges.model_copy(update={"cpu": cpu})
     scenario = scenario.model_copy(update={"costs": costs})
-    return with_keys("storage", model=unlimited, throttle=None, cache=None)(scenario)
+    delaying = [layer.name for layer in layers_of(scenario, modelled=True) if layer.causes]
+    return with_keys("storage", model=unlimited)(without_layers(scenario, but=delaying))
 
 
 def _writes(replay: Replay, base: Base) -> Replay:
-    """Let files that are written take what they took, and reads nothing."""
-    nothing = addressed(replay.scenario.seed, "first_byte", np.zeros(base.measured.read.shape))
-    writes = RecordedTimes(nothing, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
-    return replace(replay, times=replace(replay.times, first_byte=writes))
+    """Let files that are written take what they took, and reads nothing but what held them up."""
+    read = np.zeros(base.measured.read.shape)
+    if base.modelled is None:
+        read = sum(base.measured.delays.values(), read)
+    return _reading(replay, base, read)
+
+
+def _reading(replay: Replay, base: Base, read: NDArray[np.float64]) -> Replay:
+    """Return the replay with other times of reads, in seconds by (rank, epoch, step)."""
+    times = addressed(replay.scenario.seed, "first_byte", read)
+    first_byte = RecordedTimes(times, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
+    return replace(replay, times=replace(replay.times, first_byte=first_byte))
+
+
+def _of_layers(run: Run, *, of_nodes: bool = False) -> Iterator[Change]:
+    """What each layer offers; of nodes' hardware, or what is in front of storage.
+
+    Reads of real storage are replayed as they were: what held them up is then taken out of their times.
+    """
+    for layer in layers_of(run.scenario, modelled=run.modelled is not None):
+        for change in layer.changes(run) if layer.is_of_nodes == of_nodes else ():
+            causes = {*change.removes} & {*layer.causes}
+            if isinstance(run, Base) and run.modelled is None and causes:
+                parts = {field.name: getattr(change, field.name) for field in fields(change)}
+                yield Retimed(**parts, times=partial(_not_held_up, causes))
+            else:
+                yield change
+
+
+def _not_held_up(causes: Collection[str], replay: Replay, base: Base) -> Replay:
+    """Take what held reads up out of their times."""
+    gone = sum((seconds for cause, seconds in base.measured.delays.items() if cause in causes), 0.0)
+    return _reading(replay, base, np.maximum(base.measured.read - gone, 0.0))
 
 
 def _modelled_with(**keys: Any) -> Callable[[Scenario], Scenario]:
@@ -145,10 +178,10 @@ def _typical_compute(replay: Replay, base: Base) -> Replay:
 OFFERS: tuple[Callable[[Run], Iterator[Change]], ...] = (
     _stages,
     _modelled_storage,
-    section_changes.of_throttle,
-    section_changes.of_cache,
+    _of_layers,
     _loader_costs,
-    section_changes.of_cluster,
+    partial(_of_layers, of_nodes=True),
+    section_changes.of_cores,
     request_changes.of_dataset,
     section_changes.of_workers,
     section_changes.of_prefetch,

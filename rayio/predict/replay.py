@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
+from rayio.analyze.delays import columns_of, delayed
 from rayio.analyze.intervals import Lookup, pick
 from rayio.analyze.part import COLUMNS, KINDS, Part, Places, WorkDone
 from rayio.analyze.shape import RunShape
@@ -28,6 +29,7 @@ from rayio.predict.costs import costs as costs_of
 from rayio.predict.costs import typical
 from rayio.scenario import derive, evaluation
 from rayio.scenario.decode import Work
+from rayio.scenario.layers import without_layers
 from rayio.scenario.model import Costs, Scenario, StorageParameters, Trace
 from rayio.schema.distribution import NO_TIME
 from rayio.schema.every import Every
@@ -108,6 +110,8 @@ class Measured:
     write: Floats
     costs: Costs
     has_work: bool
+    #: What layers held reads up for, by the cause that it is charged to; it is within ``read``.
+    delays: Mapping[str, Floats]
     #: Decoding that is done on the cores of a node, in place of the times that it took; None where those are replayed.
     work: Work | None = None
 
@@ -125,7 +129,10 @@ class Measured:
         held = (rank < shape[0]) & (steps.epoch < shape[1]) & (steps.step < shape[2])
         compute[rank[held], steps.epoch[held], steps.step[held]] = steps.parts["compute"][held] / 1e9
         read, decode = np.full(with_evaluations, np.nan), np.full(with_evaluations, np.nan)
-        for part in map(Part, slices.parts(*COLUMNS)):
+        held_up: dict[str, Floats] = {}
+        for part in map(Part, slices.parts(*COLUMNS, *columns_of(slices.names))):
+            for cause, seconds in delayed(part.spans, with_evaluations).items():
+                held_up[cause] = held_up.get(cause, 0.0) + seconds
             _enter(read, part.work, part.places, _READING)
             _enter(decode, part.work, part.places, _DECODING)
         # A batch that was read and has no decode span took no time to decode.
@@ -136,7 +143,7 @@ class Measured:
         if costs is None:
             costs = _costs(slices, charged, scenario, saves)
         work = decoding if isinstance(decoding, Work) and cores is not None else None
-        return cls(compute, read, decode, _writes(saves), costs, has_work, work)
+        return cls(compute, read, decode, _writes(saves), costs, has_work, held_up, work)
 
     def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None, most: int | None = None) -> Replay:
         """The scenario, cut to what one simulation may take (``most`` rank-steps), with these times.
@@ -159,9 +166,9 @@ class Measured:
             else RecordedTimes(keys("decode", self.decode), scenario.loader.batch_size, np.empty(0), own_places),
             first_byte=None if modelled else first_byte,
         )
-        kept = {} if modelled else {"throttle": None, "cache": None}
+        kept = scenario.storage if modelled else without_layers(scenario).storage
         sections: dict[str, Any] = {
-            "storage": scenario.storage.model_copy(update={"model": modelled or UNLIMITED_STORAGE, **kept}),
+            "storage": kept.model_copy(update={"model": modelled or UNLIMITED_STORAGE}),
             "trace": Trace(),
         }
         if scenario.checkpoint is not None:  # in steps, which a cut epoch does not change

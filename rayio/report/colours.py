@@ -23,7 +23,7 @@ COLOURS: dict[str, Colour] = {
         "#d55e00", "#ee7733", "a rank waits for a batch", ("data_wait", "eval_data_wait", "unrecorded")
     ),
     "sync": Colour("#eba414", "#f2b84b", "ranks wait for each other", ("sync", "straggler", "allreduce")),
-    "read": Colour("#7a4fc0", "#a98be8", "storage is asked", ("read", "open", "reading")),
+    "read": Colour("#7a4fc0", "#a98be8", "storage is asked", ("read", "open", "reading", "delay")),
     "decode": Colour("#d3bf1e", "#e9dc66", "preprocessing", ("decode",)),
     "put": Colour(
         "#8a5a3c", "#b3805c", "the loader: messages, copies, order",

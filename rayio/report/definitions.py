@@ -131,6 +131,8 @@ TERMS["span-restart"] = ("restart", "Time lost to a failure: steps done again, a
 
 def term(name: str, text: str) -> str:
     """Link text to its definition."""
+    if name not in TERMS and name.startswith("cause-"):  # of a layer: the table says what it means
+        return escape(text)
     if name not in TERMS:
         raise KeyError(name)
     return f'<a class="t" href="#d-{name}">{escape(text)}</a>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from rayio.kinds import LAYERS
@@ -19,3 +20,9 @@ def layers_of(scenario: Scenario, *, modelled: bool) -> tuple[Any, ...]:
         with LAYERS.answerable(name):
             layers.append(LAYERS[name].of(scenario, given.get(name), modelled=modelled))
     return tuple(layer for layer in layers if layer is not None)
+
+
+def without_layers(scenario: Scenario, *, but: Collection[str] = ()) -> Scenario:
+    """Return the scenario without layers of storage; those of some names stay."""
+    gone = (name for name, _ in scenario.storage.layers if name not in but)
+    return scenario.model_copy(update={"storage": scenario.storage.without(*gone)})

@@ -3,65 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from rayio.scenario import derive, evaluation
 from rayio.scenario.change import BOTH, Change, Command, Run, with_keys
 from rayio.scenario.model import NoSync
 from rayio.scenario.workers import MAX_WORKERS, Autoscaled
 from rayio.schema.every import Every
-from rayio.units import BYTES
-
-if TYPE_CHECKING:
-    from rayio.scenario.model import Scenario
 
 
-def of_throttle(run: Run) -> Iterator[Change]:
-    """``storage.throttle``: storage that refuses nobody, and twice the prefixes, each with the rates that it has."""
-    throttle = run.scenario.storage.throttle
-    if run.modelled is None or throttle is None:
-        return
-    yield Change("no throttling", kind="limit", to=with_keys("storage", throttle=None))
-    more = throttle.model_copy(update={"prefixes": 2 * throttle.prefixes})
-    yield Change(
-        "prefixes × 2", kind="setting", to=with_keys("storage", throttle=more), effort=1,
-        key=f"storage.throttle.prefixes={more.prefixes}", helps=("input",), tried_by=BOTH,
-    )  # fmt: skip
-
-
-def of_cache(run: Run) -> Iterator[Change]:
-    """``storage.cache``: twice the memory for samples on each node."""
-    cached = run.scenario.storage.cache_bytes
-    if run.modelled is None or cached is None or cached >= derive.dataset_bytes(run.scenario):
-        return
-    yield Change(
-        "cache × 2", kind="setting", to=twice_cached, effort=1, helps=("input",), tried_by=BOTH,
-        key=f"storage.cache=[{{tier: ram, bytes: {BYTES.exact(2 * cached)}}}]",
-    )  # fmt: skip
-
-
-def twice_cached(scenario: Scenario) -> Scenario:
-    """Return a scenario whose nodes have twice the memory for samples."""
-    tiers = tuple(tier.model_copy(update={"bytes": 2 * tier.bytes}) for tier in scenario.storage.cache or ())
-    return with_keys("storage", cache=tiers)(scenario)
-
-
-def of_cluster(run: Run) -> Iterator[Change]:
-    """``cluster``: batches that need no time between nodes, more nodes for readers, more cores on each."""
-    cluster = run.scenario.cluster
-    if cluster.has_network and cluster.is_crossed:
-        yield Change(
-            "network = ∞", kind="removal", to=with_keys("cluster", nic_bandwidth=None, nic_latency=0.0),
-            removes=("transfer",), helps=("loader",),
-        )  # fmt: skip
-        if cluster.has_reader_tier and not isinstance(cluster.cores, tuple):
-            nodes = 2 * cluster.reader_nodes
-            yield Change(
-                "reader_nodes × 2", kind="machine", to=with_keys("cluster", reader_nodes=nodes),
-                key=f"cluster.reader_nodes={nodes}", helps=("loader",),
-            )  # fmt: skip
+def of_cores(run: Run) -> Iterator[Change]:
+    """``cluster.cores``: twice as many on each node."""
     if run.has_cores:
-        cores = cluster.cores
+        cores = run.scenario.cluster.cores
         more = tuple(2 * each for each in cores) if isinstance(cores, tuple) else 2 * (cores or 1)
         words = "twice the cores" + ("" if isinstance(more, tuple) else f" ({more} on each node)")
         yield Change(

@@ -103,9 +103,6 @@ class Storage(Choosing):
         description="Modelled storage system: the name of a preset, or its parameters; unknown where nobody described "
         "it, as in imported results: simulate then asks for one.",
     )
-    #: The options of each layer (``LAYERS``), which are written beside the other keys. Those of another package are
-    #: here only where one of them is given.
-    layers: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(LAYERS)] = ()
     page_cache: Annotated[PageCache, choice("use", "drop", "direct")] = Field(
         "use",
         description="How files of mounted file systems are read and written: use lets the page cache (memory) serve "
@@ -114,10 +111,10 @@ class Storage(Choosing):
     stage: Annotated[Literal[False], choice(False, later=(True,))] = Field(
         False, description="Whether the dataset is copied to the nodes before training; not yet."
     )
-    faults: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
-        "none", description="Faults that storage is given on purpose; not yet."
-    )
 
+    #: The options of each layer (``LAYERS``), which are written beside the other keys. Those of another package are
+    #: here only where one of them is given.
+    layers: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(LAYERS)] = ()
     #: The options of each scheme that addresses may have, which are written beside the keys above. Those of another
     #: package's schemes are here only where one of them is given: nobody imports what is not asked for.
     schemes: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(STORAGES)] = ()
@@ -128,17 +125,20 @@ class Storage(Choosing):
         given: Any = dict(self.schemes).get("s3", S3Options())
         return int(given.max_attempts)
 
-    @property
-    def cache_bytes(self) -> int | None:
-        """Bytes of samples that each node keeps in front of modelled storage; None keeps none."""
-        return None if self.cache is None else int(self.cache[0].bytes)
-
     def __getattr__(self, key: str) -> Any:
         """Return the value of a layer's key, such as ``throttle``."""
         for _, options in self.__dict__.get("layers", ()):
             if key in type(options).model_fields:
                 return getattr(options, key)
         return super().__getattr__(key)  # type: ignore[misc]
+
+    def without(self, *layers: str) -> Self:
+        """Return a copy without the keys of some layers."""
+        return self.model_copy(update={key: value for name in layers for key, value in self.defaults(name)})
+
+    def defaults(self, layer: str) -> list[tuple[str, Any]]:
+        """Return the keys of a layer with their defaults: it then does nothing."""
+        return [(key, field.get_default()) for key, field in options_of(LAYERS[layer]).model_fields.items()]
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """Copy it with other values of keys, those of layers among them."""

@@ -11,7 +11,6 @@ from rayio.analyze.metrics import measure
 from rayio.analyze.scaling import scaling
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import charged
-from rayio.analyze.summary import check_expectations
 from rayio.analyze.untraced import measure_lives
 from rayio.analyze.verdict import loader_share
 from rayio.engines.recording import bounded, threads_note
@@ -23,6 +22,7 @@ from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.records.run_result import Books, RunResult, TraceCounts
+from rayio.report.text.summary import check_expectations
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of

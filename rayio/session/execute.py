@@ -14,15 +14,15 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from rayio import __version__, storage
-from rayio.analyze.progress_line import line
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, StorageError
-from rayio.interrupts import Interrupts, hold
 from rayio.model.engine import Site, engine_named
 from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
 from rayio.records.run_result import RunResult, TraceCounts
+from rayio.report.text.progress import progress_line
+from rayio.report.text.terms import retries_note
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
@@ -34,6 +34,7 @@ from rayio.session.fetched import eviction_notes, fetched
 from rayio.session.folders import refuse_inside, refuse_overlaps
 from rayio.session.progress_writer import ProgressWriter
 from rayio.session.result import Run
+from rayio.signals import Interrupts, hold
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
 from rayio.trace.parts import write_what_fits
@@ -256,7 +257,7 @@ class _Session:
             self.reporter.live("running; no progress is shown, because trace.level is none")
             return
         share = progress["steps"] / self.planned_steps if self.planned_steps else None
-        self.reporter.live(line(progress, self.planned_steps, seconds), share)
+        self.reporter.live(progress_line(progress, self.planned_steps, seconds), share)
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
         result = self._numbers(tallies)
@@ -318,8 +319,8 @@ class _Session:
         spans = self.directory.slices()
         if self.engine.outcome.unstored is not None:
             spans = Slices.of(together(self.directory.spans(), self.engine.outcome.unstored))
-        if (note := retried(spans)) is not None:
-            self.notes.append(note)
+        if (retries := retried(spans)) is not None:
+            self.notes.append(retries_note(retries))
         if trace.level == "step":
             self.notes.append(OF_STEPS)
         is_virtual = engine_named(self.engine_name).is_virtual

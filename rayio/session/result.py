@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayio.analyze.summary import summary
 from rayio.errors import RayioError, StorageError
 from rayio.records.run_result import RunResult
+from rayio.report.text.summary import summary
 from rayio.trace.run_directory import RunDirectory
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 
-from rayio import strict_json
 from rayio.errors import StorageError
+from rayio.files import parse_json
 from rayio.records.record import DamagedRecordError
 from rayio.records.running import Live
 from rayio.trace.run_directory import RunDirectory
@@ -23,7 +23,7 @@ def read_live(directory: RunDirectory) -> Live | None:
     if (content := directory.store.read(LIVE)) is None:
         return None
     try:
-        return Live.of_json(strict_json.loads(content))
+        return Live.of_json(parse_json(content))
     except (DamagedRecordError, ValueError) as error:
         raise StorageError(f"{directory.store.full(LIVE)}: {error}: the file is damaged") from None
 

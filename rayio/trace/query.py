@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayio.deadline import is_anything_left, within
 from rayio.errors import QueryError, StorageError
-from rayio.interrupts import held
+from rayio.signals import deferred, is_anything_left, within
 from rayio.trace.arrow import empty_table
 from rayio.trace.rows import NOTHING
 from rayio.trace.run_directory import SPANS, RunDirectory
@@ -55,7 +54,7 @@ def query(directory: RunDirectory, sql: str) -> Answer:
         QueryError: not SQL, not a SELECT, an unknown name, or too little memory.
         StorageError: the run has spans, and no file of them can be read.
     """
-    with held():  # a signal raised while C code is loaded would abort the process
+    with deferred():  # a signal raised while C code is loaded would abort the process
         import duckdb
 
     files: dict[Path, str] = {}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.interrupts import uninterrupted
 from rayio.place import batch_id, batch_ids
+from rayio.signals import uninterrupted
 from rayio.trace.arrow import coded, texts
 from rayio.trace.rows import Many, Wide, columns_of, table_of, wide_columns
 from rayio.trace.span import SPANS, STATUSES

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rayio import storage, strict_json
+from rayio import storage
 from rayio.errors import DataError, StorageError
+from rayio.files import parse_json
 from rayio.records.run_result import RunResult, read_result
 from rayio.storage import address as addresses
 from rayio.storage.stores.mirror import Mirror
@@ -365,7 +366,7 @@ class RunDirectory:
         if content is None:
             return None
         try:
-            value = strict_json.loads(content)
+            value = parse_json(content)
         except ValueError as error:
             raise StorageError(f"{path} is not JSON, the file is damaged: {error}") from None
         if not isinstance(value, dict):

@@ -164,7 +164,7 @@ def _sliced(files: Sequence[SpanFile], rows: int) -> tuple[Slices, list[str]]:
     columns = (
         *_NEEDED,
         *(_OF_REQUESTS if any(name.startswith("io.") for name in names) else ()),
-        *(_SAID if "scale" in names or "retry" in names else ()),
+        *(_SAID if {"scale", "retry", "delay"} & names.keys() else ()),
     )
     # The slice of each rank: what lies before it in whole slices, numbered on without gaps.
     slice_of = np.unique((np.cumsum(by_rank) - by_rank) // rows, return_inverse=True)[1].astype(np.uint16)

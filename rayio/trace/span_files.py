@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from rayio import regular
 from rayio.errors import StorageError
+from rayio.files import NotAFileError, check_regular
 from rayio.trace.arrow import coded, numbers, plain
 from rayio.trace.order import order_by
 from rayio.trace.rows import NOTHING
@@ -79,12 +79,12 @@ class SpanFile:
 
         self.path = path
         try:
-            regular.check(path)
+            check_regular(path)
             metadata = pq.read_metadata(path)
             entries = metadata.metadata or {}
             self.version = int(entries[_VERSION])
             self.replaces: frozenset[str] = frozenset(json.loads(entries.get(_REPLACES, b"[]")))
-        except regular.NotAFileError as error:
+        except NotAFileError as error:
             raise StorageError(f"{path}: {error.strerror}, or remove it") from None
         except (pa.ArrowException, OSError, KeyError, ValueError, TypeError):
             raise DamagedError(path.name) from None

@@ -16,6 +16,7 @@ from objects import Objects, first, s3_error, slow_down
 from rayio import storage
 from rayio.kinds import STORAGES
 from rayio.scenario.s3 import S3Options
+from rayio.storage.address import scheme_of
 from rayio.storage.stores.opening import DEFAULTS, Settings, Store
 
 #: Somebody who owns nothing, where tests are root's.
@@ -48,6 +49,8 @@ def counted_by_the_kernel() -> Iterator[Asked]:
         synced(descriptor)
 
     def look() -> tuple[int, int]:
+        if not Path("/proc/thread-self/io").exists():
+            pytest.skip("the kernel's own count is Linux's")
         found = dict(line.split(": ") for line in Path("/proc/thread-self/io").read_text().splitlines())
         return int(found["syscr"]) + int(found["syscw"]), int(found["rchar"]) + int(found["wchar"])
 
@@ -178,4 +181,6 @@ def trial_of(scheme: str, request: pytest.FixtureRequest, path: Path) -> Iterato
             "trials.py"
         )
     with own(path) as told:
-        yield Trial(told) if isinstance(told, str) else told
+        tried = Trial(told) if isinstance(told, str) else told
+        assert scheme_of(tried.address) == scheme, f"{tried.address} is no address of {scheme}://"
+        yield tried

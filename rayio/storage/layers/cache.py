@@ -8,22 +8,24 @@ the storage. Whatever was looked up is the last that was used; what was used lon
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from pydantic import Field
 
+from rayio.scenario.change import BOTH, Change, with_keys
 from rayio.schema.fields import Bytes, JsonSchema, NotYetError, Reads, RefusedError, Section, choice, show
 from rayio.seeds import Draws
 from rayio.storage.base import Divisible, Issued, Moved, Opener, Requests, Served, Storage
 from rayio.storage.layers.layer import Arrival, Ask, Kernel, Layer, Mount
 from rayio.storage.model import Arbiter, CalledDevice, Device, DeviceSpec, Latencies, ModelStorage
 from rayio.storage.presets import MEMORY
-from rayio.units import format_bytes
+from rayio.units import BYTES, format_bytes
 
 if TYPE_CHECKING:
+    from rayio.scenario.change import Run
     from rayio.scenario.model import Scenario
 
 T = TypeVar("T")
@@ -97,7 +99,7 @@ class NodeCaches(Layer):
     needs_samples: ClassVar[bool] = True
     own: ClassVar[str] = "cache (storage.cache)"
     idle_if_real: ClassVar[str] = (
-        "storage.cache: is of the model alone, real storage has the caches that are there (storage.page_cache)"
+        "storage.cache: no effect, because real storage has real caches (see storage.page_cache)"
     )
 
     @classmethod
@@ -126,10 +128,25 @@ class NodeCaches(Layer):
             "recently used go first (it serves as storage.model=memory does, which is assumed)"
         )
 
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Twice the memory for samples on each node, unless they have room for all."""
+        from rayio.scenario import derive  # actors, which have this layer too, load nothing of a whole scenario
+
+        if self.capacity < derive.dataset_bytes(run.scenario):
+            yield Change(
+                "cache × 2", kind="setting", to=self.scaled, effort=1, helps=("input",), tried_by=BOTH,
+                key=f"storage.cache=[{{tier: ram, bytes: {BYTES.exact(2 * self.capacity)}}}]",
+            )  # fmt: skip
+
+    def scaled(self, scenario: Scenario) -> Scenario:
+        """Return a scenario with twice the memory for samples."""
+        tiers = tuple(tier.model_copy(update={"bytes": 2 * tier.bytes}) for tier in scenario.storage.cache or ())
+        return with_keys("storage", cache=tiers)(scenario)
+
     @property
     def keeps(self) -> str:
-        """How bytes came that storage was not asked for."""
-        return f"storage.cache: modelled caches, {format_bytes(self.capacity)} on each node that reads, empty at first"
+        """Return how bytes came that storage was not asked for."""
+        return f"storage.cache: modelled caches of {format_bytes(self.capacity)} on each reading node, empty at first"
 
 
 class Lru:
@@ -290,7 +307,7 @@ class CachedStorage:
         return Served(
             None, served.opens + remembered.opens, served.requests + remembered.requests,
             served.nbytes + remembered.nbytes, issued=_joined(served.issued, remembered.issued), retried=served.retried,
-            moved=fetched + remembered.moved,
+            moved=fetched + remembered.moved, delays=served.delays, skipped=served.skipped,
         )  # fmt: skip
 
     async def _remembered(

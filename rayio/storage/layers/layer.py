@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from rayio.scenario.change import Change
 from rayio.scenario.kind import Kind
 from rayio.schema.fields import Section
 from rayio.storage.base import Clock, Storage
 
 if TYPE_CHECKING:
+    from rayio.scenario.change import Run
     from rayio.scenario.model import Scenario
 
 #: Calls a method of what users of a layer share, by its name, wherever that lives.
@@ -93,6 +96,8 @@ class Layer(Kind):
     #: Whether it must be told which file each request goes to, or which samples each batch has.
     needs_places: ClassVar[bool] = False
     needs_samples: ClassVar[bool] = False
+    #: Whether it must be told the files of each batch.
+    needs_files: ClassVar[bool] = False
     #: Whether it stands for hardware that nodes have themselves where each has a Ray node of its own.
     is_of_nodes: ClassVar[bool] = False
     #: What emulated nodes that share a host have each of their own only in the model; empty for nothing.
@@ -131,6 +136,17 @@ class Layer(Kind):
         named = self.role if self.role == self.name else f"{self.role}-{self.name}"
         return f"{named}-{number}" if self.sharing == "node" else named
 
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Offer to do without it, where it is charged for anything; a layer with more to say adds to that."""
+        if self.causes:
+            to, key = partial(_without, self.name), f"storage.{self.name}=none"
+            causes = (*self.causes,)
+            yield Change(f"without {self.name}", kind="removal", to=to, key=key, removes=causes, helps=causes)
+
+    def scaled(self, scenario: Scenario) -> Scenario:
+        """Return a scenario that has as much of it beside a dataset of twice the size."""
+        return scenario
+
     @property
     def told(self) -> str:
         """What is modelled of it, for readers of a prediction; empty for nothing."""
@@ -149,3 +165,7 @@ class Layer(Kind):
     def seconds(self, requests: float) -> Iterator[tuple[str, float]]:
         """The expected seconds that each of its keys adds to a run of so many requests."""
         yield from ()
+
+
+def _without(name: str, scenario: Scenario) -> Scenario:
+    return scenario.model_copy(update={"storage": scenario.storage.without(name)})

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from rayio.scenario.change import Change, with_keys
 from rayio.schema.fields import Section
 from rayio.storage.layers.layer import Kernel, Layer
 from rayio.storage.model import Device, DeviceSpec
 
 if TYPE_CHECKING:
+    from rayio.scenario.change import Run
     from rayio.scenario.model import Scenario
 
 
@@ -47,6 +49,20 @@ class NetworkSpec(Layer):
         if not (cluster.has_network and cluster.is_crossed) or loader.payload == "none" or not loader.num_workers:
             return None
         return cls(cluster.nic_bandwidth, cluster.nic_latency)
+
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Batches that need no time between nodes, and more nodes for readers."""
+        cluster = run.scenario.cluster
+        yield Change(
+            "network = ∞", kind="removal", to=with_keys("cluster", nic_bandwidth=None, nic_latency=0.0),
+            removes=("transfer",), helps=("loader",),
+        )  # fmt: skip
+        if cluster.has_reader_tier and not isinstance(cluster.cores, tuple):
+            nodes = 2 * cluster.reader_nodes
+            yield Change(
+                "reader_nodes × 2", kind="machine", to=with_keys("cluster", reader_nodes=nodes),
+                key=f"cluster.reader_nodes={nodes}", helps=("loader",),
+            )  # fmt: skip
 
     def way(self, source: int, target: int, shared: Callable[[], NetworkPort]) -> Route:
         """Return the way of batches from a reader's node to their rank's."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import BeforeValidator, Field
 
 from rayio.kinds import STORAGE_MODELS
+from rayio.scenario.change import BOTH, Change, with_keys
 from rayio.schema.fields import PerSecond, Section, none_is_null, quantity, whole
 from rayio.storage.base import ISSUED, READ, WRITE, Issued, Opener, Places, Requests, Served, Storage
 from rayio.storage.itemise import itemise_served, synced
@@ -29,6 +30,7 @@ from rayio.storage.stores.retrying import Budget, given_up, in_tries
 from rayio.units import SECONDS, format_seconds
 
 if TYPE_CHECKING:
+    from rayio.scenario.change import Run
     from rayio.scenario.model import Scenario
 
 T = TypeVar("T")
@@ -137,6 +139,15 @@ class Throttle(Layer):
         where = "a prefix" if self.prefixes == 1 else f"each of {self.prefixes} prefixes"
         return f"storage.throttle: {each} {where}, above it 503{grown} (how S3 counts and scales is assumed)"
 
+    def changes(self, run: Run) -> Iterator[Change]:
+        """Storage that refuses nobody, and twice the prefixes, each with the rates that it has."""
+        yield Change("no throttling", kind="limit", to=with_keys("storage", throttle=None))
+        more = run.scenario.storage.throttle.model_copy(update={"prefixes": 2 * self.prefixes})
+        yield Change(
+            "prefixes × 2", kind="setting", to=with_keys("storage", throttle=more), effort=1,
+            key=f"storage.throttle.prefixes={more.prefixes}", helps=("input",), tried_by=BOTH,
+        )  # fmt: skip
+
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
         """Caps of a modelled system that cannot be where it refuses requests above a rate."""
         model = scenario.storage.model
@@ -215,7 +226,7 @@ class ThrottledStorage:
         Raises:
             StorageError: one of them was refused as often as it may be made.
         """
-        address, num_opens, sizes, places, _, _, _ = requests
+        address, num_opens, sizes, places, _, _, _, _ = requests
         first_byte, opens = self.latencies.apart(address, len(sizes), self.spec.open, num_opens)
         latency = first_byte if self.spec.open is None else each_before_a_request(opens, first_byte)
         made = await self._make(_Asked(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading"))
@@ -304,7 +315,7 @@ def _naming(places: Places | None) -> Callable[[int], str]:
         if places is None:
             return ""
         if not found:
-            files, file, _ = places()
+            files, file, *_ = places()
             found.append((files, file))
         files, file = found[0]
         return files[int(file[request])]

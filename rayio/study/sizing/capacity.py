@@ -13,8 +13,10 @@ from rayio.errors import RunError, ScenarioError
 from rayio.model.engine import engine_named
 from rayio.records.hosts import MODEL
 from rayio.records.sizing import BROKEN, HOLDS, UNDECIDED, CapacityChange, CapacityFound, CapacityPoint
+from rayio.report.text.sizing import storage_in_words
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
+from rayio.scenario.layers import layers_of, without_layers
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
 from rayio.session.dataset import base_folder
@@ -23,7 +25,6 @@ from rayio.study.sizing.knee import Like, best_change, binding, changes_at, lear
 from rayio.study.sizing.questions import MLPERF, Question, floor_of
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
-from rayio.study.sizing.words import storage_in_words
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write
 from rayio.study.sweeps.swept import Sweep
@@ -233,9 +234,8 @@ class _Searching:
         points = tuple(self._point(trial) for trial in tried)
         value = bracket.holds or None
         modelled = self.is_virtual or base.dataset.is_modelled
-        bare = base.storage.model_copy(update={"throttle": None, "cache": None})  # layers are no part of the name
-        named = base.model_copy(update={"storage": bare})
-        origin = origin_of(named, is_virtual=self.is_virtual, modelled=modelled)
+        # Layers in front of the model are no part of its name.
+        origin = origin_of(without_layers(base), is_virtual=self.is_virtual, modelled=modelled)
         return CapacityFound(
             directory=str(self.directory.path),
             scenario=base.name,
@@ -292,10 +292,11 @@ class _Searching:
         if question.steps is not None:
             notes.append(f"every accelerator has {question.steps} steps per epoch: the dataset grows with their number")
             notes += short_of(question.steps, enough(derive.window_steps(question.base)))
-            if question.base.storage.cache is not None:
-                notes.append(
-                    "storage.cache: caches do not grow with the dataset, so each point caches a different share of it"
-                )
+            notes += [
+                f"storage.{layer.name}: caches do not grow with the dataset; each point caches another share of it"
+                for layer in layers_of(question.base, modelled=True)
+                if layer.keeps
+            ]
         if question.rules == MLPERF and question.host_memory is None:
             notes.append("--rules mlperf: the hosts' memory is unknown; give it with --host-memory")
         if self.why is not None and bracket.fails is None:

@@ -12,19 +12,19 @@ from rayio.model.planning import storage_of
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import offered
 from rayio.predict.counterfactual import COMES_BACK
-from rayio.predict.explain import explain
 from rayio.records.sizing import CapacityChange
+from rayio.report.explain import explain
+from rayio.report.text.sizing import UNKNOWN
 from rayio.reporter import Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.change import Change, with_keys
+from rayio.scenario.layers import layers_of
 from rayio.scenario.model import Costs, Scenario, StorageParameters
-from rayio.scenario.section_changes import twice_cached
 from rayio.session.conclude import in_memory
 from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import largest
 from rayio.study.sizing.trials import ROUNDING, au_of
-from rayio.study.sizing.words import UNKNOWN
 
 #: A function that returns a changed scenario.
 Like = Callable[[Scenario], Scenario]
@@ -126,7 +126,9 @@ def applied(change: Change, scenario: Scenario) -> Scenario:
         return changed
     steps = None if scenario.train.steps is None else 2 * scenario.train.steps
     changed = with_keys("dataset", num_files=2 * scenario.dataset.num_files)(with_keys("train", steps=steps)(changed))
-    return changed if scenario.storage.cache is None else twice_cached(changed)
+    for layer in layers_of(scenario, modelled=True):
+        changed = layer.scaled(changed)
+    return changed
 
 
 def changes_at(scenario: Scenario, formula: str, reporter: Reporter) -> list[tuple[Change, float]]:

@@ -18,7 +18,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from rayio.replacing import replacing
+from rayio.files import replacing
 from rayio.trace.clocks import boot_id
 from rayio.trace.otel.spool import HELD, PREFIX, Intake, Spool, held, sweep
 from rayio.trace.recorder import Recorder
