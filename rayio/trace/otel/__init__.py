@@ -1,4 +1,4 @@
-"""Spans of other libraries, recorded through OpenTelemetry's API: in this process, its children and tasks of Ray."""
+"""Spans of other libraries, recorded through OpenTelemetry's API: in this process and its children."""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ from rayio.engines.ray.transport.remote import (
     RemoteWriter,
 )
 from rayio.engines.ray.transport.shared import Arenas, SharedBuffers
-from rayio.engines.ray.transport.tasks import tell
 from rayio.engines.ray.transport.turns import Turns
 from rayio.model import roles
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
@@ -41,7 +40,7 @@ from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.arrow import empty_table
 from rayio.trace.clocks import agree
-from rayio.trace.otel import children, hosts, provider
+from rayio.trace.otel import children, provider
 from rayio.trace.recorder import Recorder
 from rayio.trace.run_directory import to_ipc
 
@@ -62,7 +61,7 @@ class Host(ReachesModelled):
     reads_in_place = False
     #: True if it reads or writes files, so that its host's mounts matter.
     reaches_storage = True
-    #: True if it times steps: it spins at the end of a sleep, and leaves spans of tasks to others.
+    #: True if it times steps: it spins at the end of a sleep.
     keeps_steps = False
 
     def __init__(self, birth: Birth) -> None:
@@ -84,8 +83,8 @@ class Host(ReachesModelled):
         self._keeper = Keeper.of(birth.anchor, self.collector, self.born)
         #: Consumption of its ranks.
         self.tallies: dict[int, Tally] = {}
-        #: Receivers of spans from other processes: this one's children, and the run's tasks on this host.
-        self._others: list[children.Children | hosts.HostSpool] = self._capture()
+        #: Receivers of spans from this process's children.
+        self._others: list[children.Children] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self._calls: ReaderCalls  # in an actor with queues
         #: The listener for calls from this host; None without callers.
@@ -100,8 +99,8 @@ class Host(ReachesModelled):
         restarted = context.was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
-    def _capture(self) -> list[children.Children | hosts.HostSpool]:
-        """Record spans of OpenTelemetry-instrumented libraries, for the first role of this actor."""
+    def _capture(self) -> list[children.Children]:
+        """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
         if not self.plan.trace.captures:
             return []
         kind, _, index = self.birth.name.partition("-")
@@ -112,14 +111,7 @@ class Host(ReachesModelled):
         offspring = children.follow(
             provider.capture(provider.Target(here[0], writer, self.kernel.now, run, actor)), *here
         )
-        if offspring is None:
-            return []
-        if not self.plan.trace.captures_tasks or not offspring.is_told:
-            return [offspring]
-        if (shared := hosts.share(run, *here, not self.keeps_steps)) is None:
-            return [offspring]
-        tell(children.variables(run))
-        return [offspring, shared]
+        return [] if offspring is None else [offspring]
 
     def wake(self) -> None:
         """Start to empty the recorder regularly; every call does this first, because Ray may restart the actor."""

@@ -90,8 +90,8 @@ class S3Store:
         global _process
         if _process not in (None, os.getpid()):
             raise StorageError(
-                f"{self.address}: this process was forked from one that uses s3://, and the client does "
-                "not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
+                f"{self.address}: this process was forked from one that has used s3:// already, and the client "
+                "does not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
             )
         with self._lock:
             if self._client is None:
