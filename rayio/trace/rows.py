@@ -54,8 +54,6 @@ class Wide(NamedTuple):
     thread: int
     #: The text, or what makes it when the recorder is emptied, off the path of whoever ends a span.
     attributes: str | Callable[[], str]
-    #: The process, when it is another than the recorder's.
-    pid: int | None = None
 
 
 def table_of(number: int, columns: Mapping[str, Column | pa.Array]) -> pa.Table:
@@ -123,7 +121,7 @@ def wide_columns(spans: Sequence[Wide], pid: int) -> dict[str, Any]:
         "parent": np.array([one.parent for one in spans], np.int64),
         "status": [one.status for one in spans],
         "thread": np.array([one.thread for one in spans], np.int32),
-        "pid": np.array([pid if one.pid is None else one.pid for one in spans], np.int32),
+        "pid": np.full(len(spans), pid, np.int32),
         "attributes": [one.attributes if isinstance(one.attributes, str) else one.attributes() for one in spans],
     }
 

@@ -6,6 +6,7 @@ begins while a role reads a batch, and has no parent, is in the trace of that ba
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -22,6 +23,7 @@ from opentelemetry.util._decorator import _agnosticcontextmanager
 
 from rayio.trace.ids import span_id, trace_id
 from rayio.trace.otel.foreign import HERE, Event, Here, Link, describe, plain, signed
+from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
 from rayio.trace.span import FOREIGN_LANE
 
@@ -32,18 +34,11 @@ _LANES = 1 << 14
 NOWHERE = (-1, -1, -1, 0)
 
 
-class Sink(Protocol):
-    """What takes spans: a recorder, or a child's way to one."""
-
-    def add_wide(self, span: Wide) -> None:
-        """Take one span."""
-
-
 @dataclass
 class Target:
     """Where the spans of this process go."""
 
-    recorder: Sink
+    recorder: Recorder
     #: The number of the role (see ``Recorder.register``) that has the spans which belong to none in particular.
     writer: int
     #: Gives the time in ns since the Unix epoch.
@@ -51,8 +46,6 @@ class Target:
     #: The run and the actor (one for each process, started again or not) that ids are derived from.
     run: str
     actor: str
-    #: Whether this process is a fork of that one: spans that were under way then are its parent's to end.
-    is_of_parent: bool = False
     _sequence: Iterator[int] = field(default_factory=count)
     _threads: dict[int, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -75,10 +68,14 @@ class Target:
 
 
 class TracerProvider(trace.TracerProvider):
-    """Makes tracers that record into the run under way; without a run they record nothing."""
+    """Makes tracers that record into the run under way; without a run, and in forks, they record nothing."""
 
     def __init__(self, target: Target | None = None) -> None:
         self.target = target
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.target = None  # nobody empties the recorder that a fork inherits
 
     def get_tracer(
         self, instrumenting_module_name: str, instrumenting_library_version: str | None = None, *_: Any, **__: Any
@@ -241,7 +238,7 @@ class Span(trace.Span):
 
     def end(self, end_time: int | None = None) -> None:
         """Record the span; ending it again does nothing."""
-        if self._is_over or self._target.is_of_parent:
+        if self._is_over:
             return
         self._is_over = True
         target, here = self._target, self._here
