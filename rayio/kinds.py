@@ -57,6 +57,16 @@ PARTITIONS: Registry[Any] = Registry(
     needs=("share", "positions", "shared"),
 )
 
+#: ``loader.file_access``: how files are walked (``rayio.data.access.contract.Access``).
+ACCESSES: Registry[Any] = Registry(
+    "access",
+    {"per_sample": "rayio.data.access.per_sample:PerSample"},
+    later=("streamed", "whole_file", "in_memory", "collective"),
+    title="file access",
+    needs=("requests", "request_table", "read", "close"),
+    makes=True,
+)
+
 #: ``loader.decode``: real work on the bytes read (``rayio.scenario.decode.Work``).
 DECODES: Registry[Any] = Registry(
     "decode",
@@ -129,6 +139,7 @@ LAYERS: Registry[Any] = Registry(
     "layer",
     {
         "throttle": "rayio.storage.layers.throttle:Throttle",
+        "faults": "rayio.storage.layers.faults:Faults",
         "cache": "rayio.storage.layers.cache:NodeCaches",
         "network": "rayio.storage.layers.network:NetworkSpec",
     },
@@ -149,6 +160,6 @@ COSTS: Registry[Any] = Registry(
 )
 
 REGISTRIES = (
-    FORMATS, LOADERS, SHUFFLES, PARTITIONS, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STORAGES, STORAGE_MODELS, COSTS,
-    LAYERS,
+    FORMATS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STORAGES,
+    STORAGE_MODELS, COSTS, LAYERS,
 )  # fmt: skip

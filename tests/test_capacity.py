@@ -297,9 +297,7 @@ def test_the_command_prints_the_answer_and_its_schema_holds(home: Path, capsys: 
     code, out, _ = command(*given, "--out", "found")
     assert code == 0
     assert "the storage model of unet3d-small (simulated) feeds 2 accelerators at 90 %" in out
-    assert "What would move it: with twice the bandwidth of the storage it feeds 5 accelerators." in " ".join(
-        out.split()
-    )
+    assert "With twice the bandwidth of the storage: 5 accelerators." in " ".join(out.split())
     assert max(len(line) for line in out.splitlines() if "sweep.html" not in line) <= 100
     code, out, _ = command(*given, "--out", "found", "--json")
     content = json.loads(out)
@@ -333,7 +331,7 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
     best = found.changes[0]
     assert (best.change, best.holds, best.accelerators) == ("twice the bandwidth of the storage", True, 5)
     assert not any(change.holds for change in found.changes[1:]), "no other limit binds"
-    assert "What would move it: with twice the bandwidth of the storage it feeds 5 accelerators." in text(found, 200)
+    assert "With twice the bandwidth of the storage: 5 accelerators." in text(found, 200)
 
     def forgets(run: Path) -> Calibration:
         """A calibration that has lost the limit."""
@@ -344,8 +342,7 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
     again = found_in(tmp_path, overrides, **how)
     assert (again.accelerators, again.changes) == (2, ())
     assert any(
-        "what would move it is not known: the calibrated model gives AU " in note and "the run had 7" in note
-        for note in again.notes
+        "No prediction: the calibrated model gives AU " in note and "the run had 7" in note for note in again.notes
     )
 
     def refuses(run: Path) -> Calibration:
@@ -353,7 +350,7 @@ def test_on_a_wall_clock_the_run_that_missed_teaches_what_would_move_it(
 
     assert "No single change" not in text(again, 200)
     monkeypatch.setattr("rayio.study.sizing.knee.calibrate", refuses)
-    assert "what would move it is not known: too few steps" in found_in(tmp_path, overrides, **how).notes
+    assert "No prediction: too few steps" in found_in(tmp_path, overrides, **how).notes
 
 
 def test_files_that_are_there_are_read_and_the_page_cache_is_told(tmp_path: Path) -> None:

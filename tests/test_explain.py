@@ -172,7 +172,7 @@ def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: 
     assert changed(found, "no stragglers")["causal_share"] < 0.2
     assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert found["prediction"]["change"] == "With no barrier"
-    assert "that compute longer than others, now one and now another. With no barrier" in found["sentence"]
+    assert "that compute longer than others, a different rank each time. With no barrier" in found["sentence"]
 
 
 def test_checkpoint_bound(tmp_path: Path) -> None:
@@ -557,7 +557,7 @@ def test_spans_that_are_gone_are_told_from_spans_that_never_were(tmp_path: Path)
 def test_of_a_run_of_one_step_nothing_is_concluded(tmp_path: Path) -> None:
     found = explain(run_of(planted(train__steps=1, loader__decode="30 ms"), tmp_path))
     assert (found["verdict"]["bound"], found["verdict"]["cause"], found["prediction"]) == (None, None, None)
-    assert found["sentence"].startswith("No verdict: 1 step per rank can be measured, and it takes 10.")
+    assert found["sentence"].startswith("No verdict: 1 step per rank can be measured, 10 are needed.")
     assert "all 2 completed steps are counted, warm-up too" in found["notes"]
     assert found["verdict"]["au"] + found["verdict"]["loss"] == pytest.approx(1)
 

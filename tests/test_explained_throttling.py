@@ -75,8 +75,8 @@ def test_refusals_of_a_model_are_counted_beside_its_rate(io_depth: int, tmp_path
     total = said.refused + said.served
     assert "Storage serves 100 requests/s and refuses more (503, storage.throttle), these " in found.sentence
     assert (
-        f"Storage refused {said.refused} of {total} requests (503 SlowDown): waiting to make them again took "
-        f"{100 * said.read_share:.0f} % of the time in reads"
+        f"Storage refused {said.refused} of {total} requests (503 SlowDown); retries took "
+        f"{100 * said.read_share:.0f} % of read time"
     ) in found.sentence
     assert "More workers would" not in found.sentence, "of a model it is simulated what helps"
     assert found.prediction is not None
@@ -161,12 +161,12 @@ def test_a_real_store_that_refuses_is_named_with_what_helps(tmp_path: Path) -> N
     assert said.binds
     assert found.sentence.startswith("Storage-bound: ")
     total = said.refused + said.served
-    assert f"Storage refused {said.refused} of {total} requests (503 SlowDown): waiting to make " in found.sentence
+    assert f"Storage refused {said.refused} of {total} requests (503 SlowDown); retries took " in found.sentence
     assert found.sentence.endswith(
-        " More workers would be refused more: names below more prefixes, or fewer and larger requests, get more "
-        "through; a run tells whether fewer workers (loader.num_workers) read as much."
+        " More workers would be refused more: use more prefixes, or fewer and larger requests, or try fewer workers "
+        "(loader.num_workers)."
     )
-    assert "only a run with more of them tells" not in found.sentence
+    assert "run with more workers" not in found.sentence
 
 
 def test_no_change_is_promised_of_a_real_store_that_refuses(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def test_an_explanation_and_a_report_have_the_fields_words_and_json_the_names_of
         assert line in said
     page = check(report(run.path).read_text()).words
     summary = run.summary()
-    assert "every planned sample was delivered once: 840 of 840 samples" in summary
+    assert "all 840 samples delivered exactly once" in summary
     assert "data loading" in summary
     for shown_to_people in (said, summary, page):
         for word in ("unleased", "handoff", "then binds", "data wait ", "ledger even", "takes away"):

@@ -75,6 +75,7 @@ class Env:
         "held_ns",
         "is_capturing",
         "is_watched",
+        "kept",
         "kernel",
         "late_ns",
         "late_work",
@@ -139,6 +140,8 @@ class Env:
         self.cores: Cores | None = None
         #: What a reader's batches pass on their way to its rank, where that is on another node.
         self.route: tuple[Way, ...] = ()
+        #: What a reader keeps of the files of each dataset between two batches (``rayio.model.loading.Kept``).
+        self.kept: dict[bool, Any] = {}
         #: What went wrong as a checkpoint was written behind training.
         self.failure: Exception | None = None
         #: The checkpoint that is being written behind.
@@ -150,15 +153,11 @@ class Env:
     def scaled(
         self, start: int, end: int, at: Where, before: int, after: int, why: str, more: Mapping[str, float] = NOTHING
     ) -> None:
-        """Record that a rank had more readers, or fewer: between when that was wanted and when it was so (ns).
-
-        ``more`` is what else is said of it.
-        """
+        """Record that a rank had more readers, or fewer: between when that was wanted and when it was so (ns)."""
         told = {"from": before, "to": after, "why": why, **more}
         said = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
         lane = SPANS["scale"].lanes[self.role]
-        place = (at.rank, at.epoch, at.step, at.attempt)
-        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, place, 0, "ok", 0, said))
+        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, at, 0, "ok", 0, said))
 
     def standing(self) -> Iterator[Standing]:
         """What this role is doing, if it is doing anything."""
@@ -260,9 +259,9 @@ class Env:
         self.file = ""
 
         def noted(opener: Opener) -> T:
-            def open_(name: str) -> BinaryIO:
+            def open_(name: str, *kept: BinaryIO | None) -> BinaryIO:
                 self.file, self.heard = name, self.kernel.now()
-                return opener(name)
+                return opener(name, *kept)
 
             return load(open_)
 

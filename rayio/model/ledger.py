@@ -33,6 +33,8 @@ class Tally:
     attempt: int = 0
     #: Where the bytes of the batches came from; None of modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False)
+    #: Samples that were given up after errors; they are not in ``samples``, but in the digest.
+    skipped: int = 0
 
     @property
     def name(self) -> str:
@@ -47,6 +49,7 @@ class Tally:
             self.evaluation_steps += 1
             self.evaluation_samples += delivery.num_samples
         self.nbytes += delivery.nbytes
+        self.skipped += delivery.skipped
         if delivery.moved is not None:
             self.moved = delivery.moved if self.moved is None else self.moved + delivery.moved
         self.digest = (self.digest + delivery.digest) & WORD
@@ -61,17 +64,22 @@ class Ledger:
     delivered_steps: int
     delivered_samples: int
     delivered_bytes: int
+    #: Samples that were given up after errors, as the scenario asked for: planned = delivered + skipped.
+    skipped_samples: int = 0
     #: One line per rank whose books are not even.
     differences: tuple[str, ...] = ()
 
     @property
     def even(self) -> bool:
-        """Whether every planned sample was delivered once, on every rank."""
+        """Whether every planned sample was delivered or skipped once, on every rank."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
         """The ledger as it stands in result.json."""
-        return {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
+        told = {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
+        if not self.skipped_samples:
+            del told["skipped_samples"]
+        return told
 
 
 def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
@@ -81,10 +89,11 @@ def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
     differences = []
     for place, want in plan.items():
         have = got.get(place, Tally(want.rank))
-        if (have.steps, have.samples) != (want.steps, want.samples):
+        if (have.steps, have.samples + have.skipped) != (want.steps, want.samples):
+            skipped = f", {have.skipped} skipped" if have.skipped else ""
             differences.append(
                 f"{want.name}: {want.steps} steps and {want.samples} samples were planned, "
-                f"{have.steps} and {have.samples} delivered"
+                f"{have.steps} and {have.samples} delivered{skipped}"
             )
         elif have.digest != want.digest:
             differences.append(
@@ -101,5 +110,6 @@ def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
         delivered_steps=sum(t.steps for t in got.values()),
         delivered_samples=sum(t.samples for t in got.values()),
         delivered_bytes=sum(t.nbytes for t in got.values()),
+        skipped_samples=sum(t.skipped for t in got.values()),
         differences=tuple(differences),
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rayio import storage
+from rayio.data.access.contract import ACCESSES
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
@@ -235,12 +236,15 @@ class Plan:
         return Loading(
             self.samplers(num_ranks),
             self.form,
+            ACCESSES[self.loader.file_access],
+            self.loader.file_access_options,
             seed=self.seed,
             decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
             modelled=self.modelled,
             itemised=self.trace.is_itemised or any(layer.needs_places for layer in self.layers),
             cached=self.is_divided,
+            named=any(layer.needs_files for layer in self.layers),
             rate=work.rate if work is not None and self.modelled else None,
             decoding=None if self.modelled else work,
         )

@@ -104,6 +104,8 @@ class Delivery:
     give_back: Callable[[], None] | None = field(default=None, compare=False, repr=False)
     #: Where the bytes came from; None of modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False, repr=False)
+    #: Samples of the batch that were given up after errors; they are not in ``num_samples``.
+    skipped: int = 0
 
     def done(self) -> None:
         """Say that nobody will look at the payload again: the memory that it lies in is there for batches to come."""
@@ -114,7 +116,7 @@ class Delivery:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as a call: what dataclasses do by themselves for slots takes ten times as long, twice per batch."""
         fields = (self.epoch, self.step, self.worker, self.num_samples, self.nbytes, self.digest)
-        return Delivery, (*fields, self.payload, self.attempt, None, self.moved)
+        return Delivery, (*fields, self.payload, self.attempt, None, self.moved, self.skipped)
 
 
 class StaleAttemptError(RunError):

@@ -36,8 +36,9 @@ async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]
 
 async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: int = 0) -> Delivery:
     """Read and decode one batch. The digest is taken of the sample ids found in the bytes."""
-    load = loading.of(at)
+    load = loading.of(at, env.kept)
     served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
+    load.keep(env.kept)
     if seconds := load.decode_seconds:
         if env.cores is not None and loading.is_work:
             await env.compute("decode", env.cores, seconds, at, lane=lane)
@@ -45,7 +46,7 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
             await env.sleep("decode", seconds, at, lane=lane)
     if loading.decoding is not None and served.value is not None:
         await env.work("decode", partial(load.decode, served.value), at, lane=lane)
-    return load.delivery(served.value, worker, served.moved)
+    return load.delivery(served.value, worker, served.moved, served.skipped)
 
 
 async def train(env: Env, training: Training, tally: Tally, start: Start = BEGINNING) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from rayio.analyze.filled import FILLING, note_of
+from rayio.analyze.filled import TOO_SHORT, note_of
 from rayio.analyze.stages import shown
 from rayio.imports.dlio_losses import largest
 from rayio.records.explained import Explained
@@ -72,7 +72,7 @@ def _badges(content: Content) -> str:
     broke_off = unfinished(content)
     early = f'<span class="badge missed">{escape(broke_off)}</span>' if broke_off else ""
     filled = content.result is not None and note_of(content.result.notes) is not None
-    late = f'<span class="badge missed">{escape(FILLING)}: see the notes</span>' if filled else ""
+    late = f'<span class="badge missed">{escape(TOO_SHORT)}: see the notes</span>' if filled else ""
     return f'<p class="badges">{early}<span class="badge {kind}">{escape(words)}</span>{late}</p>'
 
 

@@ -167,7 +167,7 @@ def changes(simulated: Mapping[str, Any]) -> str:
     def rate_of(row: Mapping[str, Any]) -> str:
         return "" if row["samples_per_second"] is None else number(row["samples_per_second"])
 
-    rows = [[term("counterfactual", "as it was"), format_share(simulated["au"]), rate_of(simulated), "", "", ""]]
+    rows = [[term("counterfactual", "baseline"), format_share(simulated["au"]), rate_of(simulated), "", "", ""]]
     rows += [
         [escape(shown(row["change"])), format_share(row["au"]), rate_of(row),
          "" if row["time_saved"] is None else format_share(row["time_saved"]),

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rayio.kinds import LOADERS, PARTITIONS, SHUFFLES
+from rayio.kinds import ACCESSES, LOADERS, PARTITIONS, SHUFFLES
 from rayio.scenario.decode import Decode
 from rayio.scenario.workers import NumWorkers, most
 from rayio.schema.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
@@ -30,6 +30,7 @@ class Loader(Choosing):
         Choice("kind", LOADERS, "options"),
         Choice("shuffle", SHUFFLES, "shuffle_options", spare="unused_options"),
         Choice("partition", PARTITIONS, "partition_options"),
+        Choice("file_access", ACCESSES, "file_access_options"),
     )
     keys_not_yet = frozenset({"parallel_calls"})
     kind: Annotated[str, named(LOADERS)] = Field("actors", description="What makes batches.")
@@ -72,9 +73,10 @@ class Loader(Choosing):
     scaling: Annotated[Literal["strong", "weak"], choice("strong", "weak")] = Field(
         "strong", description="strong: dataset.num_files counts the whole dataset; weak: each rank's part."
     )
-    file_access: Annotated[
-        Literal["per_sample"], choice("per_sample", later=("whole_file", "in_memory", "collective", Mapping))
-    ] = Field("per_sample", description="What is read of a file at once.")
+    file_access: Annotated[str, named(ACCESSES)] = Field(
+        "per_sample", description="How a worker walks files, and what it keeps of them from batch to batch."
+    )
+    file_access_options: Annotated[Section, OptionsOf("file_access", ACCESSES)] = NO_OPTIONS
     decode: Decode = Field(
         NO_TIME, description="Time per sample, slept by the worker; or work that is really done on its bytes."
     )

@@ -103,9 +103,6 @@ class Storage(Choosing):
         description="Modelled storage system: the name of a preset, or its parameters; unknown where nobody described "
         "it, as in imported results: simulate then asks for one.",
     )
-    #: The options of each layer (``LAYERS``), which are written beside the other keys. Those of another package are
-    #: here only where one of them is given.
-    layers: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(LAYERS)] = ()
     page_cache: Annotated[PageCache, choice("use", "drop", "direct")] = Field(
         "use",
         description="How files of mounted file systems are read and written: use lets the page cache (memory) serve "
@@ -114,10 +111,10 @@ class Storage(Choosing):
     stage: Annotated[Literal[False], choice(False, later=(True,))] = Field(
         False, description="Whether the dataset is copied to the nodes before training; not yet."
     )
-    faults: Annotated[Literal["none"], choice("none", later=(list, Mapping))] = Field(
-        "none", description="Faults that storage is given on purpose; not yet."
-    )
 
+    #: The options of each layer (``LAYERS``), which are written beside the other keys. Those of another package are
+    #: here only where one of them is given.
+    layers: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(LAYERS)] = ()
     #: The options of each scheme that addresses may have, which are written beside the keys above. Those of another
     #: package's schemes are here only where one of them is given: nobody imports what is not asked for.
     schemes: Annotated[tuple[tuple[str, Section], ...], _OptionsOf(STORAGES)] = ()

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from rayio.interrupts import held
+from rayio.signals import deferred
 from rayio.units import BYTES, RATE, SECONDS, Dimension
 
 JsonSchema = dict[str, Any]
@@ -33,7 +33,7 @@ class Section(BaseModel):
 
     def model_dump(self, **how: Any) -> dict[str, Any]:
         """Return plain values; a signal waits meanwhile, because Pydantic would turn it into another error."""
-        with held():
+        with deferred():
             return super().model_dump(**how)
 
     @classmethod

@@ -249,7 +249,7 @@ class ModelStorage:
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Let the time pass that these requests take; answer None, for a model has no bytes."""
-        address, num_opens, sizes, places, known_bytes, _, _ = requests
+        address, num_opens, sizes, places, known_bytes, _, _, _ = requests
         number, spec = len(sizes), self.spec
         nbytes = requests.total_bytes if known_bytes is None else known_bytes
         if self.io_depth == 1:

@@ -69,19 +69,20 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
         window = settings.num_workers * settings.prefetch_factor
         #: Which batch each place of the window was last read for: memory that workers share with their rank.
         self.done = torch.full((max(1, window),), -1, dtype=torch.int64).share_memory_()
-        self._reader: BatchReader | None = None
+        #: What reads in this process, once it has read something.
+        self.reader: BatchReader | None = None
         #: Memory of the batch that is being read.
         self._tensor: Any = None
         self._is_shared = False
 
     def __getitem__(self, at: Where) -> Parcel:
         """Read one."""
-        if self._reader is None:
+        if self.reader is None:
             worker = get_worker_info()
             self._is_shared = worker is not None
             form = NumpyReader(_collate) if self.by_numpy else None
-            self._reader = BatchReader(self.reading, 0 if worker is None else worker.id, self._allocate, form)
-        parcel = self._reader.read(at)
+            self.reader = BatchReader(self.reading, 0 if worker is None else worker.id, self._allocate, form)
+        parcel = self.reader.read(at)
         self.done[at.step % len(self.done)] = _number(at)
         tensor, self._tensor = self._tensor, None
         return parcel if parcel.payload is None else parcel._replace(payload=tensor)
@@ -286,6 +287,8 @@ class DataLoaderQueue:
 
     def _end(self) -> None:
         self._iterator = self._loader = None
+        if self._batches.reader is not None:  # the rank reads by itself
+            self._batches.reader.close()
 
 
 def _state(pid: int) -> str:

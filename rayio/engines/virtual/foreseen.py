@@ -161,7 +161,7 @@ class ForeseenQueue:
         most = min(self.num_steps - first, AHEAD - first % AHEAD)
         rank, epoch, _, attempt = at
         load = readers.loading.of(Where(rank, epoch, first, attempt))
-        table, decoding, deliveries = load.ahead(most, self.spec.num_workers)
+        table, decoding, deliveries = load.ahead(most, [env.kept for env in readers.envs])
         alone, calls = readers.storage.ahead((rank, epoch, first), table)
         told = zip(table.numbers, table.totals, alone, calls, decoding, deliveries, strict=True)
         self._ahead = [Reading(self, *one) for one in told]

@@ -86,9 +86,9 @@ def _changes(simulated: Simulated | None) -> list[str]:
         return []
     rate_before = "" if simulated.samples_per_second is None else _rate(simulated.samples_per_second)
     lines = [
-        "  what would change it (simulated with this run's own times)",
+        "  what would change it (simulated with this run's times)",
         f"  {'':<20}{'AU':>8}{'samples/s':>12}{'time saved':>12}{'loss removed':>14}  next bottleneck",
-        f"  {'as it was':<20}{simulated.au:>8.3f}{rate_before:>12}",
+        f"  {'baseline':<20}{simulated.au:>8.3f}{rate_before:>12}",
     ]
     for row in simulated.changes:
         if row.au is not None:

@@ -36,6 +36,15 @@ def rate(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
+def counted(number: int, name: str) -> str:
+    """Return a number with what it counts.
+
+    >>> counted(1, "worker"), counted(4, "worker")
+    ('1 worker', '4 workers')
+    """
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
 def in_words(answers: Mapping[str, int]) -> str:
     """Name some answers, the most frequent first."""
     return ", ".join(sorted(answers, key=lambda why: -answers[why]))

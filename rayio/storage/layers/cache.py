@@ -307,7 +307,7 @@ class CachedStorage:
         return Served(
             None, served.opens + remembered.opens, served.requests + remembered.requests,
             served.nbytes + remembered.nbytes, issued=_joined(served.issued, remembered.issued), retried=served.retried,
-            moved=fetched + remembered.moved,
+            moved=fetched + remembered.moved, delays=served.delays, skipped=served.skipped,
         )  # fmt: skip
 
     async def _remembered(

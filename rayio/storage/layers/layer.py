@@ -96,6 +96,8 @@ class Layer(Kind):
     #: Whether it must be told which file each request goes to, or which samples each batch has.
     needs_places: ClassVar[bool] = False
     needs_samples: ClassVar[bool] = False
+    #: Whether it must be told the files of each batch.
+    needs_files: ClassVar[bool] = False
     #: Whether it stands for hardware that nodes have themselves where each has a Ray node of its own.
     is_of_nodes: ClassVar[bool] = False
     #: What emulated nodes that share a host have each of their own only in the model; empty for nothing.

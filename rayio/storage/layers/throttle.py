@@ -226,7 +226,7 @@ class ThrottledStorage:
         Raises:
             StorageError: one of them was refused as often as it may be made.
         """
-        address, num_opens, sizes, places, _, _, _ = requests
+        address, num_opens, sizes, places, _, _, _, _ = requests
         first_byte, opens = self.latencies.apart(address, len(sizes), self.spec.open, num_opens)
         latency = first_byte if self.spec.open is None else each_before_a_request(opens, first_byte)
         made = await self._make(_Asked(READ, sum(address), first_byte, latency, sizes, _naming(places), "reading"))
@@ -315,7 +315,7 @@ def _naming(places: Places | None) -> Callable[[int], str]:
         if places is None:
             return ""
         if not found:
-            files, file, _ = places()
+            files, file, *_ = places()
             found.append((files, file))
         files, file = found[0]
         return files[int(file[request])]

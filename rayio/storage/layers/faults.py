@@ -1,0 +1,355 @@
+"""``storage.faults``: storage that stalls, answers with errors and has slow files, real or modelled.
+
+What happens to a batch is drawn at its address (rank, epoch, step) for each of its samples, so that it is the same on
+every engine, whichever reader reads it. Times of a run count from the first call to storage. All of it is added to
+what storage took by itself, inside the span ``read`` or ``write``, and is charged to the cause ``fault``.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BeforeValidator, Field
+
+from rayio import seeds
+from rayio.errors import StorageError
+from rayio.kinds import LOADERS
+from rayio.schema.fields import (
+    JsonSchema,
+    Reads,
+    RefusedError,
+    Seconds,
+    Section,
+    choice,
+    none_is_null,
+    quantity,
+    refusal,
+)
+from rayio.storage.base import Delay, Opener, Requests, Served, Storage
+from rayio.storage.layers.layer import Kernel, Layer, Mount
+from rayio.storage.stores.retrying import Budget, given_up, in_tries
+from rayio.units import SECONDS
+
+if TYPE_CHECKING:
+    from rayio.scenario.model import Scenario
+
+T = TypeVar("T")
+
+#: Samples of a step are drawn at indices of their own, of which it has so many.
+SAMPLES_PER_STEP_BITS = 24
+#: What storage may answer in place of a sample.
+ERRORS = ("EIO", "ESTALE", "ETIMEDOUT", "500", "503")
+
+
+def _share(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value <= 1:
+        raise RefusedError("must be a number above 0, and at most 1 (0.01 is one in a hundred)")
+    return float(value)
+
+
+def _factor(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 < value <= 1e6:
+        raise RefusedError("must be a number above 1, such as 10")
+    return float(value)
+
+
+_Share = Annotated[float, Reads(_share, {"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
+_Rate = Annotated[float | None, Reads(lambda value: None if value is None else _share(value), {"type": "number"})]
+_At = Annotated[float | None, quantity(SECONDS, or_none=True)]
+_Lasts = Annotated[float, quantity(SECONDS, positive=True, maximum=86400.0)]
+
+
+class Stall(Section):
+    """Reads that take longer: those of a share of samples, or all that begin at a time."""
+
+    rate: _Rate = Field(None, description="Share of samples whose read stalls; give this or at.")
+    at: _At = Field(None, description="Time after the first read at which all of storage stalls, for reads and writes.")
+    seconds: _Lasts = Field(description="How long a stall lasts.")
+
+
+class Failure(Section):
+    """Reads that storage answers with an error: of a share of samples, or all that begin at a time."""
+
+    kind: Annotated[str, choice(*ERRORS)] = Field("EIO", description="The error.")
+    rate: _Rate = Field(None, description="Share of samples whose read fails, in each attempt; give this or at.")
+    at: _At = Field(None, description="Time after the first read from which on all reads fail.")
+    seconds: _Lasts = Field(1.0, description="How long they do, from at on.")
+    after: Seconds = Field(0.0, description="Time until the error is answered, as of a timeout.")
+
+
+class SlowFiles(Section):
+    """Files that are read more slowly than the others, throughout the run."""
+
+    share: _Share = Field(description="Share of files that are slow.")
+    factor: Annotated[float, Reads(_factor, {"type": "number", "exclusiveMinimum": 1, "maximum": 1e6})] = Field(
+        description="How many times as long their samples take to read."
+    )
+
+
+def _many(kind: type[Section]) -> Reads:
+    """Read a list of faults of one kind."""
+
+    def read(value: Any) -> tuple[Section, ...]:
+        if value is None or value == "none":
+            return ()
+        if not isinstance(value, (list, tuple)) or not all(isinstance(one, (Mapping, kind)) for one in value):
+            raise RefusedError(f"must be a list of mappings with {', '.join(kind.model_fields)}")
+        faults: list[Any] = [kind.model_validate(one) for one in value]
+        for fault in faults:
+            if (fault.rate is None) == (fault.at is None):
+                raise RefusedError("each needs rate (a share of samples) or at (a time of the run), and not both")
+        return tuple(faults)
+
+    def schema() -> JsonSchema:
+        return {"anyOf": [{"type": "array", "items": kind.model_json_schema()}, {"const": "none"}, {"type": "null"}]}
+
+    return Reads(read, schema)
+
+
+class FaultKeys(Section):
+    """Faults that storage is given on purpose."""
+
+    stalls: Annotated[tuple[Stall, ...], _many(Stall)] = Field((), description="Reads that take longer.")
+    errors: Annotated[tuple[Failure, ...], _many(Failure)] = Field((), description="Reads that fail.")
+    slow_files: Annotated[SlowFiles | None, BeforeValidator(none_is_null)] = Field(
+        None, description="Files that are read more slowly."
+    )
+    on_error: Annotated[Literal["fail", "skip", "retry"], choice("fail", "skip", "retry")] = Field(
+        "retry",
+        description="What readers do about an error: the run fails; the sample is left out of its batch, and counted; "
+        "or it is read again after a pause, at most storage.max_attempts times in all.",
+    )
+
+
+def _or_none(value: Any) -> Any:
+    if value is None or value == "none" or isinstance(value, (FaultKeys, Mapping)):
+        return "none" if value is None else value
+    raise refusal(RefusedError("must be none, or a mapping with stalls, errors, slow_files and on_error"))
+
+
+class FaultOptions(Section):
+    """What ``storage`` may say of faults."""
+
+    faults: Annotated[FaultKeys | Literal["none"], BeforeValidator(_or_none)] = Field(
+        "none", description="Faults that storage is given on purpose, real or modelled."
+    )
+
+
+class Beginning:
+    """When a run first called storage, for all of its readers and writers."""
+
+    def __init__(self) -> None:
+        self._since: int | None = None
+
+    def since(self, now: int) -> int:
+        """Return when storage was called first; that is ``now`` where nobody did before (ns)."""
+        self._since = now if self._since is None else self._since
+        return self._since
+
+
+@dataclass(frozen=True)
+class Faults(Layer):
+    """Stalls, errors and slow files; attempts that a sample may take in all, and what all of it is drawn from."""
+
+    keys: FaultKeys
+    attempts: int
+    seed: int
+
+    name: ClassVar[str] = "faults"
+    options: ClassVar[type[Section]] = FaultOptions
+    causes: ClassVar[Mapping[str, str]] = {"fault": "stalls, errors and slow files (storage.faults)"}
+    fails: ClassVar[str] = "storage.faults"
+
+    @classmethod
+    def of(cls, scenario: Scenario, options: Section | None, *, modelled: bool) -> Faults | None:
+        """Return the faults of a scenario."""
+        keys = options.faults if isinstance(options, FaultOptions) else None
+        if not isinstance(keys, FaultKeys) or not (keys.stalls or keys.errors or keys.slow_files):
+            return None
+        return cls(keys, scenario.storage.max_attempts, scenario.seed)
+
+    @property
+    def sharing(self) -> Literal["", "all"]:  # type: ignore[override]
+        """All share when the run began, where something happens at a time of it."""
+        times = [one.at for one in self.keys.stalls] + [one.at for one in self.keys.errors]
+        return "all" if any(at is not None for at in times) else ""
+
+    @property
+    def needs_files(self) -> bool:  # type: ignore[override]
+        """Whether it must be told which files a batch is in."""
+        return self.keys.slow_files is not None
+
+    def state(self, kernel: Kernel) -> Beginning:
+        """Make what says when the run began."""
+        return Beginning()
+
+    def wrap(self, storage: Storage, mount: Mount) -> Storage:
+        """Add the faults to what is read, and stalls at a time to what is written."""
+        return FaultyStorage(storage, self, mount)
+
+    def contradictions(self, scenario: Scenario) -> Iterator[str]:
+        """Times of a run, where the loader's readers have no way to agree on them."""
+        if self.sharing and not LOADERS[scenario.loader.kind].has_roles:
+            yield (
+                f"storage.faults: faults at a time are not possible with loader.kind={scenario.loader.kind}, whose "
+                "workers share no clock; give them a rate"
+            )
+
+    @property
+    def told(self) -> str:
+        """What is modelled of it, for readers of a prediction."""
+        keys = self.keys
+        kinds = [name for name in ("stalls", "errors", "slow_files") if getattr(keys, name)]
+        return f"storage.faults: {', '.join(kinds)} as the scenario has them, on_error={keys.on_error}"
+
+    # --- what happens, drawn by address -----------------------------------------------------------------------------
+
+    def hit(self, kind: str, rate: float, address: tuple[int, int, int], number: int, attempt: int = 1) -> NDArray[Any]:
+        """Return the places of those of a batch's ``number`` samples that something happens to in an attempt."""
+        rank, epoch, step = address
+        index = (step << SAMPLES_PER_STEP_BITS) + np.arange(number, dtype=np.int64)
+        drawn = seeds.uniform(seeds.key(self.seed, f"faults/{kind}/{attempt}", rank, epoch), index)
+        return np.flatnonzero(drawn < rate)
+
+    def slow_share(self, requests: Requests) -> float:
+        """Return the part of a batch's bytes that lies in slow files."""
+        slow = self.keys.slow_files
+        if slow is None or requests.files is None:
+            return 0.0
+        files, file, nbytes = requests.files()
+        names = np.array([zlib.crc32(path.encode()) for path in files], np.int64)
+        is_slow = seeds.uniform(seeds.key(self.seed, "faults/slow"), names) < slow.share
+        return float(nbytes[is_slow[file]].sum() / max(nbytes.sum(), 1))
+
+
+class FaultyStorage:
+    """One role's way to storage that has faults."""
+
+    def __init__(self, storage: Storage, faults: Faults, mount: Mount) -> None:
+        self.storage = storage
+        self.faults = faults
+        self.clock = mount.clock
+        self.path = mount.path
+        self.io_depth = mount.io_depth
+        self.budget = Budget(faults.attempts, faults.seed)
+        self._beginning = mount.shared() if faults.sharing else None
+        self._since: int | None = None
+
+    async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
+        """Read, and add what storage would have taken longer.
+
+        Raises:
+            StorageError: a sample failed, and readers fail at once or have tried as often as they may.
+        """
+        delays = await self._stalled()
+        begun = self.clock.now()
+        served = await self.storage.read(requests, load)
+        keys, number = self.faults.keys, requests.num_samples
+        took = (self.clock.now() - begun) / 1e9
+        stalls = [
+            one.seconds
+            for place, one in enumerate(keys.stalls)
+            if one.rate is not None
+            for _ in self.faults.hit(f"stall-{place}", one.rate, requests.address, number)
+        ]
+        slow = self.faults.slow_share(requests)
+        factor = 1.0 if keys.slow_files is None else keys.slow_files.factor
+        skipped = 0
+        for why, seconds in (("stall", self._together(stalls)), ("slow file", (factor - 1) * slow * took)):
+            delays += await self._held(why, seconds)
+        if keys.errors:
+            more, skipped = await self._errors(requests, took)
+            delays += more
+        return served._replace(delays=(*served.delays, *delays), skipped=served.skipped + skipped)
+
+    async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
+        """Write, once storage does not stall any more."""
+        delays = await self._stalled()
+        served = await self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
+        return served._replace(delays=(*served.delays, *delays))
+
+    async def _stalled(self) -> list[Delay]:
+        """Wait until no stall that comes at a time is on."""
+        delays: list[Delay] = []
+        for one in self.faults.keys.stalls:
+            if one.at is not None:
+                ends = await self._in_run() + round((one.at + one.seconds) * 1e9)
+                begins = ends - round(one.seconds * 1e9)
+                if begins <= (now := self.clock.now()) < ends:
+                    delays += await self._held("stall", (ends - now) / 1e9)
+        return delays
+
+    async def _errors(self, requests: Requests, took: float) -> tuple[list[Delay], int]:
+        """Go through the samples that fail, each until it was read or given up; return the delays, and how many were.
+
+        One attempt of a sample takes its part of what the batch ``took`` (s).
+        """
+        failing = dict(await self._failing(requests, 1))
+        if not failing:
+            return [], 0
+        on_error, number = self.faults.keys.on_error, max(requests.num_samples, 1)
+        why = ", ".join(sorted({fault.kind for fault in failing.values()}))
+        if on_error == "skip":
+            return await self._held(why, self._together([fault.after for fault in failing.values()])), len(failing)
+        begun, delays, attempt = self.clock.now(), list[Delay](), 1
+        while failing:
+            answered = self._together([fault.after for fault in failing.values()])
+            pauses = [self.budget.pause(attempt, f"{self.path}/{requests.address}/{place}") for place in failing]
+            if on_error == "fail" or None in pauses:
+                await self._held(why, answered)
+                raise self._given_up(requests, failing, attempt, begun)
+            each = [(pause or 0.0) + took / number for pause in pauses]
+            delays += await self._held(why, answered + self._together(each))
+            attempt += 1
+            again = dict(await self._failing(requests, attempt))
+            failing = {place: again[place] for place in failing if place in again}
+        return delays, 0
+
+    async def _failing(self, requests: Requests, attempt: int) -> list[tuple[int, Failure]]:
+        """Return the samples that fail in an attempt, each with its error."""
+        found: dict[int, Failure] = {}
+        for place, one in enumerate(self.faults.keys.errors):
+            if one.rate is not None:
+                hit = self.faults.hit(f"error-{place}", one.rate, requests.address, requests.num_samples, attempt)
+                found |= dict.fromkeys(hit.tolist(), one)
+            elif one.at is not None:
+                passed = (self.clock.now() - await self._in_run()) / 1e9
+                if one.at <= passed < one.at + one.seconds:
+                    found |= dict.fromkeys(range(requests.num_samples), one)
+        return sorted(found.items(), key=lambda each: each[0])
+
+    def _given_up(self, requests: Requests, failing: Mapping[int, Failure], attempts: int, begun: int) -> StorageError:
+        rank, epoch, step = requests.address
+        kind = next(iter(failing.values())).kind
+        tries = in_tries(attempts, (self.clock.now() - begun) / 1e9)
+        hint = f"; storage.faults.on_error={self.faults.keys.on_error}, " + (
+            "raise storage.max_attempts or give skip" if attempts > 1 else "give retry or skip"
+        )
+        doing = f"reading a sample of rank {rank}, epoch {epoch}, step {step}"
+        error = given_up(self.path, kind, "storage.faults", doing, tries, is_busy=False)
+        return StorageError(f"{error}{hint}")
+
+    async def _held(self, why: str, seconds: float) -> list[Delay]:
+        """Let time pass."""
+        if (duration := round(seconds * 1e9)) <= 0:
+            return []
+        since = self.clock.now()
+        await self.clock.sleep_until(since + duration)
+        return [Delay(since, self.clock.now(), "fault", why)]
+
+    def _together(self, seconds: Sequence[float]) -> float:
+        """The time of several samples' faults, ``io_depth`` of them at a time."""
+        return max([sum(seconds) / self.io_depth, *seconds], default=0.0)
+
+    async def _in_run(self) -> int:
+        """When storage was called first in the run (ns)."""
+        if self._since is None:
+            assert self._beginning is not None
+            since = self._beginning.since(self.clock.now())
+            self._since = since if isinstance(since, int) else int(await since)
+        return self._since

@@ -1,0 +1,240 @@
+"""Faults that storage is given on purpose: the same on every engine, booked, charged, and simulated away."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import rayio
+from rayio.analyze.stalls import attribute
+from rayio.cli import main
+from rayio.errors import ScenarioError, StorageError
+from rayio.model.planning import plan_of
+from rayio.report.explain import explain
+from rayio.scenario.load import build, load
+from rayio.scenario.model import Scenario
+from rayio.scenario.write import to_yaml
+from rayio.storage.layers.faults import Faults
+from rayio.trace.slices import Slices
+from scenarios import scenario
+
+STALLS = {"stalls": [{"rate": 0.05, "seconds": "40 ms"}]}
+
+
+def faulty(faults: Any, **changes: Any) -> Scenario:
+    """Make a small scenario whose storage has faults; 48 steps of 4 samples for each of two ranks."""
+    storage = {"model": "nvme", "faults": faults, **changes.pop("storage", {})}
+    wanted: dict[str, Any] = {
+        "dataset": {"path": "data", "num_files": 48, "samples_per_file": 8, "sample_bytes": "2 kB"},
+        "cluster__ranks_per_node": 2,
+        "loader": {"batch_size": 4, "num_workers": 2},
+        "train": {"epochs": 1, "compute": "1 ms"},
+        "storage": storage,
+    }
+    return scenario(**(wanted | changes))
+
+
+def held_up(run: rayio.Run) -> dict[tuple[int, int, int], dict[str, int]]:
+    """Give by batch how long it was held up, in ms, by why; each lies in the span of its read."""
+    spans: Any = run.spans()
+    found: dict[tuple[int, int, int], dict[str, int]] = {}
+    reads = {(one.rank, one.epoch, one.step): one for one in spans[spans.name == "read"].itertuples()}
+    for one in spans[spans.name == "delay"].itertuples():
+        batch = one.rank, one.epoch, one.step
+        read, why = reads[batch], one.attributes.split('"why":"')[1].rstrip('"}')
+        assert read.start_ns <= one.start_ns
+        assert one.start_ns + one.duration_ns <= read.start_ns + read.duration_ns
+        found.setdefault(batch, {})[why] = one.duration_ns // 1_000_000
+    return found
+
+
+def test_the_same_batches_stall_on_the_virtual_clock_and_in_real_time_on_model_and_on_files(tmp_path: Path) -> None:
+    wanted = faulty(STALLS)
+    simulated = held_up(rayio.simulate(wanted, out=tmp_path / "simulated"))
+    rayio.generate(wanted, root=tmp_path)
+    real = held_up(rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "real"))
+    assert real.keys() == simulated.keys()
+    assert 5 < len(simulated) < 50, "one sample in 20, of 96 batches of 4"
+    assert all(delay["stall"] >= 40 for delay in real.values())
+    assert {delay["stall"] % 40 for delay in simulated.values()} == {0}
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("local_ray")
+def test_the_same_batches_stall_on_ray_and_its_actors_agree_when_a_run_began(tmp_path: Path) -> None:
+    wanted = faulty({**STALLS, "errors": [{"at": "20 ms", "seconds": "30 ms"}]})
+    rayio.generate(wanted, root=tmp_path)
+    run = rayio.run(wanted, engine="ray", root=tmp_path, out=tmp_path / "real")
+    simulated = held_up(rayio.simulate(wanted, out=tmp_path / "simulated"))
+    assert {batch for batch, why in held_up(run).items() if "stall" in why} == {
+        batch for batch, why in simulated.items() if "stall" in why
+    }
+    assert run.result.ledger is not None
+    assert run.result.ledger.even
+    assert "layer-faults" in [actor["name"] for actor in run.directory.info["actors"]]
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        STALLS,
+        {"errors": [{"rate": 0.05, "after": "5 ms"}]},
+        {"slow_files": {"share": 0.3, "factor": 200}},
+        {"stalls": [{"at": "10 ms", "seconds": "200 ms"}]},
+        {**STALLS, "errors": [{"kind": "503", "rate": 0.02}], "on_error": "skip"},
+    ],
+    ids=["stalls", "errors", "slow files", "at a time", "skipped"],
+)
+def test_explain_names_the_cause_and_its_removal_is_the_run_really_made_without(tmp_path: Path, faults: Any) -> None:
+    with_faults = rayio.simulate(faulty(faults), out=tmp_path / "with")
+    without = rayio.simulate(faulty("none"), out=tmp_path / "without")
+    found, really = explain(with_faults.path), explain(without.path)
+    assert "fault" in (found.verdict.cause, *found.verdict.ties), "reads that take no time have no slow files either"
+    assert "`fault`" in found.sentence
+    assert found.simulated is not None
+    (change,) = [one for one in found.simulated.changes if one.change == "without faults"]
+    assert change.au == really.verdict.au
+    if faults == STALLS:
+        assert found.prediction is not None
+        assert found.prediction.change == "With storage.faults=none"
+    assert not [row for row in really.verdict.table if row.cause == "fault"]
+    (row,) = [row for row in found.verdict.table if row.cause == "fault"]
+    assert row.meaning == "stalls, errors and slow files (storage.faults)"
+
+
+def test_faults_of_real_storage_are_taken_out_of_the_times_that_were_measured(tmp_path: Path) -> None:
+    wanted = faulty(STALLS)
+    rayio.generate(wanted, root=tmp_path)
+    found = explain(rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "run").path)
+    assert found.simulated is not None
+    (change,) = [one for one in found.simulated.changes if one.change == "without faults"]
+    (share,) = [row.share for row in found.verdict.table if row.cause == "fault"]
+    assert share is not None
+    assert change.time_saved is not None
+    assert change.time_saved > 0.6 * share
+
+
+@given(st.integers(0, 3), st.sampled_from(["retry", "skip"]))
+def test_every_step_still_sums_and_every_sample_is_delivered_or_skipped(seed: int, on_error: str) -> None:
+    wanted = faulty(
+        {**STALLS, "errors": [{"rate": 0.1}], "slow_files": {"share": 0.2, "factor": 3}, "on_error": on_error},
+        seed=seed,
+    )
+    run = rayio.simulate(wanted)
+    charged = attribute(Slices.of(run.directory.spans()))
+    assert (sum(charged.lost.values()) + charged.steps.parts["compute"] == charged.steps.duration).all()
+    books = run.result.ledger
+    assert books is not None
+    assert books.even
+    assert books.delivered_samples + (books.skipped_samples or 0) == books.planned_samples == 384
+    assert bool(books.skipped_samples) is (on_error == "skip")
+
+
+def test_skipped_samples_are_the_same_on_files_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = faulty({"errors": [{"rate": 0.05}], "on_error": "skip"})
+    rayio.generate(wanted, root=tmp_path)
+    real = rayio.run(wanted, engine="local", root=tmp_path, out=tmp_path / "real").result
+    simulated = rayio.simulate(wanted, out=tmp_path / "simulated").result
+    assert real.ledger is not None
+    assert simulated.ledger is not None
+    assert real.ledger.skipped_samples == simulated.ledger.skipped_samples
+    assert real.exit_code == 0
+    assert (real.ledger.skipped_samples or 0) > 5
+    with pytest.raises(SystemExit) as left:
+        main(["report", str(tmp_path / "real")])
+    assert left.value.code == 0
+    assert f"{real.ledger.skipped_samples} skipped after errors" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("faults", "line"),
+    [
+        (
+            {"errors": [{"rate": 0.5, "kind": "ESTALE"}], "on_error": "fail"},
+            "data: ESTALE from storage.faults while reading",
+        ),
+        ({"errors": [{"rate": 1.0}]}, "data: EIO from storage.faults while reading a sample of rank "),
+    ],
+)
+def test_an_error_ends_the_run_in_one_line(tmp_path: Path, faults: Any, line: str) -> None:
+    with pytest.raises(StorageError) as ended:
+        rayio.simulate(faulty(faults), out=tmp_path / "run")
+    assert str(ended.value).startswith(line)
+    assert "\n" not in str(ended.value)
+    assert ended.value.exit_code == 2
+
+
+def test_a_stall_at_a_time_holds_up_checkpoints_too(tmp_path: Path) -> None:
+    saved = {"every": {"steps": 8}, "path": "saved", "model": {"bytes": "1 kB"}}
+    wanted = faulty({"stalls": [{"at": "5 ms", "seconds": "300 ms"}]}, checkpoint=saved)
+    spans = rayio.simulate(wanted, out=tmp_path / "run").spans()
+    assert spans[(spans.name == "delay") & (spans.role == "checkpoint_writer")].duration_ns.sum() > 0
+
+
+def test_without_faults_there_is_no_layer_and_faults_that_are_none_change_nothing() -> None:
+    assert plan_of(faulty("none"), modelled=True).layers == ()
+    assert plan_of(faulty({}), modelled=True).layers == ()
+    (layer,) = plan_of(faulty(STALLS), modelled=False).layers
+    assert isinstance(layer, Faults)
+    assert not layer.sharing
+    written = to_yaml(faulty(STALLS))
+    assert build_again(written) == faulty(STALLS)
+
+
+def build_again(text: str) -> Scenario:
+    import yaml
+
+    return build(yaml.safe_load(text), "again.yaml")
+
+
+@given(st.floats(0.001, 1), st.integers(1, 64), st.integers(0, 1000))
+def test_what_happens_follows_from_the_address_alone(rate: float, number: int, step: int) -> None:
+    (layer,) = plan_of(faulty(STALLS), modelled=True).layers
+    assert isinstance(layer, Faults)
+    hit = layer.hit("stall-0", rate, (0, 0, step), number)
+    assert hit.tolist() == layer.hit("stall-0", rate, (0, 0, step), number).tolist()
+    assert rate < 1 or len(hit) == number
+    more = layer.hit("stall-0", rate, (0, 0, step), 2 * number)
+    assert more[more < number].tolist() == hit.tolist(), "a larger batch begins alike"
+
+
+def test_about_as_many_samples_are_hit_as_asked_for() -> None:
+    (layer,) = plan_of(faulty(STALLS), modelled=True).layers
+    assert isinstance(layer, Faults)
+    hits = [len(layer.hit("x", 0.1, (rank, 0, step), 10)) for rank, step in itertools.product(range(10), range(200))]
+    assert 1700 < sum(hits) < 2300
+
+
+@pytest.mark.parametrize(
+    ("faults", "line"),
+    [
+        ("soon", "storage.faults=soon"),
+        ({"stalls": [{"rate": 2, "seconds": 1}]}, "rate=2: must be a number above 0, and at most 1"),
+        ({"stalls": [{"rate": 0.1}]}, "seconds: is required and missing"),
+        ({"stalls": [{"seconds": 1}]}, "each needs rate (a share of samples) or at (a time of the run), and not both"),
+        ({"stalls": [{"rate": 0.1, "at": 1, "seconds": 1}]}, "and not both"),
+        ({"stalls": 3}, "storage.faults.stalls=3: must be a list of mappings with rate, at, seconds"),
+        ({"errors": [{"kind": "ENOENT", "rate": 0.1}]}, "kind=ENOENT: must be EIO, ESTALE, ETIMEDOUT, 500 or 503"),
+        ({"slow_files": {"share": 0.1, "factor": 1}}, "factor=1: must be a number above 1"),
+        ({"slow_files": {"factor": 3}}, "share: is required and missing"),
+        ({"on_error": "ignore"}, "storage.faults.on_error=ignore: must be fail, skip or retry"),
+        ({"stall": {}}, "storage.faults.stall={}: no such key; did you mean stalls?"),
+    ],
+)
+def test_bad_values_are_refused_in_one_line(faults: Any, line: str) -> None:
+    with pytest.raises(ScenarioError) as refused:
+        faulty(faults)
+    assert line in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_times_of_a_run_are_refused_where_readers_share_none() -> None:
+    with pytest.raises(
+        ScenarioError, match=r"storage\.faults: faults at a time are not possible with loader\.kind=torch"
+    ):
+        load("unet3d-small", ["loader.kind=torch", "storage.faults={stalls: [{at: 1 s, seconds: 1 s}]}"])
