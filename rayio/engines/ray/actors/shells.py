@@ -40,7 +40,7 @@ from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.arrow import empty_table
 from rayio.trace.clocks import agree
-from rayio.trace.otel import children, provider
+from rayio.trace.otel import provider
 from rayio.trace.recorder import Recorder
 from rayio.trace.run_directory import to_ipc
 
@@ -83,8 +83,7 @@ class Host(ReachesModelled):
         self._keeper = Keeper.of(birth.anchor, self.collector, self.born)
         #: Consumption of its ranks.
         self.tallies: dict[int, Tally] = {}
-        #: Receivers of spans from this process's children.
-        self._others: list[children.Children] = self._capture()
+        self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self._calls: ReaderCalls  # in an actor with queues
         #: The listener for calls from this host; None without callers.
@@ -99,19 +98,14 @@ class Host(ReachesModelled):
         restarted = context.was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
-    def _capture(self) -> list[children.Children]:
+    def _capture(self) -> None:
         """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
         if not self.plan.trace.captures:
-            return []
+            return
         kind, _, index = self.birth.name.partition("-")
         writer = self.recorder.register(kind, index, self.birth.node)
         actor = f"{self.birth.name}/{os.getpid()}"
-        run = self.birth.namespace
-        here = self.recorder, self.birth.node, self.kernel.anchor
-        offspring = children.follow(
-            provider.capture(provider.Target(here[0], writer, self.kernel.now, run, actor)), *here
-        )
-        return [] if offspring is None else [offspring]
+        provider.capture(provider.Target(self.recorder, writer, self.kernel.now, self.birth.namespace, actor))
 
     def wake(self) -> None:
         """Start to empty the recorder regularly; every call does this first, because Ray may restart the actor."""
@@ -163,8 +157,6 @@ class Host(ReachesModelled):
 
         Returns the number of spans that this process has sent in all, and the CPU time of its work.
         """
-        for other in self._others:
-            other.close()
         if self._keeper is not None:
             await self._keeper.learn(self.kernel, is_last=True)
         if (message := self._drained()) is not None:
@@ -175,8 +167,6 @@ class Host(ReachesModelled):
         sent = Levels()
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            for other in self._others:
-                other.collect()
             if self._keeper is not None:
                 await self._keeper.learn(self.kernel)
             if (message := self._drained()) is not None:
