@@ -5,30 +5,31 @@ WORKERS ?= 3
 
 .PHONY: quickstart test slow check docs bench clean
 
-# A fresh machine with Python >= 3.11: a venv, install, generate a small dataset, run it on a local Ray, print the summary, write the report.
+# For a new machine with Python >= 3.11: a venv, install, a small dataset, a run on a local Ray, summary and report.
 quickstart: $(VENV)/.installed
 	$(BIN)/rayio run unet3d-small
 
-# A venv with the test extras, and the suite (without the slow tier). One of three processes begins with the tests on Ray,
-# which often wait (tests/beside.py).
+# A venv with the test extras, and the suite without the slow tier. One of three processes begins with the tests on Ray
+# (tests/beside.py).
 test: $(VENV)/.installed-test
 	$(BIN)/python -m pytest --numprocesses $(WORKERS)
 
-# What is long, and every law over more examples than there, new ones each time.
+# The slow tier, and every law over more and new examples.
 slow: $(VENV)/.installed-test $(VENV)/.installed-cluster
 	$(BIN)/python -m pytest --numprocesses $(WORKERS) -m "slow or hypothesis" --hypothesis-profile deep
 
-# What every commit must pass: format, lint, types.
+# Format, lint, types and language (tests/prose.py). Every commit must pass.
 check: $(VENV)/.installed-test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/python tests/prose.py
 
-# The documentation as a site, in build/site; a link that leads nowhere is an error.
+# The documentation as a site, in build/site; a broken link is an error.
 docs: $(VENV)/.installed-docs
 	$(BIN)/python -m mkdocs build --strict
 
-# Every benchmark, each prints its table; see benchmarks/README.md.
+# Every benchmark prints its table; see benchmarks/README.md.
 bench: $(VENV)/.installed-test
 	for script in benchmarks/[a-z]*.py; do $(BIN)/python $$script || exit 1; done
 
@@ -40,13 +41,13 @@ $(VENV)/.installed: $(VENV)/bin/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
-# torch comes first and alone, so that pip takes its CPU build where there is one.
+# torch is installed first and alone, so that pip takes its CPU build if there is one.
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet torch==2.13.0
 	$(BIN)/python -m pip install --quiet --editable '.[test]'
 	@touch $@
 
-# Ray's dashboard, for the tests of jobs. Each Ray that is started takes 1.5 CPU seconds more with it.
+# Ray's dashboard, for the tests of jobs. It adds 1.5 CPU seconds to each start of Ray.
 $(VENV)/.installed-cluster: $(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --editable '.[cluster]'
 	@touch $@

@@ -19,7 +19,7 @@ from machine import print_machine
 from side import print_head, print_row
 
 import rayio
-from rayio.predict.explain import explain
+from rayio.report.explain import explain
 
 SCENARIO = """
 name: explained

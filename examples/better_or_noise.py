@@ -1,4 +1,4 @@
-"""Is a deeper prefetch really better, or is it noise? Runs with several seeds, and what the differences come to."""
+"""Is a deeper prefetch better, or is it noise? Runs with several seeds, and the interval of the difference."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from statistics import mean, stdev
 
 import rayio
 
-#: Equal seeds draw equal times, so that two runs of one seed differ by what was changed alone.
+#: Equal seeds draw equal times, so two runs with one seed differ only by the prefetch.
 SEEDS = range(6)
 
 
 def utilisation(prefetch: int, seed: int) -> float:
-    """The utilisation of one run, 0 to 1."""
+    """Return the AU of one run, 0 to 1."""
     wanted = {
         "dataset.path": "model://small",
         "loader.prefetch_factor": prefetch,
@@ -25,12 +25,12 @@ def utilisation(prefetch: int, seed: int) -> float:
 
 
 def main() -> None:
-    """Print both, the difference by seed, and whether it exceeds what chance would do."""
+    """Print the AU of each run, the mean difference, and whether it exceeds its 95 % interval."""
     differences = []
     for seed in SEEDS:
-        one, four = utilisation(1, seed), utilisation(4, seed)
-        differences.append(four - one)
-        print(f"seed {seed}: AU {100 * one:.1f} % with 1, {100 * four:.1f} % with 4 batches ahead")
+        shallow, deep = utilisation(1, seed), utilisation(4, seed)
+        differences.append(deep - shallow)
+        print(f"seed {seed}: AU {100 * shallow:.1f} % with 1, {100 * deep:.1f} % with 4 batches ahead")
     half = 2.571 * stdev(differences) / len(differences) ** 0.5  # Student's t, 95 %, 5 degrees of freedom
     print(f"difference {100 * mean(differences):+.1f} ± {100 * half:.1f} points")
     print("it is real" if abs(mean(differences)) > half else "it may be noise")

@@ -1,15 +1,15 @@
-"""How many accelerators does each kind of storage keep busy? Asked of the virtual clock: no Ray, no files, seconds."""
+"""How many accelerators does each storage keep busy? On the virtual clock: no Ray, no files, in seconds."""
 
 from __future__ import annotations
 
 import rayio
 
-#: MLPerf Storage asks for so much utilisation of unet3d.
+#: The AU that MLPerf Storage asks of unet3d.
 WANTED = 0.90
 
 
 def main() -> None:
-    """Print the utilisation by storage and number of accelerators, and the largest number that is kept busy."""
+    """Print AU by storage and number of accelerators, and the largest number that is kept busy."""
     for storage in ("nvme", "s3"):
         busy = 0
         for ranks in (1, 2, 4):
@@ -18,7 +18,7 @@ def main() -> None:
                 {
                     "cluster.ranks_per_node": ranks,
                     "dataset.path": "model://unet3d",
-                    "dataset.num_files": 84 * ranks,  # as many steps, however many ranks
+                    "dataset.num_files": 84 * ranks,  # the same steps for any number of ranks
                     "train.epochs": 2,
                     "storage.model": storage,
                     "costs": {},

@@ -1,4 +1,4 @@
-"""What were the slowest steps of a run waiting for? Files really read, in this process; spans as a table of pandas."""
+"""What did the slowest steps of a run wait for? Real files, one process, spans as a pandas table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import rayio
 
 
 def main() -> None:
-    """Run a small training, and print where the time of the slowest steps went."""
+    """Run a small training, and print the phases of the slowest steps."""
     run = rayio.run(
         "unet3d-small",
         {
@@ -28,7 +28,7 @@ def main() -> None:
     print("milliseconds of the slowest rank in each phase, the five slowest steps first")
     print(slowest.round(1).fillna(0.0).to_string())
     blamed = slowest.drop(columns=["all", "compute"]).sum().idxmax()
-    print(f"beside compute, they spent most in {blamed}")
+    print(f"apart from compute, they spent most time in {blamed}")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Run", "Sweep", "__version__", "advise", "capacity", "errors", "generate", "run", "simulate", "sweep"]
 
-#: Where the others are, that are not in ``rayio.session``.
+#: Modules of the public names that are not in ``rayio.session``.
 _ELSEWHERE = {
     "advise": "rayio.study.sizing.advise",
     "capacity": "rayio.study.sizing.capacity",
@@ -32,7 +32,7 @@ _ELSEWHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is asked for only then: ``import rayio`` stays quick and imports neither ray nor torch."""
+    """Return a public name, imported on first use: ``import rayio`` stays quick and imports neither ray nor torch."""
     from importlib import import_module
 
     if name == "errors":
@@ -43,5 +43,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, which are there before they are imported."""
+    """Return the public names, imported or not."""
     return sorted(__all__)

@@ -1,4 +1,4 @@
-"""``rayio`` and ``python -m rayio``: the command line, interruptible before it is loaded."""
+"""The entry point of ``rayio`` and ``python -m rayio``, interruptible before the command line is loaded."""
 
 import sys
 
@@ -7,7 +7,7 @@ from rayio.interrupts import INTERRUPTED, deaf, interruptible
 
 
 def main() -> None:
-    """Load the command line and run one command; a signal that comes while it is loaded has nothing to tidy up."""
+    """Load the command line and run one command; exit quietly on a signal, also while loading."""
     try:
         try:
             interruptible()

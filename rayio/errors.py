@@ -1,26 +1,23 @@
-"""What can go wrong, in a user's words. Anything that is not one of these is our bug and keeps its traceback."""
+"""Errors that users can cause. Any other exception is a bug of rayio and keeps its traceback."""
 
 from __future__ import annotations
 
 
 class RayioError(Exception):
-    """An error to show as one line: what happened, which value, what to do next.
-
-    Instances carry nothing but their message, so they survive pickling between processes.
-    """
+    """An error shown as one line: what is wrong, the value, what to do. It holds only its message, so it pickles."""
 
     #: Exit code of the command that ends with this error.
     exit_code = 2
-    #: What was tried before it came to this, until it is in the trace.
+    #: Retries before this error, until the trace has them.
     retried: object = None
 
 
 class ScenarioError(RayioError):
-    """A scenario that cannot be: a key, a value, a unit, or values that contradict each other."""
+    """An invalid scenario: a key, a value, a unit, or values that contradict each other."""
 
 
 class ContradictionError(ScenarioError):
-    """Keys that are right one by one, and cannot be together."""
+    """Keys that are valid alone and contradict each other."""
 
 
 class DataError(RayioError):
@@ -28,32 +25,32 @@ class DataError(RayioError):
 
 
 class StorageError(RayioError):
-    """A storage system that refuses: no space, no permission, no such path."""
+    """An error of storage: no space, no permission, no such path."""
 
 
 class QueryError(RayioError):
-    """A query that is not one, or asks for more than reading spans."""
+    """An invalid query, or one that does more than read spans."""
 
 
 class ExportError(RayioError):
-    """Spans that did not reach another tool: a collector that is not there or refuses, a file, a viewer."""
+    """A failed export: a collector that is unreachable or refuses, a file, a viewer."""
 
 
 class ClusterError(RayioError):
-    """A machine or cluster that cannot run this: not reachable, too small, other versions."""
+    """A machine or cluster that cannot run this: unreachable, too small, other versions."""
 
 
 class RunError(RayioError):
-    """A run that could not go on: an actor that died and cannot be replaced."""
+    """A run that failed: an actor died and cannot be replaced."""
 
 
 class ExpectationError(RayioError):
-    """A run that ended well and whose numbers miss what the scenario expects."""
+    """A finished run that misses what the scenario expects."""
 
     exit_code = 3
 
 
 class LedgerError(RayioError):
-    """A run whose delivered samples are not the planned ones."""
+    """A run that did not deliver every planned sample exactly once."""
 
     exit_code = 4

@@ -1,6 +1,6 @@
-"""Every kind of thing that a scenario chooses by name, and where each is implemented: one line a name.
+"""Registries of every kind that a scenario chooses by name, one line a name.
 
-A name here is all it takes for the schema to know it. What stands behind it is imported when it is first used.
+The schema takes the names from here. An implementation is imported on first use.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 from rayio.registry import Registry
 
-#: ``dataset.format``: how samples lie in files (``rayio.data.formats.Format``).
+#: ``dataset.format``: file formats of samples (``rayio.data.formats.Format``).
 FORMATS: Registry[Any] = Registry(
     "format",
     {
@@ -23,7 +23,7 @@ FORMATS: Registry[Any] = Registry(
     makes=True,
 )
 
-#: ``loader.kind``: what makes batches (``rayio.model.wiring.LoaderKind``).
+#: ``loader.kind``: data loaders (``rayio.model.wiring.LoaderKind``).
 LOADERS: Registry[Any] = Registry(
     "loader",
     {"actors": "rayio.engines.loaders.actor_loader:ActorLoader", "torch": "rayio.engines.loaders.pytorch:TorchLoader"},
@@ -32,7 +32,7 @@ LOADERS: Registry[Any] = Registry(
     makes=True,
 )
 
-#: ``loader.shuffle``: in which order an epoch visits samples (``rayio.data.shuffle.Shuffle``).
+#: ``loader.shuffle``: orders in which an epoch visits samples (``rayio.data.shuffle.Shuffle``).
 SHUFFLES: Registry[Any] = Registry(
     "shuffle",
     {
@@ -46,7 +46,7 @@ SHUFFLES: Registry[Any] = Registry(
     makes=True,
 )
 
-#: ``loader.partition``: which rank has which part of that order (``rayio.data.partition.Partition``).
+#: ``loader.partition``: divisions of that order among ranks (``rayio.data.partition.Partition``).
 PARTITIONS: Registry[Any] = Registry(
     "partition",
     {
@@ -57,14 +57,24 @@ PARTITIONS: Registry[Any] = Registry(
     needs=("share", "positions", "shared"),
 )
 
-#: ``loader.decode``: work that is really done on what was read (``rayio.scenario.decode.Work``).
+#: ``loader.file_access``: how files are walked (``rayio.data.access.contract.Access``).
+ACCESSES: Registry[Any] = Registry(
+    "access",
+    {"per_sample": "rayio.data.access.per_sample:PerSample"},
+    later=("streamed", "whole_file", "in_memory", "collective"),
+    title="file access",
+    needs=("requests", "request_table", "read", "close"),
+    makes=True,
+)
+
+#: ``loader.decode``: real work on the bytes read (``rayio.scenario.decode.Work``).
 DECODES: Registry[Any] = Registry(
     "decode",
     {"checksum": "rayio.data.decode:Checksum", "decompress": "rayio.data.decode:Decompress"},
     needs=("model_validate", "prepare"),
 )
 
-#: Times and sizes: how they are drawn (``rayio.schema.distribution.Distribution``).
+#: Distributions of times and sizes (``rayio.schema.distribution.Distribution``).
 DISTRIBUTIONS: Registry[Any] = Registry(
     "distribution",
     {
@@ -79,7 +89,7 @@ DISTRIBUTIONS: Registry[Any] = Registry(
     needs=("model_validate", "quantities", "draw", "expected"),
 )
 
-#: ``train.sync``: how ranks wait for each other after a step (``rayio.scenario.sync.Sync``).
+#: ``train.sync``: synchronization of ranks after a step (``rayio.scenario.sync.Sync``).
 SYNCS: Registry[Any] = Registry(
     "sync",
     {
@@ -90,7 +100,7 @@ SYNCS: Registry[Any] = Registry(
     needs=("model_validate", "meets", "seconds"),
 )
 
-#: ``checkpoint.writers``: who saves which part of a checkpoint, and where (``rayio.scenario.writers.Writers``).
+#: ``checkpoint.writers``: division of a checkpoint among writers (``rayio.scenario.writers.Writers``).
 CHECKPOINTS: Registry[Any] = Registry(
     "checkpoint",
     {
@@ -103,14 +113,14 @@ CHECKPOINTS: Registry[Any] = Registry(
     needs=("model_validate", "sizes", "of_rank", "node", "file_name"),
 )
 
-#: Schemes of addresses (``s3://``; a path is of ``file``): what opens them (``rayio.storage.stores.opening.Scheme``).
+#: Stores by the scheme of an address (``s3://``; ``file`` for paths) (``rayio.storage.stores.opening.Scheme``).
 STORAGES: Registry[Any] = Registry(
     "storage",
     {"file": "rayio.storage.stores.posix:PosixStore", "s3": "rayio.scenario.s3:S3"},
     later=("gs", "az"),
 )
 
-#: ``storage.model``: storage systems as numbers (``rayio.storage.presets.Preset``).
+#: ``storage.model``: modelled storage systems (``rayio.storage.presets.Preset``).
 STORAGE_MODELS: Registry[Any] = Registry(
     "storage_model",
     {
@@ -136,7 +146,7 @@ LAYERS: Registry[Any] = Registry(
     needs=("name", "options", "of", "wrap"),
 )
 
-#: ``costs``: what a loader takes beside reading and decoding (``rayio.scenario.costs.NamedCosts``).
+#: ``costs``: loader overhead models (``rayio.scenario.costs.NamedCosts``).
 COSTS: Registry[Any] = Registry(
     "costs",
     {
@@ -149,8 +159,7 @@ COSTS: Registry[Any] = Registry(
     needs=("costs", "source"),
 )
 
-#: All of them.
 REGISTRIES = (
-    FORMATS, LOADERS, SHUFFLES, PARTITIONS, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STORAGES, STORAGE_MODELS, COSTS,
-    LAYERS,
+    FORMATS, LOADERS, SHUFFLES, PARTITIONS, ACCESSES, DECODES, DISTRIBUTIONS, SYNCS, CHECKPOINTS, STORAGES,
+    STORAGE_MODELS, COSTS, LAYERS,
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The place of a piece of work in a run, and the number that a batch has by it."""
+"""The place of work in a run (rank, epoch, step), and batch numbers made of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Where(NamedTuple):
-    """The place of a piece of work in the run; -1 where it has none."""
+    """A place in a run; -1 for a part that does not apply."""
 
     rank: int = -1
     epoch: int = -1
@@ -18,26 +18,41 @@ class Where(NamedTuple):
     attempt: int = 0
 
 
-#: A batch number holds rank, epoch and step side by side in 62 bits; a plan beyond these limits is refused.
+class Start(NamedTuple):
+    """Where a run begins, or begins again: the first step that its ranks take, and the number of this attempt."""
+
+    epoch: int = 0
+    step: int = 0
+    attempt: int = 0
+
+    def first_step(self, epoch: int) -> int:
+        """Return the first step of an epoch that the run has."""
+        return self.step if epoch == self.epoch else 0
+
+
+#: The start of a run that nothing precedes.
+BEGINNING = Start()
+
+#: Limits of a plan: a batch number holds rank, epoch and step in 62 bits.
 MAX_RANKS = 1 << 20
 MAX_EPOCHS = 1 << 12
 MAX_STEPS = 1 << 30
 
 
 def batch_id(rank: int, epoch: int, step: int) -> int:
-    """Number a batch as ``rank << 42 | epoch << 30 | step``."""
+    """Return a batch's number, ``rank << 42 | epoch << 30 | step``."""
     return rank << 42 | epoch << 30 | step
 
 
 def checkpoint_folder(epoch: int, step: int) -> str:
-    """Name the folder of the checkpoint that follows a step, below that of all checkpoints."""
+    """Return the folder name of the checkpoint after a step."""
     return f"epoch-{epoch:04d}-step-{step:08d}"
 
 
 def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[np.int32]) -> NDArray[np.int64]:
-    """Number batches as :func:`batch_id` does, -1 where one of the three is missing (negative)."""
+    """Return the batches' numbers (see :func:`batch_id`), -1 where rank, epoch or step is negative."""
     ids: NDArray[np.int64] = rank.astype("int64")
-    for below, bits in ((epoch, 12), (step, 30)):  # in place: whole columns are numbered
+    for below, bits in ((epoch, 12), (step, 30)):  # in place: columns are large
         ids <<= bits
         ids |= below
     if (is_missing := (rank | epoch | step) < 0).any():
@@ -46,5 +61,5 @@ def batch_ids(rank: NDArray[np.int32], epoch: NDArray[np.int32], step: NDArray[n
 
 
 def batch_parts(batch: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Split the numbers of batches into rank, epoch and step."""
+    """Return the rank, epoch and step of batch numbers."""
     return batch >> 42, batch >> 30 & 0xFFF, batch & 0x3FFFFFFF

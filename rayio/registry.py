@@ -1,4 +1,4 @@
-"""A registry is a mapping that explains itself: choosing an implementation is indexing by its name."""
+"""Registries: mappings from names to implementations, built in or from other packages."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Implementations by name: those built in, and those that packages add in the entry-point group ``rayio.<group>``.
+    """A mapping from names to implementations: built in, or of packages with entry points in ``rayio.<group>``.
 
-    Both are references (``package.module:thing``) until they are first used, so that whoever knows a name need not
-    import what it stands for. Packages are asked only for names that are not built in: start-up pays nothing for them.
+    Implementations are references (``package.module:thing``), imported on first use. Entry points are read only for
+    names that are not built in.
 
     Args:
-        group: what the entries are, as the entry-point group has it.
-        entries: references to what is built in, in the order in which names are listed.
-        later: names that are documented and not built: they are refused as such.
-        title: the group in words, where they differ.
-        needs: attributes that an entry must have to be of use.
-        makes: whether an entry that is a class stands for one object of it, and not for itself.
+        group: the name of the kind, as in the entry-point group.
+        entries: references to built-in implementations, in the order of listings.
+        later: documented names that are not built yet; they are refused with ``not yet``.
+        title: the kind in messages, where it differs from ``group``.
+        needs: attributes that every implementation must have.
+        makes: whether a class among the entries is instantiated.
     """
 
     def __init__(
@@ -48,18 +48,18 @@ class Registry(Mapping[str, T], Generic[T]):
         self._references = dict(entries)
         self._needs = needs
         self._makes = makes
-        self._found: dict[str, T] = {}
+        self._loaded: dict[str, T] = {}
 
     def __getitem__(self, name: str) -> T:
-        """The implementation registered under this name.
+        """Return the implementation of this name.
 
         Raises:
-            ScenarioError: nothing has it, or the package that adds it cannot be used; one line says which and why.
+            ScenarioError: the name is unknown, or its package cannot be used.
         """
         try:
-            return self._found[name]
+            return self._loaded[name]
         except KeyError:
-            return self._found.setdefault(name, self._resolve(name))
+            return self._loaded.setdefault(name, self._resolve(name))
 
     def _resolve(self, name: str) -> T:
         if name in self._references:
@@ -75,7 +75,7 @@ class Registry(Mapping[str, T], Generic[T]):
         whose = f"{self.whose(name)} ({points[0].value})"
         try:
             thing = self._made(points[0].load())
-        except Exception as error:  # whatever another package's code raises as it is imported
+        except Exception as error:  # another package's import may raise anything
             reason = " ".join(str(error).split()) or "no reason given"
             raise ScenarioError(f"{whose} cannot be used: {type(error).__name__}: {reason}") from error
         if missing := [attribute for attribute in self._needs if not hasattr(thing, attribute)]:
@@ -84,10 +84,10 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @contextmanager
     def answerable(self, name: str) -> Iterator[None]:
-        """Run what another package's entry does: an error that is not ours then names that package.
+        """Run code of an entry; an unexpected error of another package's entry then names that package.
 
         Raises:
-            ScenarioError: what it did raise something else.
+            ScenarioError: the other package's code raised something other than a `RayioError`.
         """
         try:
             yield
@@ -102,8 +102,8 @@ class Registry(Mapping[str, T], Generic[T]):
             ) from error
 
     def whose(self, name: str) -> str:
-        """An entry with the package that adds it, for messages; one of ours by its name alone."""
-        points = [] if name in self._references else [one for one in self._installed() if one.name == name]
+        """Return an entry's name for messages, with the package that adds it unless built in."""
+        points = [] if name in self._references else [point for point in self._installed() if point.name == name]
         return f"{self.title} {name!r}" + "".join(f" of {_package(point)}" for point in points[:1])
 
     def _made(self, thing: Any) -> T:
@@ -111,8 +111,9 @@ class Registry(Mapping[str, T], Generic[T]):
         return made
 
     def hidden(self, name: str) -> list[str]:
-        """Packages that add an entry by a name of ours, which nobody gets to see."""
-        points = [one for one in self._installed() if one.name == name and one.value != self._references.get(name)]
+        """Return the packages whose entry of this name is hidden by a built-in one."""
+        builtin = self._references.get(name)
+        points = [point for point in self._installed() if point.name == name and point.value != builtin]
         return sorted({_package(point) for point in points}) if name in self._references else []
 
     def _installed(self) -> list[EntryPoint]:
@@ -122,7 +123,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return name in self._references or any(point.name == name for point in self._installed())
 
     def __iter__(self) -> Iterator[str]:
-        """Every name that can be chosen, those built in first."""
+        """Iterate over all names, built-in ones first."""
         yield from dict.fromkeys([*self._references, *sorted(point.name for point in self._installed())])
 
     def __len__(self) -> int:
@@ -130,28 +131,28 @@ class Registry(Mapping[str, T], Generic[T]):
 
     @property
     def built_in(self) -> tuple[str, ...]:
-        """Names of what is not another package's."""
+        """The built-in names."""
         return (*self._references,)
 
     def usable(self) -> dict[str, T]:
-        """Every implementation that can be imported, by name."""
-        found = {}
+        """Return the implementations that can be imported, by name."""
+        usable = {}
         for name in self:
             try:
-                found[name] = self[name]
+                usable[name] = self[name]
             except ScenarioError:
                 if name in self._references:
                     raise
-        return found
+        return usable
 
 
 def fault_of(error: BaseException) -> str:
-    """Say whose fault an error is that is no user's: ours, or a package's whose kinds were at work as it was raised."""
+    """Return whose fault an unexpected error is, for messages: ours, or that of a package in its traceback."""
     at_work = [frame.f_globals.get("__name__", "").partition(".")[0] for frame, _ in walk_tb(error.__traceback__)]
     points = [point for group in _all_installed().values() for point in group]
     packages = {point.module.partition(".")[0]: point for point in points}
-    found = next((packages[name] for name in reversed(at_work) if name in packages and name != "rayio"), None)
-    return "our fault" if found is None else f"fault of {_package(found)}"
+    culprit = next((packages[name] for name in reversed(at_work) if name in packages and name != "rayio"), None)
+    return "our fault" if culprit is None else f"fault of {_package(culprit)}"
 
 
 def _all_installed() -> dict[str, list[EntryPoint]]:
@@ -160,13 +161,13 @@ def _all_installed() -> dict[str, list[EntryPoint]]:
 
 @lru_cache(maxsize=4)
 def _installed(folders: tuple[tuple[str, int], ...]) -> dict[str, list[EntryPoint]]:
-    """Find what packages add, by group: once for the folders that Python looks into, as they are. It reads them all."""
-    found = entry_points()
-    return {group: [*found.select(group=group)] for group in found.groups if group.startswith("rayio.")}
+    """Return the entry points of packages, by group; cached for unchanged folders of ``sys.path``."""
+    points = entry_points()
+    return {group: [*points.select(group=group)] for group in points.groups if group.startswith("rayio.")}
 
 
 def _changed(folder: str) -> int:
-    """When something came into a folder or left it (ns); 0 where there is none."""
+    """Return when a folder's entries last changed (ns); 0 for a missing folder."""
     try:
         return os.stat(folder or ".").st_mtime_ns  # noqa: PTH116
     except OSError:

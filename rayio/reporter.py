@@ -1,4 +1,4 @@
-"""Who is told how a command goes."""
+"""Receivers of a command's progress."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ if TYPE_CHECKING:
 
 
 class Reporter:
-    """Told how a command goes; this one keeps it to itself, the command line has one that prints."""
+    """A receiver of progress that shows nothing; the command line's prints it."""
 
     def say(self, text: str) -> None:
-        """Tell something that is worth a line of its own."""
+        """Show a line."""
 
     def live(self, text: str, share: float | None = None) -> None:
-        """Tell how far a command is; each replaces the one before. ``share`` is the part of it that is done, 0 to 1."""
+        """Show progress in place of the progress before; ``share`` is the part done, 0 to 1."""
 
-    def looked(self, live: Live) -> None:
-        """Tell how far a run is, as values; about once a second."""
+    def progress(self, live: Live) -> None:
+        """Show a run's progress, about once a second."""
 
     def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
-        """Tell how far the generation of a dataset is."""
+        """Show the progress of generating a dataset: files and bytes, written and in all."""
 
     def generated(self, path: str, written: tuple[int, int], reused: tuple[int, int]) -> None:
-        """Tell what a dataset came to: files and bytes that were written, and that were there."""
+        """Show the finished dataset: files and bytes, written now and reused."""
 
     def done(self) -> None:
-        """Know that the live part is over."""
+        """End the live progress."""
 
 
 SILENT = Reporter()

@@ -1,4 +1,4 @@
-"""Quantities as people write them ("4 MiB", "250 ms", "12 GB/s") and as the code has them (bytes, seconds, bytes/s).
+"""Quantities: text ("4 MiB", "250 ms", "12 GB/s") to and from numbers in base units (bytes, seconds, bytes/s).
 
 A bare number is in the base unit. Arithmetic is decimal until the last step, so "323 ms" is exactly the float 0.323.
 """
@@ -14,36 +14,40 @@ from difflib import get_close_matches
 
 _NUMBER = re.compile(r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*(\S.*?)?\s*")
 
-#: A quantity as a scenario may have it: text with a unit, or a number in the base unit.
+#: A quantity in a scenario: text with a unit, or a number in the base unit.
 Written = str | int | float
 
 
 @dataclass(frozen=True)
 class Dimension:
-    """One kind of quantity: its name, an example for messages, and what each unit is worth in the base unit.
+    """A kind of quantity.
 
-    ``shown`` are the units that :meth:`exact` may write, largest first.
+    Args:
+        name: its name in messages, in plural.
+        example: an example for messages.
+        units: the value of each unit in base units.
+        shown: units that :meth:`exact` may write, largest first.
+        most: the largest value of a scenario, so that 64-bit clocks and counters hold what follows from it.
+        least: the smallest value of a scenario other than 0.
     """
 
     name: str
     example: str
     units: dict[str, Decimal]
     shown: tuple[str, ...]
-    #: The most that a scenario may say, and the least that is not 0: beyond, no clock or counter of 64 bits holds what
-    #: follows from it.
     most: float
     least: float = 0.0
 
     @property
     def base(self) -> str:
-        """The unit that is worth 1."""
+        """The base unit."""
         return next(unit for unit, worth in self.units.items() if worth == 1)
 
     def parse(self, value: Written) -> float:
-        """Convert text or a bare number to the base unit; never negative, never infinite.
+        """Return text or a bare number as a number in the base unit, finite and not negative.
 
         Raises:
-            ValueError: one sentence that names the value and the accepted units.
+            ValueError: the unit is unknown, or the number is negative or not finite.
         """
         number, unit = self._split(value)
         if unit and unit not in self.units:
@@ -56,10 +60,10 @@ class Dimension:
         return result
 
     def bounded(self, value: Written) -> float:
-        """Convert as :meth:`parse` does what a scenario says.
+        """Return a scenario's quantity as :meth:`parse` does.
 
         Raises:
-            ValueError: one sentence; also where it is more than a scenario may say.
+            ValueError: as by :meth:`parse`, or the number is above ``most``.
         """
         if (number := self.parse(value)) > self.most:
             raise ValueError(f"must be at most {self.exact(self.most)}")
@@ -72,17 +76,17 @@ class Dimension:
 
     @property
     def schema(self) -> dict[str, str]:
-        """JSON Schema of text that is such a quantity."""
+        """JSON Schema of such a quantity as text."""
         return {"type": "string", "pattern": self.pattern}
 
     @property
     def pattern(self) -> str:
-        """A regular expression of text that :meth:`parse` takes, as JSON Schema has them; it refuses unknown units."""
+        """A regular expression (of JSON Schema) that matches text with a known unit or none."""
         units = "|".join(sorted(map(re.escape, self.units), key=len, reverse=True))
         return rf"^\s*[+-]?(\d[\d_]*\.?\d*|\.\d+)([eE][+-]?\d{{1,3}})?\s*({units})?\s*$"
 
     def _hint(self, unit: str) -> str:
-        """What an unknown unit may have meant, in brackets; a ``b`` is a bit or a byte that was written small."""
+        """Return the probable meaning of an unknown unit, in brackets; ``b`` may mean bits or bytes."""
         if self.units.keys() >= _BITS.keys() and (bits := _SMALL_B.fullmatch(unit)):
             prefix = bits[1].upper()
             if f"{prefix}bit/s" in self.units:
@@ -102,7 +106,7 @@ class Dimension:
         raise ValueError(f"not a number with a unit; {self.name} are written like {self.example}")
 
     def exact(self, value: float) -> str:
-        """Write a value so that :meth:`parse` gives it back to the last bit, in the largest unit with few digits."""
+        """Return a value as text that :meth:`parse` reads back exactly, in the largest unit with few digits."""
         number = Decimal(repr(value))
         for unit in self.shown:
             digits = number / self.units[unit]
@@ -112,7 +116,7 @@ class Dimension:
         return f"{number.normalize():f} {self.base}"
 
     def human(self, value: float, units: tuple[str, ...]) -> str:
-        """Write a value to three or four digits in the largest of ``units`` (largest first) that it reaches."""
+        """Return a value as text with three or four digits, in the largest of ``units`` (largest first) it reaches."""
         if not math.isfinite(value):
             return str(value)
         unit = next((u for u in units if abs(value) >= float(self.units[u])), units[-1]) if value else self.base
@@ -131,7 +135,7 @@ def _scaled(base: str, suffix: str = "") -> dict[str, Decimal]:
 
 
 _BITS = {f"{p}bit/s": Decimal(10) ** n / 8 for p, n in {"M": 6, "G": 9, "T": 12}.items()}
-#: Rates with a small b: bits, or bytes of a hurried hand.
+#: Rates written with a small b: bits, or mistyped bytes.
 _SMALL_B = re.compile(r"([kKmMgGtTpP]?)b(?:/s|ps)")
 _SECONDS = {"s": "1", "ms": "1e-3", "us": "1e-6", "µs": "1e-6", "ns": "1e-9", "min": "60", "h": "3600"}
 
@@ -152,10 +156,10 @@ RATE = Dimension(
 
 
 def parse_moment(text: str) -> int:
-    """Convert a time of day such as 2024-09-02T13:34:44.2 to ns since 1970; without a zone it is UTC.
+    """Return a time such as 2024-09-02T13:34:44.2 in ns since 1970; UTC unless the text has a zone.
 
     Raises:
-        ValueError: one sentence: it is no time, or none of the years that 64 bits of ns have room for.
+        ValueError: not a time, or outside the years that 64 bits of ns hold.
     """
     try:
         moment = datetime.fromisoformat(text)
@@ -175,10 +179,10 @@ def _parse(dimension: Dimension, value: Written) -> float:
 
 
 def parse_bytes(value: Written) -> int:
-    """Convert "146.6 MB", "4 MiB" or a bare number to whole bytes; "1.1 GiB" is rounded to the nearest byte.
+    """Return "146.6 MB", "4 MiB" or a bare number in whole bytes; "1.1 GiB" is rounded to the nearest byte.
 
     Raises:
-        ValueError: one sentence that names the value and the accepted units.
+        ValueError: as by `Dimension.parse`, or a bare number is not whole.
     """
     number = _parse(BYTES, value)
     if isinstance(value, float) and not value.is_integer():
@@ -187,40 +191,40 @@ def parse_bytes(value: Written) -> int:
 
 
 def parse_seconds(value: Written) -> float:
-    """Convert "323 ms", "2 min" or a bare number to seconds.
+    """Return "323 ms", "2 min" or a bare number in seconds.
 
     Raises:
-        ValueError: one sentence that names the value and the accepted units.
+        ValueError: as by `Dimension.parse`.
     """
     return _parse(SECONDS, value)
 
 
 def parse_rate(value: Written) -> float:
-    """Convert "12 GB/s", "100 Gbit/s" or a bare number to bytes per second.
+    """Return "12 GB/s", "100 Gbit/s" or a bare number in bytes per second.
 
     Raises:
-        ValueError: one sentence that names the value and the accepted units.
+        ValueError: as by `Dimension.parse`.
     """
     return _parse(RATE, value)
 
 
 def format_bytes(value: float) -> str:
-    """Write bytes for a reader, rounded: ``format_bytes(4 << 20) == "4 MiB"``."""
+    """Return bytes as text, rounded: ``format_bytes(4 << 20) == "4 MiB"``."""
     return BYTES.human(value, ("PiB", "TiB", "GiB", "MiB", "KiB", "B"))
 
 
 def format_seconds(value: float) -> str:
-    """Write a time for a reader, rounded: ``format_seconds(0.323) == "323 ms"``."""
+    """Return seconds as text, rounded: ``format_seconds(0.323) == "323 ms"``."""
     return SECONDS.human(value, ("h", "min", "s", "ms", "us", "ns") if value >= 600 else ("s", "ms", "us", "ns"))
 
 
 def format_rate(value: float) -> str:
-    """Write a rate for a reader, rounded, in binary units: ``format_rate(3 << 30) == "3 GiB/s"``."""
+    """Return bytes per second as text, rounded, in binary units: ``format_rate(3 << 30) == "3 GiB/s"``."""
     return RATE.human(value, ("PiB/s", "TiB/s", "GiB/s", "MiB/s", "KiB/s", "B/s"))
 
 
 def format_share(share: float | None, digits: int = 1) -> str:
-    """Write a fraction in percent; "unknown" of None.
+    """Return a fraction as text in percent; "unknown" for None.
 
     >>> format_share(0.3453), format_share(None)
     ('34.5 %', 'unknown')
@@ -229,5 +233,5 @@ def format_share(share: float | None, digits: int = 1) -> str:
 
 
 def format_number(value: float | None) -> str:
-    """Write a number with one decimal, a large one with none; "unknown" of None."""
+    """Return a number as text with one decimal, or none from 100,000 on; "unknown" for None."""
     return "unknown" if value is None else f"{value:,.1f}" if value < 1e5 else f"{value:,.0f}"

@@ -28,7 +28,7 @@ def group(item: pytest.Item) -> str | None:
     """Name the tests that one process runs, one after the other: on one Ray, or with the same costly thing."""
     if item.get_closest_marker("ray") is not None:
         return "ray"
-    needed = {item.path.stem, *getattr(item, "fixturenames", ())}
+    needed = {item.path.stem, *getattr(item, "fixturenames", ()), *item.extra_keyword_matches}
     return next((name for name in COSTLY if name in needed), None)
 
 

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 import tempfile
-import tomllib
 import warnings
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -20,29 +19,16 @@ import stories
 from hypothesis import settings
 from left import Before
 from objects import objects, place, s3_server  # noqa: F401 (fixtures)
+from packages import TOY, installed
 
 #: How long an example takes says more about the machine than about the code; and the same are drawn whoever runs the
 #: suite, so that none fails for the first time where it cannot be looked at. The slow tier draws more, and new ones.
 settings.register_profile("rayio", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("brief", deadline=None, derandomize=True, max_examples=10)
 settings.register_profile("deep", deadline=None, max_examples=300)
 settings.load_profile("rayio")
 
 
-def installed(folder: Path, package: Path = Path(__file__).parents[1] / "pyproject.toml") -> str:
-    """Make a folder in which Python finds the entry points of a pyproject.toml, however old what is installed is."""
-    project = tomllib.loads(package.read_text())["project"]
-    name, version = project["name"], project["version"]
-    metadata = folder / "site" / f"{name.replace('-', '_')}-{version}.dist-info"
-    metadata.mkdir(parents=True)
-    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    points = project["entry-points"].items()
-    said = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in those.items()) for group, those in points]
-    (metadata / "entry_points.txt").write_text("\n".join(said))
-    return str(metadata.parent)
-
-
-#: A package that adds kinds to rayio.
-TOY = Path(__file__).parent / "toy"
 #: Where the processes that share a suite leave its groups (tests/beside.py).
 GROUPS = Path(tempfile.gettempdir()) / f"rayio-groups-{os.getpid()}.json"
 

@@ -17,9 +17,9 @@ import ray
 from ray.cluster_utils import Cluster
 from ray.util import placement_group_table
 
-from rayio.analyze.summary import summary
 from rayio.errors import RayioError
 from rayio.report.build import report
+from rayio.report.text.summary import summary
 from rayio.reporter import Reporter
 from rayio.session import Run, run
 from scenarios import scenario

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from rayio.model import ledger
 from rayio.model.ledger import Ledger, Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
+from rayio.place import BEGINNING, Start
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.trace.recorder import Recorder
@@ -76,21 +77,21 @@ class Outcome:
         return [row["link"] for row in self.rows("data_wait", rank=rank)]
 
 
-def simulated(wanted: Scenario | None = None, **overrides: Any) -> Outcome:
+def simulated(wanted: Scenario | None = None, start: Start = BEGINNING, **overrides: Any) -> Outcome:
     """Run on the virtual clock."""
     wanted = wanted or scenario(**overrides)
-    plan = plan_of(wanted, modelled=True)
-    recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
+    plan = replace(plan_of(wanted, modelled=True), start=start)
+    recorder, tallies = Recorder(), plan.tallies()
     simulation.simulate(plan, recorder, tallies)
     table = recorder.drain()
     assert table is not None
     return Outcome(wanted, plan, tallies, table)
 
 
-def run_locally(wanted: Scenario, root: Path, *, modelled: bool = False) -> Outcome:
+def run_locally(wanted: Scenario, root: Path, start: Start = BEGINNING, *, modelled: bool = False) -> Outcome:
     """Run in this process on the wall clock."""
-    plan = plan_of(wanted, modelled=modelled)
-    recorder, tallies = Recorder(), [Tally(rank) for rank in range(plan.world_size)]
+    plan = replace(plan_of(wanted, modelled=modelled), start=start)
+    recorder, tallies = Recorder(), plan.tallies()
     local.run(plan, recorder, root, tallies)
     table = recorder.drain()
     assert table is not None

@@ -14,10 +14,10 @@ from rayio.cli import main
 from rayio.errors import ScenarioError
 from rayio.records.answers import answer_schema
 from rayio.records.sizing import HOLDS, Advised, Price
+from rayio.report.text.sizing import advice
 from rayio.reporter import Reporter
 from rayio.study.sizing.advise import advise
 from rayio.study.sizing.prices import Choice, cheapest, varied
-from rayio.study.sizing.words import advice
 
 #: Decoding takes three times as long as compute: three workers are enough, and hardly one batch ahead each.
 SLOW = {
@@ -127,15 +127,15 @@ def test_what_cannot_be_advised_is_one_line(tmp_path: Path) -> None:
         reach="samples_per_second=9",
     )
     refused("--reach au=90: must be above 0 and at most 1", reach="au=90")
-    refused("--price money: money: give each of readers, memory, nodes at most once", price="money")
+    refused("--price money: money is not allowed; give readers, memory, nodes, each at most once", price="money")
     refused("--check virtual: must be ray or local", check="virtual")
-    refused("--vary loader.num_workers=4..1: must go up", "loader.num_workers=4..1")
-    refused("--vary loader.num_workers=a..b: a range is of whole numbers", "loader.num_workers=a..b")
+    refused("--vary loader.num_workers=4..1: must rise", "loader.num_workers=4..1")
+    refused("--vary loader.num_workers=a..b: a range needs whole numbers", "loader.num_workers=a..b")
     refused("no '='; write section.key=1..16", "loader.num_workers")
-    refused("loader.num_workers: a value is there twice", "loader.num_workers=2|2")
+    refused("loader.num_workers: a value is given twice", "loader.num_workers=2|2")
     refused("a value is empty", "loader.num_workers=2|")
-    refused("train.compute is varied, and given as", "train.compute=1|2")
-    refused("6000 settings; at most 5000", "loader.num_workers=1..1000,loader.prefetch_factor=1..6")
+    refused("train.compute is varied, and also set to", "train.compute=1|2")
+    refused("6000 settings, but at most 5000", "loader.num_workers=1..1000,loader.prefetch_factor=1..6")
     refused("loader.shuffle=", "loader.shuffle=round|square")
     assert not (tmp_path / "advice").exists()
 

@@ -25,7 +25,7 @@ from rayio.errors import ScenarioError
 from rayio.model.autoscale import Look, Memory, decide, need
 from rayio.model.ledger import Tally
 from rayio.model.planning import Times, plan_of
-from rayio.predict.explain import explain
+from rayio.report.explain import explain
 from rayio.scenario.load import load
 from rayio.scenario.workers import Autoscaled
 from rayio.schema.distribution import Exponential

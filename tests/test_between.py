@@ -127,7 +127,7 @@ def test_a_prediction_is_kept_where_quicker_processors_would_break_the_run_off(t
     )  # fmt: skip
     assert done.result.exit_code == 0
     assert done.result.between is None
-    assert any("lies between is unknown" in note and "503 SlowDown" in note for note in done.result.notes)
+    assert any("no prediction interval" in note and "503 SlowDown" in note for note in done.result.notes)
     assert (tmp_path / "r0" / "result.json").exists()
 
 

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.analyze.stalls import attribute
-from rayio.analyze.summary import fetched_line
 from rayio.cli import main
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
@@ -28,8 +27,9 @@ from rayio.place import Where
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import applied, offered
 from rayio.predict.counterfactual import ready
-from rayio.predict.explain import explain
 from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.summary import fetched_line
 from rayio.reporter import Reporter
 from rayio.scenario.load import load
 from rayio.scenario.reader_pool import ReaderPool
@@ -38,8 +38,9 @@ from rayio.session import run, simulate
 from rayio.storage.base import Moved, Opener, Requests, Served
 from rayio.storage.layers.cache import COMING, MISSING, THERE, CachedStorage, Lru, NodeCache
 from rayio.storage.layers.layer import Mount
+from rayio.study.sizing import knee
 from rayio.study.sizing.capacity import capacity
-from rayio.study.sizing.knee import Planned, made
+from rayio.study.sizing.knee import Planned
 from rayio.trace.recorder import Recorder
 from rayio.trace.slices import Slices
 from scenarios import Outcome, run_locally, scenario, simulated
@@ -464,7 +465,7 @@ def test_a_simulation_says_which_share_came_from_memory(tmp_path: Path) -> None:
     read = 4 * 400 * (SAMPLE + HEADS)
     assert (told.read_bytes, told.fetched_bytes, told.page_cache_share) == (read, read // 4, 0.75)
     assert (told.source, told.delivered_bytes) == ("model", 4 * 400 * SAMPLE)
-    assert told.how == "storage.cache: modelled caches, 3.81 MiB on each node that reads, empty at first"
+    assert told.how == "storage.cache: modelled caches of 3.81 MiB on each reading node, empty at first"
     line = "from storage: 6.94 MiB of 27.8 MiB read; 75.0 % from the modelled cache"
     assert fetched_line(told) == line
     assert line in report(ended.path).read_text()
@@ -531,9 +532,9 @@ def test_what_would_move_a_capacity_is_tried_with_caches_that_hold_the_same_part
     base = scenario(**kept(400, 40))
     tried = {change.advice: change for change in offered(Planned(base), "capacity")}
     (name,) = (name for name in tried if name.startswith("storage.cache=[{tier: ram, bytes: "))
-    larger = made(tried[name], base)
+    larger = knee.applied(tried[name], base)
     assert (larger.storage.cache[0].bytes, larger.dataset.num_files) == (800_000, 400)
-    deeper = made(tried["loader.prefetch_factor=4"], base)
+    deeper = knee.applied(tried["loader.prefetch_factor=4"], base)
     assert (deeper.storage.cache[0].bytes, deeper.dataset.num_files) == (800_000, 800)
     uncached = offered(Planned(scenario(**kept(400, None))), "capacity")
     assert not [change for change in uncached if "cache" in change.advice]
@@ -572,7 +573,7 @@ def test_real_storage_says_that_the_cache_is_of_the_model(tmp_path: Path) -> Non
     keys = {"dataset__path": "data", "train__epochs": 1, "storage__cache": ram(1e9)}
     ended = run(scenario(**keys), engine="local", root=tmp_path)
     (note,) = (note for note in ended.result.notes if "storage.cache" in note)
-    assert note.startswith("storage.cache: is of the model alone")
+    assert note.startswith("storage.cache: no effect")
     assert ended.result.fetched is None or ended.result.fetched.source != "model"
 
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rayio.predict.explain import explain
+from rayio.data.request_changes import MOST_FORMATS
+from rayio.kinds import FORMATS
+from rayio.predict.changes import Retimed, offered
 from rayio.records.explained import Explained
+from rayio.report.explain import explain
+from rayio.scenario.change import Change
 from rayio.scenario.model import Scenario
 from rayio.session import simulate
+from rayio.study.sizing.knee import Planned
 from scenarios import scenario
 
 #: Storage that takes no time but for what is planted.
@@ -101,3 +107,50 @@ def test_a_key_that_helps_comes_before_other_storage(tmp_path: Path) -> None:
     assert found.prediction is not None
     assert found.prediction.change == "With dataset.format=tfrecord"
     assert "read = 0" not in found.sentence
+
+
+def test_a_large_cause_whose_removal_saves_little_is_a_contradiction(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = simulate(planted({"first_byte": "20 ms"}), root=tmp_path)
+    agreed = explain(run.path)
+    assert "contradictions" not in agreed.as_json(), "without reads the run is as much shorter as they took"
+    share = next(row.share for row in agreed.verdict.table if row.cause == "read")
+    assert share is not None
+    assert share > 0.5
+
+    def without_effect(name: str, change: Change) -> Change:
+        """Return a change that leaves reads as they are, as of a fault that no replay knows."""
+        if name != "read = 0":
+            return change
+        assert isinstance(change, Retimed)
+        return replace(change, to=lambda scenario: scenario, times=lambda replay, base: replay)
+
+    monkeypatch.setattr(
+        "rayio.predict.counterfactual.offered",
+        lambda base, command: [without_effect(change.name, change) for change in offered(base, command)],
+    )
+    found = explain(run.path)
+    assert found.contradictions is not None
+    (of_read,) = found.contradictions
+    assert (of_read.cause, of_read.share, of_read.change) == ("read", share, "read = 0")
+    assert of_read.time_saved == pytest.approx(0, abs=1e-9)
+    said = f"`read` takes {100 * share:.0f} % of step time, but with read = 0 the simulated run is only 0.0 % shorter"
+    assert found.notes[-1].startswith(said)
+
+
+def test_formats_tried_are_those_of_the_registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = planted({"first_byte": "5 ms"})
+    names = [change.name for change in offered(Planned(wanted), "explain") if change.name.startswith("format ")]
+    assert names == [f"format {name}" for name in FORMATS if name != wanted.dataset.format][:MOST_FORMATS]
+    found = explained(wanted, tmp_path)
+    assert found.simulated is not None
+    assert "format parquet" in {row.change for row in found.simulated.changes}
+
+
+def test_every_change_has_a_name_of_its_own_and_a_key_where_a_user_can_set_one() -> None:
+    saved = SAVED | {"every": {"steps": 10}}
+    changes = offered(Planned(planted({"first_byte": "5 ms"}, checkpoint=saved)), "explain")
+    assert len({change.name for change in changes}) == len(changes)
+    assert all(change.key for change in changes if change.kind in ("setting", "workers"))
+    assert not any(change.key for change in changes if change.kind in ("removal", "limit"))

@@ -68,7 +68,7 @@ def test_a_file_that_another_wrote_is_replaced_only_when_forced(home: Path, caps
             capsys.readouterr()
             assert code(command, "one", "--out", "file") == 2
             said = capsys.readouterr()
-            why = f"file exists, and no rayio {command} wrote it; give another name, or --force replaces it"
+            why = f"file exists, and rayio {command} did not write it; give another name, or use --force"
             assert (said.out, said.err) == ("", f"rayio: {why}\n")
             assert Path("file").read_text() == text
         assert code(command, "one", "--out", "file", "--force") == 0
@@ -83,4 +83,4 @@ def test_a_report_that_is_not_wanted_has_no_place(option: list[str], capsys: pyt
     with pytest.raises(SystemExit) as left:
         main(["report", "runs/one", "--no-html", *option])
     assert left.value.code == 2
-    assert "--no-html writes none" in capsys.readouterr().err
+    assert "remove --no-html" in capsys.readouterr().err

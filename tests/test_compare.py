@@ -12,11 +12,12 @@ import handmade
 import pytest
 
 from rayio import session
-from rayio.analyze.compare import Compared, compare, noise, repeats, repeats_text, spread, text
+from rayio.analyze.compare import Compared, compare, noise, repeats, spread
 from rayio.analyze.student import t_quantile
 from rayio.cli import main
 from rayio.records.comparison import Repeated
 from rayio.records.run_result import Evaluation, Percentiles, Statistics
+from rayio.report.text.comparison import repeats_text, text
 from rayio.session.result import Run
 from scenarios import scenario
 

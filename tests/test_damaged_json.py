@@ -14,7 +14,7 @@ from rayio.cli import main
 from rayio.data.generate import prepare
 from rayio.data.layout import Layout
 from rayio.errors import RayioError
-from rayio.report import report
+from rayio.report.build import report
 from rayio.schema.distribution import Constant
 from rayio.session.execute import simulate
 from rayio.study.sweeps.sweep_directory import SweepDirectory

@@ -1,10 +1,8 @@
 from __future__ import annotations
 
 import io
-import re
 import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from rayio.data.formats import FORMATS, Format, npz, reads, request_table
-from rayio.data.formats.chunks import Hdf5Options
+from rayio.data.formats import FORMATS, Format, npz, reads
 from rayio.data.formats.npz import NPY, ROWS, _npy_header
 from rayio.data.formats.parquet_options import ParquetOptions
 from rayio.data.formats.reads import by_file
@@ -29,16 +26,8 @@ from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixStore
 
-#: Every format as it is, hdf5 in chunks of whole samples and of parts of one, parquet in row groups and columns.
-CASES: dict[str, tuple[Format, Section]] = {name: (form, NO_OPTIONS) for name, form in FORMATS.items()} | {
-    "hdf5-samples": (FORMATS["hdf5"], Hdf5Options(chunk=90)),
-    "hdf5-parts": (FORMATS["hdf5"], Hdf5Options(chunk=21)),
-    "parquet-columns": (FORMATS["parquet"], ParquetOptions(row_group=2, columns=3)),
-}
 every_format = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
-every_case = pytest.mark.parametrize(("form", "options"), CASES.values(), ids=CASES)
 SMALL = Uniform(low=16, high=60)
-NAMED = r"00000000\d\.\w+: sample \d+ \(row \d\): expected .*(found|its bytes give)"
 
 
 def dataset(
@@ -84,74 +73,6 @@ def in_memory(content: bytes) -> Opener:
 
 
 @every_format
-@given(
-    num_files=st.integers(1, 5),
-    per_file=st.integers(1, 70),
-    high=st.sampled_from([16, 50, 5000, 20000]),
-    data=st.data(),
-)
-def test_what_is_written_is_read_in_any_order_with_the_planned_requests(  # type: ignore[no-untyped-def]
-    form, num_files, per_file, high, data, tmp_path_factory
-) -> None:
-    root = tmp_path_factory.mktemp("dataset")
-    options: Section = NO_OPTIONS
-    if form is FORMATS["hdf5"]:
-        options = Hdf5Options(chunk=data.draw(st.sampled_from([None, high // 5 + 5, high, 5 * high])))
-    if form is FORMATS["parquet"]:
-        group, columns = data.draw(st.sampled_from([None, 1, 7, 100])), data.draw(st.integers(1, 9))
-        options = ParquetOptions(row_group=group, columns=columns)
-    layout = dataset(root, form, num_files, per_file, Uniform(low=16, high=high), options=options)
-    samples = data.draw(st.lists(st.integers(0, layout.num_samples - 1), unique=True, max_size=12))
-    if data.draw(st.booleans()):
-        samples.sort()
-    batch, asked = batch_of(layout, samples), Traffic()
-    ids, out = read(form, counted_opener(PosixStore(root), asked), layout, batch)
-    assert ids == samples
-    assert out.tobytes() == expected_bytes(layout, batch)
-    planned = form.requests(layout, batch)
-    assert planned.address == (0, 0, 0)
-    assert form.file_bytes(layout, batch.files).tolist() == [
-        (root / layout.path(file)).stat().st_size for file in batch.files.tolist()
-    ]
-    assert (asked.opens, asked.requests, asked.nbytes) == (planned.num_opens, len(planned.nbytes), planned.nbytes.sum())
-
-
-@given(
-    per_file=st.integers(1, 4), low=st.sampled_from([16, 4096]), batch_size=st.integers(1, 6),
-    shuffle=st.sampled_from(["none", "file", "global"]), steps=st.integers(1, 5),
-)  # fmt: skip
-def test_the_requests_of_many_steps_at_once_are_those_of_each_step(  # type: ignore[no-untyped-def]
-    per_file, low, batch_size, shuffle, steps
-) -> None:
-    layout = Layout(60, per_file, Uniform(low=low, high=20000), 5)
-    sampler = Sampler(layout, batch_size=batch_size, world_size=2, shuffle=shuffle, seed=1, max_steps=steps)
-    block, row = sampler.block(0, 1, 0)
-    assert row == 0
-    arrays = block.files, block.index, block.nbytes
-    found = {name: request_table(form, layout, *arrays) for name, form in FORMATS.items()}
-    at_once = {name: table for name, table in found.items() if table is not None}
-    assert {*at_once} == {"npz", "tfrecord"}
-    for name, table in at_once.items():
-        for step in range(steps):
-            alone = FORMATS[name].requests(layout, sampler.batch(0, 1, step))
-            together = table.row(step, (1, 0, step), 1)
-            assert (together.address, together.num_opens) == (alone.address, alone.num_opens)
-            assert together.nbytes.tolist() == alone.nbytes.tolist()
-            assert together.total_bytes == alone.total_bytes == sum(alone.nbytes.tolist())
-
-
-@every_case
-def test_equal_layouts_give_equal_bytes_and_other_seeds_others(form: Format, options: Section, tmp_path: Path) -> None:
-    one, two, other = (tmp_path / name for name in ("one", "two", "other"))
-    layout = dataset(one, form, options=options)
-    dataset(two, form, options=options)
-    dataset(other, form, seed=6, options=options)
-    for number in range(layout.num_files):
-        path = layout.path(number)
-        assert (one / path).read_bytes() == (two / path).read_bytes() != (other / path).read_bytes()
-
-
-@every_format
 @pytest.mark.parametrize("limit", [1 << 31, 1200, 600, 100])
 def test_the_size_of_a_file_is_known_before_it_is_written(
     form: Format, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -162,120 +83,6 @@ def test_the_size_of_a_file_is_known_before_it_is_written(
     assert form.file_bytes(layout, numbers).tolist() == [
         (tmp_path / layout.path(number)).stat().st_size for number in range(layout.num_files)
     ]
-
-
-@every_case
-def test_any_changed_byte_is_noticed_or_harmless(form: Format, options: Section, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form, num_files=1, options=options)
-    content = (tmp_path / layout.path(0)).read_bytes()
-    batch = layout.whole_file(0)
-    want = read(form, in_memory(content), layout, batch)[1].tobytes()
-    noticed = 0
-    for place in range(len(content)):
-        changed = bytearray(content)
-        changed[place] ^= 0xFF
-        try:
-            ids, out = read(form, in_memory(bytes(changed)), layout, batch)
-        except DataError as error:
-            message = str(error)
-            noticed += 1
-        else:
-            assert (ids, out.tobytes()) == ([0, 1, 2], want), place
-            continue
-        assert re.search(NAMED, message), message
-    assert noticed >= batch.total_bytes
-
-
-@every_case
-def test_a_file_cut_anywhere_is_refused_by_file_and_sample(form: Format, options: Section, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form, num_files=1, options=options)
-    content = (tmp_path / layout.path(0)).read_bytes()
-    batch = layout.whole_file(0)
-    for length in range(len(content)):
-        with pytest.raises(DataError, match=NAMED):
-            read(form, in_memory(content[:length]), layout, batch)
-
-
-class Shrinking(io.BytesIO):
-    """A file that is cut while it is being read: the end of its second row is gone when it is asked for."""
-
-    def __init__(self, content: bytes, second: bytes) -> None:
-        super().__init__(content)
-        self.end = content.index(second) + 80
-
-    def readinto(self, buffer: Any, /) -> int:
-        left = max(0, self.end - self.tell())
-        return super().readinto(memoryview(buffer)[:left])
-
-
-@every_format
-def test_a_file_cut_while_it_is_read_never_delivers_what_the_buffer_held_before(form: Format, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form, num_files=1, size=Constant(value=100))
-    content = (tmp_path / layout.path(0)).read_bytes()
-    batch = layout.whole_file(0)
-    out = np.frombuffer(expected_bytes(layout, batch), np.uint8).copy()
-    second = out[120:150].tobytes()  # of what comes after its id and checksum
-    with pytest.raises(DataError, match=NAMED + r" \d+: the file is truncated"):
-        form.read(lambda path: Shrinking(content, second), layout, batch, out)
-
-
-@every_case
-@given(edits=st.lists(st.tuples(st.integers(0, 999), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4))
-def test_no_edit_delivers_a_wrong_sample(form, options, edits, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
-    root = tmp_path_factory.mktemp("dataset")
-    layout = dataset(root, form, num_files=1, options=options)
-    content = bytearray((root / layout.path(0)).read_bytes())
-    batch = layout.whole_file(0)
-    for place, put, removed in edits:
-        content[place : place + removed] = put
-    try:
-        ids, out = read(form, in_memory(bytes(content)), layout, batch)
-    except DataError as error:
-        message = str(error)
-    else:
-        assert (ids, out.tobytes()) == ([0, 1, 2], expected_bytes(layout, batch))
-        return
-    assert re.search(NAMED, message), message
-
-
-@every_case
-@given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
-def test_one_flipped_bit_anywhere_is_noticed_or_harmless(  # type: ignore[no-untyped-def]
-    form, options, place, bit, tmp_path_factory
-) -> None:
-    root = tmp_path_factory.mktemp("dataset")
-    layout = dataset(root, form, num_files=1, size=Constant(value=300), options=options)
-    content = bytearray((root / layout.path(0)).read_bytes())
-    content[place % len(content)] ^= 1 << bit
-    batch = layout.whole_file(0)
-    try:
-        ids, out = read(form, in_memory(bytes(content)), layout, batch)
-    except DataError as error:
-        message = str(error)
-    else:
-        assert (ids, out.tobytes()) == ([0, 1, 2], expected_bytes(layout, batch))
-        return
-    assert re.search(NAMED, message), message
-
-
-@every_format
-def test_files_that_changed_places_are_told(form: Format, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form, size=Constant(value=40))
-    first, second = (tmp_path / layout.path(number) for number in (0, 1))
-    content = first.read_bytes()
-    first.write_bytes(second.read_bytes())
-    second.write_bytes(content)
-    opener = counted_opener(PosixStore(tmp_path), Traffic())
-    with pytest.raises(DataError, match=r"sample 4 .*expected id 4, found the sample with id 1: files were swapped"):
-        read(form, opener, layout, batch_of(layout, [8, 4]))
-
-
-@every_format
-def test_a_file_of_another_dataset_is_refused(form: Format, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form, size=Constant(value=40))
-    dataset(tmp_path, form, size=Constant(value=40), seed=6)
-    with pytest.raises(DataError, match=r"sample 4 \(row 1\): .*checksum.*of another dataset"):
-        read(form, counted_opener(PosixStore(tmp_path), Traffic()), layout, batch_of(layout, [4]))
 
 
 @pytest.mark.parametrize(
@@ -292,36 +99,6 @@ def test_a_file_of_another_sample_size_is_refused(form: Format, shape: str, tmp_
     layout = Layout(4, 3, Constant(value=48), 5, form.extension)
     with pytest.raises(DataError, match=rf"sample 4 .*expected {shape}"):
         read(form, counted_opener(PosixStore(tmp_path), Traffic()), layout, batch_of(layout, [4]))
-
-
-@every_format
-@pytest.mark.parametrize(
-    "content", [b"", b"\0" * 5000, b"PK\5\6" + b"\0" * 18, b"%PDF-1.4 and more", b"\x89HDF\r\n\x1a\n" + b"\3" * 900]
-)
-def test_a_foreign_file_is_refused(form: Format, content: bytes) -> None:
-    layout = Layout(4, 3, SMALL, 5, form.extension)
-    with pytest.raises(DataError, match=r"sample 4 .*expected (an npz|an hdf5|a record|a parquet).*found"):
-        read(form, in_memory(content), layout, batch_of(layout, [4]))
-
-
-@every_format
-def test_a_missing_file_is_named_with_the_sample_that_is_missed(form: Format, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form)
-    (tmp_path / layout.path(2)).unlink()
-    for opener in (counted_opener(PosixStore(tmp_path), Traffic()), lambda path: (tmp_path / path).open("rb")):
-        with pytest.raises(DataError, match=r"000000002\.\w+: sample 7 .*missing"):
-            read(form, opener, layout, batch_of(layout, [0, 7]))
-
-
-@every_format
-def test_a_folder_in_a_files_place_is_told(form: Format, tmp_path: Path) -> None:
-    layout = dataset(tmp_path, form)
-    (tmp_path / layout.path(2)).unlink()
-    (tmp_path / layout.path(2)).mkdir()
-    with pytest.raises(
-        DataError, match=r"sample 7 \(row 1\): it is a folder, not a file; put a regular file in its place"
-    ):
-        read(form, counted_opener(PosixStore(tmp_path), Traffic()), layout, batch_of(layout, [7]))
 
 
 @every_format

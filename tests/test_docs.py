@@ -15,7 +15,7 @@ import pytest
 from documents import LANGUAGES, PAGES, ROOT, altered, blocks, missing, pieces, texts_of, walk, words
 from test_architecture import LEVEL
 
-from rayio.analyze.filled import FILLING
+from rayio.analyze.filled import TOO_SHORT
 from rayio.cli import application
 from rayio.scenario.load import load
 from rayio.scenario.reference import to_markdown
@@ -42,8 +42,11 @@ def run_page(page: str, folder: Path, commands: list[str], **variables: str) -> 
                 assert piece in printed, f"{block.place}: was printed differently: {piece}\n{printed}"
         assert not (line := altered(block.text, printed)), f"{block.place}: was printed differently: {line}\n{printed}"
         assert not (piece := missing(block.text, printed)), f"{block.place}: was not printed: {piece}\n{printed}"
-        is_steady = FILLING not in printed or FILLING in block.text
-        assert is_steady, f"{block.place}: concludes from a run that is too short\n{printed}"
+        # How a run on a wall clock fills its windows is this machine's doing, as what is predicted of one; a head alone
+        # concludes nothing.
+        is_steady = TOO_SHORT not in printed or TOO_SHORT in block.text or "measured on" in printed
+        is_head = len(block.text.splitlines()) == 1
+        assert is_steady or is_head, f"{block.place}: concludes from a run that is too short\n{printed}"
 
 
 @pytest.mark.parametrize("page", [page for page in RUNNABLE if page not in ON_RAY])

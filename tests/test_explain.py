@@ -19,9 +19,7 @@ from test_engines import scenarios
 from test_stalls import sums_are_exact
 
 from rayio.analyze.arrays import RunArrays
-from rayio.analyze.explanation import text
 from rayio.analyze.metrics import measure
-from rayio.analyze.service import can_do
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import CAUSES, attribute
 from rayio.analyze.verdict import judge
@@ -29,9 +27,11 @@ from rayio.cli import main
 from rayio.errors import RayioError, ScenarioError, StorageError
 from rayio.predict import counterfactual, replay
 from rayio.predict.base import Base
-from rayio.predict.explain import explain
 from rayio.records.explained import Access, Explained
 from rayio.records.run_result import RunResult
+from rayio.report.explain import explain
+from rayio.report.text.explanation import text
+from rayio.report.text.terms import can_do
 from rayio.reporter import Reporter
 from rayio.scenario.change import Change
 from rayio.scenario.load import build
@@ -172,7 +172,7 @@ def test_jitter_is_lost_at_the_barrier_and_no_single_rank_is_to_blame(tmp_path: 
     assert changed(found, "no stragglers")["causal_share"] < 0.2
     assert changed(found, "no barrier")["causal_share"] == pytest.approx(1, abs=POINTS)
     assert found["prediction"]["change"] == "With no barrier"
-    assert "that compute longer than others, now one and now another. With no barrier" in found["sentence"]
+    assert "that compute longer than others, a different rank each time. With no barrier" in found["sentence"]
 
 
 def test_checkpoint_bound(tmp_path: Path) -> None:
@@ -508,7 +508,7 @@ def test_explaining_imports_no_ray(tmp_path: Path) -> None:
     path = run_of(planted(dataset__num_files=48), tmp_path)
     program = f"""if True:
         import sys
-        from rayio.predict.explain import explain
+        from rayio.report.explain import explain
         explain({str(path)!r})
         sys.exit('ray' in sys.modules)
     """
@@ -557,7 +557,7 @@ def test_spans_that_are_gone_are_told_from_spans_that_never_were(tmp_path: Path)
 def test_of_a_run_of_one_step_nothing_is_concluded(tmp_path: Path) -> None:
     found = explain(run_of(planted(train__steps=1, loader__decode="30 ms"), tmp_path))
     assert (found["verdict"]["bound"], found["verdict"]["cause"], found["prediction"]) == (None, None, None)
-    assert found["sentence"].startswith("No verdict: 1 step per rank can be measured, and it takes 10.")
+    assert found["sentence"].startswith("No verdict: 1 step per rank can be measured, 10 are needed.")
     assert "all 2 completed steps are counted, warm-up too" in found["notes"]
     assert found["verdict"]["au"] + found["verdict"]["loss"] == pytest.approx(1)
 

@@ -10,9 +10,9 @@ from test_processors import BUSY, TRUTH, busy, recorded, seconds_per_step
 
 from rayio.analyze.stalls import attribute
 from rayio.predict.counterfactual import counterfactuals, ready
-from rayio.predict.explain import explain
 from rayio.predict.processors import SeenCpu, Worked, learn_cpu
 from rayio.records.explained import Explained
+from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
 from rayio.session import simulate
 from rayio.trace.slices import Slices

@@ -381,7 +381,7 @@ def test_nobody_listening_is_one_line(
     code, _, err = told(capsys, "export", tmp_path / "run", f"--{protocol}", url)
     assert code == 2
     assert "spans were not exported to" in err
-    assert f"the run still has all: rayio export {tmp_path / 'run'} --{protocol} {url}" in err
+    assert f"the run still has all spans: rayio export {tmp_path / 'run'} --{protocol} {url}" in err
     assert err.count("\n") == 1
 
 

@@ -75,7 +75,7 @@ def test_roots_that_nobody_recorded_are_counted_apart(tmp_path: Path, capsys: py
     lines = map(json.loads, (tmp_path / "a.jsonl").read_text().splitlines())
     written = sum(len(scope["spans"]) for line in lines for one in line["resourceSpans"] for scope in one["scopeSpans"])
     assert code == 0
-    assert f": {len(recorded)} spans written, and {written - len(recorded)} roots made for them in " in out
+    assert f": {len(recorded)} spans written, and {written - len(recorded)} roots added in " in out
 
 
 def test_csv_has_the_rows_and_their_ids(table: pa.Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

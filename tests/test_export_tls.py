@@ -218,7 +218,7 @@ def test_what_cannot_be_trusted_is_one_line_and_not_tried_again(
         assert (code, err.count("\n")) == (2, 1)
         assert all(part in err for part in expected), err
         assert f"{len(table)} of {len(table)} spans were not exported to" in err
-        again = shlex.split(err.partition("the run still has all: ")[2])
+        again = shlex.split(err.partition("the run still has all spans: ")[2])
         assert again == ["rayio", "export", str(tmp_path / "run"), f"--{protocol}", url, "--select", "all"]
         live = LiveExport(directory, "rayio-test", connect(url, grpc=protocol == "grpc"), QUICK)
         live.start()

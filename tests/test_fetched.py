@@ -12,7 +12,6 @@ import pytest
 from pages_of_files import forget, remember, skip_unless_on_a_device
 
 import rayio
-from rayio.analyze.summary import fetched_line, summary
 from rayio.errors import ScenarioError, StorageError
 from rayio.machine import pages
 from rayio.machine.mounts import mount_of, mounts_here
@@ -20,12 +19,13 @@ from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.model.sighting import Sighting, each_once, look, warnings
-from rayio.predict.explain import explain
 from rayio.records.hosts import Fetched, Host, Mount
 from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.summary import fetched_line, summary
 from rayio.reporter import Reporter
 from rayio.scenario.load import load
-from rayio.session.fetched import fetched, stayed
+from rayio.session.fetched import eviction_notes, fetched
 from rayio.storage.base import Moved
 
 #: What may be fetched besides: pages of programs, when they are first needed, and what formats describe their files by.
@@ -160,7 +160,7 @@ def test_modelled_storage_fetches_nothing_that_could_be_counted(tmp_path: Path) 
     ended = rayio.simulate("unet3d-small", SMALL | {"storage.page_cache": "drop"}, out=tmp_path / "run")
     assert ended.result.fetched is None
     assert ended.result.hosts is None
-    assert any(note.startswith("storage.page_cache=drop: has nothing to do") for note in ended.result.notes)
+    assert any(note.startswith("storage.page_cache=drop: no effect") for note in ended.result.notes)
 
 
 def test_a_dataset_that_fits_into_memory_is_warned_of_before_it_is_read(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_a_file_system_in_memory_is_said_to_be_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page_cache", ["drop", "direct"])
 def test_object_stores_have_no_page_cache_to_drop(tmp_path: Path, page_cache: str) -> None:
-    with pytest.raises(ScenarioError, match=f"^storage.page_cache={page_cache}: s3://b/d is no mounted file system"):
+    with pytest.raises(ScenarioError, match=f"^storage.page_cache={page_cache} does not apply to s3://b/d"):
         run(tmp_path, {"dataset.path": "s3://b/d", "storage.page_cache": page_cache})
     assert not (tmp_path / "run").exists()
 
@@ -280,12 +280,12 @@ def test_nothing_is_guessed() -> None:
 def test_what_could_not_be_evicted_is_said() -> None:
     dropping = plan(**{"storage.page_cache": "drop"})
     hosts = [sighting("a", {}, ("dataset.path", "/a", "ext4"))]
-    assert stayed(fetched(dropping, "/", [tally(10, 10, 0)], hosts, [])) == []
-    (said,) = stayed(fetched(dropping, "/", [tally(10, 10, 4096), tally(10, 10, 4096)], hosts, []))
+    assert eviction_notes(fetched(dropping, "/", [tally(10, 10, 0)], hosts, [])) == []
+    (said,) = eviction_notes(fetched(dropping, "/", [tally(10, 10, 4096), tally(10, 10, 4096)], hosts, []))
     assert said.startswith("storage.page_cache=drop: 8 KiB stayed in the page cache")
-    (said,) = stayed(fetched(dropping, "/", [tally(10, 10, None)], hosts, []))
-    assert "does not say" in said
-    assert stayed(fetched(plan(), "/", [tally(10, 10, 4096)], hosts, [])) == []
+    (said,) = eviction_notes(fetched(dropping, "/", [tally(10, 10, None)], hosts, []))
+    assert "does not report" in said
+    assert eviction_notes(fetched(plan(), "/", [tally(10, 10, 4096)], hosts, [])) == []
 
 
 def test_processes_of_one_host_see_it_once(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ def test_a_full_disk_is_one_line_with_what_to_do_and_loses_nothing(home: Path) -
         assert "free); free some, or choose another " in said
         assert (home / "left" / name).read_text() == "old"
     assert "/disk/s/points.jsonl: no space left while writing (" in sweep
-    assert sweep.endswith("(the runs that ended are kept, the same command goes on there)")
+    assert sweep.endswith("(finished runs are kept; give the same command to resume)")
     assert {path.name for path in (home / "left").iterdir()} == {"old.csv", "old.yaml", "old.html", "s"}
     assert {path.name for path in (home / "left/s").iterdir()} == {"points.jsonl", "sweep.json"}
     kept = (home / "left/s/points.jsonl").read_bytes()

@@ -18,8 +18,8 @@ from rayio.errors import DataError, RunError, StorageError
 from rayio.imports.dlio_losses import LOSSES, batch_size, losses
 from rayio.imports.dlio_results import read
 from rayio.predict.calibrate import calibrate
-from rayio.predict.explain import explain
-from rayio.report import report
+from rayio.report.build import report
+from rayio.report.explain import explain
 from rayio.scenario.load import load
 from rayio.session.imported import import_dlio_results
 from rayio.session.result import Run

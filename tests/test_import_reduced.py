@@ -18,10 +18,10 @@ from rayio.analyze.compare import Compared, compare
 from rayio.cli import main
 from rayio.errors import DataError, RunError, ScenarioError
 from rayio.predict.calibrate import calibrate
-from rayio.predict.explain import explain
 from rayio.records.explained import Explained
 from rayio.records.run_result import RunResult
-from rayio.report import report
+from rayio.report.build import report
+from rayio.report.explain import explain
 from rayio.scenario.load import load
 from rayio.session.execute import simulate
 from rayio.session.imported import import_dlio_results

@@ -72,7 +72,7 @@ def test_signals_after_the_last_step_wait_until_the_result_is_written(
         rayio.run(scenario(train__compute="100 us"), engine=engine, out="r", reporter=reporter)
     assert reporter.said == [
         "ending: what was recorded is written first",
-        f"interrupted after the last step; the run is complete: {home / 'r'}",
+        f"run complete (interrupted after the last step): {home / 'r'}",
     ]
     assert [signal.getsignal(number) for number in SIGNALS] == before
     left = rayio.Run.open("r")
@@ -453,4 +453,4 @@ def test_a_disk_that_spans_have_filled_costs_spans_and_no_numbers(tmp_path: Path
     trace = left.result["trace"]
     assert trace["recorded"] == whole.result["trace"]["recorded"]
     assert 0 < trace["stored"] == len(left.spans()) < trace["recorded"]
-    assert "not all spans could be stored; the numbers are of all that were recorded" in left.result.notes
+    assert "not all spans could be stored; the metrics include all recorded spans" in left.result.notes

@@ -97,7 +97,9 @@ def test_where_relative_paths_start_must_be_said() -> None:
     assert root_of(scenario, None, "/shared") == "/shared"
     assert root_of(scenario, "/shared/runs/one", None) == "/shared/runs"
     for out, root in ((None, None), ("runs/one", None), (None, "here")):
-        with pytest.raises(ScenarioError, match=r"is relative.* cache that is removed; give") as error:
+        with pytest.raises(
+            ScenarioError, match=r"is relative.*, but Ray removes the working directory of a job; give"
+        ) as error:
             root_of(scenario, out, root)
         assert "\n" not in str(error.value)
 
@@ -187,7 +189,7 @@ def found(*nodes: Surveyed) -> dict[str, list[str]]:
 def test_a_cluster_that_is_well_has_no_problem() -> None:
     told = found(node(1), node(2))
     assert told.keys() == {"ok"}
-    assert "nodes: 2, with 4 CPU and object stores of 2 GiB together" in told["ok"]
+    assert "nodes: 2, with 4 CPU and object stores of 2 GiB in all" in told["ok"]
 
 
 def test_what_is_wrong_with_a_node_is_told_by_its_name() -> None:

@@ -165,8 +165,8 @@ def test_a_calibration(capsys: pytest.CaptureFixture[str], home: Path) -> None:
 def test_whatever_a_library_prints_does_not_reach_the_json() -> None:
     program = """
 import os, subprocess, sys
-from rayio.cli.output import alone, print_json
-with alone(True):
+from rayio.cli.output import only_json, print_json
+with only_json(True):
     print("a library")
     os.write(1, b"a library in C\\n")
     subprocess.run(["echo", "a child"])

@@ -471,7 +471,7 @@ def test_files_are_where_all_pods_have_them() -> None:
         (MODELLED, {"name": "Run_1"}, "--name Run_1"),
         (MODELLED, {"name": "a" * 48}, "47"),
         (MODELLED, {"workers": 2}, "--workers 2"),
-        ((*MODELLED, "cluster.placement=dedicated_readers"), {"workers": 2}, "has 1 nodes (cluster.nodes)"),
+        ((*MODELLED, "cluster.placement=dedicated_readers"), {"workers": 2}, "must be at most cluster.nodes=1"),
         (MODELLED, {"root": "/elsewhere"}, "/data"),
         (MODELLED, {"root": "/data/../etc"}, "/data"),
         (MODELLED, {"root": "s3://bucket", "claim": "c"}, "--claim c"),
@@ -491,28 +491,28 @@ REAL = ("dataset.path=data/x", "dataset.num_files=1000000", "train.epochs=1")
 LARGE: dict[str, tuple[tuple[str, ...], dict[str, Any], str, str]] = {
     "slots": (
         ("s3-autoscaled", "cluster.reader_pool={nodes: 2, slots: 4096}", *REAL), {},
-        "cluster.reader_pool.slots=4096: a pod of the group readers asks for 4,199 processors and ",
-        "; lower it, and raise nodes beside it",
+        "cluster.reader_pool.slots=4096: a pod of the group readers needs 4,199 processors and ",
+        "; lower it and raise cluster.reader_pool.nodes",
     ),
     "reading nodes": (
         ("unet3d-small", TIER[0], "cluster.ranks_per_node=64", "loader.num_workers=8", *REAL), {},
-        "cluster.reader_nodes=1: a pod of the group reader-nodes asks for 513 processors and ", "; raise it",
+        "cluster.reader_nodes=1: a pod of the group reader-nodes needs 513 processors and ", "; raise it",
     ),
     "packed": (
         ("unet3d-small", "cluster.nodes=64", "cluster.ranks_per_node=4", *REAL), {"workers": 1},
-        "--workers 1 for cluster.nodes=64: a pod of the group nodes asks for ", "; raise it",
+        "--workers 1 for cluster.nodes=64: a pod of the group nodes needs ", "; raise it",
     ),
     "ranks": (
         ("unet3d-small", "cluster.ranks_per_node=64", "loader.num_workers=8", *REAL), {},
-        "cluster.ranks_per_node=64 and loader.num_workers=8: a pod of the group nodes asks for ", "; lower one of them",
+        "cluster.ranks_per_node=64 and loader.num_workers=8: a pod of the group nodes needs ", "; lower one of them",
     ),
     "windows": (
         ("unet3d-small", "loader.prefetch_factor=4000", *REAL, "dataset.sample_bytes=100 MB", "dataset.num_files=9999"),
-        {}, "loader.prefetch_factor=4000: a pod of the group nodes asks for ", "; lower it, or bound loader.max_bytes",
+        {}, "loader.prefetch_factor=4000: a pod of the group nodes needs ", "; lower it, or bound loader.max_bytes",
     ),
     "cores": (
         ("unet3d-small", "cluster.cores=[900]", *REAL), {},
-        "cluster.cores has 900: a pod of the group nodes asks for 900 processors and ", "; lower it",
+        "cluster.cores has 900: a pod of the group nodes needs 900 processors and ", "; lower it",
     ),
 }  # fmt: skip
 
@@ -529,7 +529,7 @@ def test_pods_that_no_machine_holds_are_printed_with_a_line_that_names_the_key(
     assert left.value.code == 0
     (line,) = printed.err.splitlines()
     assert line.startswith(f"rayio: warning: {begins}")
-    assert "hardly any machine has more than 448 or 24 TiB, so it would never start" in line
+    assert "may never start (the largest machines have 448 and 24 TiB)" in line
     assert ends in line
     (job,) = (one for one in yaml.safe_load_all(printed.out) if one["kind"] == "RayJob")
     largest = max(sizes([job]).values())
@@ -543,7 +543,7 @@ def test_pods_that_some_machine_holds_are_no_warning() -> None:
 
     assert said(437) == ()
     (line,) = said(438)
-    assert "asks for 449 processors" in line
+    assert "needs 449 processors" in line
 
 
 def test_names_of_jobs() -> None:

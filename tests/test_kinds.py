@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from conftest import TOY, installed
+from packages import TOY, installed
 
 import rayio
 from rayio.data.sampler import Sampler
@@ -41,7 +41,7 @@ def toy(tmp_path: Path) -> Iterator[Path]:
     """The toy package as installed, and a folder to work in."""
     with pytest.MonkeyPatch.context() as patch:
         for registry in REGISTRIES:
-            patch.setattr(registry, "_found", {})
+            patch.setattr(registry, "_loaded", {})
         site = installed(tmp_path, TOY / "pyproject.toml")
         patch.syspath_prepend(site)
         patch.syspath_prepend(str(TOY))
@@ -208,7 +208,7 @@ def test_an_option_of_several_schemes_is_given_to_each_and_one_that_nobody_gave_
 def test_options_of_a_scheme_that_nothing_of_a_run_has_are_said_to_do_nothing(toy: Path) -> None:
     run = rayio.run("toys.yaml", ["storage.max_attempts=1", "storage.region=eu-west-1"], engine="local", out="run")
     assert [note for note in run.result.notes if note.startswith("storage.")] == [
-        "storage.max_attempts=1: is for s3://, and nothing of this run is there"
+        "storage.max_attempts=1: no effect, because no path of this run is at s3://"
     ]
 
 

@@ -20,7 +20,6 @@ import pytest
 from documents import ROOT
 
 from rayio import cli
-from rayio.analyze.live_text import block, line
 from rayio.analyze.part import Part
 from rayio.analyze.stages import STAGES, cut
 from rayio.analyze.waits import Waits
@@ -30,6 +29,7 @@ from rayio.cli.top import _lines
 from rayio.model.queue_levels import Levels
 from rayio.records.running import LIVE_VARIABLE, METRICS, PREFIX, Live, LiveQueues, LiveRecent, samples, table
 from rayio.remote.jobs.job_progress import last_line
+from rayio.report.text.progress import block, line
 from rayio.reporter import Reporter
 from rayio.session import run
 from rayio.session.progress import look
@@ -161,7 +161,7 @@ class Looking(Reporter):
     def __init__(self) -> None:
         self.lives: list[Live] = []
 
-    def looked(self, live: Live) -> None:
+    def progress(self, live: Live) -> None:
         self.lives.append(live)
 
 
@@ -279,7 +279,7 @@ def test_nothing_is_told_where_the_scenario_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing"], "nothing is no run directory here; of a job, say where its cluster is: --address"),
+        (["nothing"], "nothing is not a run directory here; for a job, give its cluster: --address"),
         (["no/such"], "no/such is not a run directory: no such path"),
         (["."], ". is not a run directory"),
         (["job", "--address", "ray://head:1"], "give the dashboard's address"),
@@ -363,12 +363,12 @@ def test_all_that_is_known_is_in_the_text() -> None:
 def test_a_job_tells_of_its_run_in_lines_of_its_output(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Terminal().looked(FULL)
+    Terminal().progress(FULL)
     assert capsys.readouterr().err == "", "nobody asked"
     monkeypatch.setenv(LIVE_VARIABLE, "1")
     terminal = Terminal()
-    terminal.looked(FULL)
-    terminal.looked(replace(FULL, steps=11))
+    terminal.progress(FULL)
+    terminal.progress(replace(FULL, steps=11))
     (told,) = capsys.readouterr().err.splitlines()
     assert last_line(f"cut off\n{told}\nrayio: 5 s\n") == FULL
     assert last_line(told[:-9]) is None

@@ -16,7 +16,7 @@ from rayio.data.generate import prepare
 from rayio.data.layout import Layout
 from rayio.errors import RayioError
 from rayio.imports import dlio_results as dlio
-from rayio.report import report
+from rayio.report.build import report
 from rayio.scenario.load import load
 from rayio.schema.distribution import Constant
 from rayio.storage.stores.counted import Traffic

@@ -12,14 +12,14 @@ from pages import check
 from test_results import OLD
 
 import rayio
-from rayio.analyze.explanation import text
 from rayio.analyze.stages import OF_LOADER
 from rayio.cli import main
 from rayio.errors import ScenarioError
 from rayio.kinds import COSTS
 from rayio.predict.calibrate import calibrate
-from rayio.predict.explain import explain
-from rayio.report import report
+from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.explanation import text
 from rayio.scenario.costs import Costs
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario
@@ -259,7 +259,7 @@ def test_a_loss_to_the_loader_is_called_that(tmp_path: Path) -> None:
     assert found["verdict"]["bound"] == "loader"
     assert found["verdict"]["cause"] == "put"
     assert found["sentence"].startswith("Loader-bound: ")
-    assert "of it the loader's own cost, most of that in `transfer`." in found["sentence"]
+    assert "of it loader overhead, most of that in `transfer`." in found["sentence"]
     assert "Input-bound" not in text(found)
     meanings = {row["cause"]: row["meaning"] for row in found["verdict"]["table"]}
     assert all(meanings[cause].startswith("loader's cost: ") for cause in OF_LOADER)
@@ -328,5 +328,5 @@ def test_storage_that_nobody_described_is_asked_for(tmp_path: Path, capsys: pyte
         assert (code, out) == (2, ""), command
         assert err == f"rayio: {line}", command
     assert [path.name for path in tmp_path.iterdir()] == ["theirs.yaml"]
-    assert "# storage.model unknown: nobody described it" in printed(capsys, "show", theirs)[1]
+    assert "# storage.model unknown: not described" in printed(capsys, "show", theirs)[1]
     assert rayio.simulate(theirs, ["storage.model=nvme"], root=tmp_path).au is not None

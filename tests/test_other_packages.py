@@ -81,7 +81,7 @@ def test_of_an_order_that_is_too_long_parts_are_looked_at(toy: Path, monkeypatch
         asked.append(positions)
         return np.minimum(positions, num_samples * 3 // 4)
 
-    monkeypatch.setitem(SHUFFLES._found, "rotate", late)
+    monkeypatch.setitem(SHUFFLES._loaded, "rotate", late)
     permuted.check.cache_clear()
     with pytest.raises(ScenarioError, match=r"epoch 0 has sample 750000000000 65536 times"):
         permuted.check("rotate", 10**12, 1, 5, Sizes())

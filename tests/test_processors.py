@@ -218,7 +218,7 @@ def test_what_run_json_cannot_say_is_refused_by_name(tmp_path: Path, changed: di
 
 def test_cores_without_work_say_so() -> None:
     said = checks.idle(scenario(cluster__cores=2))
-    assert any(line.startswith("cluster.cores=2: nothing takes a processor") for line in said)
+    assert any(line.startswith("cluster.cores=2: costs.cpu is empty") for line in said)
     assert not any("cluster.cores" in line for line in checks.idle(scenario(**BUSY, cluster__cores=2)))
 
 

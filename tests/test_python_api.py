@@ -48,7 +48,7 @@ def test_a_run_is_one_helpful_line(run: Run, tmp_path: Path) -> None:
     assert "\n" not in said
     broken = Run(RunDirectory.create(tmp_path / "broken", {}))
     assert repr(broken) == (
-        f"<rayio.Run {broken.address}: {broken.address} has no result.json: the run broke off, or is still under way>"
+        f"<rayio.Run {broken.address}: {broken.address} has no result.json: the run failed, or is still running>"
     )
 
 

@@ -7,6 +7,7 @@ from queues import CheckedQueue
 
 from rayio.model.consumed import Consumed
 from rayio.model.queue import Delivery, Lease, QueueSpec, QueueState, StaleAttemptError, Take
+from rayio.place import Where
 
 
 def state(*, workers: int = 2, prefetch: int = 2, steps: int = 10, size: int = 100, **spec: object) -> QueueState:
@@ -182,7 +183,7 @@ def test_whatever_happens_each_step_is_delivered_once_and_the_window_holds(data:
         workers=workers, prefetch=prefetch, steps=number, in_order=in_order, assignment=assignment, max_bytes=bound
     )
     consumed, got, reading = Consumed(), [], []
-    consumed.open(0)
+    consumed.open(Where(0, 0, 0))
     while consumed.number < number:
         take = consumed.take(1, 0)
         queue.rank_advanced(take)

@@ -10,6 +10,7 @@ from queues import CheckedQueue
 
 from rayio.model.consumed import Consumed
 from rayio.model.queue import Delivery, Lease, QueueSpec, QueueState, StaleAttemptError, Take
+from rayio.place import Where
 from rayio.scenario.workers import Autoscaled
 
 EPOCHS = 2
@@ -48,7 +49,7 @@ class QueueAndRank(RuleBasedStateMachine):
         self.lump = lump if assignment == "static" else 1
         self.attempt = 0
         self.consumed, self.hand = Consumed(), dict[int, Delivery]()
-        self.consumed.open(0)
+        self.consumed.open(Where(0, 0, 0))
         #: Of this attempt and epoch, the steps that the rank has had in its hands.
         self.had: list[int] = []
         self.takes: list[Take] = []
@@ -118,7 +119,7 @@ class QueueAndRank(RuleBasedStateMachine):
     @precondition(lambda self: self.is_over() and self.consumed.epoch < EPOCHS - 1)
     @rule()
     def rank_goes_on_to_the_next_epoch(self) -> None:
-        self.consumed.open(self.consumed.epoch + 1)
+        self.consumed.open(Where(0, self.consumed.epoch + 1, 0))
         self.hand, self.had = {}, []
 
     @rule()

@@ -26,8 +26,8 @@ from rayio.engines.ray.placement import actors
 from rayio.errors import ClusterError, DataError, RunError, StorageError
 from rayio.model.planning import plan_of
 from rayio.place import Where, batch_id
-from rayio.predict.explain import explain
 from rayio.records.running import Live
+from rayio.report.explain import explain
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session import Run, generate, run
@@ -56,7 +56,7 @@ class Killer(Reporter):
         self.killed: str | None = None
         self.lives: list[Live] = []
 
-    def looked(self, live: Live) -> None:
+    def progress(self, live: Live) -> None:
         self.lives.append(live)
 
     def say(self, text: str) -> None:

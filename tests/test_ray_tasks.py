@@ -85,7 +85,7 @@ def watching() -> tuple[Callable[[], set[str]], Callable[[], dict[str, str | Non
         from ray.remote_function import RemoteFunction
 
         submitting = RemoteFunction._remote, ActorClass._remote
-        return {Path(function.__code__.co_filename).parts[-3] for function in submitting}
+        return {"rayio" if "rayio" in Path(function.__code__.co_filename).parts else "ray" for function in submitting}
 
     def told() -> dict[str, str | None]:
         import os

@@ -15,14 +15,14 @@ import yaml
 
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.scaling import scaling as scaling_of
-from rayio.analyze.summary import summary
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError
 from rayio.model.pool import NodePool
-from rayio.predict.explain import explain
 from rayio.records.scaling import PoolUse, Scaling
 from rayio.report import sections
 from rayio.report.content import Content
+from rayio.report.explain import explain
+from rayio.report.text.summary import summary
 from rayio.scenario.load import load
 from rayio.scenario.reader_pool import ReaderPool
 from rayio.session import Run, run

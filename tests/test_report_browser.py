@@ -18,7 +18,7 @@ import pytest
 from pages import CHROMIUM
 
 import rayio
-from rayio.report import report
+from rayio.report.build import report
 from scenarios import scenario
 
 pytestmark = pytest.mark.browser

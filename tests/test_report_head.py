@@ -13,14 +13,15 @@ from handmade import result
 from pages import Page, check
 
 import rayio
-from rayio.analyze.explanation import text
 from rayio.analyze.stages import STAGES
 from rayio.analyze.stalls import CAUSES
-from rayio.analyze.summary import format_done
-from rayio.predict.explain import explain
-from rayio.report import report, tracks
+from rayio.report import tracks
+from rayio.report.build import report
 from rayio.report.colours import COLOURS, style
+from rayio.report.explain import explain
 from rayio.report.headline import badge
+from rayio.report.text.explanation import text
+from rayio.report.text.summary import format_done
 from rayio.scenario.expect import Condition
 from scenarios import scenario
 

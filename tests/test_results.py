@@ -21,12 +21,12 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import PHASES, Lives, Steps
 from rayio.cli import main
 from rayio.errors import StorageError
-from rayio.predict.explain import explain
 from rayio.records.metric_names import METRICS, SPLIT, lookup
 from rayio.records.published import PUBLISHED, schema_of
 from rayio.records.record import units
 from rayio.records.reference import to_markdown
 from rayio.records.run_result import Rank, RunResult, Seconds, Shares, read_result
+from rayio.report.explain import explain
 from scenarios import scenario
 
 #: A run directory as version 0.1 wrote it: two ranks, two epochs, evaluations and checkpoints.

@@ -126,7 +126,7 @@ def test_a_run_lives_in_a_bucket_and_every_command_reads_it_there(
     assert [*home.iterdir()] == [small]
     run = rayio.Run.open(f"{place}/r1")
     assert run.result["ledger"]["even"] is True
-    assert any("checkpoint.fsync=true: has nothing to do" in note for note in run.result["notes"])
+    assert any("checkpoint.fsync=true: no effect" in note for note in run.result["notes"])
     assert storage.open(f"{place}/r1").entries().count("report.html") == 1
     saved = contents(f"{place}/ck")
     assert [len(content) for content in saved.values()] == [9 << 20] * 2

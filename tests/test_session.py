@@ -123,7 +123,7 @@ def test_an_uneven_ledger_is_exit_code_4(home: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(Plan, "planned", one_more)
     run = rayio.simulate(scenario())
     assert run.exit_code == 4
-    assert "the ledger is not even: rank 0" in run.result["error"]
+    assert "samples were not delivered exactly once: rank 0" in run.result["error"]
 
 
 def test_a_run_directory_is_never_overwritten(small: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -410,7 +410,7 @@ def test_spans_that_got_lost_are_counted_and_said(small: Path, home: Path, monke
     monkeypatch.setattr(Parts, "keep", lambda self, table: keep(self, table.slice(1)))
     result = rayio.run(small, engine="local", out="r1").result
     assert result["trace"]["stored"] < result["trace"]["recorded"]
-    assert any("spans were recorded and" in note for note in result["notes"])
+    assert any("spans were recorded, " in note for note in result["notes"])
 
 
 def test_without_spans_the_steps_and_samples_are_those_of_training(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def test_a_run_whose_storage_does_not_answer_ends_with_the_story(home: Path) -> 
     )
     pattern = rf"nothing was heard for {{0}} \(cluster.stall_deadline=1 s\): {rank}; {rank}".format(seconds)
     assert re.fullmatch(pattern, str(error.value))
-    assert said[-1] == f"the run broke off; what was recorded until then is in {home / 'r'}"
+    assert said[-1] == f"run failed; its records until then are in {home / 'r'}"
     left = rayio.Run.open("r").result
     assert (left.exit_code, left.error) == (2, str(error.value))
 

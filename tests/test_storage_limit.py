@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from test_explain import directory
 
-from rayio.analyze.conclusion import limited
-from rayio.analyze.explanation import text
-from rayio.predict.explain import explain
 from rayio.records.explained import Explained, StorageLimit
+from rayio.report.explain import explain
+from rayio.report.text.conclusion import limited
+from rayio.report.text.explanation import text
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.session import simulate
@@ -229,9 +229,9 @@ def test_of_real_storage_what_was_delivered_is_said_and_no_limit(tmp_path: Path)
     found = explain(path, simulate=False)
     assert found.capacity.storage is None
     assert found.sentence.startswith("Input-bound: ")
-    said = "While the 4 workers were busy they delivered 50 batches/s of 1.91 MiB, where ranks need 100"
+    said = "While busy, the 4 workers delivered 50 batches/s of 1.91 MiB; ranks need 100."
     assert said in found.sentence
-    assert "whether storage would give more readers more, only a run with more of them tells" in found.sentence
+    assert "To find the storage's limit, run with more workers." in found.sentence
 
 
 # --- nothing worth removing -----------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def test_causes_that_hide_each_other_are_not_worth_removing_one_by_one(tmp_path:
     assert found.simulated is not None
     assert max(row.time_saved or 0 for row in found.simulated.changes if row.change != "no barrier") < 0.05
     assert found.sentence.startswith("No bottleneck worth removing: AU 0.7")
-    assert "no single change that was simulated saves more than 5.0 % of the time" in found.sentence
+    assert "no simulated change saves more than 5.0 % of the time" in found.sentence
 
 
 # --- what shares the storage ----------------------------------------------------------------------------------------
@@ -278,14 +278,14 @@ def test_what_others_take_is_not_there_for_these_readers() -> None:
     system = System(bandwidth=400e6, connection_bandwidth=1e15, number=2)
     found = limit(system, ONE, readers=4, needs=100, taken=Taken(nbytes=200e6))
     assert found.gives == pytest.approx((2 * 400e6 - 200e6) / 20e6)
-    assert limited(found).startswith("Storage gives 572 MiB/s on 2 nodes together beside checkpoints and ev")
+    assert limited(found).startswith("Storage gives 572 MiB/s on 2 nodes together (checkpoints and evaluations take ")
     capped = System(bandwidth=1e15, connection_bandwidth=1e15, requests_per_second=500.0)
     taken = Taken(requests=100, reads=30)
     assert limit(capped, Asked(1, 10, 2), readers=99, taken=taken).gives == pytest.approx(40)
     refuses = System(bandwidth=1e15, connection_bandwidth=1e15, reads_per_second=500.0)
     found = limit(refuses, Asked(1, 10, 2), readers=99, needs=50, taken=taken)
     assert found.gives == pytest.approx(47)
-    assert "Storage serves 470 requests/s beside checkpoints and evaluations (30) and refuses" in limited(found)
+    assert "Storage serves 470 requests/s (checkpoints and evaluations take 30) and refuses" in limited(found)
     nothing = limit(system, ONE, readers=4, taken=Taken(nbytes=900e6)).gives
     assert nothing is not None
     assert 0 < nothing < 0.01
@@ -304,7 +304,7 @@ def test_checkpoints_behind_training_leave_it_what_they_do_not_take(tmp_path: Pa
     assert found.capacity.delivered == pytest.approx(given.gives, rel=0.05)
     assert given.others_bandwidth == pytest.approx(80e6, rel=0.05)
     assert "Storage gives 7" in found.sentence
-    assert "MiB/s beside checkpoints and evaluations (7" in found.sentence
+    assert "MiB/s (checkpoints and evaluations take 7" in found.sentence
     assert stage(found, "storage").capacity == pytest.approx(given.gives)
     alone = storage_of(explained(planted({"bandwidth": "160 MB/s"}), tmp_path, simulate=False))
     assert alone.gives == pytest.approx(80, rel=0.001)
@@ -323,4 +323,4 @@ def test_what_ranks_pause_for_takes_nothing_of_what_training_gets(case: str, tmp
     given = storage_of(found)
     assert given.gives == pytest.approx(50, rel=0.02)
     assert given.others_bandwidth < 2e6
-    assert "beside" not in found.sentence
+    assert "evaluations take" not in found.sentence

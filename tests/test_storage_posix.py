@@ -4,7 +4,6 @@ import asyncio
 import errno
 import io
 import os
-import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,19 +11,16 @@ from typing import TypeVar
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from rayio.errors import DataError, StorageError
 from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.real import RealStorage
-from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
-from rayio.storage.stores.posix import PosixFile, PosixStore
+from rayio.storage.stores.counted import WINDOW_BYTES
+from rayio.storage.stores.posix import PosixStore
 from rayio.storage.stores.refusals import refusal
 
 T = TypeVar("T")
 NOTHING = Requests((0, 0, 0), 0, np.zeros(0, np.int64))
-as_root = pytest.mark.skipif(os.geteuid() == 0, reason="root may do everything")
 
 
 async def inline(function: Callable[[], T]) -> T:
@@ -41,33 +37,6 @@ def write(root: Path, path: str, num_bytes: int, request_bytes: int = 1000, *, f
 
 def files_in(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-
-
-@given(content=st.binary(max_size=9000).map(lambda part: part * 3), moves=st.lists(st.tuples(
-    st.sampled_from(["read", "readinto", "seek", "end", "rest"]), st.integers(0, 20_000)
-), max_size=12))  # fmt: skip
-def test_a_counted_file_reads_like_any_other(content, moves, tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
-    path = tmp_path_factory.mktemp("files") / "f"
-    path.write_bytes(content)
-    asked = Traffic()
-    with PosixFile(path, asked) as ours, io.BytesIO(content) as like:
-        for move, number in moves:
-            if move == "seek":
-                assert ours.seek(number) == like.seek(number)
-            elif move == "end":
-                back = -min(number, len(content))
-                assert ours.seek(back, io.SEEK_END) == like.seek(back, io.SEEK_END)
-            elif move == "rest":
-                assert ours.read() == like.read()
-            elif move == "read":
-                assert ours.read(number) == like.read(number)
-            else:
-                one, two = bytearray(number), bytearray(number)
-                assert ours.readinto(one) == like.readinto(two)
-                assert one == two
-            assert ours.tell() == like.tell()
-    assert asked.opens == 1
-    assert asked.requests <= 2 * len(moves)
 
 
 def test_small_reads_share_a_request_and_large_ones_are_their_own(tmp_path: Path) -> None:
@@ -123,20 +92,6 @@ def test_fsync_is_called_on_the_file_and_its_folder_and_only_when_asked(
     assert synced == ["file", "folder"]
 
 
-def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path: Path) -> None:
-    write(tmp_path, "shard", 100)
-    before = (tmp_path / "shard").read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
-    try:
-        with pytest.raises(StorageError, match=r"shard: File too large while writing 9000 bytes"):
-            write(tmp_path, "shard", 9000)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert files_in(tmp_path) == ["shard"]
-    assert (tmp_path / "shard").read_bytes() == before
-
-
 def test_a_file_in_the_place_of_a_folder_is_said(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("")
     with pytest.raises(StorageError, match=r"checkpoints/shard: a part of this path is a file"):
@@ -150,33 +105,12 @@ def test_a_folder_in_the_place_of_a_file_is_said(tmp_path: Path) -> None:
     assert files_in(tmp_path) == []
 
 
-def test_a_missing_file_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nothing/here: the file is missing"):
-        read(tmp_path, lambda opener: opener("nothing/here"))
-
-
 def test_an_error_of_the_reader_passes_through(tmp_path: Path) -> None:
     def load(opener: Opener) -> None:
         raise DataError("sample 3 is broken")
 
     with pytest.raises(DataError, match="sample 3 is broken"):
         read(tmp_path, load)
-
-
-@as_root
-def test_a_file_that_may_not_be_read_is_a_storage_error(tmp_path: Path) -> None:
-    (tmp_path / "f").write_bytes(b"x")
-    (tmp_path / "f").chmod(0)
-    with pytest.raises(StorageError, match="f: no permission for reading; change the permissions"):
-        read(tmp_path, lambda opener: opener("f"))
-
-
-@as_root
-def test_a_folder_that_may_not_be_written_is_a_storage_error(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(StorageError, match="shard: no permission for writing 10 bytes"):
-        write(tmp_path, "shard", 10)
-    tmp_path.chmod(0o700)
 
 
 @pytest.mark.parametrize(

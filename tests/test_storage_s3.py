@@ -33,7 +33,7 @@ from rayio.errors import DataError, RayioError, StorageError
 from rayio.scenario.s3 import S3Options
 from rayio.storage.base import Opener, Requests, Served
 from rayio.storage.real import RealStorage
-from rayio.storage.stores.counted import WINDOW_BYTES, Traffic
+from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.opening import Settings, Store
 from rayio.storage.stores.s3.putting import PART_BYTES
 
@@ -70,64 +70,6 @@ def one_line(error: pytest.ExceptionInfo[RayioError]) -> str:
     return text
 
 
-def test_what_is_put_is_listed_read_and_removed(place: str) -> None:
-    store = store_at(place)
-    assert not store.exists
-    assert store.read("a") is None
-    put(store, "a", b"first")
-    put(store, "folder/b", b"second")
-    assert store.entries() in (["folder", "a"], ["a", "folder"])
-    assert store.sizes() == {"a": 5}
-    assert store.sizes("folder") == {"b": 6}
-    assert (store.size("a"), store.size("c"), store.read("folder/b")) == (5, None, b"second")
-    put(store, "a", b"again!")
-    assert store.read("a") == b"again!"
-    store.remove("a")
-    store.remove("a")
-    assert store.read("a") is None
-    store.remove_all()
-    assert not store.exists
-
-
-def test_objects_beside_the_prefix_are_not_below_it(place: str) -> None:
-    put(store_at(f"{place}-other"), "a", b"x")
-    put(store_at(place), "a", b"x")
-    store_at(place).remove_all()
-    assert store_at(f"{place}-other").entries() == ["a"]
-
-
-@pytest.mark.parametrize("length", [0, 1, WINDOW_BYTES - 1, WINDOW_BYTES, 3 * WINDOW_BYTES + 5])
-def test_an_object_reads_like_any_other_file(place: str, length: int) -> None:
-    content = np.random.default_rng(length).bytes(length)
-    store = store_at(place)
-    put(store, "f", content)
-    moves = [
-        ("end", 22),
-        ("read", 22),
-        ("seek", 0),
-        ("read", 30),
-        ("readinto", 5000),
-        ("rest", 0),
-        ("seek", 99),
-        ("read", 9),
-    ]
-    for order in (moves, moves[2:], moves[4:], moves[::-1]):
-        with store.open("f", Traffic()) as ours, io.BytesIO(content) as like:
-            for move, number in order:
-                if move == "end":
-                    back = -min(number, length)
-                    assert ours.seek(back, io.SEEK_END) == like.seek(back, io.SEEK_END)
-                elif move == "seek":
-                    assert ours.seek(number) == like.seek(number)
-                elif move == "readinto":
-                    one, two = bytearray(number), bytearray(number)
-                    assert ours.readinto(one) == like.readinto(two)  # type: ignore[attr-defined]
-                    assert one == two
-                else:
-                    assert ours.read(number if move == "read" else -1) == like.read(number if move == "read" else -1)
-                assert ours.tell() == like.tell()
-
-
 def test_the_server_counts_the_requests_that_the_file_does_and_is_never_asked_for_a_size(
     objects: Objects, place: str
 ) -> None:
@@ -152,22 +94,6 @@ def test_the_server_counts_the_requests_that_the_file_does_and_is_never_asked_fo
     assert served.issued is not None
     reads = served.issued.rows[served.issued.rows["kind"] == 1]
     assert reads["offset"].tolist() == [0, 98304, 300]
-
-
-def test_a_put_in_parts_is_the_same_object_and_counts_as_the_server_counts(objects: Objects, place: str) -> None:
-    store = store_at(place, timeout=60)
-    for nbytes in (0, 1000, PART_BYTES, PART_BYTES + 1, 3 * PART_BYTES):
-        objects.forget()
-        written = asyncio.run(RealStorage(store, inline, 0).write("shard", nbytes, 3 << 20, fsync=True))
-        assert store.size("shard") == nbytes
-        issued = [one for one in objects.asked if one[0] in ("PUT", "POST")]
-        assert (written.requests, written.syncs, written.nbytes) == (len(issued), 0, nbytes)
-        content = store.read("shard")
-        assert content is not None
-        assert len(set(content[:4096])) == min(256, max(nbytes, 0)) or nbytes <= 1000
-    assert content is not None
-    put(store, "whole", content)  # not streamed: from a file, in parts too
-    assert store.read("whole") == content
 
 
 def test_an_upload_holds_some_parts_and_not_the_object(objects: Objects, place: str) -> None:

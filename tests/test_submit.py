@@ -194,7 +194,7 @@ def test_a_job_that_is_left_alone_is_stopped_by_its_name_and_the_doctor_looks_fr
     code, job, err = head.rayio("submit", "unet3d-small", *SMALL, *endless, *where, "--root", str(tmp_path), "--detach")
     assert code == 0, err
     job = job.strip()
-    assert head.rayio("stop", job, *where)[1] == f"{job} is asked to end\n"
+    assert head.rayio("stop", job, *where)[1] == f"{job} is stopping\n"
     ends = time.monotonic() + 120
     while (state := head.rayio("status", job, *where)[1].split()[1]) != "STOPPED" and time.monotonic() < ends:
         pass

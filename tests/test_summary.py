@@ -9,8 +9,8 @@ from handmade import Trace, result
 from rayio.analyze.arrays import RunArrays
 from rayio.analyze.metrics import measure
 from rayio.analyze.shape import RunShape
-from rayio.analyze.summary import check_expectations, summary
 from rayio.records.run_result import Books, RunResult
+from rayio.report.text.summary import check_expectations, summary
 from rayio.scenario.expect import Condition
 
 MS = 1_000_000
@@ -63,7 +63,7 @@ unet3d-small, measured on the ray engine: 24 steps of 2 ranks together, 1.70 s
   data_wait         22       4 ms       4 ms       4 ms       4 ms       4 ms
   compute           22      95 ms      95 ms      95 ms      95 ms      95 ms
 
-  every planned sample was delivered once: 168 of 168 samples, 24 MiB
+  all 168 samples delivered exactly once (24 MiB)
   drop_last dropped 5 samples per epoch: they fill no whole batch on every rank
   train.steps left 14 samples per epoch unread
 
@@ -89,7 +89,7 @@ def test_an_uneven_ledger_is_shouted_with_its_first_differences() -> None:
     differences = tuple(f"rank {n}: lost" for n in range(9))
     uneven = replace(LEDGER, even=False, delivered_samples=161, differences=differences)
     text = summary(replace(a_result(), ledger=uneven))
-    assert "NOT EVERY PLANNED SAMPLE WAS DELIVERED ONCE: 161 of 168" in text
+    assert "NOT ALL SAMPLES DELIVERED EXACTLY ONCE: 161 of 168" in text
     assert "rank 2: lost" in text
     assert "rank 3: lost" not in text
 

@@ -19,7 +19,7 @@ from rayio.cli import _exit_code
 from rayio.engines.virtual.clock import VirtualKernel
 from rayio.errors import ScenarioError, StorageError
 from rayio.model.planning import plan_of
-from rayio.predict.explain import explain
+from rayio.report.explain import explain
 from rayio.scenario.load import load
 from rayio.scenario.write import to_yaml
 from rayio.schema.distribution import Constant

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pages import check
 
-from rayio.analyze.explanation import text
 from rayio.analyze.stages import STAGES, shown
-from rayio.predict.explain import explain
-from rayio.report import report
+from rayio.report.build import report
+from rayio.report.explain import explain
+from rayio.report.text.explanation import text
 from rayio.session import simulate
 
 
@@ -40,7 +40,7 @@ def test_an_explanation_and_a_report_have_the_fields_words_and_json_the_names_of
         assert line in said
     page = check(report(run.path).read_text()).words
     summary = run.summary()
-    assert "every planned sample was delivered once: 840 of 840 samples" in summary
+    assert "all 840 samples delivered exactly once" in summary
     assert "data loading" in summary
     for shown_to_people in (said, summary, page):
         for word in ("unleased", "handoff", "then binds", "data wait ", "ledger even", "takes away"):

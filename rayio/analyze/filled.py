@@ -24,8 +24,8 @@ SIMULATED_STEPS, WINDOWS, MOST_STEPS = 100, 25, 1000
 #: than readers made them by as much. :data:`WINDOWS` of it stay below.
 SHOWS = 0.05
 
-#: How the note begins: who shows a target that is met says so too.
-FILLING = "AU is partly that of filling"
+#: How the note begins; a badge of the report repeats it.
+TOO_SHORT = "Run too short"
 
 
 def enough(window: int) -> int:
@@ -52,12 +52,11 @@ def of_filling(run: RunInSlices, window: Window | None, shape: RunShape, counted
     took, given = counted / window.seconds, _supplied(run, shape)
     if given is None or took <= (1 + SHOWS) * given:
         return []
-    of_epochs = -(-WINDOWS * prefetched // shape.steps_per_epoch)
-    longer = f"or epochs of {WINDOWS * shape.prefetched} steps by dataset.num_files and train.steps"
+    of_epochs, steps = -(-WINDOWS * prefetched // shape.steps_per_epoch), WINDOWS * shape.prefetched
     return [
-        f"{FILLING}: {prefetched} batches of a rank can be prefetched before its {counted} counted steps, in which it "
-        f"took {took:.3g} batches/s; readers made {given:.3g}, which feeds AU {au * given / took:.2f}. For AU that "
-        f"lasts, set train.epochs={of_epochs}, {longer}"
+        f"{TOO_SHORT}: the initial prefetch inflates AU. Readers sustain {given:.3g} of {took:.3g} batches/s, "
+        f"AU {au * given / took:.2f}; use train.epochs={of_epochs}, or epochs of {steps} steps (dataset.num_files, "
+        "train.steps)"
     ]
 
 
@@ -100,4 +99,4 @@ def _union(start: Ints, end: Ints) -> int:
 
 def note_of(notes: tuple[str, ...]) -> str | None:
     """The note that a result has of it, if any."""
-    return next((note for note in notes if note.startswith(FILLING)), None)
+    return next((note for note in notes if note.startswith(TOO_SHORT)), None)

@@ -17,7 +17,6 @@ from rayio.analyze.stages import STAGES
 from rayio.analyze.timeline import Ints, integers, is_text, texts
 from rayio.records.explained import LossRow, Throttled
 from rayio.trace.slices import Slices
-from rayio.units import format_seconds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,28 +25,31 @@ if TYPE_CHECKING:
 _COLUMNS = ("name", "role", "index", "start_ns", "duration_ns", "requests", "attributes")
 
 
-def retried(spans: pa.Table | Slices) -> str | None:
-    """Say how many requests failed and were made again, and what that took; None where there was none."""
+class Retried(NamedTuple):
+    """Requests of a run that failed and were made again."""
+
+    number: int
+    #: What they took, in s.
+    seconds: float
+    #: Those that storage refused as too many, by its answers.
+    refused: Mapping[str, int]
+
+
+def retried(spans: pa.Table | Slices) -> Retried | None:
+    """Count the requests that failed and were made again; None where there was none."""
     slices = Slices.of(spans)
     if not (number := slices.names.get("retry", 0)):
         return None
-    took, answers = 0, Counter[str]()
+    took, attributes = 0, Counter[str]()
     for part in slices.parts("name", "duration_ns", "attributes"):
         again = part.filter(pc.equal(part["name"], "retry"))
         took += int(integers(again, "duration_ns").sum())
-        answers.update(again["attributes"].to_pylist())
-    many = "request to storage was" if number == 1 else "requests to storage were"
-    told = f"{number} {many} made again after a failure, which took {format_seconds(took / 1e9)} in all"
-    return f"{told} (spans named retry){_throttled(answers)}"
-
-
-def _throttled(answers: Counter[str]) -> str:
-    """Say, as the end of a sentence, how many attempts storage refused as too many, and what it answered them."""
+        attributes.update(again["attributes"].to_pylist())
     refused = Counter[str]()
-    for said, number in answers.items():
-        if why := refusal(said):
-            refused[why] += number
-    return f"; storage throttled {refused.total()} of them ({in_words(refused)})" if refused else ""
+    for text, times in attributes.items():
+        if why := refusal(text):
+            refused[why] += times
+    return Retried(number, took / 1e9, refused)
 
 
 def refusal(attributes: str) -> str:
@@ -58,11 +60,6 @@ def refusal(attributes: str) -> str:
         return ""  # whatever wrote that: one span that cannot be read must not cost the explanation of a run
     why = str(said.get("why", "")) if isinstance(said, dict) else ""
     return why if why.startswith("429") or why.endswith(" SlowDown") else ""
-
-
-def in_words(answers: Mapping[str, int]) -> str:
-    """Name some answers, the most frequent first."""
-    return ", ".join(sorted(answers, key=lambda why: -answers[why]))
 
 
 class _Refused(NamedTuple):

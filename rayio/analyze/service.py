@@ -19,17 +19,6 @@ from rayio.trace.order import groups_by
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Times the need above which a capacity is no number worth saying.
-PLENTY = 100
-
-#: What rows are that are no stage of a batch.
-WORK_OF_STAGES = {
-    "storage": "what all readers share",
-    "worker": "all stages, one after the other",
-    "writer": "checkpoint files",
-    "processors": "CPU time of a batch, on all cores",
-}
-
 
 class Capacities:
     """What each stage of the workers could deliver, and what the ranks ask for, in batches per second.
@@ -186,17 +175,3 @@ def without_queueing(capacity: Capacity, limit: StorageLimit, parsing: float = 0
                 )
             )
     return replace(capacity, stages=(*rows,), storage=limit)
-
-
-def can_do(capacity: float, demand: float | None) -> str:
-    """Write a capacity; one that is many times the need is said to be that.
-
-    >>> can_do(5.868, 24.8), can_do(18_400_493, 500)
-    ('5.87', '> 50,000')
-    """
-    return rate(capacity) if demand is None or capacity <= PLENTY * demand else f"> {rate(PLENTY * demand)}"
-
-
-def rate(number: float) -> str:
-    """Write a number per second with three digits that count."""
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

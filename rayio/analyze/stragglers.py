@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,9 +15,6 @@ TOGETHER = 0.01
 
 #: Standard deviations beyond what chance gives from which a rank's being last is no chance.
 NO_CHANCE = 3.0
-
-#: Ranks that a sentence names.
-NAMED = 3
 
 
 def last_of_steps(steps: StepsInSlices, ranks: int) -> tuple[Ints, Ints]:
@@ -90,15 +85,3 @@ def typical_of(mean: NDArray[np.float64], slow: NDArray[np.bool_]) -> float:
     """The mean compute of the (lower) median rank, of those that are not slow where there are such."""
     others = np.sort(mean[~slow] if (~slow).any() else mean)
     return float(others[(len(others) - 1) // 2])
-
-
-def slowest(ranks: Sequence[WaitedFor]) -> str:
-    """Name the ranks that are last in most steps; where there are none, each is now and then."""
-    slow = [row for row in ranks if row.is_slow]
-    named = ", ".join(
-        f"rank {row.rank} ({row.of_typical or 0.0:.2f} × the compute of the others, last in "
-        f"{100 * (row.last_share or 0.0):.0f} % of steps)"
-        for row in slow[:NAMED]
-    )
-    more = f" and {len(slow) - NAMED} more" if len(slow) > NAMED else ""
-    return f": {named}{more}" if slow else ", now one and now another"

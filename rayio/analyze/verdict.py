@@ -20,6 +20,9 @@ BINDS = 0.05
 #: What binds a run that waits for batches: reading and decoding them, or what the loader itself takes.
 OF_DATA = ("input", "loader")
 
+#: Causes that are storage's.
+OF_STORAGE = ("open", "read", "retry")
+
 #: What a cause makes a run; the stages of a batch make it input-bound.
 _BOUNDS = {
     "straggler": "straggler",
@@ -124,6 +127,12 @@ def _table(total: _Sums) -> tuple[LossRow, ...]:
             )
         )
     return (*rows,)
+
+
+def waits_for_storage(verdict: Verdict) -> bool:
+    """Return True if ranks wait for reads most, and not because readers wait for processors."""
+    is_read = bool({verdict.cause, *verdict.ties} & {*OF_STORAGE})
+    return is_read and verdict.bound in OF_DATA and not verdict.is_processor_bound
 
 
 class _Sums:

@@ -1,4 +1,4 @@
-"""The command line: registers the commands, and turns every outcome into an exit code and at most one line."""
+"""The command line: all commands; every outcome becomes an exit code and at most one line."""
 
 from __future__ import annotations
 
@@ -33,11 +33,9 @@ from rayio.deadline import leave
 from rayio.errors import RayioError
 from rayio.interrupts import INTERRUPTED, interruptible
 
-#: What typer raises for a command line it cannot read; the class itself is not public.
+#: The class of typer's errors of usage, which is not public.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-
-
-#: What the system says of a path that a user gave, wherever that shows.
+#: Errors of the operating system about a user's path.
 _OF_PATHS = (errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
 
@@ -59,7 +57,7 @@ def _options(
 
 
 def application() -> typer.Typer:
-    """Put the commands together."""
+    """Return the application with all commands."""
     app = typer.Typer(
         name="rayio",
         no_args_is_help=True,
@@ -85,10 +83,10 @@ def application() -> typer.Typer:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run one command and leave with its exit code.
+    """Run one command and exit with its code.
 
-    0 done, 1 our fault (the traceback is kept in a file), 2 bad input or environment, 3 expectations unmet, 4 ledger
-    uneven, 130 interrupted.
+    Codes: 0 done, 1 a bug (the traceback is in a file), 2 bad input or environment, 3 expectations unmet, 4 samples
+    not delivered exactly once, 130 interrupted.
     """
     interruptible()
     leave(_exit_code(arguments))
@@ -96,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _exit_code(arguments: Sequence[str] | None) -> int:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal that cannot show a sign gets another, not a traceback
+        if isinstance(stream, io.TextIOWrapper):  # no traceback for characters that the terminal cannot show
             stream.reconfigure(errors="replace")
     try:
         if (line := os.environ.get(completion.VARIABLE)) is not None:
@@ -107,7 +105,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         )
         if sys.stdout is not None:
             sys.stdout.flush()
-        if code == INTERRUPTED:  # typer gives it for a KeyboardInterrupt that it caught itself
+        if code == INTERRUPTED:  # typer caught a KeyboardInterrupt
             _say("interrupted")
         return code if isinstance(code, int) else 0
     except RayioError as error:
@@ -120,13 +118,13 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
         return INTERRUPTED
     except BrokenPipeError:
         return _unheard()
-    except SystemExit as left:
-        if isinstance(left.__context__, BrokenPipeError):
+    except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):
             return _unheard()
         raise
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            _say("no space left where the output goes")
+            _say("no space left for the output; free some, or write it elsewhere")
             _unheard()
         elif error.errno in _OF_PATHS and error.filename is not None:
             _say(f"{os.fsdecode(error.filename)}: {error.strerror}")
@@ -138,7 +136,7 @@ def _exit_code(arguments: Sequence[str] | None) -> int:
 
 
 def _filled(arguments: Sequence[str]) -> list[str]:
-    """Let the value of some options be left out, which typer cannot: it is then empty."""
+    """Return the arguments with an empty value added to options whose value is optional, which typer cannot do."""
     return [
         f"{argument}=" if argument in export.OPTIONAL and after.startswith("-") else argument
         for argument, after in pairwise([*arguments, "-"])
@@ -146,7 +144,7 @@ def _filled(arguments: Sequence[str]) -> list[str]:
 
 
 def _our_fault(error: Exception) -> int:
-    """Keep the traceback in a file and name it."""
+    """Write the traceback to a file and print its name; return the exit code."""
     with tempfile.NamedTemporaryFile("w", prefix="rayio-", suffix=".log", delete=False) as log:
         traceback.print_exception(error, file=log)
     from rayio.registry import fault_of
@@ -156,13 +154,13 @@ def _our_fault(error: Exception) -> int:
 
 
 def _unheard() -> int:
-    """End in peace when the reader of our output (head, less) has left; Python would complain at its last flush."""
+    """Discard further output after its reader (head, less) ended, so that Python's last flush does not fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
 
 
 def _usage(error: Exception) -> int:
-    """Say what is wrong with the command line, and which command's help knows better."""
+    """Print what is wrong with the command line and which --help to read; return the exit code."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "rayio"
     message = getattr(error, "format_message", error.__str__)().replace("Value error, ", "")

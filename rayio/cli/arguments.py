@@ -1,4 +1,4 @@
-"""Arguments and options that several commands have in common."""
+"""Arguments and options shared by commands."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ RunPaths = Annotated[
 Root = Annotated[
     str | None,
     typer.Option(
-        help="Folder or address from which the scenario's relative paths and runs/ start.",
-        show_default="here",
+        help="Base folder or address of the scenario's relative paths and of runs/.",
+        show_default="the working directory",
         metavar="DIR",
     ),
 ]
 Address = Annotated[str | None, typer.Option(help="Ray cluster: auto, or host:port.", show_default="start a local Ray")]
-AsJson = Annotated[
-    bool, typer.Option("--json", help="Print JSON, and nothing else, on standard output; rayio schema describes it.")
-]
+AsJson = Annotated[bool, typer.Option("--json", help="Print only JSON on standard output; rayio schema describes it.")]

@@ -1,4 +1,4 @@
-"""Tab completion: the line for a shell's start-up file, and what may stand where the cursor is."""
+"""Tab completion: scripts for shells, and the candidates at the cursor."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-#: Holds the line up to the cursor when a shell asks what may come next, instead of running it.
+#: Environment variable with the line up to the cursor, set by a shell that asks for candidates.
 VARIABLE = "_RAYIO_COMPLETE"
 
-#: Characters of what is said of a word.
+#: The longest description of a candidate, in characters.
 _ABOUT = 70
 
 _BASH = """\
@@ -21,7 +21,7 @@ _rayio_complete() {
     local line="${COMP_LINE:0:COMP_POINT}" whole word
     whole="${line##*[[:space:]]}"
     word="${COMP_WORDS[COMP_CWORD]:0:${#whole}}"
-    # bash breaks words at = and : and wants what stands after them alone
+    # bash breaks words at = and : and expects only the part after them
     [[ "$word" == [=:] ]] && word=""
     COMPREPLY=()
     while IFS=$'\\t' read -r value _; do
@@ -51,9 +51,9 @@ compdef _rayio_complete rayio
 
 _FISH = """\
 function __rayio_complete
-    set -l found (env _RAYIO_COMPLETE=(commandline -cp | string collect) rayio 2>/dev/null)
-    if test -n "$found"
-        printf '%s\n' $found
+    set -l candidates (env _RAYIO_COMPLETE=(commandline -cp | string collect) rayio 2>/dev/null)
+    if test -n "$candidates"
+        printf '%s\n' $candidates
     else
         __fish_complete_path (commandline -ct)
     end
@@ -63,7 +63,7 @@ complete --command rayio --no-files --arguments '(__rayio_complete)'
 
 
 class Shell(StrEnum):
-    """Shells that completion is known for."""
+    """A shell with a completion script."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -74,10 +74,11 @@ _SCRIPTS = {Shell.BASH: _BASH, Shell.ZSH: _ZSH, Shell.FISH: _FISH}
 
 
 def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")]) -> None:
-    """Print what makes a shell complete rayio's commands, options, scenarios, keys and values.
+    """Print a shell's completion script.
 
-    Put one line into the shell's start-up file: eval "$(rayio completion bash)" into ~/.bashrc, the same with zsh into
-    ~/.zshrc, and rayio completion fish | source into ~/.config/fish/config.fish.
+    It completes commands, options, scenarios, keys and values. Add one line to the shell's start-up file:
+    eval "$(rayio completion bash)" to ~/.bashrc, the same with zsh to ~/.zshrc, or
+    rayio completion fish | source to ~/.config/fish/config.fish.
 
     Example:  rayio completion bash > rayio.bash
     """
@@ -85,9 +86,9 @@ def completion(shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")
 
 
 def answer(app: typer.Typer, line: str) -> str:
-    """What may come at the end of a line: a word per line, each with a tab and what is said of it.
+    """Return the candidates at the end of a line: one per line, with a tab and its description.
 
-    The engine is that of click, which typer brings along; typer's own shells would load rich for each answer.
+    It uses click's engine, because typer's own shells would load rich for each answer.
     """
     click = typer.Context.__mro__[1].__module__.rpartition(".")[0]
     engine = import_module(f"{click}.shell_completion")
@@ -108,8 +109,8 @@ def answer(app: typer.Typer, line: str) -> str:
             "source_vars": lambda _: {},
         },
     )
-    told: str = shell(typer.main.get_command(app), {}, "rayio", VARIABLE).complete()
-    return told
+    candidates: str = shell(typer.main.get_command(app), {}, "rayio", VARIABLE).complete()
+    return candidates
 
 
 def add_to(app: typer.Typer) -> None:
@@ -118,26 +119,26 @@ def add_to(app: typer.Typer) -> None:
 
 
 def scenarios(incomplete: str) -> list[tuple[str, str]]:
-    """Packaged scenarios, and scenario files below the working directory."""
+    """Return packaged scenarios and scenario files below the working directory."""
     from rayio.scenario.source import packaged
 
-    found = [(name, about) for name, about in packaged().items() if name.startswith(incomplete)]
-    return [*found, *((path, "") for path in _paths(incomplete, (".yaml", ".yml")))]
+    names = [(name, about) for name, about in packaged().items() if name.startswith(incomplete)]
+    return [*names, *((path, "") for path in _paths(incomplete, (".yaml", ".yml")))]
 
 
 def runs(incomplete: str) -> list[tuple[str, str]]:
-    """Run directories, and folders in which there may be some."""
+    """Return run directories, and folders that may contain some."""
     from pathlib import Path
 
-    found = []
+    candidates = []
     for path in _paths(incomplete):
         is_run = Path(path, "run.json").is_file()
-        found.append((path.rstrip("/") if is_run else path, "a run" if is_run else ""))
-    return found
+        candidates.append((path.rstrip("/") if is_run else path, "a run" if is_run else ""))
+    return candidates
 
 
 def _paths(incomplete: str, suffixes: tuple[str, ...] = ()) -> Iterator[str]:
-    """Folders, and files of these kinds, whose path begins so."""
+    """Iterate over folders, and files with these suffixes, whose path starts with ``incomplete``."""
     folder, _, name = incomplete.rpartition("/")
     above = f"{folder}/" if folder or incomplete.startswith("/") else ""
     try:
@@ -153,7 +154,7 @@ def _paths(incomplete: str, suffixes: tuple[str, ...] = ()) -> Iterator[str]:
 
 
 def overrides(incomplete: str) -> list[tuple[str, str]]:
-    """Keys of scenarios, and after ``=`` the values that a key may have, also behind a comma, as a sweep takes them."""
+    """Return keys of scenarios; after ``=`` a key's values, also after a comma (for sweeps)."""
     from rayio.scenario.write import json_schema
 
     schema = json_schema()
@@ -163,33 +164,35 @@ def overrides(incomplete: str) -> list[tuple[str, str]]:
         before = incomplete[: len(incomplete) - len(last)]
         known = next((inner for name, inner in keys(schema) if name == key), {})
         return [(f"{before}{word}", "") for word in words(known) if word.startswith(last)]
-    found: dict[str, str] = {}
+    candidates: dict[str, str] = {}
     depth = key.count(".") + 1
     for name, inner in keys(schema):
         if name.startswith(key) and name != "extends":
             parts = name.split(".")
             if len(parts) > depth:  # a section: its keys come next
-                found.setdefault(f"{'.'.join(parts[:depth])}.", "")
+                candidates.setdefault(f"{'.'.join(parts[:depth])}.", "")
             else:
-                found[f"{name}="] = str(inner.get("description", ""))
-    return [*found.items()]
+                candidates[f"{name}="] = str(inner.get("description", ""))
+    return [*candidates.items()]
 
 
 def keys_of_numbers(incomplete: str) -> list[tuple[str, str]]:
-    """Keys that hold a whole number, those that count accelerators first."""
+    """Return keys with whole numbers, those that count accelerators first."""
     from rayio.scenario.write import json_schema
 
-    found = {
+    descriptions = {
         name: str(inner.get("description", ""))
         for name, inner in keys(json_schema())
         if "integer" in (inner.get("type"), *(part.get("type") for part in inner.get("anyOf", ())))
     }
     first = ("cluster.ranks_per_node", "cluster.nodes")
-    return [(name, found[name]) for name in dict.fromkeys((*first, *found)) if name.startswith(incomplete)]
+    return [
+        (name, descriptions[name]) for name in dict.fromkeys((*first, *descriptions)) if name.startswith(incomplete)
+    ]
 
 
 def keys(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Every key of scenarios with dots, and its schema; sections themselves are not among them."""
+    """Iterate over every dotted key of scenarios, except sections, with its schema."""
     definitions = schema.get("$defs", {})
 
     def inside(properties: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -205,14 +208,14 @@ def keys(schema: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Map
 
 
 def words(value: Mapping[str, Any]) -> list[str]:
-    """The words that a schema takes, as YAML has them."""
-    found: list[str] = []
+    """Return the words that a schema accepts, in YAML's spelling."""
+    accepted: list[str] = []
     for part in (value, *value.get("anyOf", ())):
         known = part.get("enum", [part["const"]] if "const" in part else [])
-        found += [str(one).lower() if isinstance(one, bool) else str(one) for one in known if one is not None]
-    return [*dict.fromkeys(found)]
+        accepted += [str(word).lower() if isinstance(word, bool) else str(word) for word in known if word is not None]
+    return [*dict.fromkeys(accepted)]
 
 
 def among(*known: str) -> Callable[[str], list[str]]:
-    """What completes one of these words."""
+    """Return a completion of these words."""
     return lambda incomplete: [word for word in known if word.startswith(incomplete)]

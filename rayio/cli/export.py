@@ -1,4 +1,4 @@
-"""Commands that hand a run to other tools: export, view."""
+"""The commands export and view."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 
 from rayio.cli.arguments import AsJson, RunPath
 from rayio.cli.file_options import local_file
-from rayio.cli.output import alone, print_json
+from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rayio.records.answers import ExportedFile, ExportedTo
     from rayio.trace.run_directory import RunDirectory
 
-#: Options whose value may be left out: then the standard variables say where.
+#: Options with an optional value; without one, OpenTelemetry's standard variables apply.
 OPTIONAL = ("--otlp", "--grpc")
 
 Otlp = Annotated[
@@ -53,14 +53,14 @@ def export(
     select: Annotated[
         str | None,
         typer.Option(
-            help="Steps to export: all, or of first, last, slowest:N, every:N those that are wanted.",
-            show_default="first,last,slowest:20,every:50 to a collector, all into files",
+            help="Steps to export: all, or a list of first, last, slowest:N, every:N.",
+            show_default="first,last,slowest:20,every:50 to a collector, all to files",
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that exist.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Hand a run's spans to Jaeger or any OTLP collector, to Perfetto, or to files.
+    """Export a run's spans to OTLP collectors, Perfetto or files.
 
     Example:  rayio export runs/four --otlp http://localhost:4318
     """
@@ -78,18 +78,18 @@ def export(
         if file is not None
     ]
     if not files and otlp is None and grpc is None:
-        raise typer.BadParameter("say where to: --otlp URL, --grpc HOST:PORT, --perfetto, --otlp-json or --csv FILE")
+        raise typer.BadParameter("no target; give --otlp URL, --grpc HOST:PORT, --perfetto, --otlp-json or --csv FILE")
     names = [file.absolute() for file, _, _ in files]
     if twice := [file for file, _, _ in files if names.count(file.absolute()) > 1]:
-        raise typer.BadParameter(f"{twice[0]} is given twice; each form needs a file of its own")
+        raise typer.BadParameter(f"{twice[0]} is given twice; give each format its own file")
     directory = RunDirectory.open(path)
-    for file, _, _ in files:  # all of them before the first is written
+    for file, _, _ in files:  # check all before writing the first
         exporting.check_target(file, force=force)
     terminal = Terminal()
     say: Callable[[str], None] = (lambda text: None) if as_json else print
     written: list[ExportedFile] = []
     took: list[ExportedTo] = []
-    with alone(as_json):
+    with only_json(as_json):
         terminal.live("export: reading spans")
         if files:
             chosen = exporting.Chosen.of(directory, select or "all", terminal)
@@ -100,10 +100,10 @@ def export(
                 number = write(chosen, file, force=force)
                 terminal.done()
                 roots = len(chosen.spans) - number if write is exporting.write_json else 0
-                made = f", and {roots} roots made for them" if write is exporting.write_json else ""
+                extra = f", and {roots} roots added" if write is exporting.write_json else ""
                 if write is exporting.write_perfetto:
-                    made = _not_drawn(len(chosen.table) - number)
-                say(f"{file}: {number} {what} written{made}{_pace(number, began)}")
+                    extra = _not_drawn(len(chosen.table) - number)
+                say(f"{file}: {number} {what} written{extra}{_pace(number, began)}")
                 seconds = time.perf_counter() - began
                 written.append(ExportedFile(path=str(file), spans=number, roots=roots, seconds=seconds))
         for url, by_grpc in ((otlp, False), (grpc, True)):
@@ -144,7 +144,7 @@ def _send(
     if sent.is_whole:
         traces = len(chosen.spans.trace_sizes)
         say(
-            f"{sent.spans} spans exported to {sender.target}, and {sent.made} roots made for them: "
+            f"{sent.spans} spans exported to {sender.target}, and {sent.made} roots added: "
             f"{traces} traces, {sent.requests} requests{_pace(sent.spans, began)}"
         )
         return ExportedTo(
@@ -152,11 +152,11 @@ def _send(
             seconds=time.perf_counter() - began,
         )  # fmt: skip
     again = exporting.export_again(path, sender, select)
-    raise ExportError(f"{sent.told(sender.target)}; the run still has all: {again}")
+    raise ExportError(f"{sent.told(sender.target)}; the run still has all spans: {again}")
 
 
 def collector(otlp: str | None, grpc: str | None) -> Sender | None:
-    """The way to the collector that a run's spans are sent to as it goes, if there is one."""
+    """Return the sender to the collector of a live export; None without one."""
     if otlp is not None and grpc is not None:
         raise typer.BadParameter("--otlp and --grpc exclude each other for a run; give one")
     if otlp is None and grpc is None:
@@ -173,7 +173,7 @@ def view(
     select: Annotated[str, typer.Option(help="Steps to show, see rayio export.")] = "all",
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
 ) -> None:
-    """Show a run in Perfetto's UI, served on this machine alone, until Ctrl-C.
+    """Show a run in Perfetto's UI, served on this machine only.
 
     Example:  rayio view runs/four
     """
@@ -207,7 +207,7 @@ def _warn(texts: Iterable[str]) -> None:
 
 
 def _not_drawn(number: int) -> str:
-    """Say how many spans a Perfetto trace leaves out, and which."""
+    """Return text on the spans that a Perfetto trace leaves out."""
     from rayio.export.exporting import NOT_DRAWN
 
     return f", {number} spans not drawn ({NOT_DRAWN})" if number else ""

@@ -1,4 +1,4 @@
-"""Files that commands read and write on this machine, by their options."""
+"""Options that name files on this machine."""
 
 from __future__ import annotations
 
@@ -9,46 +9,46 @@ from typing import Annotated
 
 import typer
 
-Force = Annotated[bool, typer.Option("--force", help="Replace a file that another wrote.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace a file that this command did not write.")]
 
 
 def local_file(text: str) -> Path:
-    """The path that an option's text means; ``file://`` may stand before it.
+    """Return the path of an option's text, which may start with ``file://``.
 
     Raises:
-        typer.BadParameter: it is an address of a store: as a path it would be a folder named for its scheme.
+        typer.BadParameter: the text is a store's address.
     """
     from rayio.storage.address import is_path, path_of
 
     if not is_path(text):
-        raise typer.BadParameter(f"{text} is not on this machine; give a path, and copy the file from there")
+        raise typer.BadParameter(f"{text} is not on this machine; give a path, and copy the file yourself")
     return path_of(text)
 
 
 def check_replaced(target: str | Path, mark: re.Pattern[bytes], command: str, *, force: bool) -> None:
-    """Refuse to replace a file that has not the mark of what this command writes.
+    """Refuse to replace a file that this command did not write; ``mark`` matches the content of files that it wrote.
 
     Raises:
-        StorageError: such a file is there, and ``force`` is not set.
+        StorageError: the file exists without the mark, and ``force`` is not set.
     """
     from rayio.errors import StorageError
 
     if force or (content := _content(target)) is None or mark.search(content):
         return
-    raise StorageError(f"{target} exists, and no rayio {command} wrote it; give another name, or --force replaces it")
+    raise StorageError(f"{target} exists, and rayio {command} did not write it; give another name, or use --force")
 
 
 def _content(target: str | Path) -> bytes | None:
-    """What a file holds; None where there is none. What is no file is refused as it is written."""
+    """Return a file's content; None without a regular file (writing then refuses what is there)."""
     from rayio import regular, storage
     from rayio.storage.address import is_path, last_part, parent, path_of
 
     if not is_path(address := str(target)):
         return storage.open(parent(address)).read(last_part(address))
     path = path_of(address)
-    if os.path.islink(path) or not os.path.isfile(path):  # noqa: PTH113, PTH114 (a name that no file can have is none)
+    if os.path.islink(path) or not os.path.isfile(path):  # noqa: PTH113, PTH114 (impossible names raise nothing)
         return None
     try:
         return regular.read_bytes(path)
-    except OSError:  # nobody may read it, so nobody knows whose it is
+    except OSError:  # unreadable, so of unknown origin
         return b""

@@ -1,4 +1,4 @@
-"""Commands for a Ray cluster that is somewhere else: submit, status, stop, doctor."""
+"""The commands for remote Ray clusters: submit, status, stop, doctor."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from rayio.cli.arguments import AsJson, Overrides, Root, Source
 from rayio.cli.fitting import columns, fit
-from rayio.cli.output import alone, print_json
+from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rayio.records.clusters import JobListed
     from rayio.remote.jobs.submit import Ended
 
-#: Variables that say where a dashboard is, as Ray's own commands read them.
+#: Variables with the dashboard's address, as Ray's own commands read them.
 VARIABLES = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")
 
 Dashboard = Annotated[
@@ -28,20 +28,20 @@ Dashboard = Annotated[
         help="The cluster's dashboard, such as http://head:8265.", show_default="RAY_API_SERVER_ADDRESS", metavar="URL"
     ),
 ]
-JobId = Annotated[str, typer.Argument(help="A job's id, as submit and status print it.", metavar="JOB")]
+JobId = Annotated[str, typer.Argument(help="A job's id, printed by submit and status.", metavar="JOB")]
 ClusterRoot = Annotated[
     str | None,
     typer.Option(
-        help="Folder that all nodes share, or address, from which relative paths and runs/ start.",
+        help="Base of relative paths and of runs/: a folder that all nodes share, or an address.",
         show_default="the folder of --out",
         metavar="DIR",
     ),
 ]
 Pip = Annotated[
     bool,
-    typer.Option("--pip", help="Have Ray install what rayio needs for the job, with pip, where it is not there."),
+    typer.Option("--pip", help="Let Ray install rayio's missing dependencies for the job, with pip."),
 ]
-Installed = Annotated[bool, typer.Option("--installed", help="Use the rayio that the cluster has, and send none.")]
+Installed = Annotated[bool, typer.Option("--installed", help="Use the cluster's rayio instead of sending this one.")]
 
 
 def submit(
@@ -59,12 +59,13 @@ def submit(
     root: ClusterRoot = None,
     pip: Pip = False,
     installed: Installed = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and leave it alone.")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Print the job's id and do not wait for it.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a scenario on a Ray cluster as a job: send it and rayio there, follow it, print the numbers.
+    """Run a scenario as a job on a Ray cluster.
 
-    The exit code is the run's. Ctrl-C stops the job, which writes what it has.
+    It sends the scenario and rayio, follows the job and prints the results. The exit code is the run's. Ctrl-C stops
+    the job; its run writes what was recorded.
 
     Example:  rayio submit unet3d-small --address http://head:8265 --root /shared
     """
@@ -72,31 +73,31 @@ def submit(
 
     terminal = Terminal()
     where = dashboard(address)
-    with alone(as_json):
+    with only_json(as_json):
         jobs, job_id = submitting.submit(
             source, overrides or (), address=where, out=out, root=root, pip=pip, is_installed=installed,
             reporter=terminal,
         )  # fmt: skip
         ended = None if detach else submitting.follow(jobs, job_id, terminal)
     if ended is not None:
-        _told(ended, as_json)
+        _print_end(ended, as_json)
     elif as_json:
         print_json(_listed(jobs.state(job_id)))
     else:
         print(job_id)
 
 
-def _told(ended: Ended, as_json: bool) -> None:
-    """Print what a job came to, and leave with its exit code."""
-    from rayio.analyze.summary import summary
+def _print_end(ended: Ended, as_json: bool) -> None:
+    """Print a job's results or error, and exit with its code."""
     from rayio.remote.jobs.submit import LAST_LINES
+    from rayio.report.text.summary import summary
 
     if ended.ran is not None and as_json:
         print_json(ended.ran)
     elif ended.ran is not None:
         print(fit(summary(ended.ran.result, run=ended.ran.directory), columns()), flush=True)
     if ended.exit_code:
-        if ended.ran is None and ended.job.exit_code not in (2, 130):  # a line of rayio's own says enough
+        if ended.ran is None and ended.job.exit_code not in (2, 130):  # those are one line
             print("\n".join(ended.output.splitlines()[-LAST_LINES:]), file=sys.stderr)
         print(f"rayio: {ended.complaint}", file=sys.stderr)
         raise typer.Exit(ended.exit_code)
@@ -104,40 +105,42 @@ def _told(ended: Ended, as_json: bool) -> None:
 
 def status(
     job: Annotated[
-        str | None, typer.Argument(help="A job's id.", show_default="all that rayio submitted", metavar="[JOB]")
+        str | None, typer.Argument(help="A job's id.", show_default="all jobs of rayio", metavar="[JOB]")
     ] = None,
     address: Dashboard = None,
-    everything: Annotated[bool, typer.Option("--all", help="Jobs that rayio did not submit, too.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List jobs that rayio did not submit, too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the jobs of a cluster that rayio submitted, or say how one is.
+    """List rayio's jobs on a cluster, or show one.
 
     Example:  rayio status --address http://head:8265
     """
     from rayio.engines.ray.cluster.jobs import Jobs
 
     where = dashboard(address)
-    with alone(as_json):
+    with only_json(as_json):
         jobs = Jobs(where)
-        found = [jobs.state(job)] if job is not None else [j for j in jobs.all() if everything or "rayio" in j.metadata]
-    listed = tuple(map(_listed, found))
+        chosen = (
+            [jobs.state(job)] if job is not None else [j for j in jobs.all() if everything or "rayio" in j.metadata]
+        )
+    listed = tuple(map(_listed, chosen))
     if as_json:
         from rayio.records.clusters import JobsListed
 
         print_json(JobsListed(address=jobs.address, jobs=listed))
         return
-    for one in listed:
-        took = "" if one.seconds is None else f"  {one.seconds:.0f} s"
-        code = f"  exit code {one.exit_code}" if one.exit_code else ""
-        print(f"{one.id}  {one.status:<9}  {one.scenario or '-'}{took}{code}{f'  {one.out}' if one.out else ''}")
-        if one.status in ("PENDING", "FAILED") and job is not None:
-            print(f"  {' '.join(one.message.split())}")
+    for row in listed:
+        took = "" if row.seconds is None else f"  {row.seconds:.0f} s"
+        code = f"  exit code {row.exit_code}" if row.exit_code else ""
+        print(f"{row.id}  {row.status:<9}  {row.scenario or '-'}{took}{code}{f'  {row.out}' if row.out else ''}")
+        if row.status in ("PENDING", "FAILED") and job is not None:
+            print(f"  {' '.join(row.message.split())}")
     if not listed:
         print(f"no job of rayio at {jobs.address}")
 
 
 def stop(job: JobId, address: Dashboard = None) -> None:
-    """Ask a job to end; a run writes what it has.
+    """Stop a job; its run writes what was recorded.
 
     Example:  rayio stop rayio-0123456789ab --address http://head:8265
     """
@@ -149,7 +152,7 @@ def stop(job: JobId, address: Dashboard = None) -> None:
         print(f"{job} is over: {before.status}")
         return
     jobs.stop(job)
-    print(f"{job} is asked to end")
+    print(f"{job} is stopping")
 
 
 def doctor(
@@ -157,7 +160,7 @@ def doctor(
         str | None,
         typer.Option(
             help="Ray cluster: auto, host:port, or its dashboard, such as http://head:8265.",
-            show_default="look at this machine alone",
+            show_default="check only this machine",
         ),
     ] = None,
     root: Root = None,
@@ -165,36 +168,36 @@ def doctor(
     installed: Installed = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether this machine, or a cluster and each of its nodes, is fit for runs, and what to do if not.
+    """Check whether this machine or a cluster is fit for runs.
 
-    Looked at: versions, processors, memory, object stores, authentication, storage at --root, clocks, collectors.
+    It checks versions, processors, memory, object stores, authentication, storage at --root, clocks and collectors of
+    each node, and says what to do about each problem.
 
     Example:  rayio doctor --address http://head:8265 --root /shared
     """
     from rayio.records.clusters import Doctored
-    from rayio.remote.jobs import doctor as looking
+    from rayio.remote.jobs import doctor as checks
 
     terminal = Terminal()
-    with alone(as_json):
+    with only_json(as_json):
         if address is None:
-            found = Doctored(findings=tuple(looking.here(root)))
+            doctored = Doctored(findings=tuple(checks.here(root)))
         elif address.startswith(("http://", "https://")):
             from rayio.engines.ray.cluster.jobs import Jobs
 
-            found = looking.by_job(Jobs(address), root, pip=pip, is_installed=installed, reporter=terminal)
+            doctored = checks.by_job(Jobs(address), root, pip=pip, is_installed=installed, reporter=terminal)
         else:
-            found = looking.cluster(address, root)
+            doctored = checks.cluster(address, root)
     terminal.done()
-    problems = [one for one in found.findings if one.state == "problem"]
     if as_json:
-        print_json(found)
+        print_json(doctored)
     else:
-        for one in found.findings:
-            print(f"{one.state:<7}  {one.what}: {one.text}")
-        for node in found.nodes:
+        for finding in doctored.findings:
+            print(f"{finding.state:<7}  {finding.what}: {finding.text}")
+        for node in doctored.nodes:
             clock = f"clock {node.clock_offset_ms:+.1f} ± {node.clock_error_ms:.1f} ms"
             print(f"node     {node.host} ({node.id[:8]}): {node.resources.get('CPU', 0):g} CPU, {clock}")
-    if problems:
+    if any(finding.state == "problem" for finding in doctored.findings):
         raise typer.Exit(2)
 
 
@@ -205,15 +208,15 @@ def add_to(app: typer.Typer) -> None:
 
 
 def dashboard(address: str | None) -> str:
-    """Where the dashboard is: what was given, or what Ray's variables say."""
-    found = address or next((v for name in VARIABLES if (v := os.environ.get(name, "")).startswith("http")), None)
-    if found is None:
+    """Return the dashboard's address: as given, or from Ray's variables."""
+    url = address or next((v for name in VARIABLES if (v := os.environ.get(name, "")).startswith("http")), None)
+    if url is None:
         raise typer.BadParameter(
-            "say which cluster: --address http://HEAD:8265, or the variable RAY_API_SERVER_ADDRESS"
+            "no cluster given; use --address http://HEAD:8265 or the variable RAY_API_SERVER_ADDRESS"
         )
-    if found.startswith("ray://"):
-        raise typer.BadParameter(f"--address {found}: give the dashboard's address, such as http://HEAD:8265")
-    return (found if "://" in found else f"http://{found}").rstrip("/")
+    if url.startswith("ray://"):
+        raise typer.BadParameter(f"--address {url}: give the dashboard's address, such as http://HEAD:8265")
+    return (url if "://" in url else f"http://{url}").rstrip("/")
 
 
 def _listed(job: JobState) -> JobListed:

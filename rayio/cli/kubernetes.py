@@ -1,4 +1,4 @@
-"""Commands for Kubernetes: k8s."""
+"""The command k8s."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ def k8s(
     root: Annotated[
         str | None,
         typer.Option(
-            help="Folder in /data, or address, from which relative paths and runs/ start in the pods.",
+            help="Base of relative paths and of runs/ in the pods: a folder in /data, or an address.",
             show_default="/data",
             metavar="DIR",
         ),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Pods of ranks' nodes.", show_default="one for each of cluster.nodes")
+        int | None, typer.Option(min=1, help="Number of worker pods.", show_default="cluster.nodes")
     ] = None,
     claim: Annotated[
         str | None,
         typer.Option(
-            help="PersistentVolumeClaim that /data is.", show_default="a folder that ends with its pod", metavar="NAME"
+            help="PersistentVolumeClaim for /data.", show_default="a folder that ends with its pod", metavar="NAME"
         ),
     ] = None,
     secret: Annotated[
@@ -47,9 +47,10 @@ def k8s(
         str | None, typer.Option(help="ServiceAccount of the pods.", show_default="the namespace's", metavar="NAME")
     ] = None,
 ) -> None:
-    """Print what runs a scenario on Kubernetes: a RayJob (for KubeRay), and a file's scenario as a ConfigMap.
+    """Print Kubernetes manifests that run a scenario.
 
-    Pods, processors, memory and deadlines follow from the scenario's plan.
+    They are a RayJob (for KubeRay) and, for a scenario file, a ConfigMap. Pods, processors, memory and deadlines follow
+    from the scenario's plan.
 
     Example:  rayio k8s unet3d-small --image rayio:0.1.0 --claim data | kubectl apply -f -
     """
@@ -57,7 +58,7 @@ def k8s(
     from rayio.remote.k8s.scenario_job import job_of
 
     if not image:
-        raise typer.BadParameter("say which image the pods have: --image IMAGE (k8s/Dockerfile makes one)")
+        raise typer.BadParameter("no image for the pods; give --image IMAGE (k8s/Dockerfile builds one)")
     job = job_of(
         source, overrides or (), image=image, name=name, root=root, workers=workers, claim=claim, secret=secret,
         service_account=service_account,

@@ -1,4 +1,4 @@
-"""What goes to standard output: text for people, or JSON and nothing else."""
+"""Standard output: text, or only JSON."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rayio.records.record import Record
 
 
 @contextlib.contextmanager
-def alone(as_json: bool) -> Iterator[None]:
-    """Keep standard output for the JSON that comes after: what libraries print meanwhile goes to standard error."""
+def only_json(as_json: bool) -> Iterator[None]:
+    """Redirect what libraries print to standard error, so that standard output has only JSON."""
     if not as_json:
         yield
         return
     sys.stdout.flush()
     try:
         kept = os.dup(1)
-    except OSError:  # nobody has standard output
+    except OSError:  # standard output is closed
         kept = None
     try:
         if kept is not None:
@@ -35,6 +35,6 @@ def alone(as_json: bool) -> Iterator[None]:
 
 
 def print_json(value: Record | Any) -> None:
-    """Print a record, or plain values, as JSON."""
+    """Print a record or plain values as JSON."""
     plain = value.as_json() if isinstance(value, Record) else value
     print(json.dumps(plain, indent=2, ensure_ascii=False, allow_nan=False))

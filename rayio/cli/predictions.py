@@ -1,4 +1,4 @@
-"""Commands that say what would happen: calibrate."""
+"""The command calibrate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from rayio.cli import completion
 from rayio.cli.arguments import AsJson
 from rayio.cli.file_options import Force, check_replaced, local_file
-from rayio.cli.output import alone, print_json
+from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
 
@@ -19,21 +19,21 @@ def calibrate(
     path: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Directory of a run on Ray or on the local engine.", autocompletion=completion.runs
+            metavar="RUN", help="Directory of a run on Ray or the local engine.", autocompletion=completion.runs
         ),
     ],
     others: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[RUN]...",
-            help="Short runs with samples of other sizes: they tell what each byte takes.",
+            help="Short runs with other sample sizes, to fit the time for each byte.",
             autocompletion=completion.runs,
         ),
     ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Scenario file to write; one that calibrate wrote is replaced.",
+            help="Scenario file to write; replaces one that calibrate wrote.",
             show_default="print it",
             metavar="FILE",
             parser=local_file,
@@ -42,7 +42,9 @@ def calibrate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn a run into the scenario that predicts it: its engine's costs, its storage, its stage times, its processors.
+    """Fit costs from a run, for predictions.
+
+    It writes the run's scenario with fitted loader overhead, storage, stage times and processors.
 
     Example:  rayio calibrate runs/four runs/small --out four.yaml && rayio simulate four.yaml loader.num_workers=8
     """
@@ -50,7 +52,7 @@ def calibrate(
 
     if out is not None:
         check_replaced(out, MARK, "calibrate", force=force)
-    with alone(as_json):
+    with only_json(as_json):
         learned = calibrate(path, *(others or ()), reporter=Terminal())
     if as_json:
         import yaml

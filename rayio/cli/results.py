@@ -1,4 +1,4 @@
-"""Commands that compare runs, ask them questions, and make runs of other benchmarks' results."""
+"""The commands compare, query and import."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 from rayio.cli.arguments import AsJson, RunPath, RunPaths
 from rayio.cli.file_options import local_file
 from rayio.cli.fitting import columns, fit, shown
-from rayio.cli.output import alone, print_json
+from rayio.cli.output import only_json, print_json
 from rayio.errors import QueryError, ScenarioError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rayio.analyze.compare import Compared
 
-#: Rows that a table on a terminal shows; files (--csv, --json) have all.
+#: Rows of a table on a terminal; --csv and --json print all.
 SHOWN_ROWS = 200
 
 
@@ -31,20 +31,23 @@ def compare(
     paths: RunPaths,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Compare runs: keys that differ, each metric with its difference, and whether it exceeds the noise.
+    """Compare runs: changed keys, metrics, and noise.
+
+    A difference is marked if it exceeds the noise of repeated runs.
 
     Example:  rayio compare runs/two runs/four
     """
-    from rayio.analyze import compare as comparing
+    from rayio.analyze.compare import compare as comparing
+    from rayio.report.text.comparison import text
     from rayio.storage.address import is_path, path_of
 
     if len(paths) < 2:
         raise typer.BadParameter("give at least two run directories")
-    places = [str(path_of(path).resolve()) if is_path(path) else path.rstrip("/") for path in paths]
-    if twice := next((path for number, path in enumerate(paths) if places[number] in places[:number]), None):
-        raise typer.BadParameter(f"{twice} is given twice; a run is no repeat of itself")
-    comparison = comparing.compare([_compared(path) for path in paths])
-    print(json.dumps(comparison.as_json(), indent=2) if as_json else fit(comparing.text(comparison), columns()))
+    resolved = [str(path_of(path).resolve()) if is_path(path) else path.rstrip("/") for path in paths]
+    if twice := next((path for number, path in enumerate(paths) if resolved[number] in resolved[:number]), None):
+        raise typer.BadParameter(f"{twice} is given twice; give each run once")
+    comparison = comparing([_compared(path) for path in paths])
+    print(json.dumps(comparison.as_json(), indent=2) if as_json else fit(text(comparison), columns()))
 
 
 def _compared(path: str) -> Compared:
@@ -71,7 +74,9 @@ def query(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON list of objects.")] = False,
 ) -> None:
-    """Ask a run's spans in SQL (DuckDB); nothing else can be read, and nothing written.
+    """Query a run's spans in SQL (DuckDB).
+
+    A query reads only the spans and writes nothing.
 
     Example:  rayio query runs/four "select name, count(*), sum(duration_ns)/1e9 from spans group by name"
     """
@@ -94,16 +99,16 @@ def query(
 
 
 def _rows(table: pa.Table) -> Iterator[list[Any]]:
-    """The rows of a table, without holding all of them as Python objects."""
+    """Iterate over the rows of a table, without holding all as Python objects."""
     for batch in table.to_batches(max_chunksize=10_000):
         yield from map(list, zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
 def _print_json(table: pa.Table) -> None:
-    """Print one object per line in a list; a number that is not finite is null."""
+    """Print a JSON list with one object per line; a number that is not finite becomes null."""
     names, between = table.column_names, "["
     if twice := [name for number, name in enumerate(names) if name in names[:number]]:
-        raise QueryError(f"--json: two columns are named {twice[0]}; name them apart with AS")
+        raise QueryError(f"--json: two columns are named {twice[0]}; rename one with AS")
     for row in _rows(table):
         values = [None if isinstance(v, float) and not math.isfinite(v) else v for v in row]
         print(between, json.dumps(dict(zip(names, values, strict=True)), default=_plain), sep="\n", end="")
@@ -112,7 +117,7 @@ def _print_json(table: pa.Table) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Turn what JSON has no type for into what it has: a whole decimal into a number, anything else into text."""
+    """Return a value without a JSON type as a number (decimals) or text."""
     from decimal import Decimal
 
     if isinstance(value, Decimal):
@@ -127,23 +132,23 @@ def _print_table(table: pa.Table) -> None:
     names, width = table.column_names, columns()
     cells = [[_cell(value) for value in row] for row in _rows(table.slice(0, SHOWN_ROWS))]
     widths = [
-        max([len(name), *(len(line) for row in cells for line in row[place].split("\n"))])
-        for place, name in enumerate(names)
+        max([len(name), *(len(line) for row in cells for line in row[index].split("\n"))])
+        for index, name in enumerate(names)
     ]
     chosen = shown(widths, width)
-    told = Table()
-    for place, wide in chosen:
-        is_number = str(table.schema.types[place]).startswith(("int", "uint", "float", "double", "decimal", "half"))
-        told.add_column(names[place], justify="right" if is_number else "left", overflow="fold", width=wide)
+    printed = Table()
+    for index, wide in chosen:
+        is_number = str(table.schema.types[index]).startswith(("int", "uint", "float", "double", "decimal", "half"))
+        printed.add_column(names[index], justify="right" if is_number else "left", overflow="fold", width=wide)
     for row in cells:
-        told.add_row(*(row[place] for place, _ in chosen))
+        printed.add_row(*(row[index] for index, _ in chosen))
     console = Console(markup=False, highlight=False, emoji=False)
     console.width = sum(wide + 3 for _, wide in chosen) + 1
-    console.print(told)
+    console.print(printed)
     if (left := len(table) - SHOWN_ROWS) > 0:
         print(f"and {left} more rows; --csv and --json print all")
-    if others := [name for place, name in enumerate(names) if place >= len(chosen)]:
-        more = f"{len(others)} more columns: {', '.join(others)}; --csv and --json print all, a wider terminal more"
+    if others := names[len(chosen) :]:
+        more = f"{len(others)} more columns: {', '.join(others)}; widen the terminal, or use --csv or --json"
         print(fit(more, width))
 
 
@@ -155,40 +160,38 @@ def dlio_results(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="Folder with summary.json; RANK_output.json beside it say more.", metavar="DIR", parser=local_file
+            help="Folder with summary.json and, for more detail, RANK_output.json.", metavar="DIR", parser=local_file
         ),
     ],
     out: Annotated[
         str | None,
         typer.Option(help="Run directory to make; must not exist.", show_default="runs/<DIR's name>", metavar="RUN"),
     ] = None,
-    reduced: Annotated[
-        bool, typer.Option("--reduced", help="Take the summary alone, although there are files of ranks.")
-    ] = False,
+    reduced: Annotated[bool, typer.Option("--reduced", help="Read only the summary, not the files of ranks.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a run directory of a result folder of DLIO or MLPerf Storage, and say where its AU went.
+    """Import a result folder of DLIO or MLPerf Storage as a run.
 
-    Most published folders have no RANK_output.json: their import is reduced, and says what it lacks.
+    Most published folders have no RANK_output.json; their import is reduced, and names what is missing.
 
     Example:  rayio import dlio-results results/unet3d/run_1 --out runs/published
     """
     from rayio.records.answers import Ran
     from rayio.session.imported import import_dlio_results
 
-    with alone(as_json):
-        made = import_dlio_results(folder, out, reduced=reduced)
+    with only_json(as_json):
+        imported = import_dlio_results(folder, out, reduced=reduced)
     if as_json:
-        print_json(Ran(directory=made.address, result=made.result))
+        print_json(Ran(directory=imported.address, result=imported.result))
     else:
-        print(fit(made.summary(), columns()))
+        print(fit(imported.summary(), columns()))
 
 
 def add_to(app: typer.Typer) -> None:
     """Register these commands."""
     app.command()(compare)
     app.command()(query)
-    told = "Make runs of other benchmarks' results.\n\nExample:  rayio import dlio-results results/unet3d/run_1"
-    imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=told)
+    text = "Import results of other benchmarks as runs.\n\nExample:  rayio import dlio-results results/unet3d/run_1"
+    imports = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help=text)
     imports.command("dlio-results")(dlio_results)
     app.add_typer(imports, name="import")

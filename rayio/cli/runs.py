@@ -1,4 +1,4 @@
-"""Commands that run something, or look at a run: run, simulate, generate, report."""
+"""The commands run, simulate, generate and report."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rayio.cli.arguments import Address, AsJson, Overrides, Root, RunPath, Sourc
 from rayio.cli.export import Grpc, Otlp, collector
 from rayio.cli.file_options import Force, check_replaced
 from rayio.cli.fitting import columns, fit
-from rayio.cli.output import alone, print_json
+from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 
 if TYPE_CHECKING:
     from rayio.records.answers import Ran
     from rayio.session import Run
 
-#: Spans up to which a run's report is written without being asked for: reading them takes seconds, and memory.
+#: The most spans for which a run writes its report by default: reading them takes seconds and memory.
 MOST_SPANS = 2_000_000
 
 Out = Annotated[
@@ -60,43 +60,44 @@ def run(
     root: Root = None,
     trace: TraceLevel = None,
     repeat: Annotated[
-        int, typer.Option(min=1, help="Run it so many times, each into a run directory of its own (--out OUT-1, ...).")
+        int, typer.Option(min=1, help="Number of runs, each with its own run directory (--out OUT-1, ...).")
     ] = 1,
     otlp: Otlp = None,
     grpc: Grpc = None,
     select: Annotated[
         str | None,
         typer.Option(
-            help="Steps to send with --otlp or --grpc while the run goes: all, or first, every:N.", show_default="all"
+            help="Steps to send with --otlp or --grpc during the run: all, or first, every:N.", show_default="all"
         ),
     ] = None,
     report: Page = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a scenario: generate its dataset if need be, emulate the training, print the numbers, write the report.
+    """Run a scenario, print its results and write report.html.
+
+    The dataset is generated first if it is missing.
 
     Example:  rayio run unet3d-small loader.num_workers=4 --out runs/four
     """
     from rayio import session
-    from rayio.analyze.compare import repeats, repeats_text
+    from rayio.analyze.compare import repeats
     from rayio.model.engine import engine_named
     from rayio.records.answers import Repeats
+    from rayio.report.text.comparison import repeats_text
 
     if address is not None and engine != "ray":
         raise typer.BadParameter(f"--address {address} goes with --engine ray; {engine} uses no cluster")
     if engine not in ("ray", "local"):
         raise typer.BadParameter(f"{engine!r} is not ray or local (for the virtual clock: rayio simulate)")
     if select is not None and otlp is None and grpc is None:
-        raise typer.BadParameter(
-            f"--select {select} says what is sent to a collector; give --otlp URL or --grpc HOST:PORT"
-        )
+        raise typer.BadParameter(f"--select {select} applies to a collector; give --otlp URL or --grpc HOST:PORT too")
     wanted = _traced(overrides, trace)
     places = [out] if repeat == 1 else _places(out, root, repeat)
     runs, pages = [], []
     with engine_named(engine).lasting() if repeat > 1 else nullcontext():
         for place in places:
             to = collector(otlp, grpc)
-            with alone(as_json):
+            with only_json(as_json):
                 runs.append(
                     session.run(
                         source,
@@ -115,8 +116,8 @@ def run(
                 pages.append(_page(runs[-1], report))
     spreads = repeats([done.result for done in runs]) if repeat > 1 else []
     if as_json:
-        told = [_ran(done, page) for done, page in zip(runs, pages, strict=True)]
-        print_json(told[0] if repeat == 1 else Repeats(runs=tuple(told), metrics=tuple(spreads)))
+        records = [_ran(done, page) for done, page in zip(runs, pages, strict=True)]
+        print_json(records[0] if repeat == 1 else Repeats(runs=tuple(records), metrics=tuple(spreads)))
     elif repeat > 1:
         print(fit("\n".join(repeats_text(spreads)), columns()))
     for done in runs:
@@ -124,7 +125,7 @@ def run(
 
 
 def _places(out: str | None, root: str | None, repeat: int) -> list[str | None]:
-    """Name the run directories of repeats; all must be free before the first one starts."""
+    """Return the run directories of repeats; refuse if any exists."""
     from rayio import storage
     from rayio.storage.address import join
 
@@ -146,13 +147,15 @@ def simulate(
     report: Page = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a scenario on a virtual clock: the same roles, modelled storage, hours in seconds. Writes the report too.
+    """Run a scenario on the virtual clock with modelled storage.
+
+    Hours of a run take seconds. The same roles run as on Ray. It writes report.html too.
 
     Example:  rayio simulate unet3d-small cluster.nodes=16 cluster.ranks_per_node=8 dataset.num_files=2048
     """
     from rayio import session
 
-    with alone(as_json):
+    with only_json(as_json):
         done = session.simulate(source, _traced(overrides, trace), out=out, root=root, reporter=Terminal())
         if not as_json:
             print(fit(done.summary(), columns()), flush=True)
@@ -167,21 +170,19 @@ def generate(
     overrides: Overrides = None,
     root: Root = None,
     threads: Annotated[
-        int | None, typer.Option(min=1, help="Files written at a time.", show_default="one per CPU, up to 8")
+        int | None, typer.Option(min=1, help="Files written in parallel.", show_default="one per CPU, up to 8")
     ] = None,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Read every sample of it, and check it against its checksum.")
-    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every sample and check its checksum.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make a scenario's dataset, resume making it, or check the one that is there.
+    """Generate, resume or verify a scenario's dataset.
 
     Example:  rayio generate unet3d-small --root /scratch
     """
     from rayio import session
 
     terminal = Terminal()
-    with alone(as_json):
+    with only_json(as_json):
         session.generate(source, overrides or (), root=root, threads=threads, verify=verify, reporter=terminal)
     if as_json:
         from rayio.records.answers import Generated
@@ -191,24 +192,26 @@ def generate(
 
 def report(
     path: RunPath,
-    html: Annotated[bool, typer.Option(help="Write report.html, the same numbers with figures.")] = True,
+    html: Annotated[bool, typer.Option(help="Write report.html, with figures.")] = True,
     out: Annotated[
         str | None,
         typer.Option(
-            help="File to write; one that report wrote is replaced.", show_default="RUN/report.html", metavar="FILE"
+            help="File to write; replaces one that report wrote.", show_default="RUN/report.html", metavar="FILE"
         ),
     ] = None,
     force: Force = False,
     window: Annotated[
-        str | None, typer.Option(help="Stretch since the run's begin that the timeline shows exactly: 12s..15s.")
+        str | None, typer.Option(help="Time since the start that the timeline shows in full: 12s..15s.")
     ] = None,
     simulate: Annotated[
         bool | None,
-        typer.Option(help="Live the run again, to say what would change it.", show_default="of up to 1000 steps"),
+        typer.Option(help="Replay the run, to find what would help.", show_default="up to 1000 steps"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Print the numbers of a run that is over, and write its report: one HTML file that opens without a network.
+    """Print a finished run's results and write report.html.
+
+    report.html is one file and opens without a network.
 
     Example:  rayio report runs/four
     """
@@ -218,7 +221,7 @@ def report(
 
     for option, value in (("--out", out), ("--window", window)):
         if value is not None and not html:
-            raise typer.BadParameter(f"{option} {value} says what is in report.html; --no-html writes none")
+            raise typer.BadParameter(f"{option} {value} applies to report.html; remove --no-html")
     try:
         chosen = build.stretch(window) if window is not None else None
     except ValueError as error:
@@ -231,13 +234,13 @@ def report(
         if (why := done.result.error) is not None:
             print(f"\n  the run ended with exit code {done.exit_code}: {why}")
         sys.stdout.flush()
-    with alone(as_json):
+    with only_json(as_json):
         page = None
         if html:
             page = build.attempt(path, Terminal(), out, window=chosen, simulate=simulate, is_asked=True)
-    told = _ran(done, page)  # of a run that broke off before it had a result, this says so
+    ran = _ran(done, page)  # raises for a run without a result
     if as_json:
-        print_json(told)
+        print_json(ran)
 
 
 def add_to(app: typer.Typer) -> None:
@@ -247,18 +250,17 @@ def add_to(app: typer.Typer) -> None:
 
 
 def _traced(overrides: list[str] | None, trace: str | None) -> list[str]:
-    """Add what ``--trace`` is short for."""
+    """Return the overrides with the one that ``--trace`` means."""
     return [*(overrides or ()), *([f"trace.level={trace}"] if trace is not None else ())]
 
 
 def _page(done: Run, wanted: bool | None) -> str | None:
-    """Write the report of a run that has just ended; return its address, None where none is wanted or it failed."""
+    """Write the report of a run that just ended; return its address, None if it is not wanted or fails."""
     from rayio.report.build import attempt
 
     trace = done.result.trace
     if wanted is None and trace is not None and trace.stored > MOST_SPANS:
-        told = f"no report: {trace.stored:,} spans take a while to read; rayio report {done.address} writes it"
-        Terminal().say(told)
+        Terminal().say(f"no report: reading {trace.stored:,} spans is slow; write it with rayio report {done.address}")
         return None
     return None if wanted is False else attempt(done.directory, Terminal())
 

@@ -1,4 +1,4 @@
-"""Commands that only look at scenarios: validate, show, scenarios, schema. They import neither ray nor torch."""
+"""The commands validate, show, scenarios and schema. They import neither ray nor torch."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rayio.units import format_bytes, format_rate, format_seconds
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
 
-#: How derived numbers are written for a reader; others are plain counts.
+#: Formats of derived numbers by suffix; others are counts.
 _FORMATS = {"_bytes": format_bytes, "_seconds": format_seconds, "_demand": format_rate}
 
 
 def validate(source: Source, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Check a scenario, without running it.
+    """Check a scenario without running it.
 
     Example:  rayio validate my.yaml loader.num_workers=8
     """
@@ -29,7 +29,7 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
     from rayio.scenario.load import load
 
     scenario = load(source, overrides or ())
-    if scenario.dataset.is_modelled:  # then a run needs what a simulation needs
+    if scenario.dataset.is_modelled:  # a run then needs all that a simulation needs
         checks.check_simulated(scenario)
     dropped, capped = derive.dropped_samples(scenario), derive.capped_samples(scenario)
     if as_json:
@@ -67,11 +67,11 @@ def validate(source: Source, overrides: Overrides = None, as_json: AsJson = Fals
     for text in checks.idle(scenario):
         print(f"note: {text}")
     for text in checks.not_simulated(scenario):
-        print(f"note: rayio simulate cannot do this: {text}")
+        print(f"note: rayio simulate cannot run this: {text}")
 
 
 def _steps(scenario: Scenario) -> tuple[int, int]:
-    """Steps of the ranks with the fewest and with the most, over all epochs."""
+    """Return the fewest and the most steps of a rank, over all epochs."""
     from rayio.scenario import derive
 
     fewest, most = derive.rank_steps(scenario)
@@ -79,9 +79,9 @@ def _steps(scenario: Scenario) -> tuple[int, int]:
 
 
 def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -> None:
-    """Print every key and derived number.
+    """Print every key and derived number of a scenario.
 
-    The output is a scenario file: derived numbers are comments.
+    The output is a scenario file, with derived numbers as comments.
 
     Example:  rayio show unet3d-h100 cluster.nodes=4
     """
@@ -104,7 +104,7 @@ def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -
         write = next((form for suffix, form in _FORMATS.items() if name.endswith(suffix)), str)
         print(f"# {name}: {write(value)}{' each rank' if name in EACH_RANK else ''}")
     if (model := scenario.storage.model) == UNKNOWN:
-        print(f"# storage.model {UNKNOWN}: nobody described it; simulate asks for another")
+        print(f"# storage.model {UNKNOWN}: not described; rayio simulate needs another model")
     elif isinstance(model, str):
         print(f"# storage.model {model}: {STORAGE_MODELS[model]}")
     if isinstance(scenario.costs, str):
@@ -112,14 +112,14 @@ def show(source: Source, overrides: Overrides = None, as_json: AsJson = False) -
 
 
 def _derived(scenario: Scenario) -> dict[str, float]:
-    """The derived numbers; requests of a sample where its format's library is there to say so."""
+    """Return the derived numbers, with requests per sample if the format's library is installed."""
     from rayio.data.asked import requests_per_sample
     from rayio.scenario import checks
 
     table = dict(checks.table(scenario))
     try:
-        asked = round(requests_per_sample(scenario), 3)
-        return {**table, "requests_per_sample": int(asked) if asked.is_integer() else asked}
+        requests = round(requests_per_sample(scenario), 3)
+        return {**table, "requests_per_sample": int(requests) if requests.is_integer() else requests}
     except RayioError:
         return table
 
@@ -146,7 +146,7 @@ def scenarios(as_json: AsJson = False) -> None:
         print(f"{name:<{width}}  {description}")
 
 
-#: What ``rayio schema`` describes, by name: :data:`rayio.records.answers.SCHEMAS` has these, and takes long to import.
+#: Names of schemas; :data:`rayio.records.answers.SCHEMAS` has the same, but is slow to import.
 _DESCRIBED = (
     "scenario", "result", "explain", "compare", "run", "repeats", "sweep", "validate", "show", "scenarios", "generate",
     "calibrate", "capacity", "advise", "export", "status", "doctor", "top", "query",
@@ -158,13 +158,15 @@ Described = StrEnum("Described", {name.upper(): name for name in _DESCRIBED})  #
 def schema(
     of: Annotated[
         Described,
-        typer.Argument(help="scenario, result (what result.json holds), or a command: what its --json prints."),
+        typer.Argument(help="scenario, result (of result.json), or a command (of its --json output)."),
     ] = Described("scenario"),
     markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print the schema as a page to read: of scenario and of result.")
+        bool, typer.Option("--markdown", help="Print the schema of scenario or result as a page in Markdown.")
     ] = False,
 ) -> None:
-    """Print the JSON Schema of scenarios, for editors, of results, or of what commands print with --json.
+    """Print the JSON Schema of scenarios or of --json output.
+
+    Editors use the schema of scenarios.
 
     Example:  rayio schema > scenario.schema.json
     """
@@ -176,7 +178,7 @@ def schema(
         from rayio.scenario import reference as scenarios
 
         if of not in ("scenario", "result"):
-            raise typer.BadParameter(f"--markdown is for scenario and result, not {of}")
+            raise typer.BadParameter(f"--markdown applies to scenario and result, not {of}")
         print(scenarios.to_markdown(json_schema()) if of == "scenario" else results.to_markdown(), end="")
         return
     print_json(json_schema() if of == "scenario" else answer_schema(of))

@@ -1,4 +1,4 @@
-"""Commands that say how much is enough: capacity, advise."""
+"""The commands capacity and advise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Overrides, Root, Source
-from rayio.cli.output import alone, print_json
+from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
 from rayio.interrupts import INTERRUPTED
 
@@ -18,10 +18,10 @@ def capacity(
     source: Source,
     overrides: Overrides = None,
     target_au: Annotated[
-        float | None, typer.Option(help="AU to keep, 0 to 1.", show_default="0.9, or what --rules asks for")
+        float | None, typer.Option(help="AU to keep, 0 to 1.", show_default="0.9, or that of --rules")
     ] = None,
     over: Annotated[
-        str, typer.Option(help="Key of a whole number to search along.", autocompletion=completion.keys_of_numbers)
+        str, typer.Option(help="Key to vary, of a whole number.", autocompletion=completion.keys_of_numbers)
     ] = "cluster.ranks_per_node",
     most: Annotated[
         int | None, typer.Option("--max", min=1, help="Largest value to try.", show_default="1024, or 32 when run")
@@ -29,14 +29,14 @@ def capacity(
     engine: Annotated[
         str,
         typer.Option(
-            help="virtual (modelled storage, the virtual clock), or ray or local (the storage that is there).",
+            help="virtual (virtual clock, modelled storage), ray or local (real storage).",
             autocompletion=completion.among("virtual", "ray", "local"),
         ),
     ] = "virtual",
     rules: Annotated[
         str | None,
         typer.Option(
-            help="mlperf: AU as DLIO counts it, 5 epochs, the smallest dataset that counts.",
+            help="mlperf: AU as defined by DLIO, 5 epochs, the smallest valid dataset.",
             autocompletion=completion.among("mlperf"),
         ),
     ] = None,
@@ -48,21 +48,22 @@ def capacity(
     out: Annotated[
         str | None,
         typer.Option(
-            help="Directory of the runs, relative to --root; one that is there goes on.",
+            help="Directory of the runs, relative to --root; an existing one is resumed.",
             show_default="capacity/<name>",
         ),
     ] = None,
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find how many accelerators a storage keeps busy: a table, what binds there, and what would move it.
+    """Find how many accelerators a storage keeps busy.
 
-    On real storage give storage.page_cache=drop, else memory answers.
+    It prints a table, the bottleneck, and what would help. On real storage use storage.page_cache=drop, to measure
+    storage and not memory.
 
     Example:  rayio capacity unet3d-h100 storage.model=s3
     """
-    from rayio.study.sizing.capacity import capacity as found_by
-    from rayio.study.sizing.words import text
+    from rayio.report.text.sizing import text
+    from rayio.study.sizing.capacity import capacity as search
     from rayio.units import parse_bytes
 
     if address is not None and engine != "ray":
@@ -75,20 +76,20 @@ def capacity(
             memory = parse_bytes(host_memory)
         except ValueError as error:
             raise typer.BadParameter(f"--host-memory {host_memory}: {error}") from None
-    with alone(as_json):
-        found = found_by(
+    with only_json(as_json):
+        answer = search(
             source, overrides or (), target_au=target_au, over=over, most=most, engine=engine, rules=rules,
             host_memory=memory, address=address, out=out, root=root, reporter=Terminal(),
         )  # fmt: skip
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        print(text(found, shutil.get_terminal_size((100, 40)).columns))
-        if found.points:
-            print(f"\n  {found.directory}: sweep.html, sweep.csv, sweep.parquet")
-    if not found.is_finished:
+        print(text(answer, shutil.get_terminal_size((100, 40)).columns))
+        if answer.points:
+            print(f"\n  {answer.directory}: sweep.html, sweep.csv, sweep.parquet")
+    if not answer.is_finished:
         raise typer.Exit(INTERRUPTED)
-    if found.setting is None:
+    if answer.setting is None:
         raise typer.Exit(3)
 
 
@@ -98,18 +99,20 @@ def advise(
     vary: Annotated[
         str,
         typer.Option(
-            help="Keys and their values: section.key=1..16 is ordered, section.key=a|b are alternatives; with commas.",
+            help="Keys and values, by commas: section.key=1..16 (ordered) or section.key=a|b (alternatives).",
             metavar="KEY=VALUES,...",
         ),
     ] = "loader.num_workers=1..16,loader.prefetch_factor=1..8",
-    reach: Annotated[str, typer.Option(help="au=0.9, or au_dlio=0.9 as DLIO counts it.", metavar="GOAL")] = "au=0.9",
+    reach: Annotated[
+        str, typer.Option(help="Goal: au=0.9, or au_dlio=0.9 (AU as defined by DLIO).", metavar="GOAL")
+    ] = "au=0.9",
     price: Annotated[
-        str, typer.Option(help="What is dear, the dearest first: of readers, memory, nodes.")
+        str, typer.Option(help="Costs to minimize, most important first: readers, memory, nodes.")
     ] = "readers,memory,nodes",
     check: Annotated[
         str | None,
         typer.Option(
-            help="Run what was found once: ray or local, on the storage that is there.",
+            help="Run the advised setting once on real storage: ray or local.",
             autocompletion=completion.among("ray", "local"),
         ),
     ] = None,
@@ -117,36 +120,38 @@ def advise(
     out: Annotated[
         str | None,
         typer.Option(
-            help="Directory of the simulations, relative to --root; one that is there goes on.",
+            help="Directory of the simulations, relative to --root; an existing one is resumed.",
             show_default="advice/<name>",
         ),
     ] = None,
     root: Root = None,
     as_json: AsJson = False,
 ) -> None:
-    """Find the cheapest setting of some keys that reaches a goal, with few simulations.
+    """Find the cheapest setting that reaches a goal.
+
+    It varies some keys in few simulations.
 
     Example:  rayio advise unet3d-h100 --reach au=0.9 --vary loader.num_workers=1..16,loader.prefetch_factor=1..4
     """
-    from rayio.study.sizing.advise import advise as advised_by
-    from rayio.study.sizing.words import advice
+    from rayio.report.text.sizing import advice
+    from rayio.study.sizing.advise import advise as search
 
     if address is not None and check != "ray":
         raise typer.BadParameter(f"--address {address} goes with --check ray")
-    with alone(as_json):
-        found = advised_by(
+    with only_json(as_json):
+        answer = search(
             source, overrides or (), vary=vary, reach=reach, price=price, check=check, address=address, out=out,
             root=root, reporter=Terminal(),
         )  # fmt: skip
     if as_json:
-        print_json(found)
+        print_json(answer)
     else:
-        print(advice(found, shutil.get_terminal_size((100, 40)).columns))
-        if found.tried:
-            print(f"\n  {found.directory}: sweep.html, sweep.csv, sweep.parquet")
-    if not found.is_finished:
+        print(advice(answer, shutil.get_terminal_size((100, 40)).columns))
+        if answer.tried:
+            print(f"\n  {answer.directory}: sweep.html, sweep.csv, sweep.parquet")
+    if not answer.is_finished:
         raise typer.Exit(INTERRUPTED)
-    if found.advice is None or (found.check is not None and not found.check.reaches):
+    if answer.advice is None or (answer.check is not None and not answer.check.reaches):
         raise typer.Exit(3)
 
 

@@ -1,4 +1,4 @@
-"""How a command tells how far it is, on standard error: a changing line on a terminal, elsewhere one now and then."""
+"""Progress on standard error: a changing line on a terminal, elsewhere a line every 5 s."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 #: Seconds between two progress lines when the output is not a terminal.
 PLAIN_SECONDS = 5.0
-#: Seconds that must have gone before the time that is left is worth saying.
+#: Seconds before the remaining time is estimated.
 FIRST_SECONDS = 1.0
 
 
 class Terminal(Reporter):
-    """Tells on standard error: one line that changes on a terminal, a line every 5 s elsewhere."""
+    """A receiver of progress that prints on standard error."""
 
     def __init__(self) -> None:
         self._console: Console | None = None
         self._status: Status | None = None
-        self._said = self._began = time.monotonic()
+        self._printed = self._began = time.monotonic()
         self._looked = -PLAIN_SECONDS
-        #: When the part that is under way began, and the share of it that was done then.
+        #: Start of the current part of the command, and the share done by then.
         self._since: tuple[float, float] | None = None
-        #: What datasets came to.
+        #: Datasets that are finished.
         self.datasets: list[GeneratedDataset] = []
 
     def say(self, text: str) -> None:
@@ -43,15 +43,15 @@ class Terminal(Reporter):
         print(f"rayio: {text}", file=sys.stderr, flush=True)
 
     def live(self, text: str, share: float | None = None) -> None:
-        """Show how far the command is, and how long the rest will take if it goes on so."""
+        """Show progress, with an estimate of the remaining time."""
         now = time.monotonic()
         if share is not None:
             if self._since is None or share < self._since[1]:
                 self._since = now, share
             text += left(now - self._since[0], self._since[1], share)
         if not sys.stderr.isatty():
-            if now - self._said >= PLAIN_SECONDS:
-                self._said = now
+            if now - self._printed >= PLAIN_SECONDS:
+                self._printed = now
                 print(f"rayio: {now - self._began:.0f} s  {text}", file=sys.stderr, flush=True)
             return
         if self._status is None:
@@ -62,8 +62,8 @@ class Terminal(Reporter):
             self._status.start()
         self._status.update(text)
 
-    def looked(self, live: Live) -> None:
-        """Print how far a run is, now and then, where whoever submitted it as a job may read it."""
+    def progress(self, live: Live) -> None:
+        """Print a run's progress every 5 s, for ``rayio top`` of its job."""
         from rayio.records.running import LIVE_LINE, LIVE_VARIABLE
 
         now = time.monotonic()
@@ -72,7 +72,7 @@ class Terminal(Reporter):
             print(f"{LIVE_LINE}{json.dumps(live.as_json(), allow_nan=False)}", file=sys.stderr, flush=True)
 
     def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
-        """Show how far the generation is."""
+        """Show the progress of generating a dataset."""
         seconds = max(time.monotonic() - self._began, 1e-9)
         self.live(
             f"generating: {files}/{of_files} files · {format_bytes(nbytes)} of about {format_bytes(of_bytes)} · "
@@ -81,7 +81,7 @@ class Terminal(Reporter):
         )
 
     def generated(self, path: str, written: tuple[int, int], reused: tuple[int, int]) -> None:
-        """Keep what a dataset came to."""
+        """Record the finished dataset."""
         from rayio.records.answers import GeneratedDataset
 
         self.datasets.append(
@@ -95,7 +95,7 @@ class Terminal(Reporter):
         )
 
     def done(self) -> None:
-        """Take the changing line away; what comes next is timed anew."""
+        """Remove the changing line; the next part is timed from its start."""
         self._since = None
         if self._status is not None:
             self._status.stop()
@@ -103,7 +103,9 @@ class Terminal(Reporter):
 
 
 def left(gone: float, before: float, share: float) -> str:
-    """Say how long the rest takes, at the pace of the part that was done in ``gone`` seconds.
+    """Return text on the remaining time, at the pace of the last ``gone`` seconds.
+
+    ``before`` is the share done before them, ``share`` the share done now (0 to 1).
 
     >>> left(30.0, 0.0, 0.25), left(30.0, 0.5, 0.75), left(0.2, 0.0, 0.25), left(9.0, 0.3, 0.3)
     (' · about 1:30 left', ' · about 0:30 left', '', '')

@@ -1,4 +1,4 @@
-"""The command that shows a run while it goes: top."""
+"""The command top."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rayio.cli import completion
 from rayio.cli.arguments import AsJson
 from rayio.cli.fitting import columns, fit
 from rayio.cli.jobs import VARIABLES, Dashboard, dashboard
-from rayio.cli.output import alone, print_json
+from rayio.cli.output import only_json, print_json
 
 if TYPE_CHECKING:
     from rayio.records.running import Live
 
-#: Seconds between two looks at a run directory, and at a job.
+#: Seconds between two reads of a run directory, and of a job.
 RUN_SECONDS, JOB_SECONDS = 1.0, 3.0
-#: Seconds between two lines where nobody sees them change.
+#: Seconds between two lines when the output is not a terminal.
 LINE_SECONDS = 5.0
 
-#: A screen of its own, as a pager has it, and back; and the way to its upper left corner, with all beneath wiped out.
+#: Control sequences: enter and leave the alternate screen, go to its upper left corner, clear the rest of a line.
 _ENTER, _LEAVE, _HOME, _REST = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l", "\x1b[H", "\x1b[K\n"
 
 
@@ -38,16 +38,17 @@ def top(
         typer.Argument(help="A run directory, or a job's id.", metavar="RUN|JOB", autocompletion=completion.runs),
     ],
     address: Dashboard = None,
-    once: Annotated[bool, typer.Option("--once", help="Say how it is now, and end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Print the current state and exit.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run while it goes: AU, throughput, where the time goes, queues, readers. Ends with the run; q ends it too.
+    """Show a run's progress: AU, throughput, queues, workers.
 
-    Where the output is no terminal, a line is printed every 5 seconds; with --json, JSON on a line of its own.
+    It ends with the run, or with q. When the output is not a terminal, it prints a line every 5 seconds; with --json,
+    the line is JSON.
 
     Example:  rayio top runs/four
     """
-    with alone(as_json):
+    with only_json(as_json):
         look, seconds = _looking(what, address)
         live = look()
     if once or _is_over(live):
@@ -59,18 +60,18 @@ def top(
 
 
 def add_to(app: typer.Typer) -> None:
-    """Register the command."""
+    """Register this command."""
     app.command()(top)
 
 
 def _looking(what: str, address: str | None) -> tuple[Callable[[], Live], float]:
-    """Find out what is meant, and how one looks at it, how often."""
+    """Return a function that reads the progress of a run or job, and the seconds between two calls."""
     from rayio.session.progress import look
 
     if Path(what).exists() or "/" in what or (address is None and not any(map(os.environ.get, VARIABLES))):
         if not Path(what).exists() and "/" not in what:
             raise typer.BadParameter(
-                f"{what} is no run directory here; of a job, say where its cluster is: --address http://HEAD:8265"
+                f"{what} is not a run directory here; for a job, give its cluster: --address http://HEAD:8265"
             )
         return lambda: look(what), RUN_SECONDS
     from rayio.engines.ray.cluster.jobs import Jobs
@@ -87,7 +88,7 @@ def _is_over(live: Live) -> bool:
 
 
 def _print(live: Live, *, as_json: bool) -> None:
-    from rayio.analyze.live_text import block
+    from rayio.report.text.progress import block
 
     if as_json:
         print_json(live)
@@ -96,8 +97,8 @@ def _print(live: Live, *, as_json: bool) -> None:
 
 
 def _lines(live: Live, look: Callable[[], Live], seconds: float, *, as_json: bool) -> None:
-    """Print a line now and then, until the run is over."""
-    from rayio.analyze.live_text import line
+    """Print a line every 5 s until the run is over."""
+    from rayio.report.text.progress import line
 
     printed = float("-inf")
     while True:
@@ -111,8 +112,8 @@ def _lines(live: Live, look: Callable[[], Live], seconds: float, *, as_json: boo
 
 
 def _screen(live: Live, look: Callable[[], Live], seconds: float) -> Live:
-    """Show it on the whole terminal until it is over, or q is pressed; give what was shown last."""
-    from rayio.analyze.live_text import block
+    """Show the run on the whole terminal until it is over or q is pressed; return the last progress."""
+    from rayio.report.text.progress import block
 
     with _keys() as pressed:
         while True:
@@ -126,7 +127,7 @@ def _screen(live: Live, look: Callable[[], Live], seconds: float) -> Live:
 
 @contextmanager
 def _keys() -> Iterator[Callable[[float], bool]]:
-    """Take single keys from the terminal, on a screen of our own; the function says whether q came within a time."""
+    """Switch to the alternate screen and yield a function that returns True if q is pressed within some seconds."""
     import termios
     import tty
 
@@ -153,5 +154,5 @@ def _keys() -> Iterator[Callable[[float], bool]]:
 
 
 def _pause(seconds: float) -> None:
-    """Wait; an interrupt ends it."""
+    """Wait for some seconds, or until an interrupt."""
     select.select([], [], [], seconds)

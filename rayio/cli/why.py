@@ -1,4 +1,4 @@
-"""Commands that say why a run was as it was: explain."""
+"""The command explain."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from rayio.cli.arguments import RunPath
 from rayio.cli.fitting import columns, fit
-from rayio.cli.output import alone
+from rayio.cli.output import only_json
 from rayio.cli.terminal import Terminal
 
 
@@ -17,22 +17,22 @@ def explain(
     path: RunPath,
     as_json: Annotated[bool, typer.Option("--json", help="Print the same numbers as JSON.")] = False,
     simulate: Annotated[
-        bool, typer.Option(help="Live the run again on the virtual clock, to say what would change it.")
+        bool, typer.Option(help="Replay the run on the virtual clock, to find what would help.")
     ] = True,
 ) -> None:
-    """Say where a run's lost time went, which stage is to blame, and what to change.
+    """Explain where time was lost and what would help.
 
     Example:  rayio explain runs/four
     """
-    from rayio.analyze.explanation import text
-    from rayio.predict.explain import explain as explained
+    from rayio.report.explain import explain as analyze
+    from rayio.report.text.explanation import text
 
-    with alone(as_json):
-        found = explained(path, simulate=simulate, reporter=Terminal())
+    with only_json(as_json):
+        explained = analyze(path, simulate=simulate, reporter=Terminal())
     if as_json:
-        print(json.dumps(found.as_json(), indent=2, allow_nan=False))
+        print(json.dumps(explained.as_json(), indent=2, allow_nan=False))
     else:
-        print(fit(text(found), columns()), end="")
+        print(fit(text(explained), columns()), end="")
 
 
 def add_to(app: typer.Typer) -> None:

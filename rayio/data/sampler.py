@@ -256,17 +256,21 @@ class Sampler:
             block.digests = _digests(epoch, rank, steps, block.samples).tolist()
         return block.digests[row]
 
-    def planned(self, epoch: int, rank: int) -> Planned:
-        """Count and digest a rank's whole epoch, in blocks: memory stays bounded, the cache is left alone."""
-        digest, many = 0, max(1, (1 << 16) // self.batch_size)
+    def left(self, epoch: int, rank: int, step: int) -> tuple[int, int]:
+        """Count the steps and the samples that a rank has in an epoch from a step on."""
         num_steps, num_samples = self.steps(epoch, rank), self.samples(epoch, rank)
-        whole = num_samples // self.batch_size
-        edges = [*range(0, whole, many), *range(whole, num_steps + 1)]  # a smaller last step comes by itself
+        return max(0, num_steps - step), max(0, num_samples - step * self.batch_size)
+
+    def planned(self, epoch: int, rank: int, step: int = 0) -> Planned:
+        """Count and digest a rank's epoch from a step on, in blocks: memory stays bounded, the cache is left alone."""
+        digest, many = 0, max(1, (1 << 16) // self.batch_size)
+        num_steps, whole = self.steps(epoch, rank), self.samples(epoch, rank) // self.batch_size
+        edges = [*range(step, whole, many), *range(max(step, whole), num_steps + 1)]  # a smaller last step by itself
         for first, last in pairwise(edges):
             steps = np.arange(first, last, dtype=np.int64)
             samples = self._samples(epoch, rank, first, len(steps))
             digest += int(np.sum(_digests(epoch, rank, steps, samples), dtype=np.uint64))
-        return Planned(num_steps, num_samples, digest & seeds.MASK)
+        return Planned(*self.left(epoch, rank, step), digest & seeds.MASK)
 
     def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
         """Compute the sample ids of consecutive steps of one size, one row a step."""

@@ -58,12 +58,12 @@ class LocalQueue:
 
     async def get(self, at: Where) -> Delivery:
         """Take the next batch; the window moves at once."""
-        if self.consumed.open(at.epoch) or self._told is None:
+        if self.consumed.open(at) or self._told is None:
             self._told = self.consumed.take(1, at.attempt)
             self.queue.rank_advanced(self._told)
         asked = 0 if self.queue.scaler is None else self.queue.env.kernel.now()
         (delivery,) = self.queue.at_hand(self._told) or await self.queue.take(self._told)
-        if asked and self.consumed.number:
+        if asked and self.consumed.has_any:
             self.consumed.waited += self.queue.env.kernel.now() - asked
         if self.receive_ns:
             if self.process is None:

@@ -1,1 +1,1 @@
-"""What the kernel says of this machine: its hardware, its mounts, what was fetched from them, what is in memory."""
+"""Facts from the kernel about this machine: hardware, mounts, bytes fetched, page cache, CPU time."""

@@ -11,28 +11,28 @@ from pathlib import Path
 
 from rayio.machine.mounts import Mounted, unescaped
 
-#: Where Lustre has the counters of what each client asked its servers for.
+#: Folders of Lustre's counters of requests to its servers.
 _LUSTRE = ("/proc/fs/lustre/osc", "/sys/kernel/debug/lustre/osc")
 
 
 def parse_io(text: bytes) -> int | None:
-    r"""Read from ``/proc/<pid>/io`` how many bytes were fetched from block devices.
+    r"""Return the bytes fetched from block devices, from the text of ``/proc/<pid>/io``.
 
     >>> parse_io(b"rchar: 323640\nread_bytes: 4096\nwrite_bytes: 0\n")
     4096
     """
-    found = re.search(rb"^read_bytes: (\d+)$", text, re.MULTILINE)
-    return None if found is None else int(found[1])
+    match = re.search(rb"^read_bytes: (\d+)$", text, re.MULTILINE)
+    return None if match is None else int(match[1])
 
 
 def parse_mountstats(text: str) -> dict[str, int]:
-    """Read from ``/proc/self/mountstats`` how many bytes NFS servers sent, by mount point."""
+    """Return the bytes that NFS servers sent, by mount point, from the text of ``/proc/self/mountstats``."""
     sent: dict[str, int] = {}
     point = None
     for line in text.splitlines():
         if line.startswith("device "):
-            found = re.fullmatch(r"device .* mounted on (\S+) with fstype (\S+).*", line)
-            point = unescaped(found[1]) if found is not None and found[2].startswith("nfs") else None
+            match = re.fullmatch(r"device .* mounted on (\S+) with fstype (\S+).*", line)
+            point = unescaped(match[1]) if match is not None and match[2].startswith("nfs") else None
         elif point is not None and line.strip().startswith("bytes:"):
             numbers = line.split()[1:]
             if len(numbers) >= 5 and all(map(str.isdigit, numbers)):
@@ -41,19 +41,19 @@ def parse_mountstats(text: str) -> dict[str, int]:
 
 
 def parse_lustre_stats(text: str) -> dict[str, int]:
-    """Read a ``stats`` file of Lustre: the sum of each counter that counts bytes, by name."""
+    """Return the sum of each byte counter in a ``stats`` file of Lustre, by name."""
     sums: dict[str, int] = {}
     for line in text.splitlines():
-        found = re.match(r"(\w+)\s+\d+ samples \[bytes\]\s+\d+\s+\d+\s+(\d+)", line)
-        if found is not None:
-            sums[found[1]] = int(found[2])
+        match = re.match(r"(\w+)\s+\d+ samples \[bytes\]\s+\d+\s+\d+\s+(\d+)", line)
+        if match is not None:
+            sums[match[1]] = int(match[2])
     return sums
 
 
 def lustre_read(mount: Mounted, stats: Mapping[str, str]) -> int | None:
-    """Sum what the servers of a Lustre mount sent; ``stats`` are texts of the ``osc`` counters, by target.
+    """Return the bytes that a Lustre mount's servers sent; ``stats`` has the text of the ``osc`` counters by target.
 
-    The counters of ``llite`` are of no use here: they count what programs read, from the page cache too.
+    The ``llite`` counters would include reads from the page cache.
     """
     name = mount.device.rpartition(":/")[2].partition("/")[0]
     of_mount = [parse_lustre_stats(text) for target, text in stats.items() if target.startswith(f"{name}-OST")]
@@ -61,10 +61,7 @@ def lustre_read(mount: Mounted, stats: Mapping[str, str]) -> int | None:
 
 
 def sent_by_servers(mounts: Iterable[Mounted]) -> dict[str, int]:
-    """Read what servers have sent so far for each of some mounts, by mount point; those are left out that do not say.
-
-    It is what all programs of this host have read there since it was mounted.
-    """
+    """Return the bytes that servers sent to this host since mounting, by mount point; only of mounts with counters."""
     sent: dict[str, int] = {}
     nfs: dict[str, int] | None = None
     for mount in mounts:
@@ -82,13 +79,13 @@ def sent_by_servers(mounts: Iterable[Mounted]) -> dict[str, int]:
 def _lustre_stats() -> dict[str, str]:
     for folder in map(Path, _LUSTRE):
         with suppress(OSError):
-            if found := {file.parent.name: file.read_text(errors="replace") for file in folder.glob("*/stats")}:
-                return found
+            if texts := {file.parent.name: file.read_text(errors="replace") for file in folder.glob("*/stats")}:
+                return texts
     return {}
 
 
 class _OfThread:
-    """The counters of one thread, open: to read them again takes 2 µs."""
+    """The open counters file of one thread; reading it again takes 2 µs."""
 
     def __init__(self) -> None:
         self.process, self.descriptor = os.getpid(), -1
@@ -105,9 +102,9 @@ _threads = threading.local()
 
 
 def fetched_by_this_thread() -> int | None:
-    """Bytes that the calling thread has fetched from block devices so far; None where the kernel does not say."""
+    """Return the bytes that the calling thread fetched from block devices; None without such a counter."""
     counters: _OfThread | None = getattr(_threads, "counters", None)
-    if counters is None or counters.process != os.getpid():  # a fork inherits those of its parent
+    if counters is None or counters.process != os.getpid():  # a fork inherits its parent's
         counters = _threads.counters = _OfThread()
     if counters.descriptor < 0:
         return None

@@ -1,4 +1,4 @@
-"""CPU seconds as the kernel counts them: of a process of this host, by its number."""
+"""CPU seconds of processes on this host, as the kernel counts them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def parse_stat(text: str, ticks_per_second: int) -> float | None:
-    """Read from ``/proc/<pid>/stat`` the seconds that a process has worked for itself and in the kernel.
+    """Return a process's CPU seconds, user and system, from the text of ``/proc/<pid>/stat``.
 
     >>> parse_stat("7 (a (b) c) S 1 7 7 0 -1 4194560 9 0 0 0 150 50 0 0 20 0 1 0 8 0 0", 100)
     2.0
@@ -19,7 +19,7 @@ def parse_stat(text: str, ticks_per_second: int) -> float | None:
 
 
 def cpu_seconds_of(pid: int) -> float | None:
-    """The CPU seconds of a process so far; None where the kernel does not say."""
+    """Return a process's CPU seconds so far; None if unknown."""
     try:
         return parse_stat(Path(f"/proc/{pid}/stat").read_text(errors="replace"), os.sysconf("SC_CLK_TCK"))
     except (OSError, ValueError):

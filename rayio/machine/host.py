@@ -1,4 +1,4 @@
-"""The hardware of this machine and the file systems that a run's paths are in, as a record."""
+"""This machine's hardware and a run's file systems, as a record."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 from rayio.machine.mounts import Mounted, existing, mount_of, mounts_here
 from rayio.records.hosts import Host, Interface, Mount
 
-#: Limits above this are how kernels write that there is none.
+#: Kernels write limits above this for "no limit".
 _NO_LIMIT = 1 << 60
 
 
 def describe(paths: Mapping[str, str | Path]) -> Host:
-    """Describe this host; ``paths`` are those of the run in mounted file systems, by the key that names them."""
+    """Return a description of this host; ``paths`` are the run's paths by scenario key."""
     mounts = mounts_here()
     return Host(
         name=socket.gethostname(),
@@ -34,17 +34,17 @@ def describe(paths: Mapping[str, str | Path]) -> Host:
 
 
 def parse_meminfo(text: str) -> int | None:
-    r"""Read from ``/proc/meminfo`` how many bytes of memory there are.
+    r"""Return the bytes of memory, from the text of ``/proc/meminfo``.
 
     >>> parse_meminfo("MemTotal:       24669120 kB\nMemFree: 1 kB\n")
     25261178880
     """
-    found = re.search(r"^MemTotal:\s+(\d+) kB$", text, re.MULTILINE)
-    return None if found is None else int(found[1]) << 10
+    match = re.search(r"^MemTotal:\s+(\d+) kB$", text, re.MULTILINE)
+    return None if match is None else int(match[1]) << 10
 
 
 def parse_limit(text: str) -> int | None:
-    r"""Read a memory limit of a control group; None of ``max`` and of numbers that mean as much.
+    r"""Return a control group's memory limit in bytes; None for ``max`` and numbers that mean the same.
 
     >>> parse_limit("8589934592\n"), parse_limit("max\n"), parse_limit("9223372036854771712\n")
     (8589934592, None, None)
@@ -54,7 +54,7 @@ def parse_limit(text: str) -> int | None:
 
 
 def parse_groups(text: str) -> list[str]:
-    r"""Read ``/proc/self/cgroup``: the files that may hold a memory limit, of the own group and those above it.
+    r"""Return the files that may hold a memory limit, of the own group and its parents, from ``/proc/self/cgroup``.
 
     >>> parse_groups("0::/pod/box\n")[0]
     '/sys/fs/cgroup/pod/box/memory.max'
@@ -74,7 +74,7 @@ def parse_groups(text: str) -> list[str]:
 
 
 def parse_speed(text: str) -> int | None:
-    r"""Read the speed (bit/s) of a network interface from its ``speed`` in ``/sys``, which has Mbit/s.
+    r"""Return a network interface's speed in bit/s, from its ``speed`` in ``/sys`` (Mbit/s).
 
     >>> parse_speed("25000\n"), parse_speed("-1\n"), parse_speed("")
     (25000000000, None, None)
@@ -100,12 +100,12 @@ def _interfaces() -> tuple[Interface, ...]:
 
 
 def _mount(key: str, path: str | Path, mounts: list[Mounted]) -> Mount:
-    place = existing(path)
+    folder = existing(path)
     capacity = free = None
     with suppress(OSError):
-        usage = shutil.disk_usage(place)
+        usage = shutil.disk_usage(folder)
         capacity, free = usage.total, usage.free
-    mount = mount_of(place, mounts) or Mounted("/", "unknown", "unknown", "")
+    mount = mount_of(folder, mounts) or Mounted("/", "unknown", "unknown", "")
     return Mount(
         key=key, point=mount.point, type=mount.type, device=mount.device, server=mount.server, options=mount.options,
         capacity_bytes=capacity, free_bytes=free,

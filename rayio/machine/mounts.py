@@ -1,4 +1,4 @@
-"""Mounted file systems: which one a path is in, from where it is mounted, and how what is read there can be counted."""
+"""Mounted file systems: the one of a path, its server, and how bytes read from it are counted."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-#: Where the bytes that a file system gives come from, and how that is known: ``device`` (the kernel counts what each
-#: thread fetches from block devices), ``server`` (the kernel counts for each mount), ``memory`` (nothing is below the
-#: page cache), ``other`` (nothing is counted; what the page cache lacked can be seen), ``network`` (object stores).
+#: Source of a file system's bytes: ``device`` (the kernel counts bytes from block devices by thread), ``server`` (the
+#: kernel counts by mount), ``memory`` (only the page cache), ``other`` (no counters; missing pages are observable),
+#: ``network`` (object stores).
 Source = Literal["device", "server", "memory", "other", "network"]
 
 _DEVICE = frozenset(
@@ -20,19 +20,19 @@ _DEVICE = frozenset(
 )
 _SERVER = frozenset(("nfs", "nfs4", "lustre"))
 _MEMORY = frozenset(("tmpfs", "ramfs", "hugetlbfs", "devtmpfs"))
-#: Types whose device begins with a server: ``host:/export``, ``//host/share``.
+#: Types whose device starts with a server: ``host:/export``, ``//host/share``.
 _REMOTE = _SERVER | {"cifs", "smb3", "ceph", "fuse.glusterfs", "fuse.sshfs", "9p", "afs", "beegfs", "gpfs", "pvfs2"}
 
-#: What stands for a value that may be a secret, or tell where one is.
+#: Text in place of values that may be secrets.
 HIDDEN = "***"
 _SECRET = re.compile("pass|secret|token|cred|key|auth", re.IGNORECASE)
-#: Options that say nothing of how fast a file system is, and are long: the folders that an overlay is made of.
+#: Long options that do not affect speed: folders of an overlay.
 _LONG = ("lowerdir=", "upperdir=", "workdir=")
 
 
 @dataclass(frozen=True, slots=True)
 class Mounted:
-    """A line of ``/proc/self/mountinfo``; values of options that may be secrets are hidden."""
+    """A line of ``/proc/self/mountinfo``, with possible secrets hidden."""
 
     point: str
     type: str
@@ -41,7 +41,7 @@ class Mounted:
 
     @property
     def server(self) -> str | None:
-        """The host that serves it; None of a file system of this machine."""
+        """The host that serves it; None for a local file system."""
         if self.type not in _REMOTE:
             return None
         if self.device.startswith("//"):
@@ -51,12 +51,12 @@ class Mounted:
 
     @property
     def source(self) -> Source:
-        """Where what is read there comes from, and how that can be counted."""
+        """The source of its bytes."""
         return source_of(self.type)
 
 
 def source_of(type: str) -> Source:
-    """Where what is read comes from in a file system of some type.
+    """Return the source of bytes of a file-system type.
 
     >>> source_of("ext4"), source_of("nfs4"), source_of("tmpfs"), source_of("fuse.s3fs")
     ('device', 'server', 'memory', 'other')
@@ -69,7 +69,7 @@ def source_of(type: str) -> Source:
 
 
 def parse_mountinfo(text: str) -> list[Mounted]:
-    """Read ``/proc/self/mountinfo``; lines that are none are passed over.
+    """Return the mounts in the text of ``/proc/self/mountinfo``; other lines are skipped.
 
     >>> parse_mountinfo("36 35 8:1 / /data rw,noatime shared:1 - ext4 /dev/sda1 rw,errors=continue")
     [Mounted(point='/data', type='ext4', device='/dev/sda1', options='rw,noatime,errors=continue')]
@@ -90,34 +90,34 @@ def parse_mountinfo(text: str) -> list[Mounted]:
 
 
 def mount_of(path: str | Path, mounts: Sequence[Mounted]) -> Mounted | None:
-    """Find the mount that a path is in, whether it is there or not; the last one mounted at a place hides others."""
+    """Return the mount of a path, which need not exist; the last mount at a point hides earlier ones."""
     real = os.path.realpath(path)
-    found: Mounted | None = None
+    deepest: Mounted | None = None
     for mount in mounts:
         inside = real == mount.point or real.startswith(mount.point.rstrip("/") + "/")
-        if inside and (found is None or len(mount.point) >= len(found.point)):
-            found = mount
-    return found
+        if inside and (deepest is None or len(mount.point) >= len(deepest.point)):
+            deepest = mount
+    return deepest
 
 
 def mounts_here() -> list[Mounted]:
-    """Every mount that this process sees; none where the kernel does not say."""
+    """Return the mounts that this process sees; empty if unknown."""
     with suppress(OSError):
         return parse_mountinfo(Path("/proc/self/mountinfo").read_text(errors="surrogateescape"))
     return []
 
 
 def existing(path: str | Path) -> Path:
-    """The path, or the nearest folder above it that is there."""
-    place = Path(os.path.realpath(path))
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    return place
+    """Return the path, or its nearest parent that exists."""
+    nearest = Path(os.path.realpath(path))
+    while not nearest.exists() and nearest != nearest.parent:
+        nearest = nearest.parent
+    return nearest
 
 
 def unescaped(text: str) -> str:
-    r"""Undo how the kernel writes spaces and the like: ``\040``."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), text)
+    r"""Return text with the kernel's escapes, such as ``\040`` for a space, undone."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
 
 
 def _masked(option: str) -> str:
@@ -126,5 +126,5 @@ def _masked(option: str) -> str:
 
 
 def _without_password(text: str) -> str:
-    """Hide what stands between a user's name and the host."""
+    """Return an address with its password hidden."""
     return re.sub(r"(//[^/@:\s]*):[^/@\s]*@", rf"\1:{HIDDEN}@", text)

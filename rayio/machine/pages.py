@@ -1,4 +1,4 @@
-"""Pages of files in memory: how many there are of a file, making them go, and memory for reads that pass them by."""
+"""Pages of files in the page cache: count them, evict them, and memory for direct reads."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 
 PAGE = mmap.PAGESIZE
-#: What O_DIRECT asks offsets, lengths and memory to be multiples of, on every file system in use.
+#: O_DIRECT needs offsets, lengths and memory in multiples of this (bytes), on every file system in use.
 ALIGNMENT = 4096
 
 #: The number of cachestat(2), the same on every architecture.
@@ -33,9 +33,9 @@ class _Counts(ctypes.Structure):
 
 
 def resident(descriptor: int, offset: int = 0, length: int = 0) -> int | None:
-    """Bytes of a range of a file that are in the page cache, in whole pages; ``length`` 0 is up to its end.
+    """Return the bytes of a file's range that are in the page cache, in whole pages; ``length`` 0 means to its end.
 
-    None where the kernel does not say: it is too old for cachestat(2), and mincore(2) tells the owner of a file only.
+    None if unknown: the kernel is too old for cachestat(2), and mincore(2) answers only the owner of the file.
     """
     counts = _Counts()
     wanted = _Range(offset, length)
@@ -48,38 +48,37 @@ def resident(descriptor: int, offset: int = 0, length: int = 0) -> int | None:
 
 
 def by_mincore(descriptor: int, offset: int = 0, length: int = 0) -> int | None:
-    """The same, as kernels before 6.5 tell it."""
+    """Return the same as :func:`resident`, on kernels before 6.5."""
     try:
-        about = os.fstat(descriptor)
-        is_told = about.st_uid == os.geteuid() or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
+        status = os.fstat(descriptor)
+        is_allowed = status.st_uid == os.geteuid() or os.access(f"/proc/self/fd/{descriptor}", os.W_OK)
     except OSError:
         return None
-    if not is_told:  # the kernel would call every page resident
+    if not is_allowed:  # the kernel would report every page as resident
         return None
     begin = offset // PAGE * PAGE
-    span = min(about.st_size, offset + length if length else about.st_size) - begin
+    span = min(status.st_size, offset + length if length else status.st_size) - begin
     if span <= 0:
         return 0
     address = _libc.mmap(None, span, mmap.PROT_READ, mmap.MAP_SHARED, descriptor, begin)
     if address in (None, _FAILED):
         return None
     try:
-        found = (ctypes.c_ubyte * -(-span // PAGE))()
-        if _libc.mincore(address, span, found):
+        pages = (ctypes.c_ubyte * -(-span // PAGE))()
+        if _libc.mincore(address, span, pages):
             return None
-        return sum(page & 1 for page in found) * PAGE
+        return sum(page & 1 for page in pages) * PAGE
     finally:
         _libc.munmap(address, span)
 
 
 def evict(descriptor: int) -> int | None:
-    """Make a file's pages leave the page cache, once they are on the device; give the bytes of those that stay.
+    """Evict a file from the page cache; return the bytes that stay, None if unknown.
 
-    Pages stay that another process maps or reads at this moment, and all of them in a file system that is in memory.
-    None where the kernel does not say whether any did.
+    Pages stay while another process maps or reads them, and always in a file system in memory.
     """
     left = _dropped(descriptor)
-    if left is None or left:  # pages that were written stay until they are on the device
+    if left is None or left:  # dirty pages stay until they are on the device
         with suppress(OSError):
             os.fdatasync(descriptor)
         left = _dropped(descriptor)
@@ -93,5 +92,5 @@ def _dropped(descriptor: int) -> int | None:
 
 
 def aligned(nbytes: int) -> memoryview:
-    """Memory that O_DIRECT takes, of at least ``nbytes``, in whole blocks."""
+    """Return memory for O_DIRECT, of at least ``nbytes``, in whole blocks."""
     return memoryview(mmap.mmap(-1, max(1, -(-nbytes // ALIGNMENT)) * ALIGNMENT))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rayio.model.queue import Take
+from rayio.place import Where
 
 
 @dataclass(slots=True)
@@ -12,6 +13,8 @@ class Consumed:
     """What a rank has consumed of the epoch that it is in."""
 
     epoch: int = -1
+    #: The step at which the rank came to that epoch.
+    first: int = 0
     #: Every step below it is consumed.
     low: int = 0
     #: Further steps, consumed out of order.
@@ -21,14 +24,19 @@ class Consumed:
 
     @property
     def number(self) -> int:
-        """How many steps are consumed."""
+        """How many steps of the epoch are behind the rank: consumed, or before its first one."""
         return self.low + len(self.extra)
 
-    def open(self, epoch: int) -> bool:
-        """Start over when an epoch begins; say whether it did."""
-        if epoch == self.epoch:
+    @property
+    def has_any(self) -> bool:
+        """Whether a batch of the epoch has come."""
+        return self.number > self.first
+
+    def open(self, at: Where) -> bool:
+        """Start over at the first step that is asked of another epoch; return whether it is another."""
+        if at.epoch == self.epoch:
             return False
-        self.epoch, self.low = epoch, 0
+        self.epoch, self.first, self.low = at.epoch, at.step, at.step
         self.extra.clear()
         return True
 

@@ -71,7 +71,7 @@ class Outcome:
     @classmethod
     def of(cls, plan: Plan) -> Outcome:
         """Start with ranks that have consumed nothing."""
-        return cls([Tally(rank) for rank in range(plan.world_size)])
+        return cls(plan.tallies())
 
 
 class Engine(Protocol):

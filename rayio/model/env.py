@@ -75,6 +75,7 @@ class Env:
         "held_ns",
         "is_capturing",
         "is_watched",
+        "kept",
         "kernel",
         "late_ns",
         "late_work",
@@ -139,6 +140,8 @@ class Env:
         self.cores: Cores | None = None
         #: What a reader's batches pass on their way to its rank, where that is on another node.
         self.route: tuple[Way, ...] = ()
+        #: What a reader keeps of the files of each dataset between two batches (``rayio.model.loading.Kept``).
+        self.kept: dict[bool, Any] = {}
         #: What went wrong as a checkpoint was written behind training.
         self.failure: Exception | None = None
         #: The checkpoint that is being written behind.
@@ -260,9 +263,9 @@ class Env:
         self.file = ""
 
         def noted(opener: Opener) -> T:
-            def open_(name: str) -> BinaryIO:
+            def open_(name: str, *kept: BinaryIO | None) -> BinaryIO:
                 self.file, self.heard = name, self.kernel.now()
-                return opener(name)
+                return opener(name, *kept)
 
             return load(open_)
 

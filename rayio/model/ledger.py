@@ -29,10 +29,17 @@ class Tally:
     #: Those of ``steps`` and ``samples`` that were for evaluations.
     evaluation_steps: int = 0
     evaluation_samples: int = 0
+    #: The attempt whose batches these are.
+    attempt: int = 0
     #: Where the bytes of the batches came from; None of modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False)
     #: Samples that were given up after errors; they are not in ``samples``, but in the digest.
     skipped: int = 0
+
+    @property
+    def name(self) -> str:
+        """The rank in words, and the attempt where it is not the first."""
+        return f"rank {self.rank}" + (f", attempt {self.attempt}" if self.attempt else "")
 
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
         """Book one delivered batch."""
@@ -76,30 +83,30 @@ class Ledger:
 
 
 def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
-    """Compare the books of every rank, and sum them."""
-    got = {tally.rank: tally for tally in delivered}
-    plan = list(planned)
+    """Compare the books of every rank in every attempt, and sum them."""
+    got = {(tally.rank, tally.attempt): tally for tally in delivered}
+    plan = {(tally.rank, tally.attempt): tally for tally in planned}
     differences = []
-    for want in plan:
-        have = got.get(want.rank, Tally(want.rank))
+    for place, want in plan.items():
+        have = got.get(place, Tally(want.rank))
         if (have.steps, have.samples + have.skipped) != (want.steps, want.samples):
             skipped = f", {have.skipped} skipped" if have.skipped else ""
             differences.append(
-                f"rank {want.rank}: {want.steps} steps and {want.samples} samples were planned, "
+                f"{want.name}: {want.steps} steps and {want.samples} samples were planned, "
                 f"{have.steps} and {have.samples} delivered{skipped}"
             )
         elif have.digest != want.digest:
             differences.append(
-                f"rank {want.rank}: the right number of samples, but not the planned ones "
+                f"{want.name}: the right number of samples, but not the planned ones "
                 f"(digest {have.digest:016x}, planned {want.digest:016x})"
             )
     differences += [
-        f"rank {rank}: {got[rank].steps} steps and {got[rank].samples} samples were delivered, none were planned"
-        for rank in sorted(got.keys() - {want.rank for want in plan})
+        f"{have.name}: {have.steps} steps and {have.samples} samples were delivered, none were planned"
+        for have in (got[place] for place in sorted(got.keys() - plan.keys()))
     ]
     return Ledger(
-        planned_steps=sum(t.steps for t in plan),
-        planned_samples=sum(t.samples for t in plan),
+        planned_steps=sum(t.steps for t in plan.values()),
+        planned_samples=sum(t.samples for t in plan.values()),
         delivered_steps=sum(t.steps for t in got.values()),
         delivered_samples=sum(t.samples for t in got.values()),
         delivered_bytes=sum(t.nbytes for t in got.values()),

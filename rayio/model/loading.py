@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Lock
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rayio import seeds
-from rayio.data.formats import Format, request_table
+from rayio.data.access.contract import Access, Files
+from rayio.data.formats import Format
 from rayio.data.layout import Batch
 from rayio.data.sampler import Block, Sampler, sample_digest
 from rayio.model.cpu_account import ReadCpu
@@ -20,13 +22,19 @@ from rayio.model.phases import Phased
 from rayio.model.queue import Delivery
 from rayio.place import Where
 from rayio.scenario.decode import Work
+from rayio.schema.choice import NO_OPTIONS
 from rayio.schema.distribution import Constant
+from rayio.schema.fields import Section
 from rayio.seeds import Draws
 from rayio.storage.base import Divisible, Moved, Opener, Requests, RequestTable
 from rayio.storage.itemise import Samples
 
 #: What real storage gives for a batch: its bytes, one sample after the other, and the ids found in them.
 Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
+
+
+#: What a reader keeps of each dataset between two batches (see ``Access``), by whether it is that of evaluations.
+Kept = dict[bool, Any]
 
 
 #: Free buffers kept for the batches to come: at most so many, and so many bytes.
@@ -87,6 +95,8 @@ class Loading:
         self,
         samplers: Phased[Sampler],
         form: Format,
+        access: Access,
+        access_options: Section = NO_OPTIONS,
         *,
         seed: int,
         decode: Draws,
@@ -100,6 +110,9 @@ class Loading:
     ) -> None:
         self.samplers = samplers
         self.format = form
+        #: How files are walked.
+        self.access = access
+        self.access_options = access_options
         self.seed = seed
         self.decode = decode
         #: Seconds of decoding for each sample, where they are all the same.
@@ -125,12 +138,12 @@ class Loading:
         """Whether decoding is work of a processor, and no sleep."""
         return self.rate is not None
 
-    def of(self, at: Where) -> Load:
-        """Describe one batch before it is read."""
+    def of(self, at: Where, kept: Kept | None = None) -> Load:
+        """Describe one batch before it is read; what its reader has ``kept`` is lost until :meth:`Load.keep`."""
         rank, epoch, step, _ = at
         sampler = self.samplers.of(epoch)
         block, row = sampler.block(epoch, rank, step)
-        return Load(self, at, sampler, block, row)
+        return Load(self, at, sampler, block, row, kept.pop(epoch >= self.samplers.first, None) if kept else None)
 
     def decode_seconds(self, at: Where, block: Block, row: int) -> float:
         """Sum the decoding times of a batch's samples, each drawn at the address of its place in the epoch."""
@@ -162,6 +175,14 @@ class Load:
     sampler: Sampler
     block: Block
     row: int
+    #: What the reader keeps of the files before it reads this batch, and after.
+    before: Any = None
+    after: Any = None
+
+    @property
+    def files(self) -> Files:
+        """The files that the batch is read from."""
+        return Files(self.loading.format, self.sampler.layout, self.loading.access_options)
 
     @property
     def batch(self) -> Batch:
@@ -172,14 +193,14 @@ class Load:
 
     @property
     def requests(self) -> Requests:
-        """The requests that the format's library will issue for this batch; none where the library itself will."""
+        """The requests that reading this batch will issue; none where files are really read, which issues them."""
         loading, (rank, epoch, step, _) = self.loading, self.at
         if not loading.modelled:
             asked = Requests((rank, epoch, step), 0, NOTHING, num_samples=self.block.batch_size)
             return asked._replace(files=self.samples) if loading.named else asked
         table = self._table
         if table is None:
-            asked = loading.format.requests(self.sampler.layout, self.batch)
+            asked, self.after = loading.access.requests(self.files, self.batch, self.before)
             asked = asked._replace(num_samples=self.block.batch_size)
         else:
             asked = table.row(self.row, (rank, epoch, step), self.block.batch_size)
@@ -192,21 +213,24 @@ class Load:
         """The requests of every step of the block; None where there is no short way to them."""
         block, loading = self.block, self.loading
         if block.requests is None and not loading.itemised:
-            layout = self.sampler.layout
-            block.requests = request_table(loading.format, layout, block.files, block.index, block.nbytes)
+            block.requests = loading.access.request_table(self.files, block.files, block.index, block.nbytes)
         return block.requests
 
-    def ahead(self, most: int, num_workers: int) -> Ahead:
+    def ahead(self, most: int, kept: Sequence[Kept]) -> Ahead:
         """This batch and those of the steps after it, as far as they are at hand, of modelled storage without cache.
 
-        ``num_workers`` have the steps in turn.
+        Workers have the steps in turn; ``kept`` is what each of them keeps, which becomes what it keeps after them.
         """
         loading, block, row, (rank, epoch, first, attempt) = self.loading, self.block, self.row, self.at
         number = min(most, len(block.step_bytes) - row)
         if (table := self._table) is not None:
             table = table.rows(row, number)
         else:
-            asked = [loading.of(Where(rank, epoch, first + n, attempt)).requests for n in range(number)]
+            asked = []
+            for step in range(first, first + number):
+                load = loading.of(Where(rank, epoch, step, attempt), mine := kept[step % len(kept)])
+                asked.append(load.requests)
+                load.keep(mine)
             table = RequestTable.of(asked)
         decoding = [self.decode_seconds] * number
         if loading.decode_each is None:
@@ -215,7 +239,7 @@ class Load:
         assert block.digests is not None
         made = zip(block.step_bytes[row : row + number], block.digests[row : row + number], strict=True)
         deliveries = [
-            Delivery(epoch, step, step % num_workers, block.batch_size, nbytes, digest, None, attempt)
+            Delivery(epoch, step, step % len(kept), block.batch_size, nbytes, digest, None, attempt)
             for step, (nbytes, digest) in enumerate(made, first)
         ]
         return Ahead(table, decoding, deliveries)
@@ -230,8 +254,13 @@ class Load:
     def _requests_of(self, batch: Batch, places: NDArray[np.intp]) -> Requests:
         """The requests of some of a batch's samples."""
         chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
-        asked = self.loading.format.requests(self.sampler.layout, replace(batch, **chosen))
+        asked, _ = self.loading.access.requests(self.files, replace(batch, **chosen), self.before)
         return asked._replace(num_samples=len(places), files=self.samples if self.loading.named else None)
+
+    def keep(self, kept: Kept) -> None:
+        """Have the reader keep what reading this batch has left."""
+        if self.after is not None:
+            kept[self.at.epoch >= self.loading.samplers.first] = self.after
 
     def samples(self) -> Samples:
         """The samples by their files, for the trace."""
@@ -249,10 +278,10 @@ class Load:
         return self.loading.decode_seconds(self.at, block, self.row)
 
     def from_files(self, opener: Opener) -> Loaded:
-        """Read and check the batch with the format's library; the samples lie in one buffer, collated as read."""
+        """Read and check the batch; the samples lie in one buffer, collated as read."""
         nbytes = self.block.step_bytes[self.row]
         buffer, began = self.loading.buffers.lend(nbytes), time.thread_time_ns()
-        ids = self.loading.format.read(opener, self.sampler.layout, self.batch, buffer)
+        ids, self.after = self.loading.access.read(self.files, opener, self.batch, buffer, self.before)
         self.loading.read_cpu.add(self.block.batch_size, nbytes, (time.thread_time_ns() - began) / 1e9)
         return buffer, ids
 

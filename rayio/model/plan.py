@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rayio import storage
+from rayio.data.access.contract import ACCESSES
 from rayio.data.formats import FORMATS, Format
 from rayio.data.layout import Layout
 from rayio.data.sampler import Sampler
@@ -23,6 +24,7 @@ from rayio.model.plan_parts import EvaluationPhase, LoaderSpec, Phase
 from rayio.model.queue import QueueSpec
 from rayio.model.saving import Checkpointing
 from rayio.model.training import Training
+from rayio.place import BEGINNING, Start
 from rayio.scenario.cluster import Cluster
 from rayio.scenario.costs import Costs
 from rayio.scenario.decode import Work
@@ -82,6 +84,8 @@ class Plan:
     auto_bytes_in_flight: int | None = None
     #: What stands between readers and their bytes, the innermost first.
     layers: tuple[Layer, ...] = ()
+    #: Where the run begins. Steps before it are not taken, nor are the checkpoints and evaluations that follow them.
+    start: Start = BEGINNING
 
     @property
     def world_size(self) -> int:
@@ -149,7 +153,7 @@ class Plan:
         """The node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
         if self.checkpointing is None:
             raise ValueError("there are no checkpoints, so no writer has a node")
-        return self.checkpointing.writers.node(writer, self.cluster.nodes, self.cluster.ranks_per_node)
+        return self.checkpointing.writers.node(writer, self.checkpointing.topology)
 
     def readers(self) -> Iterator[tuple[int, int]]:
         """The (rank, worker) of every reader."""
@@ -164,10 +168,9 @@ class Plan:
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
         """The numbers of the writers that some ranks send shards to."""
-        if self.checkpointing is None:
+        if (saved := self.checkpointing) is None:
             return ()
-        writers, number = self.checkpointing.writers, self.num_writers
-        return sorted({writer for rank in ranks for writer in writers.of_rank(rank, number)})
+        return sorted({writer for rank in ranks for writer in saved.writers.of_rank(rank, saved.topology)})
 
     def parties(self, epoch: int, step: int) -> int:
         """The number of ranks that meet at a step: those that have not run out of steps."""
@@ -233,6 +236,8 @@ class Plan:
         return Loading(
             self.samplers(num_ranks),
             self.form,
+            ACCESSES[self.loader.file_access],
+            self.loader.file_access_options,
             seed=self.seed,
             decode=NO_TIME if isinstance(decode, Work) else decode,
             payload=self.payload,
@@ -331,27 +336,38 @@ class Plan:
 
     # --- the books --------------------------------------------------------------------------------------------------
 
+    def tallies(self) -> list[Tally]:
+        """Make an empty tally of this attempt for each rank."""
+        return [Tally(rank, attempt=self.start.attempt) for rank in range(self.world_size)]
+
     def planned_numbers(self) -> list[Tally]:
         """Work out how many steps and samples every rank is meant to consume, evaluations among them."""
-        tallies = [Tally(rank) for rank in range(self.world_size)]
-        for sampler, epochs in self._planned_epochs():
-            for tally in tallies:
-                tally.steps += len(epochs) * sampler.steps(0, tally.rank)
-                tally.samples += len(epochs) * sampler.samples(0, tally.rank)
+        tallies = self.tallies()
+        for tally in tallies:
+            for sampler, epochs, first in self._planned_epochs(tally.rank):
+                steps, samples = sampler.left(0, tally.rank, first)  # every epoch has as many
+                tally.steps += len(epochs) * steps
+                tally.samples += len(epochs) * samples
         return tallies
 
-    def _planned_epochs(self) -> Iterator[tuple[Sampler, range]]:
-        yield self._sampler, range(len(self.steps))
+    def _planned_epochs(self, rank: int) -> Iterator[tuple[Sampler, range, int]]:
+        """Yield the epochs that a rank has from the start on, evaluations among them, and the first step of each."""
+        start, epochs = self.start, len(self.steps)
+        if start.step:
+            yield self._sampler, range(start.epoch, min(start.epoch + 1, epochs)), start.step
+        yield self._sampler, range(start.epoch + (start.step > 0), epochs), 0
         if self.evaluation is not None:
-            yield self.evaluation.sampler, range(len(self.steps), len(self.steps) + self.evaluation.epochs)
+            schedule, steps = self.evaluation.schedule, self._sampler.steps(start.epoch, rank)
+            past = schedule.number_before(start.epoch, start.step, steps)
+            yield self.evaluation.sampler, range(epochs + past, epochs + self.evaluation.epochs), 0
 
     def planned(self) -> list[Tally]:
         """Work out what every rank is meant to consume, down to the digest of its sample ids."""
-        tallies = [Tally(rank) for rank in range(self.world_size)]
-        for sampler, epochs in self._planned_epochs():
-            for tally in tallies:
+        tallies = self.tallies()
+        for tally in tallies:
+            for sampler, epochs, first in self._planned_epochs(tally.rank):
                 for epoch in epochs:
-                    steps, samples, digest = sampler.planned(epoch, tally.rank)
+                    steps, samples, digest = sampler.planned(epoch, tally.rank, first)
                     tally.steps += steps
                     tally.samples += samples
                     tally.digest = (tally.digest + digest) & WORD

@@ -53,6 +53,9 @@ class LoaderSpec:
     io_depth: int
     assignment: Literal["static", "dynamic"]
     in_order: bool
+    #: How files are walked, by name, and the options of that.
+    file_access: str
+    file_access_options: Section
     #: Whether the prefetch queue of each rank is an actor, or lives in its rank's process.
     queue: Literal["actor", "in_rank"]
     #: Times that decoding a sample takes, or what is really done to it.

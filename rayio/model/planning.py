@@ -90,6 +90,8 @@ def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
         io_depth=loader.io_depth,
         assignment=loader.assignment,
         in_order=loader.in_order,
+        file_access=loader.file_access,
+        file_access_options=loader.file_access_options,
         queue=loader.queue,
         decode=times.decode or loader.decode,
         payload=not modelled if loader.payload == "auto" else loader.payload == "real",
@@ -120,6 +122,7 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
     return Checkpointing(
         path=saved.path,
         writers=saved.writers,
+        topology=scenario.cluster.topology,
         sizes=derive.checkpoint_shards(scenario),
         schedule=Schedule(derive.checkpoint_period(scenario), derive.steps_per_epoch(scenario)),
         request_bytes=saved.request_bytes,

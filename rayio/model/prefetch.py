@@ -161,7 +161,7 @@ class PrefetchQueue:
         if self._bound_since is None:
             self._bound_since = now
         else:
-            at = self.env.where(self.state.spec.rank, self.state.epoch)
+            at = self.env.where(self.state.spec.rank, self.state.epoch, attempt=self.state.attempt)
             self.env.span("memory_bound", self._bound_since, now, at)
             self._bound_since = None
 

@@ -21,7 +21,7 @@ from rayio.model.ledger import Tally
 from rayio.model.loading import Loading
 from rayio.model.queue import Delivery, Lease
 from rayio.model.training import Training
-from rayio.place import Where
+from rayio.place import BEGINNING, Start, Where
 from rayio.storage.base import Served
 
 
@@ -36,8 +36,9 @@ async def read_lease(env: Env, loading: Loading, lease: Lease) -> list[Delivery]
 
 async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: int = 0) -> Delivery:
     """Read and decode one batch. The digest is taken of the sample ids found in the bytes."""
-    load = loading.of(at)
+    load = loading.of(at, env.kept)
     served = await env.read(load.requests, load.from_files, at, lane=lane, samples=load.samples)
+    load.keep(env.kept)
     if seconds := load.decode_seconds:
         if env.cores is not None and loading.is_work:
             await env.compute("decode", env.cores, seconds, at, lane=lane)
@@ -48,13 +49,15 @@ async def load_batch(env: Env, loading: Loading, at: Where, worker: int, lane: i
     return load.delivery(served.value, worker, served.moved, served.skipped)
 
 
-async def train(env: Env, training: Training, tally: Tally, attempt: int = 0) -> None:
-    """A rank's life: for every step of every epoch take, compute, synchronise; checkpoint and evaluate when due."""
+async def train(env: Env, training: Training, tally: Tally, start: Start = BEGINNING) -> None:
+    """A rank's life: for every step from the start on take, compute, synchronise; checkpoint and evaluate when due."""
+    attempt = start.attempt
     at = Where(training.rank, attempt=attempt)
     env.span("startup", env.born, env.kernel.now(), at)
-    for epoch in range(training.epochs):
-        pause = training.next_pause(epoch, 0)
-        for step in range(training.steps(epoch)):
+    for epoch in range(start.epoch, training.epochs):
+        first = start.first_step(epoch)
+        pause = training.next_pause(epoch, first)
+        for step in range(first, training.steps(epoch)):
             at = Where(training.rank, epoch, step, attempt)
             batch = await env.take(at)
             tally.add(batch)

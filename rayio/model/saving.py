@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from rayio.model.env import Shard
 from rayio.model.schedule import Schedule
 from rayio.place import Where, checkpoint_folder
+from rayio.scenario.topology import Topology
 from rayio.scenario.writers import Writers
 
 
@@ -18,6 +19,7 @@ class Checkpointing:
     #: Folder of the checkpoints, relative to the run's root.
     path: str
     writers: Writers
+    topology: Topology
     #: Bytes that each writer saves, by number.
     sizes: tuple[int, ...]
     schedule: Schedule
@@ -31,7 +33,7 @@ class Checkpointing:
         due = self.schedule.due(at.epoch, at.step, steps)
         if not due:
             return ()
-        numbers = self.writers.of_rank(at.rank, len(self.sizes))
+        numbers = self.writers.of_rank(at.rank, self.topology)
         return tuple(self._shard(one, number) for one in due for number in numbers)
 
     def _shard(self, due: int, writer: int) -> Shard:

@@ -170,7 +170,8 @@ class Scaler:
         """Learn that a worker has read a batch."""
         if self._new and (since := self._new.pop(worker, None)) is not None:
             env, state = self.queue.env, self.queue.state
-            env.span("first_batch", since, env.kernel.now(), env.where(state.spec.rank, state.epoch), 3)
+            at = env.where(state.spec.rank, state.epoch, attempt=state.attempt)
+            env.span("first_batch", since, env.kernel.now(), at, 3)
 
     def rank_advanced(self, take: Take) -> None:
         """Learn what the rank consumed and how long it waited; look, when it is time."""
@@ -264,6 +265,7 @@ class Scaler:
         self, change: _Change, epoch: int, more: Mapping[str, float] = NOTHING, until: int | None = None
     ) -> None:
         since, before, after, why = change
-        env = self.queue.env
+        env, state = self.queue.env, self.queue.state
         until = env.kernel.now() if until is None else until
-        env.scaled(since, until, env.where(self.queue.state.spec.rank, epoch), before, after, why, more)
+        at = env.where(state.spec.rank, epoch, attempt=state.attempt)
+        env.scaled(since, until, at, before, after, why, more)

@@ -25,6 +25,12 @@ class Schedule:
         due = ((first + step) // self.period + 1) * self.period - 1 - first
         return due if due < steps else steps - 1 if due < self.steps_per_epoch else steps
 
+    def number_before(self, epoch: int, step: int, steps: int) -> int:
+        """Count the occasions that follow the steps before this one, for a rank that has ``steps`` in this epoch."""
+        if not step:
+            return epoch * self.steps_per_epoch // self.period
+        return self.due(epoch, min(step, steps) - 1, steps).stop
+
     def step(self, number: int) -> tuple[int, int]:
         """The epoch and the step after which an occasion falls due."""
         return divmod((number + 1) * self.period - 1, self.steps_per_epoch)

@@ -145,6 +145,8 @@ class Wiring:
         self.closing: list[Callable[[], Awaitable[None]]] = []
         #: What says what roles are doing, and what loaders have them do.
         self.watched: list[Callable[[], Iterable[Standing]]] = []
+        #: Those who read here.
+        self._readers: list[Env] = []
         #: The prefetch queues of this process.
         self.queues: list[PrefetchQueue] = []
         #: What reading takes of processors here.
@@ -168,7 +170,7 @@ class Wiring:
         """Make a reader's world, on the node that the plan says unless another one came for it."""
         node = self.plan.node_of_reader(rank, worker) if node is None else node
         env = self._env("reader", f"{rank}-{worker}", node)
-        env.storage = self.datasets(node)
+        self.connect(env, node)
         target = self.plan.node_of_rank(rank)
         if node != target:
             ways = (layer.way(node, target, partial(self.devices.shared, layer, node)) for layer in self.plan.layers)
@@ -203,7 +205,7 @@ class Wiring:
         env.storage = self._through_layers(node, checkpointing.path, is_dataset=False)
         return env
 
-    def rank(self, rank: int, ports: RankPorts, tally: Tally, attempt: int = 0) -> Coro[None]:
+    def rank(self, rank: int, ports: RankPorts, tally: Tally) -> Coro[None]:
         """Make a rank's world and return its life in it as a coroutine; what it consumes is booked into ``tally``."""
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
@@ -215,7 +217,7 @@ class Wiring:
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
         env.queue = self.loader.batches(self, env, rank, ports)
-        return roles.train(env, self.plan.training(rank), tally, attempt)
+        return roles.train(env, self.plan.training(rank), tally, self.plan.start)
 
     def process(self, rank: int) -> Process:
         """The process of a rank, whose work is done on modelled cores."""
@@ -232,7 +234,7 @@ class Wiring:
         """Make the world of a rank that reads its own batches, for the part of it that reads."""
         node = self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
-        env.storage = self.datasets(node)
+        self.connect(env, node)
         return env
 
     def standing(self) -> list[Standing]:
@@ -240,10 +242,19 @@ class Wiring:
         return [one for standing in self.watched for one in standing()]
 
     async def close(self) -> None:
-        """End what loaders have started in this process."""
+        """End what loaders have started in this process, and close the files that readers keep."""
         closing, self.closing = self.closing, []
         for close in closing:
             await close()
+        for env in self._readers:
+            for kept in env.kept.values():
+                self.loading.access.close(kept)
+            env.kept.clear()
+
+    def connect(self, env: Env, node: int) -> None:
+        """Have a role of a node read the dataset, and the evaluation's."""
+        env.storage = self.datasets(node)
+        self._readers.append(env)
 
     def datasets(self, node: int) -> Storage:
         """Connect a role of a node to the dataset, and to the evaluation's."""

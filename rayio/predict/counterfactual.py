@@ -264,10 +264,10 @@ def _enough_workers(found: Counterfactuals) -> Prediction | None:
         if (outcome.saves(before) or 0.0) < WORTH:
             break
         before = outcome
-        in_all = number * derive.world_size(base.scenario)
-        stay = ", throughout" if isinstance(base.scenario.loader.num_workers, Autoscaled) else " in all"
+        is_scaled = isinstance(base.scenario.loader.num_workers, Autoscaled)
+        now = f"throughout (now {base.workers} on average)" if is_scaled else f"(now {base.workers})"
         best = Prediction(
-            change=f"With {number} worker{'s' * (number != 1)} per rank ({in_all}{stay})",
+            change=f"With {number} worker{'s' * (number != 1)} per rank {now}",
             workers=number,
             au=outcome.au,
             time_saved=outcome.saves(found.as_it_was),

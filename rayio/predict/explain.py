@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rayio.analyze.access import Accesses
-from rayio.analyze.conclusion import contradiction, sentence, waits_for_storage
 from rayio.analyze.filled import note_of
 from rayio.analyze.passes import Summed, Timelines
 from rayio.analyze.retries import Throttling
@@ -19,10 +17,9 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.sharing import Beside
 from rayio.analyze.stalls import Attribution, Losses
 from rayio.analyze.stragglers import worst_ranks
-from rayio.analyze.verdict import BINDS, Judged, judge
+from rayio.analyze.verdict import BINDS, Judged, judge, waits_for_storage
 from rayio.analyze.window import find_window
 from rayio.errors import RayioError, ScenarioError
-from rayio.imports.dlio_losses import in_words
 from rayio.kinds import STORAGE_MODELS
 from rayio.predict.counterfactual import (
     Counterfactuals,
@@ -36,59 +33,20 @@ from rayio.predict.counterfactual import (
 from rayio.predict.observe import Trained
 from rayio.predict.processors import Worked
 from rayio.predict.supply import supply
-from rayio.records.explained import Access, Capacity, Explained, Verdict
-from rayio.records.origin import CHARGED, MEASURED, PREDICTED, Origin, kind_of
+from rayio.records.explained import Capacity, Explained, Verdict
+from rayio.records.origin import CHARGED
 from rayio.records.run_result import RunResult
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
-from rayio.scenario.origin import origin_of
 from rayio.scenario.source import UNREADABLE, plain
 from rayio.scenario.storage import UNKNOWN
-from rayio.schema.fields import show
 from rayio.trace.run_directory import RunDirectory
 
-#: Ranks that are told one by one, those that others waited for most.
-WORST = 8
 #: What waiting for a batch is in imported results, which have no readers.
 WAITED = "waiting for a batch; the results say nothing of readers"
-#: Actors that died and are named.
-MOST_DEATHS = 8
-
-
-def explain(
-    path: str | Path, *, simulate: bool = True, target_au: float | None = None, reporter: Reporter = SILENT
-) -> Explained:
-    """Explain a run from its directory; times in seconds, shares as fractions of step time.
-
-    ``simulate`` lets the virtual engine live the run again, for the counterfactuals and the prediction. ``target_au``
-    is the AU that is to be reached; None is what the scenario expects, if it does.
-
-    Raises:
-        StorageError: no run is there, or it cannot be read.
-        ScenarioError: the run has no scenario, or one that this version cannot read.
-    """
-    directory = RunDirectory.open(path)
-    if (result := directory.result) and result.imported and result.imported.reduced:
-        return _as_published(directory, result)
-    scenario = scenario_of(directory)
-    reporter.live("explain: reading spans", 0.0)
-    spans = directory.slices()
-    reporter.live(f"explain: {len(spans):,} spans are charged", 0.3)
-    seen = Seen(Timelines(spans), scenario, directory.info, readers_of(directory, scenario))
-    seen.timed.go_through(*seen.sums)
-    found = explained(directory, scenario, seen, simulate=simulate, target_au=target_au, reporter=reporter)
-    reporter.done()
-    result = directory.result
-    return replace(
-        found,
-        fetched=result.fetched if result else None,
-        imported=result.imported if result else None,
-        origin=result.origin if result else _origin(scenario, directory.info),
-        notes=(*_trouble(directory, result), *found.notes),
-    )
 
 
 def readers_of(directory: RunDirectory, scenario: Scenario) -> int:
@@ -159,9 +117,10 @@ def explained(
     target_au: float | None = None,
     reporter: Reporter = SILENT,
 ) -> Explained:
-    """Explain a run whose spans were gone through; how it ended is not in the notes.
+    """Explain a run whose spans were gone through: without a sentence, with every rank, and not how it ended.
 
-    See :func:`explain`.
+    ``simulate`` replays it for the counterfactuals and the prediction; ``target_au`` is the AU that is to be reached,
+    None what the scenario expects, if it does. See ``rayio/report/explain.py``.
     """
     run = Subject(directory, scenario, seen)
     judged = _judged(run, _target(scenario) if target_au is None else target_au)
@@ -182,22 +141,19 @@ def explained(
     filled = note_of(run.result.notes) if run.result is not None else None
     if throttled is not None:
         throttled = replace(throttled, binds=is_refused and waits_for_storage(verdict))
-    ranks = worst_ranks(seen.timed.lives, seen.timed)
-    told = run.result.imported if run.result is not None else None
-    said = (verdict, capacity, ranks, predicted, throttled)
     return Explained(
         run=directory.address,
         scenario=scenario.name,
         engine=run.info.get("engine"),
-        sentence=in_words(told) if told else sentence(*said, is_filling=filled is not None),
         verdict=verdict,
         capacity=capacity,
-        ranks=(*ranks[:WORST],),
+        ranks=(*worst_ranks(seen.timed.lives, seen.timed),),
         simulated=None if found is None else found.record,
         prediction=predicted,
         access=seen.accesses.found(),
         notes=(*notes, *([] if filled is None else [filled])),
         throttled=throttled,
+        imported=None if run.result is None else run.result.imported,
         contradictions=(None if found is None else contradictions(verdict, found.tried)) or None,
     )
 
@@ -301,48 +257,13 @@ def _notes_of_simulation(run: Subject, found: Counterfactuals, verdict: Verdict,
         is_cached = any(layer.keeps for layer in layers_of(run.scenario, modelled=True))
         filling = ", in which the modelled caches are still filling" if is_cached else ""
         notes.append(f"simulated are the first steps of the run{filling}: {simulated.steps} rank-steps count")
-    return [*notes, *map(contradiction, contradictions(verdict, found.tried))]
-
-
-def _as_published(directory: RunDirectory, result: RunResult) -> Explained:
-    """Say of a reduced import what was published: no step is in it that could be explained."""
-    told = result.imported
-    assert told is not None
-    return Explained(
-        run=directory.address,
-        scenario=result.scenario,
-        engine=result.engine,
-        sentence=in_words(told),
-        verdict=Verdict(
-            steps=0, seconds=0.0, compute_seconds=0.0, au=None, loss=None, data_wait_share=None, first_step_share=None,
-            is_input_bound=None, bound=None, bound_share=None, cause=None, bounds={}, table=(),
-        ),
-        capacity=Capacity(demand=None, delivered=0.0, has_readers=False, stages=()),
-        ranks=(),
-        simulated=None,
-        prediction=None,
-        access=Access(
-            level="none", operations={}, read_amplification=None, time_share=None, exposed_share=None, ranks=(),
-            sizes={},
-        ),
-        notes=result.notes,
-        imported=told,
-        origin=result.origin,
-    )  # fmt: skip
+    return notes
 
 
 def _target(scenario: Scenario) -> float | None:
     """The AU that a scenario expects at least; None where it expects none."""
     wanted = scenario.expect.get("au")
     return wanted.value if wanted is not None and wanted.operator in (">=", ">") else None
-
-
-def _origin(scenario: Scenario, info: Mapping[str, Any]) -> Origin | None:
-    """Say what the numbers of a run without a result are; None of what no engine of rayio ran."""
-    if kind_of(info.get("engine")) not in (MEASURED, PREDICTED):
-        return None
-    is_virtual = kind_of(info.get("engine")) == PREDICTED
-    return origin_of(scenario, is_virtual=is_virtual, modelled=bool(info.get("modelled_storage", is_virtual)))
 
 
 def _spanless(directory: RunDirectory) -> str:
@@ -374,27 +295,3 @@ def scenario_of(directory: RunDirectory) -> Scenario:
         return build(said, f"{directory.address}/scenario.yaml")
     except RayioError as error:
         raise ScenarioError(f"{error}; another version of rayio wrote it, or it is damaged") from None
-
-
-def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
-    """Say how the run ended, who died meanwhile, and what of its spans is missing."""
-    said = []
-    if result is None:
-        said.append("the run has no result: it broke off, or is still under way; explained is what was recorded")
-    elif result.version == 1 and result.au is not None:
-        said.append(
-            f"result.json is of version 1, whose window ended when the first rank was done: it has AU {result.au:.3f}"
-        )
-    if result is not None and result.error:
-        said.append(f"the run ended with exit code {result.exit_code}: {result.error}")
-    told = directory.info.get("restarts")
-    restarts = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    said += [
-        f"{show(one.get('actor'))} died and was started again: whoever needed it waited meanwhile"
-        for one in restarts[:MOST_DEATHS]
-    ]
-    if len(restarts) > MOST_DEATHS:
-        said.append(f"{len(restarts) - MOST_DEATHS} more were started again: see run.json")
-    if lost := directory.lost_files:
-        said.append(f"span files that cannot be read: {', '.join(lost)}; their spans are missing here")
-    return said

@@ -293,7 +293,9 @@ class Explained(Record):
     run: str = value("where the run directory is")
     scenario: str = value("name of the scenario")
     engine: str | None = value("ray, local, virtual, or dlio of imported results")
-    sentence: str = value("what bound the run, by how much, and what would come of mending it")
+    sentence: str = value(
+        "what bound the run, by how much, and what would come of mending it", default="", is_required=True
+    )
     verdict: Verdict = value("every loss, charged once")
     capacity: Capacity = value("what each stage could do")
     ranks: tuple[WaitedFor, ...] = value("the ranks that others waited for most, at most 8")

@@ -1,7 +1,1 @@
-"""A run as one page: report.html, with figures and tables, that opens without a network."""
-
-from __future__ import annotations
-
-from rayio.report.build import report
-
-__all__ = ["report"]
+"""Records as words and pages: report.html with figures and tables, and all text that terminals print."""

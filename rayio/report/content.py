@@ -12,11 +12,12 @@ from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
 from rayio.analyze.window import Window, find_window
 from rayio.errors import RayioError, ScenarioError
-from rayio.predict.explain import Seen, explain, explained, readers_of, scenario_of
+from rayio.predict.explain import Seen, explained, readers_of, scenario_of
 from rayio.records.explained import Explained
 from rayio.records.run_result import RunResult
 from rayio.report import figures, tracks
 from rayio.report.bins import Bins
+from rayio.report.explain import explain, worded
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.model import Scenario
 from rayio.trace.run_directory import RunDirectory
@@ -123,7 +124,7 @@ class Content:
                 explanation = explain(directory.address)
             elif scenario is not None and seen is not None:
                 reporter.live("report: why", 0.5)
-                explanation = explained(directory, scenario, seen, simulate=asked, reporter=reporter)
+                explanation = worded(explained(directory, scenario, seen, simulate=asked, reporter=reporter))
             reporter.live("report: figures", 0.6)
             return cls(
                 directory=directory, info=info, result=result, has_no_result=has_no_result, scenario=scenario,

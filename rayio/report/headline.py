@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 from html import escape
 
-from rayio.analyze.filled import FILLING, note_of
+from rayio.analyze.filled import TOO_SHORT, note_of
 from rayio.analyze.stages import shown
-from rayio.analyze.summary import fetched_line, fetched_row, format_done, whose_overhead
 from rayio.imports.dlio_losses import largest
 from rayio.records.explained import Explained
 from rayio.records.metric_names import lookup
@@ -18,6 +17,7 @@ from rayio.records.origin import IMPORTED, storage_words
 from rayio.records.run_result import RunResult
 from rayio.report.content import Content
 from rayio.report.definitions import term
+from rayio.report.text.summary import fetched_line, fetched_row, format_done, whose_overhead
 from rayio.scenario import derive
 from rayio.scenario.expect import Condition
 from rayio.units import format_number, format_seconds, format_share
@@ -72,7 +72,7 @@ def _badges(content: Content) -> str:
     broke_off = unfinished(content)
     early = f'<span class="badge missed">{escape(broke_off)}</span>' if broke_off else ""
     filled = content.result is not None and note_of(content.result.notes) is not None
-    late = f'<span class="badge missed">{escape(FILLING)}: see the notes</span>' if filled else ""
+    late = f'<span class="badge missed">{escape(TOO_SHORT)}: see the notes</span>' if filled else ""
     return f'<p class="badges">{early}<span class="badge {kind}">{escape(words)}</span>{late}</p>'
 
 

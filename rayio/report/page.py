@@ -7,12 +7,12 @@ from html import escape
 from importlib import resources
 
 from rayio import __version__
-from rayio.analyze.summary import books_line
 from rayio.records.origin import head
 from rayio.report import colours, headline, sections, tables
 from rayio.report.content import Content
 from rayio.report.definitions import definitions, term
 from rayio.report.sections import section
+from rayio.report.text.summary import books_line
 from rayio.units import format_seconds
 
 #: Names of the sections where there is little room for them.

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from rayio.analyze.service import WORK_OF_STAGES, can_do, rate
 from rayio.analyze.stages import shown
-from rayio.analyze.summary import meaning_of, measured_times
 from rayio.records.hosts import Host
 from rayio.records.metric_names import SPLIT, STATISTICS
 from rayio.records.run_result import RunResult
@@ -17,6 +15,8 @@ from rayio.records.scaling import Scaling
 from rayio.report.axes import number
 from rayio.report.charts import bar
 from rayio.report.definitions import term
+from rayio.report.text.summary import meaning_of, measured_times
+from rayio.report.text.terms import WORK_OF_STAGES, can_do, rate
 from rayio.units import format_bytes, format_seconds, format_share
 
 #: A tag of HTML.
@@ -167,7 +167,7 @@ def changes(simulated: Mapping[str, Any]) -> str:
     def rate_of(row: Mapping[str, Any]) -> str:
         return "" if row["samples_per_second"] is None else number(row["samples_per_second"])
 
-    rows = [[term("counterfactual", "as it was"), format_share(simulated["au"]), rate_of(simulated), "", "", ""]]
+    rows = [[term("counterfactual", "baseline"), format_share(simulated["au"]), rate_of(simulated), "", "", ""]]
     rows += [
         [escape(shown(row["change"])), format_share(row["au"]), rate_of(row),
          "" if row["time_saved"] is None else format_share(row["time_saved"]),

@@ -15,7 +15,7 @@ MODEL = "model"
 MODELLED = f"{MODEL}://"
 #: An address that lacks a slash.
 _ONE_SLASH = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(?!/)")
-#: Bytes of a path and of a part of it: file systems have no more, and files in it have names of their own.
+#: Bytes of a path and of a part of it: the most that file systems take; the names of files in it come on top.
 MAX_PATH, MAX_PART = 3000, 255
 
 

@@ -17,12 +17,12 @@ def folders_of(scenario: Scenario) -> dict[str, str]:
     """The folders that a scenario names and a run writes to, by their keys."""
     if scenario.dataset.is_modelled:
         return {}
-    found = {"dataset.path": scenario.dataset.path}
+    folders = {"dataset.path": scenario.dataset.path}
     if scenario.train.evaluate is not None:
-        found["dataset.eval.path"] = evaluation.path_of(scenario)
+        folders["dataset.eval.path"] = evaluation.path_of(scenario)
     if scenario.checkpoint is not None:
-        found["checkpoint.path"] = scenario.checkpoint.path
-    return found
+        folders["checkpoint.path"] = scenario.checkpoint.path
+    return folders
 
 
 def refusals(folders: Mapping[str, str], place: Callable[[str], Place]) -> Iterator[str]:

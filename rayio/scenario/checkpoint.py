@@ -1,4 +1,4 @@
-"""The section ``checkpoint``: what is saved, when, by whom."""
+"""The section ``checkpoint``: the state that is saved, when, and by which writers."""
 
 from __future__ import annotations
 
@@ -17,34 +17,35 @@ MAX_REQUESTS = 1 << 22
 
 
 class ModelState(Section):
-    """What a checkpoint holds."""
+    """The state that a checkpoint holds."""
 
     keys_not_yet = frozenset({"layers", "hidden", "parallelism"})
     bytes: Bytes = Field(description="Bytes of the model's state.")
 
 
 class Checkpoint(Section):
-    """What is saved, when, by whom."""
+    """The state that is saved, when, and by which writers."""
 
     every: Every = Field(description="When a checkpoint is due.")
     path: Path = Field(description="Folder of the checkpoints.")
-    model: ModelState = Field(description="What a checkpoint holds.")
+    model: ModelState = Field(description="The state that a checkpoint holds.")
     writers: AnyWriters = Field(
         RankZero(),
-        description="Who saves: rank_zero one state, all_ranks a whole copy each, sharded its share of one state each, "
-        "{dedicated: n} one state in n parts.",
+        description="Who saves: rank_zero saves one state; all_ranks a whole copy each; sharded each rank's share "
+        "of one "
+        "state; {dedicated: n} one state in n parts.",
     )
     asynchronous: Flag = Field(
-        False, description="Whether ranks wait only until the state is copied, and train on while it is written."
+        False, description="If true, ranks wait only until the state is copied, and train while it is written."
     )
     snapshot_bandwidth: Rate = Field(
-        25e9, description="Bytes per second of that copying, for each rank: what its link to the host memory carries."
+        25e9, description="Bytes per second of that copy, for each rank: the speed of its link to host memory."
     )
-    fsync: Flag = Field(True, description="Whether files are forced to the device before a checkpoint counts as done.")
+    fsync: Flag = Field(True, description="If true, files are forced to the device before a checkpoint counts as done.")
     request_bytes: Bytes = Field(4 << 20, description="Bytes per write request.")
 
     def contradictions(self) -> Iterator[str]:
-        """More requests for a file than can be counted one by one."""
+        """Refuse more requests for a file than can be counted one by one."""
         if (requests := -(-self.model.bytes // self.request_bytes)) > MAX_REQUESTS:
             yield (
                 f"checkpoint.request_bytes={BYTES.exact(self.request_bytes)}: checkpoint.model.bytes="
@@ -52,7 +53,7 @@ class Checkpoint(Section):
             )
 
     def idle(self) -> Iterator[str]:
-        """A rate of copying where nothing is copied."""
+        """Name a copy bandwidth where nothing is copied."""
         if self.snapshot_bandwidth != type(self).model_fields["snapshot_bandwidth"].default and not self.asynchronous:
             rate = RATE.exact(self.snapshot_bandwidth)
             yield f"checkpoint.snapshot_bandwidth={rate}: nothing is copied without checkpoint.asynchronous=true"

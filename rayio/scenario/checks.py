@@ -1,4 +1,4 @@
-"""Whether the values of a scenario agree with each other, which do nothing, and every derived number by name."""
+"""Checks over sections: contradictions, keys that do nothing, and every derived number by name."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def check(scenario: Scenario) -> None:
 
 
 def check_simulated(scenario: Scenario) -> None:
-    """Refuse what no model of storage can stand in for.
+    """Refuse keys that no model of storage can replace.
 
     Raises:
         ScenarioError: one line that names the key, its value and what to do.
@@ -50,7 +50,7 @@ def check_simulated(scenario: Scenario) -> None:
 
 
 def not_simulated(scenario: Scenario) -> Iterator[str]:
-    """Keys of a scenario that can be run, and not simulated without another: a line each."""
+    """Return a line for each key that can be run, but not simulated."""
     decode = scenario.loader.decode
     if scenario.storage.model == UNKNOWN:
         yield (
@@ -80,15 +80,15 @@ def not_simulated(scenario: Scenario) -> Iterator[str]:
 
 
 def sections(scenario: Scenario) -> list[Section]:
-    """The sections of a scenario that it has."""
+    """Return the sections that are given."""
     return [value for _, value in scenario if isinstance(value, Section)]
 
 
 def of_kinds(scenario: Scenario, ask: Callable[[Kind], Iterable[T]]) -> list[T]:
-    """What the kinds that the sections of a scenario chose by name answer, as far as they have something to say.
+    """Return the answers of every kind that the scenario chose by name, in the order of its sections.
 
     Raises:
-        ScenarioError: one that another package brought raised something; the line names the package.
+        ScenarioError: a kind of another package raised an error; the line names the package.
     """
     answers: list[T] = []
     for section in sections(scenario):
@@ -104,13 +104,13 @@ def of_kinds(scenario: Scenario, ask: Callable[[Kind], Iterable[T]]) -> list[T]:
 
 
 def hidden_kinds(scenario: Scenario) -> list[str]:
-    """Say which packages add a kind by the name of one of ours that the scenario chose: it means ours."""
+    """Return a note for each package whose kind is not used, because a built-in kind has its name."""
     chosen = [
         (choice.registry, getattr(section, choice.key))
         for section in sections(scenario) if isinstance(section, Choosing) for choice in section.choices
     ]  # fmt: skip
     return [
-        f"{registry.title} {name!r} is rayio's own; that of {package} is not used: its authors must name it otherwise"
+        f"{registry.title} {name!r} is rayio's own; the one of {package} is not used: its authors must rename it"
         for registry, name in chosen
         for package in registry.hidden(name)
     ]
@@ -194,7 +194,7 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
                 f"checkpoint.path={scenario.checkpoint.path}: has no bytes, and dataset.path={dataset.path} has; "
                 "give a folder"
             )
-        yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, ranks)
+        yield from scenario.checkpoint.writers.refusals(scenario.checkpoint.model.bytes, scenario.cluster.topology)
     charges = scenario.charges
     if charges.cpu.step > charges.step:
         yield (
@@ -208,44 +208,48 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
 
 
 def _not_scaled(scenario: Scenario, scaling: Autoscaled) -> Iterator[str]:
-    """What readers that come and go cannot be together with: a line each."""
+    """Return a line for each key that autoscaled workers contradict."""
     loader = scenario.loader
-    asked = f"loader.num_workers={show({'min': scaling.min, 'max': scaling.max})}"
+    setting = f"loader.num_workers={show({'min': scaling.min, 'max': scaling.max})}"
     if not getattr(LOADERS[loader.kind], "scales", False):
         able = [name for name, kind in LOADERS.usable().items() if getattr(kind, "scales", False)]
-        yield f"{asked}: loader.kind={loader.kind} cannot change its workers; give a number, or use {listed(able)}"
+        yield f"{setting}: loader.kind={loader.kind} cannot change its workers; give a number, or use {listed(able)}"
     if loader.worker == "thread":
-        yield f"not yet: {asked} with loader.worker=thread; use process, or give a number"
+        yield f"not yet: {setting} with loader.worker=thread; use process, or give a number"
     if scenario.train.evaluate is not None:
-        yield f"not yet: {asked} with train.evaluate, whose queue has the same readers; give a number"
+        yield f"not yet: {setting} with train.evaluate, whose queue has the same readers; give a number"
 
 
 def idle(scenario: Scenario) -> list[str]:
-    """List each key that asks for something which this run is too short, or too simple, to do, one line a key."""
+    """Return a line for each key that does nothing in this run, which is too short or too simple for it."""
     train, loader, steps = scenario.train, scenario.loader, derive.total_steps(scenario)
-    said = evaluation.idle(scenario)
+    notes = evaluation.idle(scenario)
     if scenario.checkpoint is not None and not derive.num_checkpoints(scenario):
         first = derive.checkpoint_period(scenario)
-        said.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
+        notes.append(f"checkpoint.every: no checkpoint falls due, the first would be after {first} of {steps} steps")
     if train.warmup_steps >= steps:
-        said.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
+        notes.append(f"train.warmup_steps={train.warmup_steps}: the run has {steps} steps, so nothing is measured")
     if train.steps is not None and train.steps > derive.uncapped_steps(scenario)[1]:
-        said.append(f"train.steps={train.steps}: caps nothing, an epoch has {derive.uncapped_steps(scenario)[1]} steps")
+        notes.append(
+            f"train.steps={train.steps}: caps nothing, an epoch has {derive.uncapped_steps(scenario)[1]} steps"
+        )
     if not loader.drop_last and not any(share % loader.batch_size for share in derive.samples_per_rank(scenario)):
-        said.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
+        notes.append("loader.drop_last=false: changes nothing, every rank's samples fill whole batches")
     if scenario.cluster.nic_bandwidth is not None and scenario.cluster.is_crossed and loader.payload == "none":
-        said.append("cluster.nic_bandwidth: no bytes cross it with loader.payload=none")
+        notes.append("cluster.nic_bandwidth: no bytes cross it with loader.payload=none")
     for section in sections(scenario):
-        said += section.idle()
-    said += of_kinds(scenario, lambda kind: kind.idle(scenario))
+        notes += section.idle()
+    notes += of_kinds(scenario, lambda kind: kind.idle(scenario))
     if scenario.cluster.cores is not None and not (scenario.charges.cpu.is_work or isinstance(loader.decode, Work)):
-        said.append(
-            f"cluster.cores={show(scenario.cluster.cores)}: nothing takes a processor, for costs.cpu says nothing; "
+        notes.append(
+            f"cluster.cores={show(scenario.cluster.cores)}: costs.cpu is empty, so nothing takes processor time; "
             "rayio calibrate learns it from a run"
         )
     if loader.scaling == "weak" and derive.is_replicated(scenario):
-        said.append("loader.scaling=weak: changes nothing with loader.partition=replicated, which is every rank's own")
-    return said
+        notes.append(
+            "loader.scaling=weak: changes nothing with loader.partition=replicated: every rank reads the whole dataset"
+        )
+    return notes
 
 
 def table(scenario: Scenario) -> dict[str, float]:

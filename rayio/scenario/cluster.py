@@ -11,6 +11,7 @@ from pydantic.functional_validators import BeforeValidator
 
 from rayio.place import MAX_RANKS
 from rayio.scenario.reader_pool import ReaderPool
+from rayio.scenario.topology import Topology
 from rayio.schema.fields import Reads, RefusedError, Seconds, Section, choice, none_is_null, quantity, show, whole
 from rayio.units import RATE, SECONDS, format_seconds
 
@@ -28,7 +29,7 @@ def _cores(value: Any) -> int | tuple[int, ...] | None:
     if not isinstance(value, (list, tuple)):
         number: int | None = _core_number.read(value)
         return number
-    if not value or not all(type(one) is int and 1 <= one <= MAX_CORES for one in value):
+    if not value or not all(type(cores) is int and 1 <= cores <= MAX_CORES for cores in value):
         raise RefusedError(f"must have a whole number from 1 to {MAX_CORES} for each node")
     return tuple(value)
 
@@ -83,38 +84,44 @@ class Cluster(Section):
         Literal["colocated", "spread", "dedicated_readers"], choice("colocated", "spread", "dedicated_readers")
     ] = Field(
         "colocated",
-        description="Whether readers live beside their rank, in turn on all nodes, or in turn on nodes of their own.",
+        description="Where workers live: on the node of their rank, in turn on all nodes, or on dedicated nodes.",
     )
     reader_nodes: Annotated[int, whole(1, MAX_RANKS)] = Field(
-        1, description="Nodes beside those of the ranks that only read, with placement dedicated_readers."
+        1,
+        description="Dedicated nodes for workers, in addition to those of the ranks; with placement dedicated_readers.",
     )
     reader_pool: Annotated[ReaderPool | None, BeforeValidator(none_is_null)] = Field(
         None,
-        description="Nodes that come for the readers beyond loader.num_workers.min, and go with them; none keeps them "
-        "on the nodes that there are.",
+        description="Nodes that come and go with the workers beyond loader.num_workers.min; none keeps these "
+        "workers on "
+        "the fixed nodes.",
     )
     nic_bandwidth: Annotated[float | None, quantity(RATE, positive=True, or_none=True)] = Field(
         None,
-        description="Bytes per second of each node's network interface, each way, on which batches that were read on "
-        "another node take their turn; none is free. On Ray it is a model where nodes are only pretended.",
+        description="Bytes per second of each node's network interface, each way, for batches read on another node; "
+        "none "
+        "is free. On Ray it is a model where nodes are only pretended.",
     )
-    nic_latency: Seconds = Field(0.0, description="Time of a batch's way to another node, beside that of its bytes.")
+    nic_latency: Seconds = Field(
+        0.0, description="Latency of a batch on its way to another node, in addition to the time of its bytes."
+    )
     transport: Annotated[Literal["auto", "ray"], choice("auto", "ray")] = Field(
         "auto",
-        description="How batches and what is said of them travel between actors on Ray: over sockets and shared memory "
-        "where both are on one Ray node, else as Ray's calls and objects; or always as Ray's.",
+        description="How batches and messages travel between actors on Ray. auto: over sockets and shared memory where "
+        "both are on one Ray node, else as Ray's calls and objects. ray: always as Ray's.",
     )
     start_deadline: Annotated[float, quantity(SECONDS, positive=True)] = Field(
         120.0, description="Time within which every actor must have started."
     )
     stall_deadline: Annotated[float, quantity(SECONDS, positive=True, maximum=MAX_STALL_SECONDS)] = Field(
         600.0,
-        description="Time for which a rank may wait without a sign of whom it waits for; then the run ends, and says "
-        "who waits for whom. From 1 s to 720 h.",
+        description="Longest time that a rank waits without a sign of life from the role it waits for; then the run "
+        "ends "
+        "and names who waits for whom. From 1 s to 720 h.",
     )
 
     def contradictions(self) -> Iterator[str]:
-        """A deadline too short to look for silences within it, and cores of other nodes than there are."""
+        """Refuse a stall deadline below 1 s, and a list of cores whose length is not the number of nodes."""
         if isinstance(self.cores, tuple) and len(self.cores) != self.all_nodes:
             nodes = f"cluster.nodes={self.nodes}"
             nodes += f" and cluster.reader_nodes={self.reader_nodes}" * self.has_reader_tier
@@ -131,7 +138,7 @@ class Cluster(Section):
             yield f"cluster.stall_deadline={format_seconds(self.stall_deadline)}: must be at least 1 s"
 
     def idle(self) -> Iterator[str]:
-        """Nodes of readers that nobody places there, and a network that nothing crosses."""
+        """Name reader nodes without readers, and a network that no batch crosses."""
         if not self.has_reader_tier and self.reader_nodes != type(self).model_fields["reader_nodes"].default:
             yield f"cluster.reader_nodes={self.reader_nodes}: nothing lives there with placement {self.placement}"
         if self.has_network and not self.is_crossed:
@@ -142,22 +149,22 @@ class Cluster(Section):
 
     @property
     def has_reader_tier(self) -> bool:
-        """Whether readers have nodes of their own."""
+        """Return True if workers have dedicated nodes."""
         return self.placement == "dedicated_readers"
 
     @property
     def has_network(self) -> bool:
-        """Whether a batch's way between nodes takes any time in the model."""
+        """Return True if a batch's way between nodes takes time in the model."""
         return self.nic_bandwidth is not None or self.nic_latency > 0
 
     @property
     def is_crossed(self) -> bool:
-        """Whether batches are read on other nodes than they are trained on."""
+        """Return True if batches are read on other nodes than they are trained on."""
         return self.has_reader_tier or self.has_pool or (self.placement == "spread" and self.nodes > 1)
 
     @property
     def has_pool(self) -> bool:
-        """Whether nodes come and go with readers."""
+        """Return True if nodes come and go with workers."""
         return self.reader_pool is not None
 
     @property
@@ -184,3 +191,8 @@ class Cluster(Section):
     def world_size(self) -> int:
         """Ranks of the whole run."""
         return self.nodes * self.ranks_per_node
+
+    @property
+    def topology(self) -> Topology:
+        """The ranks, and the nodes they live on."""
+        return Topology(nodes=self.nodes, ranks_per_node=self.ranks_per_node)

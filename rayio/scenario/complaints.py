@@ -1,4 +1,4 @@
-"""Say in one line what is wrong with a scenario: file, line, key path, value, and what is allowed instead."""
+"""One line for what is wrong with a scenario: file, line, key path, value, and what is allowed instead."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ UNKNOWN = "extra_forbidden"
 
 
 def explain(error: ValidationError, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
-    """The line for the first error, unknown keys before others, since they are often the cause of the rest.
+    """Return the line for the first error: unknown keys come before others, which they often cause.
 
-    Before unknown keys comes the name of a kind that cannot be used: they may be its options. ``layers`` are what
-    ``data`` was merged from, the last one wins.
+    The name of a kind that cannot be used comes before unknown keys, which may be its options. ``data`` was merged from
+    ``layers``; the last one wins.
     """
     details = error.errors(include_url=False)
     unknown = {detail["loc"][:-1] for detail in details if detail["type"] == UNKNOWN}
@@ -33,13 +33,17 @@ def explain(error: ValidationError, data: Mapping[str, Any], layers: Sequence[La
 
 
 def _brings(detail: ErrorDetails, unknown: Collection[tuple[int | str, ...]]) -> bool:
-    """Whether what was refused names a kind whose options stand in a section that has unknown keys."""
+    """Return True if the refused value names a kind whose options stand in a section that has unknown keys."""
     *section, key = detail["loc"] or ("",)
     if detail["type"] not in ("refused", "not_yet"):
         return False
     if key == "path" and ("storage",) in unknown:  # the options of an address's scheme
         return True
-    return tuple(section) in unknown and len(section) == 1 and key in [one.key for one in choices_of(str(section[0]))]
+    return (
+        tuple(section) in unknown
+        and len(section) == 1
+        and key in [choice.key for choice in choices_of(str(section[0]))]
+    )
 
 
 def choices_of(section: str) -> tuple[Choice, ...]:
@@ -50,12 +54,12 @@ def choices_of(section: str) -> tuple[Choice, ...]:
 
 
 def more(count: int) -> str:
-    """Say how many errors are not shown."""
+    """Return how many errors are not shown, as text."""
     return f" (and {count - 1} more)" if count > 1 else ""
 
 
 def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Layer]) -> str:
-    """Turn one error of pydantic's into a line."""
+    """Return the line for one error of pydantic's."""
     path, sections = _locate(detail["loc"], data)
     context = detail.get("ctx", {})
     value = _at(data, path, detail["input"])
@@ -73,8 +77,8 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
         case "extra_forbidden":
             if any(path[-1] in section.keys_not_yet for section in sections):
                 return f"{where}: not yet: {name}={show(value)}"
-            if (told := dlio_keys.hint(path, value)) is not None:
-                return f"{where}: {name}={show(value)}: {told}"
+            if (hint := dlio_keys.hint(path, value)) is not None:
+                return f"{where}: {name}={show(value)}: {hint}"
             return f"{where}: {name}={show(value)}: no such key; {_nearest(path, sections)}"
         case "missing":
             return f"{where}: {name}: is required and missing"
@@ -89,7 +93,7 @@ def line_of(detail: ErrorDetails, data: Mapping[str, Any], layers: Sequence[Laye
 
 
 def _at(data: Mapping[str, Any], path: KeyPath, otherwise: Any) -> Any:
-    """The value as it was written."""
+    """Return the value as the user wrote it."""
     node: Any = data
     for key in path:
         if not isinstance(node, Mapping) or key not in node:

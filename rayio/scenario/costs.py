@@ -1,4 +1,4 @@
-"""The section ``costs``: what a loader and its engine take beside the work asked for; the virtual engine charges it."""
+"""The section ``costs``: the loader overhead model, which the virtual engine charges."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def _name_of_format(value: Any) -> str:
     return value
 
 
-#: A format by its name: costs of one that is not installed here say nothing of those that are.
+#: A format by its name, which need not be installed here.
 _FormatName = Annotated[str, Reads(_name_of_format, {"type": "string", "pattern": _NAME})]
 
 
-#: What CPU times may be multiplied by at most, and one of that at least.
+#: The largest factor on CPU times; its inverse is the smallest.
 MOST_FACTOR = 10.0
 
 
@@ -45,65 +45,68 @@ def _factor(least: float, most: float) -> Reads:
     return Reads(read, {"type": "number", "minimum": least, "maximum": most})
 
 
-#: The shortest time slice: with shorter ones a simulation would do little but change whose turn it is (s).
+#: The shortest time slice: shorter ones would make a simulation do little but switch between processes (s).
 LEAST_SLICE = 1e-4
-#: What of the costs of processors is no work, and what it is by default.
+#: Keys of ``costs.cpu`` that are no work, with their defaults.
 _NO_WORK = {"format": "", "slice": 0.0, "contention": 1.0, "at_least": 1.0, "at_most": 1.0}
 
 
 class CpuCosts(Section):
-    """What a batch takes of processors, in CPU seconds: with ``cluster.cores`` it is done on the cores of a node.
+    """The CPU seconds of a batch; with ``cluster.cores`` they are spent on the cores of a node.
 
-    What ``costs`` says of times stays as it is where cores are free: the CPU seconds are the part of them that takes
-    longer where cores are not, and what goes on beside.
+    They are part of the times in ``costs``, which stay the same where cores are free. Where cores are busy, the CPU
+    seconds take longer.
     """
 
     format: _FormatName = Field(
-        "", description="Format (dataset.format) whose parsing `sample` and `bandwidth` are of."
+        "", description="Format (dataset.format) that `sample` and `bandwidth` were measured with."
     )
     sample: Seconds = Field(
-        0.0, description="What a reader parses and checks a sample for, beside waiting for storage."
+        0.0, description="CPU time of a worker that parses and checks a sample, without waiting for storage."
     )
     bandwidth: _BytesPerSecond = Field(
-        None, description="Bytes per second that a reader copies, parses and checks on one core; none is free."
+        None, description="Bytes per second that a worker copies, parses and checks on one core; none is free."
     )
-    reader: Seconds = Field(0.0, description="What a batch takes its reader beyond parsing: the messages and copies.")
-    reader_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of that on one core; none is free.")
-    queue: Seconds = Field(0.0, description="What a batch takes its prefetch queue.")
-    rank: Seconds = Field(0.0, description="What a batch takes its rank.")
-    rank_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of that on one core; none is free.")
-    node: Seconds = Field(0.0, description="What a batch takes the engine's own process on the node (Ray's raylet).")
-    node_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of that on one core; none is free.")
-    step: Seconds = Field(
-        0.0, description="The part of costs.step that is work: a rank's process waits for a core to end its step."
+    reader: Seconds = Field(0.0, description="CPU time of a worker for each batch beyond parsing: messages and copies.")
+    reader_bandwidth: _BytesPerSecond = Field(
+        None, description="Bytes per second of the same on one core; none is free."
     )
+    queue: Seconds = Field(0.0, description="CPU time of the prefetch queue for each batch.")
+    rank: Seconds = Field(0.0, description="CPU time of the rank for each batch.")
+    rank_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of the same on one core; none is free.")
+    node: Seconds = Field(
+        0.0, description="CPU time of the engine's process on the node (Ray's raylet) for each batch."
+    )
+    node_bandwidth: _BytesPerSecond = Field(None, description="Bytes per second of the same on one core; none is free.")
+    step: Seconds = Field(0.0, description="The CPU time in costs.step: a rank waits for a core to end its step.")
     background: Seconds = Field(
-        0.0, description="What a node's processes take each second whatever goes on, on one core: clocks, heartbeats."
+        0.0, description="CPU seconds that a node's processes take each second at all times: clocks, heartbeats."
     )
     slice: Annotated[float, quantity(SECONDS, least=LEAST_SLICE)] = Field(
         0.0,
-        description="How long work keeps a core that other work waits for, as a kernel's scheduler has it: short work "
-        "waits behind long. 0 has all work share the cores at every moment.",
+        description="Time slice of the kernel's scheduler: how long work keeps a core that other work waits for. "
+        "With 0, "
+        "all work shares the cores at every moment.",
     )
     contention: Annotated[float, _factor(1.0, MOST_FACTOR)] = Field(
         1.0,
-        description="How many times as long work takes while every core of its node is busy: caches and memory are "
-        "shared, and processes that take turns on a core find its caches cold.",
+        description="Factor on work while every core of its node is busy: caches and memory are shared, and processes "
+        "that take turns on a core find its caches cold.",
     )
     at_least: Annotated[float, _factor(1 / MOST_FACTOR, 1.0)] = Field(
-        1.0, description="What all of these may have to be multiplied by, at least: one end of a prediction's interval."
+        1.0, description="Smallest factor on all of these: one end of a prediction's interval."
     )
     at_most: Annotated[float, _factor(1.0, MOST_FACTOR)] = Field(
-        1.0, description="The same at most: processors are slower where all of them are busy, or others have them."
+        1.0, description="Largest factor on all of these: processors are slower where they are busy or shared."
     )
 
     @property
     def is_work(self) -> bool:
-        """Whether anything takes processor time."""
+        """Return True if anything takes processor time."""
         return self.model_copy(update=_NO_WORK) != CpuCosts()
 
     def times(self, factor: float) -> CpuCosts:
-        """All of it so many times as long."""
+        """Return all of it multiplied by a factor."""
         changed: dict[str, float] = {}
         for name, value in self.model_dump(exclude={*_NO_WORK, "background"}).items():
             if value:
@@ -111,104 +114,104 @@ class CpuCosts(Section):
         return self.model_copy(update=changed)
 
     def of_batch(self, num_samples: float, nbytes: float) -> float:
-        """The CPU seconds of a batch in all: reading it, and its way to its rank."""
+        """Return the CPU seconds of a batch: reading it, and its way to its rank."""
         way = self.reader + self.queue + self.rank + self.node + self.step
         rates = (self.reader_bandwidth, self.rank_bandwidth, self.node_bandwidth)
         return self.parsing(num_samples, nbytes) + way + sum(taken(nbytes, rate) for rate in rates)
 
     def parsing(self, num_samples: float, nbytes: float) -> float:
-        """The CPU seconds of reading so many samples of so many bytes together."""
+        """Return the CPU seconds of reading ``num_samples`` of ``nbytes`` in all."""
         return num_samples * self.sample + taken(nbytes, self.bandwidth)
 
 
 def taken(nbytes: float, bandwidth: float | None) -> float:
-    """The seconds that bytes take at a rate; none where there is no rate."""
+    """Return the seconds that bytes take at a rate; 0 where there is none."""
     return nbytes / bandwidth if bandwidth else 0.0
 
 
 class Costs(Section):
-    """What a loader and its engine take beside the work asked for, in seconds per call; ``simulate`` charges them.
+    """The overhead of a loader and its engine in seconds per call; ``simulate`` charges it.
 
-    A name stands for numbers that were measured, or for none; a mapping has numbers of one's own.
+    A name stands for measured numbers, or for none; a mapping gives them one by one.
     """
 
     lease: Seconds = Field(
         0.0,
-        description="From when the window lets a step begin to when its reader has the lease; a busy reader hides it.",
+        description="From when the prefetch window lets a batch begin to when its worker starts; a busy worker "
+        "hides it.",
     )
-    put: Seconds = Field(0.0, description="What a lease keeps its reader busy for beyond reading and decoding.")
+    put: Seconds = Field(0.0, description="Time that a batch keeps its worker busy beyond reading and decoding.")
     put_bandwidth: _BytesPerSecond = Field(
         None,
-        description="Bytes per second of a batch that its reader is busy for on top of put, unless loader.payload is "
-        "none; none is free.",
+        description="Bytes per second at which a worker passes a batch on, in addition to put; not with "
+        "loader.payload=none. none is free.",
     )
     take: Seconds = Field(
-        0.0, description="From when a reader is done to when its rank has the batch; a rank that computes hides it."
+        0.0, description="From when a worker is done to when its rank has the batch; compute hides it."
     )
     receive: Seconds = Field(
         0.0,
-        description="What taking a batch keeps its rank for, one that is ready too: PyTorch's main process unpickles "
-        "it and maps its memory.",
+        description="Time that taking a batch, even a ready one, keeps its rank: PyTorch's main process unpickles it "
+        "and maps its memory.",
     )
-    transfer_latency: Seconds = Field(0.0, description="Time of each batch's way from a reader to its rank.")
+    transfer_latency: Seconds = Field(0.0, description="Latency of each batch from a worker to its rank.")
     transfer_bandwidth: _BytesPerSecond = Field(
-        None, description="Bytes per second from a reader to its rank; none is free."
+        None, description="Bytes per second from a worker to its rank; none is free."
     )
     barrier: Seconds = Field(
-        0.0, description="From the last announcement of a step to its answer; the compute hides it."
+        0.0, description="From the last announcement of a step to the barrier's answer; compute hides it."
     )
-    step: Seconds = Field(
-        0.0, description="What every step takes its rank beyond all that is asked for: late wake-ups, messages."
-    )
-    checkpoint: Seconds = Field(
-        0.0, description="What a checkpoint takes its rank beyond what the model of storage says: messages, fsync."
-    )
+    step: Seconds = Field(0.0, description="Overhead of every step on its rank: wake-ups that come late, messages.")
+    checkpoint: Seconds = Field(0.0, description="Time of a checkpoint beyond the storage model: messages, fsync.")
     checkpoint_less: Seconds = Field(
         0.0,
-        description="By how much less than costs.checkpoint a checkpoint may take: one end of a prediction's interval.",
+        description="How much less than costs.checkpoint a checkpoint may take: one end of a prediction's interval.",
     )
     checkpoint_more: Seconds = Field(
-        0.0, description="By how much more a checkpoint may take: writing the same bytes takes now less, now more."
+        0.0, description="How much more than costs.checkpoint a checkpoint may take: the other end."
     )
     checkpoint_bytes: _Bytes = Field(
         None,
-        description="Bytes of the checkpoints that costs.checkpoint is of: others are charged in proportion. `none` "
-        "charges all alike; 0 says that none was seen, and a simulation with checkpoints is refused.",
+        description="Size of the checkpoints that costs.checkpoint was measured with; other sizes are charged in "
+        "proportion. `none` charges all alike. 0: no checkpoint was measured, so a simulation with checkpoints is "
+        "refused.",
     )
     cpu: CpuCosts = Field(
         default_factory=CpuCosts,
-        description="The part of all that which is work of processors, which cluster.cores bounds.",
+        description="The part of these costs that is processor time, which cluster.cores limits.",
     )
     error: Annotated[float, _factor(0.0, 1.0)] = Field(
-        0.0, description="What times may be off by beside that, as a share: what a calibration could not simulate back."
+        0.0,
+        description="Further error of times, as a share: what the calibrated model missed of the run it was "
+        "calibrated on.",
     )
-    source: Text = Field("", description="Where these numbers come from: `rayio calibrate` names its run.")
+    source: Text = Field("", description="Where these numbers come from; `rayio calibrate` names its run.")
 
     def _scale(self, num_bytes: float) -> float:
-        """How many times the bytes of the checkpoint that is known."""
+        """Return the size as a multiple of the measured checkpoint."""
         return num_bytes / self.checkpoint_bytes if self.checkpoint_bytes else 1.0
 
     def of_checkpoint(self, num_bytes: float) -> float:
-        """What a checkpoint of so many bytes takes beyond what the model of storage says, in s."""
+        """Return the seconds that a checkpoint takes beyond the storage model."""
         return self.checkpoint * self._scale(num_bytes)
 
     def checkpoint_ends(self, num_bytes: float) -> tuple[float, float]:
-        """The least and the most that may be, in s.
+        """Return the fewest and the most seconds that a checkpoint may take beyond the storage model.
 
-        Nobody knows how much of what another size took was for its bytes: all of it, or nothing.
+        For another size than the measured one, the share that grows with its bytes is unknown: all of it, or nothing.
         """
         usual, scale = self.of_checkpoint(num_bytes), self._scale(num_bytes)
         least = min(self.checkpoint, usual) - self.checkpoint_less * min(1.0, scale)
         return max(0.0, least), max(self.checkpoint, usual) + self.checkpoint_more * max(1.0, scale)
 
     def at_end(self, factor: float, checkpoint: float) -> Costs:
-        """Costs with processor times so many times as long, and checkpoints that take so many seconds."""
+        """Return these costs, processor times multiplied by ``factor``, checkpoints of ``checkpoint`` seconds."""
         changed = {"cpu": self.cpu.times(factor), "checkpoint": round(checkpoint, 9), "checkpoint_bytes": None}
         return self.model_copy(update=changed)
 
     @property
     def of_loader(self) -> bool:
-        """Whether a batch takes anything beside being read and decoded."""
+        """Return True if a batch costs anything besides reading and decoding."""
         return any(
             (
                 self.lease, self.put, self.put_bandwidth, self.take, self.receive,
@@ -219,7 +222,7 @@ class Costs(Section):
 
 @dataclass(frozen=True, slots=True)
 class NamedCosts:
-    """Costs that have a name, with how, where and when (ISO date) they were measured; empty for those of nobody."""
+    """Costs with a name, and how, where and when (ISO date) they were measured."""
 
     costs: Costs
     source: str
@@ -227,7 +230,7 @@ class NamedCosts:
     date: str = ""
 
     def __str__(self) -> str:
-        """Say in one line where the numbers come from."""
+        """Return where the numbers come from, in one line."""
         return f"measured {self.date} on {self.machine}: {self.source}" if self.date else self.source
 
 
@@ -248,18 +251,18 @@ def _chosen(value: Any) -> str | Costs:
 def _schema() -> JsonSchema:
     numbers = Costs.model_json_schema()
     described = {"description": numbers["properties"]["cpu"]["description"], "default": {}}
-    # What stands in another schema may refer to nothing of its own.
+    # A schema inside another schema cannot have definitions.
     numbers["properties"]["cpu"] = numbers.pop("$defs")["CpuCosts"] | described
     return {"anyOf": [{"enum": [*COSTS]}, numbers, {"type": "null"}]}
 
 
-#: What may stand under ``costs``.
+#: The values that ``costs`` takes.
 ChosenCosts = Annotated[str | Costs, Reads(_chosen, _schema)]
 
 
 def charged(chosen: str | Costs) -> Costs:
-    """The numbers behind a name."""
+    """Return the numbers behind a name."""
     if isinstance(chosen, Costs):
         return chosen
-    found: Costs = COSTS[chosen].costs
-    return found
+    costs: Costs = COSTS[chosen].costs
+    return costs

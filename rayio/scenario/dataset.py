@@ -1,4 +1,4 @@
-"""The section ``dataset``: which files there are, and what they hold."""
+"""The section ``dataset``: the files and their samples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rayio.schema.fields import Natural, Positive, Section, whole
 
 
 class EvaluationDataset(Section):
-    """The files that an evaluation reads; what is left out is as in the training dataset.
+    """The files that an evaluation reads; keys that are left out are as in the training dataset.
 
-    They are in a folder of their own, ``<dataset.path>-eval`` unless ``path`` says otherwise, and hold other samples.
+    They lie in a separate folder, ``<dataset.path>-eval`` unless ``path`` names another, and hold other samples.
     """
 
     num_files: Natural = Field(0, description="Files of the evaluation dataset.")
@@ -30,7 +30,7 @@ class EvaluationDataset(Section):
 
 
 class Dataset(Choosing):
-    """The files to read. ``sample_bytes`` is drawn once per file; all samples of a file are of that size."""
+    """The files to read. ``sample_bytes`` is drawn once per file; all samples of a file have that size."""
 
     choices = (Choice("format", FORMATS, "options"),)
     path: Path = Field(description="Folder of the dataset, or model://<name>: no bytes anywhere, storage is a model.")
@@ -43,5 +43,5 @@ class Dataset(Choosing):
 
     @property
     def is_modelled(self) -> bool:
-        """Whether there are no bytes anywhere, so that only the storage model can serve."""
+        """Return True if there are no bytes anywhere, so that only the storage model can serve."""
         return self.path.startswith(MODELLED)

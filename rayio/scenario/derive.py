@@ -1,4 +1,4 @@
-"""What follows from a scenario: every formula that needs no clock, once, with its rounding said aloud."""
+"""Numbers that follow from a scenario: every formula that needs no clock, once, with its rounding."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def world_size(scenario: Scenario) -> int:
 
 
 def is_replicated(scenario: Scenario) -> bool:
-    """Whether every rank reads the whole dataset."""
+    """Return True if every rank reads the whole dataset."""
     is_shared: bool = PARTITIONS[scenario.loader.partition].shared
     return is_shared
 
@@ -74,8 +74,8 @@ def whole_steps_per_epoch(scenario: Scenario) -> int:
 def uncapped_steps(scenario: Scenario) -> tuple[int, int]:
     """Fewest and most steps of a rank in one epoch, before ``train.steps`` caps them.
 
-    With ``drop_last`` all ranks have the whole batches of the smallest share, rounded down. Without, each has all of
-    its own share, rounded up: the last batch may be smaller, and ranks may differ by one step.
+    With ``drop_last`` all ranks have the whole batches of the smallest share, rounded down. Without, each has its
+    whole share, rounded up: the last batch may be smaller, and ranks may differ by one step.
     """
     if scenario.loader.drop_last:
         return whole_steps_per_epoch(scenario), whole_steps_per_epoch(scenario)
@@ -206,7 +206,7 @@ def num_roles(scenario: Scenario) -> int:
 def checkpoint_shards(scenario: Scenario) -> tuple[int, ...]:
     """Bytes that each writer writes in one checkpoint, by number."""
     checkpoint = scenario.checkpoint
-    return () if checkpoint is None else checkpoint.writers.sizes(checkpoint.model.bytes, world_size(scenario))
+    return () if checkpoint is None else checkpoint.writers.sizes(checkpoint.model.bytes, scenario.cluster.topology)
 
 
 def checkpoint_bytes(scenario: Scenario) -> int:

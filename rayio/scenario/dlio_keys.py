@@ -1,11 +1,11 @@
-"""What the keys of a DLIO configuration are called in a scenario, for whoever writes them there."""
+"""DLIO's keys and the scenario's keys that replace them, for hints in error messages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-#: Keys of DLIO, dotted as in its configuration, and ours; what is no key of ours stands in words.
+#: DLIO's keys, dotted as in its configuration, with the scenario's key, or the remedy in words.
 OURS = {
     "model.name": "name",
     "model.model_size": "checkpoint.model.bytes",
@@ -55,29 +55,29 @@ OURS = {
     "metric.au": "expect.au",
 }
 
-#: DLIO's sections that a scenario does not have, with older names of them.
+#: DLIO's sections that a scenario does not have, with their older names.
 SECTIONS = {key.partition(".")[0] for key in OURS} - {"dataset", "train", "checkpoint", "storage"}
 _OLDER = {"data_reader": "reader"}
 
-#: Keys of a section that are told in one line.
-_TOLD = 3
+#: The most keys of a section that one line names.
+_MOST_KEYS = 3
 
 
 def hint(path: Sequence[str], value: Any) -> str | None:
-    """Say what a key that a scenario does not have is called here, if it is one of DLIO's; ``value`` is what it holds.
+    """Return the remedy for a key of DLIO that a scenario does not have; None for other keys. ``value`` is its value.
 
     >>> hint(["reader"], {"read_threads": 4})
-    'is of DLIO; here reader.read_threads is loader.num_workers (rayio import dlio-results DIR takes its results)'
+    'is a DLIO key; use loader.num_workers for reader.read_threads (rayio import dlio-results DIR imports results)'
     """
     name = ".".join([_OLDER.get(path[0], path[0]), *path[1:]])
-    told = ""
+    remedy = ""
     if name in OURS:
-        told = f"here it is {OURS[name]}"
+        remedy = f"use {OURS[name]}"
     elif name in SECTIONS:
-        held = {key: f"{name}.{key}" for key in value} if isinstance(value, Mapping) else {}
-        known = [f"{'.'.join(path)}.{key} is {OURS[full]}" for key, full in held.items() if full in OURS]
-        told = f"here {', '.join(known[:_TOLD])}" if known else "a scenario has no such section"
-        told += f", and {len(known) - _TOLD} more: see docs/dlio.md" if len(known) > _TOLD else ""
+        keys = {key: f"{name}.{key}" for key in value} if isinstance(value, Mapping) else {}
+        known = [f"{OURS[full]} for {'.'.join(path)}.{key}" for key, full in keys.items() if full in OURS]
+        remedy = f"use {', '.join(known[:_MOST_KEYS])}" if known else "a scenario has no such section"
+        remedy += f", and {len(known) - _MOST_KEYS} more: see docs/dlio.md" if len(known) > _MOST_KEYS else ""
     elif path[0] in SECTIONS:
-        told = "a scenario has nothing like it"
-    return f"is of DLIO; {told} (rayio import dlio-results DIR takes its results)" if told else None
+        remedy = "a scenario has nothing like it"
+    return f"is a DLIO key; {remedy} (rayio import dlio-results DIR imports results)" if remedy else None

@@ -1,4 +1,4 @@
-"""How long a run takes at the very most that can be expected: if nothing was done beside anything else, by key."""
+"""The longest expected duration of a run, by key: as if nothing overlapped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayio.storage.presets import PRESETS
 
 
 def refusals(scenario: Scenario) -> Iterator[str]:
-    """A line that names the key which makes a run longer than clocks are, if one does."""
+    """Yield a line that names the key which makes a run longer than clocks can count, if one does."""
     parts = dict(of_keys(scenario))
     total = math.fsum(parts.values())
     if not total <= derive.MAX_SECONDS:
@@ -24,7 +24,7 @@ def refusals(scenario: Scenario) -> Iterator[str]:
 
 
 def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
-    """The expected seconds that each key adds to a rank's life, or to that of storage, in the whole run."""
+    """Yield the expected seconds that each key adds to a rank's life, or to storage's, in the whole run."""
     train, loader, checkpoint = scenario.train, scenario.loader, scenario.checkpoint
     steps = derive.total_steps(scenario)
     slowest = train.stragglers.factor if train.stragglers is not None else 1.0
@@ -67,7 +67,7 @@ def of_keys(scenario: Scenario) -> Iterator[tuple[str, float]]:
 def _of_storage(
     scenario: Scenario, samples: float, nbytes: float, requests: float, of_all: float
 ) -> Iterator[tuple[str, float]]:
-    """What the model of storage adds: ``samples``, ``nbytes`` and ``requests`` of one rank, bytes ``of_all``."""
+    """Yield the seconds of the storage model by key; ``samples`` to ``requests`` are per rank."""
     model, ranks = scenario.storage.model, derive.world_size(scenario)
     if model == UNKNOWN:
         return

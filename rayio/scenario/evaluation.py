@@ -1,4 +1,4 @@
-"""What follows from ``train.evaluate`` and ``dataset.eval``: the evaluation as a scenario of its own, its limits."""
+"""The evaluation as a separate scenario, made of ``train.evaluate`` and ``dataset.eval``, and its limits."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rayio.units import format_bytes
 
 
 def phase_of(scenario: Scenario) -> Scenario | None:
-    """The evaluation phase as a scenario of its own, with one epoch for each evaluation; None when there is none.
+    """Return the evaluation phase as a separate scenario, one epoch an evaluation; None when there is none.
 
-    It has the evaluation dataset, samples of its own (another seed), its own batches, and reads in file order to the
-    last sample (``drop_last: false``): every formula of ``derive`` says of it what it says of training.
+    It has the evaluation dataset, other samples (another seed) and batches, and reads in file order to the last sample
+    (``drop_last: false``). Every formula of ``derive`` holds for it as for training.
     """
     wanted, own = scenario.train.evaluate, scenario.dataset.eval
     rounds = num_evaluations(scenario)
@@ -97,26 +97,26 @@ def contradictions(scenario: Scenario) -> Iterator[str]:
 
 
 def idle(scenario: Scenario) -> list[str]:
-    """List each key of the evaluation that has nothing to do in this run, one line a key."""
+    """Return a line for each key of the evaluation that does nothing in this run."""
     train, steps = scenario.train, derive.total_steps(scenario)
-    said = []
+    notes = []
     if train.evaluate is None and scenario.dataset.eval.num_files:
-        said.append(
+        notes.append(
             f"dataset.eval.num_files={scenario.dataset.eval.num_files}: nothing reads them without train.evaluate"
         )
     if train.evaluate is not None and not num_evaluations(scenario):
         first = period_of(scenario)
-        said.append(f"train.evaluate.every: none falls due, the first would be after {first} of {steps} steps")
+        notes.append(f"train.evaluate.every: none falls due, the first would be after {first} of {steps} steps")
     phase = phase_of(scenario)
     if phase is not None and phase.train.steps is not None and phase.train.steps > derive.uncapped_steps(phase)[1]:
-        said.append(
+        notes.append(
             f"train.evaluate.steps={phase.train.steps}: caps nothing, there are {derive.uncapped_steps(phase)[1]} steps"
         )
-    return said
+    return notes
 
 
 def table(scenario: Scenario) -> dict[str, float]:
-    """The derived numbers of the evaluation by name; samples and steps are of one evaluation."""
+    """Return the derived numbers of the evaluation by name; samples and steps count one evaluation."""
     phase = phase_of(scenario)
     return {
         "num_evaluations": num_evaluations(scenario),

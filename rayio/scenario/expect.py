@@ -1,4 +1,4 @@
-"""What a run's numbers should be: conditions on the metrics of ``result.json``."""
+"""The section ``expect``: conditions on the metrics of ``result.json``."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _OPERATORS: dict[str, Callable[[float, float], bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What a metric should be: ``>= 0.90``."""
+    """A condition on a metric: ``>= 0.90``."""
 
     operator: str
     value: float
 
     def holds(self, x: float) -> bool:
-        """Say whether ``x`` is as expected."""
+        """Return True if ``x`` meets the condition."""
         return _OPERATORS[self.operator](x, self.value)
 
     def __str__(self) -> str:

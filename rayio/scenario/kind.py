@@ -1,4 +1,4 @@
-"""What a kind that a scenario chooses by name may add to the scenario."""
+"""The base of kinds: what a kind may add to the scenario that chooses it by name."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Kind:
-    """What a scenario can choose by name: what it adds to the scenario. A kind may have more, or not derive from this.
+    """A kind that a scenario chooses by name. A kind may have more, or not derive from this class.
 
-    A section has options flat beside the name, so no option may have the name of a key of that section.
+    Its options stand flat in the section, next to the name, so no option may have the name of a key of that section.
 
     >>> [*SHUFFLES["block"].contradictions(load("unet3d-small"))]
     ['loader.shuffle=block: give loader.shuffle_block, a number of samples']
@@ -26,15 +26,15 @@ class Kind:
     options: ClassVar[type[Section]] = NoOptions
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """Values that cannot be together when this kind is chosen: a line each, which begins with key and value."""
+        """Yield a line for each contradiction when this kind is chosen; it begins with key and value."""
         yield from ()
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
-        """Keys that ask for what this run is too short or too simple to do: a line each."""
+        """Yield a line for each key that does nothing in this run."""
         yield from ()
 
     def table(self, scenario: Scenario) -> Mapping[str, float]:
-        """Numbers that follow from the scenario when this kind is chosen, by name: ``rayio show`` prints them."""
+        """Return numbers that follow from the scenario, by name; ``rayio show`` prints them."""
         return {}
 
     def changes(self, run: Run) -> Iterator[Change]:

@@ -115,7 +115,7 @@ def _chain(path: Path, label: str, below: tuple[tuple[Path, str], ...]) -> list[
 
 
 def _real(path: Path) -> Path:
-    """Follow links; a path that no file can have stays as it is, and reading it says so."""
+    """Return the path with links followed; a path that no file can have stays as it is, and reading it fails."""
     try:
         return Path(os.path.realpath(path))
     except (OSError, ValueError):
@@ -184,10 +184,12 @@ def bounded(value: Any, where: str) -> Any:
         left -= len(level)
         if left < 0:
             raise ScenarioError(f"{where}: more than {MAX_VALUES} values")
-        if any(isinstance(one, str) and is_torn(one) for one in level):
+        if any(isinstance(node, str) and is_torn(node) for node in level):
             raise ScenarioError(f"{where}: {TORN}")
         inner = [
-            [*one, *one.values()] if isinstance(one, Mapping) else one for one in level if isinstance(one, CONTAINERS)
+            [*node, *node.values()] if isinstance(node, Mapping) else node
+            for node in level
+            if isinstance(node, CONTAINERS)
         ]
         level = [*itertools.islice(itertools.chain.from_iterable(inner), left + 1)]
         if not level:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rayio.kinds import LOADERS, PARTITIONS, SHUFFLES
+from rayio.kinds import ACCESSES, LOADERS, PARTITIONS, SHUFFLES
 from rayio.scenario.decode import Decode
 from rayio.scenario.workers import NumWorkers, most
 from rayio.schema.choice import NO_OPTIONS, Choice, Choosing, OptionsOf, named
@@ -30,6 +30,7 @@ class Loader(Choosing):
         Choice("kind", LOADERS, "options"),
         Choice("shuffle", SHUFFLES, "shuffle_options", spare="unused_options"),
         Choice("partition", PARTITIONS, "partition_options"),
+        Choice("file_access", ACCESSES, "file_access_options"),
     )
     keys_not_yet = frozenset({"parallel_calls"})
     kind: Annotated[str, named(LOADERS)] = Field("actors", description="What makes batches.")
@@ -37,53 +38,60 @@ class Loader(Choosing):
     batch_size: Annotated[int, whole(1, MAX_BATCH)] = Field(1, description="Samples per rank and step.")
     num_workers: NumWorkers = Field(
         4,
-        description="Readers per rank; with 0 the rank reads by itself. As {min: ..., max: ...} they come and go with "
-        "the load.",
+        description="Workers per rank; with 0 the rank reads by itself. As {min: ..., max: ...} they come and go "
+        "with the "
+        "load.",
     )
     prefetch_factor: Annotated[int, whole(1, MAX_WINDOW)] = Field(
-        2, description="Batches that each reader may be ahead of its rank."
+        2, description="Batches that each worker may be ahead of its rank."
     )
     worker: Annotated[Literal["process", "thread"], choice("process", "thread")] = Field(
-        "process", description="Whether each reader is a process (an actor), or those of a rank are threads of one."
+        "process",
+        description="process: each worker is a process (an actor); thread: those of a rank are threads of one.",
     )
-    io_depth: Annotated[int, whole(1, MAX_DEPTH)] = Field(1, description="Requests in flight within one reader.")
+    io_depth: Annotated[int, whole(1, MAX_DEPTH)] = Field(1, description="Requests in flight within one worker.")
     assignment: Annotated[Literal["static", "dynamic"], choice("static", "dynamic")] = Field(
-        "static", description="Whether batches are dealt to readers in turn, or the first that is free takes the next."
+        "static",
+        description="static: workers take batches in turn; dynamic: the first free worker takes the next batch.",
     )
-    in_order: Flag = Field(True, description="Whether batches are delivered in order, or as they become ready.")
+    in_order: Flag = Field(True, description="If true, batches are delivered in order, else as they become ready.")
     queue: Annotated[Literal["actor", "in_rank"], choice("actor", "in_rank")] = Field(
         "actor",
-        description="Whether the prefetch queue of each rank is an actor, or lives in its rank's process, which costs "
-        "fewer messages and more of the rank's own time.",
+        description="Where the prefetch queue of each rank lives: an actor, or the rank's process, which costs fewer "
+        "messages and more of the rank's time.",
     )
-    shuffle: Annotated[str, named(SHUFFLES)] = Field("global", description="In which order an epoch visits samples.")
+    shuffle: Annotated[str, named(SHUFFLES)] = Field("global", description="Order in which an epoch visits samples.")
     shuffle_options: Annotated[Section, OptionsOf("shuffle", SHUFFLES)] = NO_OPTIONS
     #: Options of shuffles that were not chosen; a note says that they do nothing.
     unused_options: tuple[Section, ...] = ()
     partition: Annotated[str, named(PARTITIONS)] = Field(
         "contiguous",
-        description="Whether ranks share the samples, in runs or dealt out in turn, or each reads all of them.",
+        description="How ranks share the samples: in runs (contiguous), in turn (strided), or each reads all "
+        "(replicated).",
     )
     partition_options: Annotated[Section, OptionsOf("partition", PARTITIONS)] = NO_OPTIONS
     scaling: Annotated[Literal["strong", "weak"], choice("strong", "weak")] = Field(
-        "strong", description="Whether dataset.num_files is of the whole dataset, or of each rank's part."
+        "strong", description="strong: dataset.num_files counts the whole dataset; weak: each rank's part."
     )
-    file_access: Annotated[
-        Literal["per_sample"], choice("per_sample", later=("whole_file", "in_memory", "collective", Mapping))
-    ] = Field("per_sample", description="What is read of a file at once.")
+    file_access: Annotated[str, named(ACCESSES)] = Field(
+        "per_sample", description="How a worker walks files, and what it keeps of them from batch to batch."
+    )
+    file_access_options: Annotated[Section, OptionsOf("file_access", ACCESSES)] = NO_OPTIONS
     decode: Decode = Field(
-        NO_TIME, description="Time per sample, slept by the reader; or work that is really done on its bytes."
+        NO_TIME, description="Time per sample, slept by the worker; or work that is really done on its bytes."
     )
     drop_last: Flag = Field(
         True,
-        description="Whether samples that fill no whole batch on every rank are left out, or make a smaller one.",
+        description="If true, samples that fill no whole batch on every rank are left out, else they make a smaller "
+        "one.",
     )
     max_bytes_in_flight: Annotated[
         int | Literal["auto"], quantity(BYTES, positive=True, integer=True, or_word="auto")
     ] = Field("auto", description="Bytes read and not yet consumed, per node; auto is 30 % of the object store.")
     payload: Annotated[Literal["auto", "real", "none"], choice("auto", "real", "none")] = Field(
         "auto",
-        description="Whether the bytes travel to the rank; auto is real with real storage, none with modelled storage.",
+        description="If real, the bytes travel to the rank; auto is real with real storage, none with modelled "
+        "storage.",
     )
 
     @property
@@ -92,7 +100,7 @@ class Loader(Choosing):
         return most(self.num_workers)
 
     def contradictions(self) -> Iterator[str]:
-        """A window that no queue can hold."""
+        """Refuse a window that no queue can hold."""
         if (window := self.max_workers * self.prefetch_factor) > MAX_WINDOW:
             yield (
                 f"loader.prefetch_factor={self.prefetch_factor}: with loader.num_workers={self.max_workers} a rank is "
@@ -100,7 +108,7 @@ class Loader(Choosing):
             )
 
     def idle(self) -> Iterator[str]:
-        """What readers are given that are not there, and options of shuffles that nobody chose."""
+        """Name keys of workers that do not exist, and options of shuffles that were not chosen."""
         if self.num_workers == 0 and self.prefetch_factor != type(self).model_fields["prefetch_factor"].default:
             yield f"loader.prefetch_factor={self.prefetch_factor}: nothing is prefetched with loader.num_workers=0"
         if self.queue == "in_rank" and self.num_workers == 0:

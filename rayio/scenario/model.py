@@ -32,16 +32,16 @@ __all__ = [
 class Scenario(Section):
     """One workload on one cluster: everything that a run depends on."""
 
-    name: Name = Field(description="Name of the scenario: run directories are called after it.")
+    name: Name = Field(description="Name of the scenario and of its run directories.")
     source: Text = Field("", description="Where the numbers come from.")
-    seed: Natural = Field(10, description="What every draw follows from: equal seeds give equal runs.")
-    cluster: Cluster = Field(default_factory=Cluster, description="Where the roles live.")
+    seed: Natural = Field(10, description="Seed of every draw: equal seeds give equal runs.")
+    cluster: Cluster = Field(default_factory=Cluster, description="Nodes and ranks, and where roles live.")
     dataset: Dataset = Field(description="The files to read.")
     storage: Storage = Field(default_factory=Storage, description="The storage model, and how real storage is used.")
     loader: Loader = Field(default_factory=Loader, description="How batches are made.")
-    train: Train = Field(description="What a rank does with a batch.")
+    train: Train = Field(description="The work of a rank on a batch.")
     checkpoint: Annotated[Checkpoint | None, BeforeValidator(none_is_null)] = Field(
-        None, description="What is saved, when, by whom; none is never."
+        None, description="The state that is saved, when, and by which writers; none is never."
     )
     trace: Trace = Field(default_factory=Trace, description="How finely spans are recorded.")
     expect: Expect = Field(
@@ -50,13 +50,13 @@ class Scenario(Section):
     )
     costs: ChosenCosts = Field(
         "none",
-        description="What a loader takes beside reading and decoding, which simulate charges: a name, or numbers. On a "
-        "wall clock, by name, a batch holds its rank as long as that loader's do.",
+        description="Loader overhead model, which simulate charges: a name, or numbers. With a name, a run on a wall "
+        "clock also holds its rank for costs.receive of each batch.",
     )
 
     @property
     def charges(self) -> Costs:
-        """What the virtual engine charges beside the work asked for: ``costs``, its name looked up."""
+        """Return the numbers of ``costs``, which the virtual engine charges."""
         return charged(self.costs)
 
     @property

@@ -1,14 +1,14 @@
-"""What loaders cost beside reading and decoding, by name, with how, where and when that was measured.
+"""The overhead of loaders by name, with how, where and when it was measured.
 
-Costs are of processors and of Python, so they hold for machines like the one that is named beside them. A run on the
-machine in question, and ``rayio calibrate``, know better.
+Overhead is processor time of Python, so it holds for machines like the one that is named with it. A run on the machine
+in question and ``rayio calibrate`` give better numbers.
 """
 
 from __future__ import annotations
 
 from rayio.scenario.costs import Costs, NamedCosts
 
-NONE = NamedCosts(Costs(), "no loader takes any time beside reading and decoding: the best there can be")
+NONE = NamedCosts(Costs(), "loader overhead is not modelled: the best there can be")
 
 _SOURCE = "{} one rank, one worker, batches of 150 KB, 1 MB and 8 MB; medians of the runs of benchmarks/costs.py"
 _MACHINE, _DATE = "2 cores, 24 GiB, Ray 2.60, torch 2.13", "2026-11-22"

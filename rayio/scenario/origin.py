@@ -1,4 +1,4 @@
-"""What the numbers of a run are, told from its scenario: measured or predicted, and the models they rest on."""
+"""The origin of a run's numbers: measured or predicted, and the models they rest on."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from rayio.scenario.model import Costs, Scenario
 
 
 def origin_of(scenario: Scenario, *, is_virtual: bool, modelled: bool) -> Origin:
-    """Say it of a run on a virtual or a wall clock, whose storage was or was not ``modelled``."""
+    """Return the origin of a run on a virtual or a wall clock, whose storage was or was not ``modelled``."""
     if not modelled:
         return Origin(kind=MEASURED, storage="real")
     model = _model(scenario)
     unknown = tuple(_unknown(scenario))
     if not is_virtual:
-        beside = ("processor time of reading and decoding real bytes", *unknown)
-        return Origin(kind=MEASURED, storage="modelled", model=model, leaves_out=beside)
+        missing = ("processor time of reading and decoding real bytes", *unknown)
+        return Origin(kind=MEASURED, storage="modelled", model=model, leaves_out=missing)
     costs = scenario.charges
     bounded = scenario.cluster.cores is not None and costs.cpu.is_work
     left_out: tuple[str, ...] = (f"contention for {'' if bounded else 'processors, '}memory and links", *unknown)
     if not costs.of_loader:
         left_out = ("messages and copies of the loader", *left_out)
     if not any((costs.barrier, costs.step)):
-        left_out += ("late wake-ups",)
+        left_out += ("overhead of steps",)
     return Origin(kind=PREDICTED, storage="modelled", model=model, costs=_costs(scenario), leaves_out=left_out)
 
 
 def _unknown(scenario: Scenario) -> Iterator[str]:
-    """What the model of storage does not know of."""
+    """Yield what the storage model leaves out."""
     layers = layers_of(scenario, modelled=True)
     if not any(layer.keeps for layer in layers):
         yield "page caches"
@@ -40,14 +40,14 @@ def _unknown(scenario: Scenario) -> Iterator[str]:
 
 def _model(scenario: Scenario) -> StorageModel:
     chosen = scenario.storage.model
-    beside = [layer.told for layer in layers_of(scenario, modelled=True)]
+    layers = [layer.told for layer in layers_of(scenario, modelled=True)]
     if not isinstance(chosen, str):
-        told = "; ".join(part for part in (chosen.source, *beside) if part)
-        return StorageModel(name="parameters", provenance=chosen.provenance, source=told)
+        source = "; ".join(part for part in (chosen.source, *layers) if part)
+        return StorageModel(name="parameters", provenance=chosen.provenance, source=source)
     preset = STORAGE_MODELS[chosen]
     provenance = str(getattr(preset, "provenance", "assumed"))  # a preset of another package may say nothing
-    told = "; ".join(part for part in (_one_line(getattr(preset, "source", "")), *beside) if part)
-    return StorageModel(name=chosen, provenance=provenance, source=told)
+    source = "; ".join(part for part in (_one_line(getattr(preset, "source", "")), *layers) if part)
+    return StorageModel(name=chosen, provenance=provenance, source=source)
 
 
 def _costs(scenario: Scenario) -> ChargedCosts:

@@ -11,7 +11,7 @@ from rayio.place import MAX_RANKS
 from rayio.schema.fields import Reads, RefusedError, Seconds, Section, quantity, whole
 from rayio.units import SECONDS
 
-#: What Ray calls resources of its own, and those of its placement groups.
+#: Names of Ray's own resources, and of its placement groups'.
 RAYS_OWN = ("CPU", "GPU", "TPU", "HPU", "NPU", "neuron_cores", "memory", "object_store_memory", "bundle")
 OF_GROUPS = "bundle_group"
 #: Readers that have room on one node.

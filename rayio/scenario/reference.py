@@ -63,12 +63,12 @@ def _named_section(value: Schema) -> Schema | None:
 
 
 def _is_section(value: Schema) -> bool:
-    """Whether a schema is that of a section itself, whose keys are known: conditions (``expect``) are any of many."""
-    return "properties" in value and all("default" in one for one in value["properties"].values())
+    """Return True if a schema is a section with known keys; conditions (``expect``) may be any of many."""
+    return "properties" in value and all("default" in key for key in value["properties"].values())
 
 
 class _Page:
-    """What tables need to know of the whole schema."""
+    """A page of tables, with the definitions of the whole schema."""
 
     def __init__(self, definitions: Schema) -> None:
         self._definitions = definitions
@@ -79,8 +79,8 @@ class _Page:
         """The section that a key holds, also one that may be left out as none."""
         for part in (value, *value.get("anyOf", ())):
             if "$ref" in part:
-                found: Schema = self._definitions[part["$ref"].rpartition("/")[2]]
-                return found
+                section: Schema = self._definitions[part["$ref"].rpartition("/")[2]]
+                return section
         return None
 
     def table(self, properties: Schema, prefix: str, *, required: Collection[str] | None = None) -> list[str]:
@@ -101,7 +101,7 @@ class _Page:
                 yield from ("", f"### {prefix}{key}", "")
             yield from (f"- `{_name(part)}`: {_prose(_described(part))}" for part in kinds)
             for part in kinds:
-                if inner := {name: one for name, one in part.get("properties", {}).items() if name != "kind"}:
+                if inner := {name: key for name, key in part.get("properties", {}).items() if name != "kind"}:
                     yield from ("", f"Keys of `{_name(part)}`:", "", *self.table(inner, ""))
 
     def _flat(self, properties: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
@@ -114,18 +114,18 @@ class _Page:
                 yield prefix + key, value
 
     def _value(self, value: Schema) -> str:
-        """What may stand there, in words."""
-        said: list[str] = []
+        """Return the values that a key takes, in words."""
+        texts: list[str] = []
         for part in value.get("anyOf", [value]):
             for text in self._part(part):
-                if text not in said:
-                    said.append(text)
-        if "number" in said and "text" in said:
-            said = [text for text in said if text not in ("number", "text")]
-            said.insert(0, "quantity")
-        if "distribution" in said:
-            said = ["[distribution](#distributions)", *(t for t in said if t not in ("distribution", "quantity"))]
-        return ", ".join(said)
+                if text not in texts:
+                    texts.append(text)
+        if "number" in texts and "text" in texts:
+            texts = [text for text in texts if text not in ("number", "text")]
+            texts.insert(0, "quantity")
+        if "distribution" in texts:
+            texts = ["[distribution](#distributions)", *(t for t in texts if t not in ("distribution", "quantity"))]
+        return ", ".join(texts)
 
     def _part(self, part: Schema) -> list[str]:
         if "enum" in part:
@@ -149,7 +149,7 @@ class _Page:
             case "array":
                 return ["list"]
             case "object" if self._is_distribution(part):
-                if _kind(part) not in map(_kind, self.kinds):  # of times and of sizes, with bounds of their own
+                if _kind(part) not in map(_kind, self.kinds):  # times and sizes have different bounds
                     self.kinds.append(part)
                 return ["distribution"]
             case "object":

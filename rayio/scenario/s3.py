@@ -1,4 +1,4 @@
-"""The scheme ``s3://``: what a scenario says of how buckets are reached; credentials are never among it."""
+"""The scheme ``s3://``: the keys that say how buckets are reached; credentials are never among them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TEXT = {"type": ["string", "null"]}
 
 
 class S3Options(Section):
-    """What ``storage`` may say of buckets."""
+    """Keys of ``storage`` for buckets."""
 
     endpoint: Annotated[str | None, Reads(_endpoint, _TEXT)] = Field(
         None, description="Address of the service that has the buckets; none is AWS_ENDPOINT_URL, or Amazon S3."

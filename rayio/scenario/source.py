@@ -23,7 +23,7 @@ KeyPath = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """What one file or one override says, and where it says it."""
+    """The keys of one file or one override, with their lines."""
 
     data: dict[str, Any]
     #: The file, as a user would name it.
@@ -73,7 +73,7 @@ TORN = "a text has half of a character, which no file can hold"
 
 
 def is_torn(text: str) -> bool:
-    """Whether a text has half of a character, as YAML's escapes can make them: nothing can be written that has one."""
+    """Return True if a text has half of a character, which YAML's escapes can make and no file can hold."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -228,7 +228,7 @@ def _hint(name: str, names: list[str]) -> str:
 
 
 def packaged_folder() -> Path:
-    """Find the shipped scenarios: inside an installed package, or beside ``rayio/`` in a checkout."""
+    """Find the shipped scenarios: inside an installed package, or next to ``rayio/`` in a checkout."""
     package = Path(str(files("rayio")))
     installed = package / "scenarios"
     return installed if installed.is_dir() else package.parent / "scenarios"
@@ -240,7 +240,7 @@ def packaged() -> dict[str, str]:
 
 
 def _is_file(path: Path) -> bool:
-    """Say whether a path leads to a file; a name that no file can have does not."""
+    """Return True if a path leads to a file; a name that no file can have does not."""
     try:
         return path.is_file()
     except (OSError, ValueError):

@@ -44,20 +44,20 @@ class Trace(Section):
 
     @property
     def resolution_ns(self) -> int:
-        """What times in spans are multiples of."""
+        """Return the resolution of times in spans."""
         return 1 if self.resolution == "1 ns" else 1000
 
     @property
     def captures(self) -> bool:
-        """Whether spans of other libraries (OpenTelemetry) are kept."""
+        """Return True if spans of other libraries (OpenTelemetry) are kept."""
         return self.level not in ("none", "step")
 
     @property
     def captures_tasks(self) -> bool:
-        """Whether those of Ray tasks and actors that a library submits are kept too."""
+        """Return True if spans of Ray tasks and actors that a library submits are kept too."""
         return self.captures and self.tasks
 
     @property
     def is_itemised(self) -> bool:
-        """Whether storage has to give out each of its requests."""
+        """Return True if storage reports each of its requests."""
         return self.level in ("sample", "io")

@@ -50,7 +50,7 @@ class Stragglers(Section):
     )
 
     def factor_of(self, rank: int) -> float:
-        """What a rank's compute times are multiplied by: 1 for those that are not named."""
+        """Return the factor on a rank's compute times: 1 for ranks that are not named."""
         return self.factor if rank in self.ranks else 1.0
 
 
@@ -68,7 +68,7 @@ class Evaluate(Section):
 
 
 class Train(Section):
-    """What a rank does with a batch."""
+    """The work of a rank on a batch."""
 
     epochs: Annotated[int, whole(1, MAX_EPOCHS)] = Field(1, description="Times that the dataset is gone through.")
     steps: Annotated[int | None, whole(1, MAX_STEPS, or_none=True)] = Field(

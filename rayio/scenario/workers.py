@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from rayio.schema.fields import JsonSchema, Reads, RefusedError, Seconds, Section, refusal, whole
 
-#: Readers of a rank: each is a process, or a thread, beside it.
+#: The most workers of a rank: each is a process or a thread.
 MAX_WORKERS = 4096
 
 

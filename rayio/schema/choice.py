@@ -1,7 +1,7 @@
 """Keys that choose a kind by its name, and the options that the kind brings with it.
 
-There are two ways to write it. Beside the name (``dataset: {format: hdf5, chunk: 1 MiB}``): the section is a
-:class:`Choosing`, and the kind says which keys are its options. As a value of its own (``sync: {kind: allreduce,
+There are two ways to write it. Next to the name (``dataset: {format: hdf5, chunk: 1 MiB}``): the section is a
+:class:`Choosing`, and the kind says which keys are its options. As a separate value (``sync: {kind: allreduce,
 bytes: 1 GB}``): the kind is a section itself, see :class:`KindOf`. Either way names, options and the JSON Schema come
 from a registry, so that another package's kind is written, checked and shown as one of ours.
 """
@@ -37,7 +37,7 @@ NO_OPTIONS = NoOptions()
 
 
 def options_of(kind: Any) -> type[Section]:
-    """Class of a kind's options; one without keys where the kind does not say."""
+    """Return the class of a kind's options; one without keys where it has none."""
     options: type[Section] = getattr(kind, "options", NoOptions)
     return options
 
@@ -84,7 +84,7 @@ def check_name(registry: Registry[Any], value: Any, key: str = "") -> None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A key of a section that names a kind, whose options stand beside it."""
+    """A key of a section that names a kind, whose options stand next to it."""
 
     #: The key, which is also the field that holds the name.
     key: str
@@ -95,7 +95,7 @@ class Choice:
     spare: str = ""
 
     def kind(self, name: Any) -> Any:
-        """Find the kind of this name; None when there is none, or it cannot be used: then the key itself says so."""
+        """Return the kind of this name; None when there is none, or it cannot be used: then the key is refused."""
         try:
             return self.registry[name] if isinstance(name, str) and name in self.registry else None
         except ScenarioError:
@@ -134,7 +134,7 @@ def schema_of_kind(kind: type[Section]) -> JsonSchema:
 
 
 class Choosing(Section):
-    """A section in which some keys choose kinds, whose options stand beside them.
+    """A section in which some keys choose kinds, whose options stand next to them.
 
     In the object they stand apart: each choice has a field with the options of its kind, of the kind's own class.
     """
@@ -181,7 +181,7 @@ class Choosing(Section):
         spare = {choice.spare for choice in self.choices}
         for key, value in handler(self).items():
             if key in spare:
-                flat |= {name: one for options in value for name, one in options.items() if one is not None}
+                flat |= {name: option for options in value for name, option in options.items() if option is not None}
             else:
                 flat |= value if key in self.hidden() else {key: value}
         return flat
@@ -194,12 +194,12 @@ class Choosing(Section):
     @classmethod
     def options_there_are(cls) -> dict[str, tuple[type[Section], list[str]]]:
         """Every option of every kind that can be chosen here: its class and the kinds that have it, each named."""
-        found: dict[str, tuple[type[Section], list[str]]] = {}
+        owners: dict[str, tuple[type[Section], list[str]]] = {}
         for choice in cls.choices:
             for name, kind in choice.registry.usable().items():
                 for key in options_of(kind).model_fields:
-                    found.setdefault(key, (options_of(kind), []))[1].append(f"{choice.key} {name}")
-        return found
+                    owners.setdefault(key, (options_of(kind), []))[1].append(f"{choice.key} {name}")
+        return owners
 
     @classmethod
     def known_keys(cls) -> list[str]:

@@ -32,7 +32,7 @@ class Section(BaseModel):
     keys_not_yet: ClassVar[frozenset[str]] = frozenset()
 
     def model_dump(self, **how: Any) -> dict[str, Any]:
-        """Turn it into plain values; a signal waits meanwhile, for Pydantic would make an error of its own of it."""
+        """Return plain values; a signal waits meanwhile, because Pydantic would turn it into another error."""
         with held():
             return super().model_dump(**how)
 
@@ -88,7 +88,7 @@ def refusal(error: ValueError) -> PydanticCustomError:
 
 
 def refusing(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Have pydantic pass on what ``read`` says of a value, and the lines of sections within it as they are."""
+    """Return a validator that passes on the refusals of ``read``, and those of sections within it, unchanged."""
 
     def validate(value: Any) -> Any:
         try:

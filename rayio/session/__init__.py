@@ -1,4 +1,4 @@
-"""One command from start to verdict: the scenario, its dataset, an engine, the run directory, the numbers."""
+"""Runs from start to verdict: scenario, dataset, engine, run directory, results."""
 
 from __future__ import annotations
 

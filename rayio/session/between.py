@@ -1,4 +1,4 @@
-"""What a prediction lies between: the run is simulated with what varies of its costs at its least and at its most."""
+"""Prediction intervals: the run is simulated with its costs at their least and at their most."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from rayio.session.conclude import in_memory
 
 
 def between(scenario: Scenario, result: RunResult) -> Between | None:
-    """Find what ``result``, the prediction of ``scenario``, lies between; None where its costs do not say.
+    """Return the interval of ``result``, the prediction of ``scenario``; None if its costs have no range.
 
-    Of a long scenario the beginning is simulated: what counts is how many times as long it takes. Processor times and
-    checkpoints vary, other times stay as they are: a run whose processors are idle, without checkpoints, has a narrow
-    interval.
+    Processor times and checkpoint times vary; other times stay fixed. Only the beginning of a long scenario is
+    simulated, because only the ratio of the times counts.
 
     Raises:
-        RayioError: with other times the run breaks off.
+        RayioError: the run fails with other times.
     """
     costs = scenario.charges
     low, high = (costs.cpu.at_least, costs.cpu.at_most) if scenario.cluster.cores else (1.0, 1.0)
@@ -40,8 +39,8 @@ def between(scenario: Scenario, result: RunResult) -> Between | None:
             for factor, save in varied
         ),
     ]
-    times = sorted((one.wall_seconds or 0.0) / usual.wall_seconds for one in ends)
-    shares = sorted((one.au or 0.0) / usual.au for one in ends)
+    times = sorted((end.wall_seconds or 0.0) / usual.wall_seconds for end in ends)
+    shares = sorted((end.au or 0.0) / usual.au for end in ends)
     off = 1 + costs.error
     return Between(
         time_low=times[0] / off,

@@ -1,4 +1,4 @@
-"""What a run came to, once its roles are done: the numbers, the books, what was expected; on disk or in memory."""
+"""Results of a run whose roles are done: metrics, delivered samples, expectations; on disk or in memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from rayio.analyze.metrics import measure
 from rayio.analyze.scaling import scaling
 from rayio.analyze.shape import RunShape
 from rayio.analyze.stalls import charged
-from rayio.analyze.summary import check_expectations
 from rayio.analyze.untraced import measure_lives
 from rayio.analyze.verdict import loader_share
 from rayio.engines.recording import bounded, threads_note
@@ -23,6 +22,7 @@ from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of
 from rayio.records.run_result import Books, RunResult, TraceCounts
+from rayio.report.text.summary import check_expectations
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
 from rayio.scenario.origin import origin_of
@@ -34,11 +34,11 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-OF_STEPS = "trace.level is step: no reader was recorded, so what was read (MiB/s) is unknown"
+OF_STEPS = "no MiB/s: trace.level is step, which records no reads; use trace.level=batch"
 
 
 def in_memory(scenario: Scenario) -> RunResult:
-    """Run a scenario on the virtual clock and return its result, the one of ``rayio simulate``; nothing is written.
+    """Return the result of ``rayio simulate`` for a scenario, without writing anything.
 
     Raises:
         RayioError: the scenario cannot run, or a role failed.
@@ -49,9 +49,9 @@ def in_memory(scenario: Scenario) -> RunResult:
 def with_spans(
     scenario: Scenario, watch: Callable[[Sequence[Tally]], None] | None = None
 ) -> tuple[RunResult, pa.Table]:
-    """Run a scenario as :func:`in_memory` does, and return its spans too.
+    """Return the result and the spans of a scenario on the virtual clock.
 
-    ``watch`` is called about once a second of wall time, with what the ranks have booked so far.
+    ``watch`` is called about once a second of wall time, with the ranks' tallies so far.
 
     Raises:
         RayioError: the scenario cannot run, or a role failed.
@@ -59,7 +59,7 @@ def with_spans(
     checks.check_simulated(scenario)
     plan = bounded(plan_of(scenario, modelled=True))
     recorder = Recorder(resolution_ns=scenario.trace.resolution_ns)
-    tallies = [Tally(rank) for rank in range(plan.world_size)]
+    tallies = plan.tallies()
     simulate(plan, recorder, tallies, None if watch is None else lambda: watch(tallies))
     table = recorder.drain()
     spans = empty_table() if table is None else table
@@ -74,7 +74,7 @@ def with_spans(
 def numbers_of(
     spans: pa.Table | Slices, scenario: Scenario, shape: RunShape, tallies: list[Tally], *, is_virtual: bool
 ) -> RunResult:
-    """Measure what spans say of a run; without spans of steps, what its ranks had consumed."""
+    """Return the metrics of a run from its spans, or from its tallies if steps have no spans."""
     if scenario.trace.level != "none":
         arrays = arrays_of(spans)
         measured = measure(arrays, shape)
@@ -96,10 +96,10 @@ def conclude(
     tallies: list[Tally],
     error: BaseException | None = None,
 ) -> RunResult:
-    """Close the books of a run and judge it; ``error`` is what ended it, if something did."""
+    """Return the result with delivered samples, verdict and exit code; ``error`` ended the run, if not None."""
     if error is None:
         books = Books.of_json(ledger.close(plan.planned(), tallies).as_dict())
-    else:  # nothing to compare: how much was planned is enough
+    else:  # nothing to compare: planned numbers are enough
         books = Books.of_json(ledger.close(plan.planned_numbers(), tallies).as_dict())
         books = replace(books, even=None, differences=())
     result = replace(
@@ -125,7 +125,7 @@ def _verdict(
     if error is not None:
         return f"{type(error).__name__}: {error}", 1
     if not books.even:
-        return f"the ledger is not even: {'; '.join(books.differences[:3])}", LedgerError.exit_code
+        return f"samples were not delivered exactly once: {'; '.join(books.differences[:3])}", LedgerError.exit_code
     if unmet := check_expectations(scenario.expect, result):
         return "; ".join(unmet), ExpectationError.exit_code
     return None, 0

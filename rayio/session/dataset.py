@@ -1,4 +1,4 @@
-"""The files that a run needs before any role starts: where relative paths begin, the dataset, the checkpoint folder."""
+"""Files that a run needs before any role starts: the dataset and the checkpoint folder."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rayio.units import format_bytes
 
 
 def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[str, Any] | None = None) -> Scenario:
-    """A scenario by path, packaged name, or as it is."""
+    """Return a scenario, given by path, by packaged name or as an object."""
     if isinstance(source, Scenario):
         if overrides:
             raise ScenarioError("overrides apply to a scenario's file or name, not to a Scenario object")
@@ -31,29 +31,27 @@ def resolve(source: str | Path | Scenario, overrides: Sequence[str] | Mapping[st
 
 
 def base_folder(scenario: Scenario, root: str | Path | None) -> str:
-    """The address from which relative paths start: ``root``, or the working directory.
+    """Return the base of relative paths: ``root``, or the working directory.
 
     Raises:
-        ScenarioError: inside a Ray job without ``root``, where the working directory is a cache that goes away.
+        ScenarioError: a Ray job has relative paths and no ``root``; its working directory is removed afterwards.
     """
     try:
         here = Path.cwd()
     except FileNotFoundError:
-        raise ScenarioError("the working directory does not exist any more; change to another one") from None
+        raise ScenarioError("the working directory was removed; change to another one") from None
     if root is not None:
         return join(str(here), str(root))
     if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         relative = [p for p in paths_of(scenario) if not is_absolute(p)]
         if relative or not paths_of(scenario):
             what = f"{relative[0]} is relative" if relative else "the run directory is relative"
-            raise ScenarioError(
-                f"{what}, and the working directory of a Ray job is a cache that is removed; give --root DIR"
-            )
+            raise ScenarioError(f"{what}, but Ray removes the working directory of a job; give --root DIR")
     return str(here)
 
 
 def paths_of(scenario: Scenario) -> list[str]:
-    """The addresses that a scenario names, as it names them: dataset, evaluation, checkpoints; models have none."""
+    """Return the addresses in a scenario as written: dataset, evaluation, checkpoints; none for modelled ones."""
     paths = [] if scenario.dataset.is_modelled else [scenario.dataset.path]
     if scenario.train.evaluate is not None and not scenario.dataset.is_modelled:
         paths.append(evaluation.path_of(scenario))
@@ -61,11 +59,11 @@ def paths_of(scenario: Scenario) -> list[str]:
 
 
 def check_page_cache(scenario: Scenario, base: str) -> None:
-    """Refuse a ``storage.page_cache`` that cannot be where the run's files are, before anything is written.
+    """Refuse a ``storage.page_cache`` that the storage of the run's files does not support.
 
     Raises:
-        ScenarioError: the dataset is in an object store, which has no page cache here.
-        StorageError: a file system has no direct I/O.
+        ScenarioError: the files are in an object store.
+        StorageError: the file system has no direct I/O.
     """
     page_cache = scenario.storage.page_cache
     if page_cache == "use" or scenario.dataset.is_modelled:
@@ -74,16 +72,16 @@ def check_page_cache(scenario: Scenario, base: str) -> None:
         address = join(base, path)
         if not is_path(address):
             raise ScenarioError(
-                f"storage.page_cache={page_cache}: {address} is no mounted file system: there is no page cache between "
-                "readers and an object store; leave storage.page_cache out"
+                f"storage.page_cache={page_cache} does not apply to {address} (object stores have no page cache); "
+                "remove the key"
             )
         if page_cache == "direct":
             check_direct(path_of(address))
 
 
 def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
-    """List each key about stores that has no effect in this run, one line a key."""
-    kept, schemes = scenario.checkpoint, dict(scenario.storage.schemes)
+    """Iterate over notes on storage keys without effect in this run, one line a key."""
+    checkpoint, schemes = scenario.checkpoint, dict(scenario.storage.schemes)
     acting = {layer.name for layer in layers_of(scenario, modelled=False)}
     for layer in layers_of(scenario, modelled=True):
         if layer.idle_if_real and layer.name not in acting:
@@ -93,9 +91,9 @@ def idle_storage(scenario: Scenario, base: str, out: str) -> Iterator[str]:
     for name, options in schemes.items():
         for key, value in options:
             if key not in of_use and value != type(options).model_fields[key].default:
-                yield f"storage.{key}={show(value)}: is for {name}://, and nothing of this run is there"
-    if kept is not None and kept.fsync and not is_path(join(base, kept.path)):
-        yield "checkpoint.fsync=true: has nothing to do, an object is durable once it was put"
+                yield f"storage.{key}={show(value)}: no effect, because no path of this run is at {name}://"
+    if checkpoint is not None and checkpoint.fsync and not is_path(join(base, checkpoint.path)):
+        yield "checkpoint.fsync=true: no effect, because objects are durable once written"
 
 
 def generate(
@@ -107,21 +105,21 @@ def generate(
     verify: bool = False,
     reporter: Reporter = SILENT,
 ) -> Path | str:
-    """Make the dataset of a scenario, or check the one that is there; return its folder, or its address elsewhere.
+    """Generate a scenario's dataset, or check an existing one; return its folder, or its address in a store.
 
-    Checked are names and sizes of all files; with ``verify``, every sample and label is read and checked too.
+    The check compares names and sizes of all files; ``verify`` reads and checks every sample and label too.
 
     >>> rayio.generate("unet3d-small", {"dataset.num_files": 14}, root="small").name
     'unet3d-small'
 
     Raises:
-        ScenarioError: the scenario cannot be, or has no bytes to generate (``model://``).
-        DataError: another dataset, or something else, is in the way; or a sample is not what was written.
+        ScenarioError: the scenario is invalid, or its dataset is modelled (``model://``).
+        DataError: the folder holds something else, or a sample is damaged.
         StorageError: no space or no permission.
     """
     scenario = resolve(source, overrides)
     if scenario.dataset.is_modelled:
-        raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled: there is nothing to generate")
+        raise ScenarioError(f"dataset.path={scenario.dataset.path} is modelled, so there is nothing to generate")
     base = base_folder(scenario, root)
     refuse_overlaps(scenario, base)
     place = prepare_dataset(scenario, base, threads, reporter, verify=verify)
@@ -137,7 +135,7 @@ def prepare_dataset(
     *,
     verify: bool = False,
 ) -> str:
-    """Make or check the files of the dataset, and of the evaluation's; give the dataset's address."""
+    """Generate or check the files of the dataset and of the evaluation's; return the dataset's address."""
     from rayio.data import generate as generating
     from rayio.data.formats import layout_of
 
@@ -164,16 +162,16 @@ def prepare_dataset(
         def progress(files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
             reporter.live(f"verifying: {files}/{of_files} files · {format_bytes(nbytes)} of {format_bytes(of_bytes)}")
 
-        found = generating.verify(
+        verified = generating.verify(
             layout, scenario.dataset.format, folder, settings=scenario.stores, threads=threads, progress=progress
         )
         reporter.done()
-        reporter.say(f"dataset {folder}: verified every sample of {found.reused_files} files")
+        reporter.say(f"dataset {folder}: verified every sample of {verified.reused_files} files")
     return folder
 
 
 def prepare_files(scenario: Scenario, base: str, reporter: Reporter) -> None:
-    """Have the dataset there, and a folder with room for all checkpoints, before any role starts."""
+    """Generate or check the dataset, and prepare a folder with space for all checkpoints."""
     checkpoints = None if scenario.checkpoint is None else Checkpoints(scenario, base)
     if checkpoints is not None:  # before the dataset, which may take hours
         checkpoints.look()

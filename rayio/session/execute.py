@@ -1,4 +1,4 @@
-"""A run from start to verdict: make ready, let an engine run the roles, collect, measure, judge."""
+"""A run from start to verdict: prepare, run the roles on an engine, collect spans, measure, judge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from secrets import token_hex
 from typing import TYPE_CHECKING, Any
 
 from rayio import __version__, storage
-from rayio.analyze.progress_line import line
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, StorageError
@@ -23,6 +22,8 @@ from rayio.model.engine import Site, engine_named
 from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
 from rayio.records.run_result import RunResult, TraceCounts
+from rayio.report.text.progress import progress_line
+from rayio.report.text.terms import retries_note
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.model import Scenario
@@ -30,10 +31,10 @@ from rayio.scenario.write import to_yaml
 from rayio.session.between import between
 from rayio.session.conclude import OF_STEPS, conclude, numbers_of
 from rayio.session.dataset import base_folder, idle_storage, prepare_files, resolve
-from rayio.session.fetched import fetched, stayed
+from rayio.session.fetched import eviction_notes, fetched
 from rayio.session.folders import refuse_inside, refuse_overlaps
+from rayio.session.progress_writer import ProgressWriter
 from rayio.session.result import Run
-from rayio.session.telling import Telling
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
 from rayio.trace.parts import write_what_fits
@@ -55,7 +56,7 @@ def simulate(
     root: str | Path | None = None,
     reporter: Reporter = SILENT,
 ) -> Run:
-    """Run a scenario on the virtual clock; storage is its model. See :func:`run`.
+    """Run a scenario on the virtual clock, with modelled storage. See :func:`run`.
 
     >>> run = rayio.simulate("unet3d-small", {"loader.num_workers": 4}, out="runs/four")
     >>> round(run.au, 2), run.spans().name.nunique() > 5
@@ -77,7 +78,7 @@ def run(
     select: str = "all",
     ended: Callable[[Run], None] = lambda run: None,
 ) -> Run:
-    """Run a scenario in real time and return its numbers. A dataset that is not there is generated first.
+    """Run a scenario in real time and return the run. A missing dataset is generated first.
 
     >>> run = rayio.run("unet3d-small", ["dataset.num_files=14", "train.epochs=1"], engine="local")
     >>> run.result.steps, run.result.ledger.even
@@ -87,18 +88,18 @@ def run(
         source: path or packaged name of a scenario, or a Scenario.
         overrides: ``section.key=value`` texts, or a mapping of dotted keys to values.
         engine: ``ray`` (actors), ``local`` (this process, wall clock) or ``virtual`` (this process, virtual clock).
-        address: Ray cluster to use (``auto``: the one running here); None starts a local one, or uses RAY_ADDRESS.
+        address: Ray cluster to use (``auto``: the one running here); None uses RAY_ADDRESS, or starts a local one.
         out: run directory to make; None picks ``runs/<name>-<time>`` below ``root``.
-        root: folder or address from which relative paths start; None is the working directory.
-        reporter: who is told how it goes.
-        collector: where spans are sent during the run (``rayio.export.collectors.transport.connect``).
-        select: the steps whose spans are sent there: ``all``, ``first``, ``every:N``.
-        ended: who is given the run when its results are written, before a signal that waited for them is raised.
+        root: base folder or address of relative paths; None is the working directory.
+        reporter: receives progress.
+        collector: receives spans during the run (``rayio.export.collectors.transport.connect``).
+        select: steps whose spans it receives: ``all``, ``first``, ``every:N``.
+        ended: called with the run once its results are written, before a pending signal is raised.
 
     Raises:
-        RayioError: bad input, a cluster that cannot run this, or a role that failed. Once the roles have started, the
-            run directory is complete and holds the error before it is raised.
-        KeyboardInterrupt: after Ctrl-C, likewise.
+        RayioError: bad input, a cluster that cannot run this, or a role that failed. If the roles had started, the
+            run directory is complete and holds the error.
+        KeyboardInterrupt: after Ctrl-C, with a complete run directory likewise.
     """
     scenario = resolve(source, overrides)
     if engine_named(engine).is_virtual or scenario.dataset.is_modelled:
@@ -127,13 +128,13 @@ def _out(scenario: Scenario, base: str, out: str | Path | None) -> str:
         return join(base, str(out))
     stem = f"{scenario.name}-{datetime.now(UTC).astimezone():%Y%m%d-%H%M%S}"
     number = 0
-    while storage.open(place := join(base, f"runs/{stem}" + (f"-{number}" if number else "")), scenario.stores).exists:
+    while storage.open(path := join(base, f"runs/{stem}" + (f"-{number}" if number else "")), scenario.stores).exists:
         number += 1
-    return place
+    return path
 
 
 class _Session:
-    """One call of :func:`run`."""
+    """A call of :func:`run`."""
 
     def __init__(
         self,
@@ -156,27 +157,28 @@ class _Session:
         self.notes = [*checks.idle(scenario), *checks.hidden_kinds(scenario)]
         if self.plan.held_seconds and not chosen.is_virtual:
             self.notes.append(
-                f"costs={scenario.costs}: each batch holds its rank {format_seconds(self.plan.held_seconds)} longer "
-                "than ours do by themselves, as that loader's do; messages and reading are ours"
+                f"costs={scenario.costs}: each batch occupies its rank {format_seconds(self.plan.held_seconds)} "
+                "longer, as with that loader; messages and reads are rayio's"
             )
         if not self.plan.modelled:
             self.notes += idle_storage(scenario, base, out)
         elif scenario.storage.page_cache != "use":
             self.notes.append(
-                f"storage.page_cache={scenario.storage.page_cache}: has nothing to do, a model has no page cache"
+                f"storage.page_cache={scenario.storage.page_cache}: no effect, "
+                "because modelled storage has no page cache"
             )
-        self.directory = RunDirectory(out, scenario.stores)  # made when signals are taken care of
+        self.directory = RunDirectory(out, scenario.stores)  # created once signals are handled
         self.live_export: LiveExport | None = None
-        #: What ids are derived from (``rayio.trace.ids``), and the namespace of the run's actors.
+        #: Root of all ids (``rayio.trace.ids``), and the namespace of the run's actors.
         self.run_id = f"rayio-{self.directory.name}-{token_hex(4)}"
-        #: Who tells how the run goes; None where nobody is to be told, or all is over in a moment.
-        self.telling: Telling | None = None
+        #: Writes the run's progress; None without trace.live or on the virtual clock.
+        self.progress_writer: ProgressWriter | None = None
         if scenario.trace.live and not chosen.is_virtual:
-            self.telling = Telling(
+            self.progress_writer = ProgressWriter(
                 self.directory, reporter, scenario=scenario.name, engine=engine, ranks=self.plan.world_size,
                 planned_steps=self.planned_steps,
             )  # fmt: skip
-        live = None if self.telling is None else self.telling.live
+        live = None if self.progress_writer is None else self.progress_writer.live
         self.engine = chosen(self.plan, Site(self.run_id, base, self.directory, reporter, address, live))
         anchor = Anchor.new()
         self.info: dict[str, Any] = {
@@ -195,9 +197,9 @@ class _Session:
         }
 
     def run(self) -> Run:
-        """Run, collect, measure; whatever happens after the roles have started is in the run directory.
+        """Return the finished run; the run directory is complete once the roles have started.
 
-        Signals end the roles, and wait then: until the results are written.
+        A signal ends the roles; then signals wait until the results are written.
         """
         with Interrupts(self.reporter.say) as interrupts:
             has_begun, error = False, None
@@ -206,11 +208,11 @@ class _Session:
                 self._prepare()
                 has_begun = True
                 self._live()
-            except BaseException as ended:
-                error = ended
+            except BaseException as raised:
+                error = raised
             interrupts.hold()
             if error is not None and not has_begun:
-                _first_error(self.engine.close, self.directory.unmake)  # nothing stays of a run that never began
+                _first_error(self.engine.close, self.directory.unmake)
                 raise error
             after = _first_error(self.engine.close, self._write_info)
             error = error or after
@@ -218,16 +220,16 @@ class _Session:
             self.notes += self.engine.outcome.notes
             done = self._finish(self.engine.outcome.tallies, error)
             if interrupts.has_waiting:
-                self.reporter.say(f"interrupted after the last step; the run is complete: {self.directory.address}")
+                self.reporter.say(f"run complete (interrupted after the last step): {self.directory.address}")
             self.ended(done)
             return done
 
     def _prepare(self) -> None:
-        """Have everything there that roles need."""
+        """Make the run directory and all files that roles need."""
         self.directory.make({})
         self.directory.write_scenario(to_yaml(self.scenario))
-        if self.telling is not None:
-            self.telling.begin()
+        if self.progress_writer is not None:
+            self.progress_writer.begin()
         self.engine.prepare()
         self.plan = self.engine.plan
         if not self.plan.modelled:
@@ -249,37 +251,37 @@ class _Session:
         self.directory.write_info(self.info | self.engine.outcome.info)
 
     def _show(self, progress: Mapping[str, Any], seconds: float | None) -> None:
-        if self.telling is not None and seconds is not None:
-            self.telling.look(progress, seconds)
+        if self.progress_writer is not None and seconds is not None:
+            self.progress_writer.look(progress, seconds)
         if self.scenario.trace.level == "none":
-            self.reporter.live("running; trace.level is none, so nothing is known before the end")
+            self.reporter.live("running; no progress is shown, because trace.level is none")
             return
         share = progress["steps"] / self.planned_steps if self.planned_steps else None
-        self.reporter.live(line(progress, self.planned_steps, seconds), share)
+        self.reporter.live(progress_line(progress, self.planned_steps, seconds), share)
 
     def _finish(self, tallies: list[Tally], error: BaseException | None) -> Run:
         result = self._numbers(tallies)
         lost = self.directory.lost_files
-        unread = (f"span files that cannot be read: {', '.join(lost)}",) if lost else ()
+        unread = (f"unreadable span files: {', '.join(lost)}",) if lost else ()
         outcome = self.engine.outcome
-        found = fetched(self.plan, self.base, tallies, outcome.before, outcome.after)
+        sources = fetched(self.plan, self.base, tallies, outcome.before, outcome.after)
         result = replace(
-            result, notes=(*self.notes, *result.notes, *unread, *stayed(found)), fetched=found,
+            result, notes=(*self.notes, *result.notes, *unread, *eviction_notes(sources)), fetched=sources,
             hosts=tuple(sighting.host for sighting in outcome.before) or None,
         )  # fmt: skip
         result = conclude(result, self.scenario, self.plan, self.engine_name, tallies, error)
-        self.directory.write_result(result)  # the prediction itself is done, and is kept whatever comes of its interval
+        self.directory.write_result(result)  # kept even if the interval fails
         if engine_named(self.engine_name).is_virtual and error is None:
             try:
-                surer = replace(result, between=between(self.scenario, result))
-            except RayioError as refused:
-                note = f"what this prediction lies between is unknown: at an end of its costs it breaks off: {refused}"
-                surer = replace(result, notes=(*result.notes, note))
-            if surer != result:
-                result = surer
+                extended = replace(result, between=between(self.scenario, result))
+            except RayioError as failure:
+                note = f"no prediction interval: the simulation with the least or most costs failed: {failure}"
+                extended = replace(result, notes=(*result.notes, note))
+            if extended != result:
+                result = extended
                 self.directory.write_result(result)
-        if self.telling is not None:
-            self.telling.end()
+        if self.progress_writer is not None:
+            self.progress_writer.end()
         if (unstored := self.engine.outcome.unstored) is not None and result.trace is not None:
             write_what_fits(self.directory, unstored)
             with suppress(StorageError):
@@ -287,38 +289,38 @@ class _Session:
         self.directory.keep_log()
         done = Run(self.directory)
         if isinstance(error, KeyboardInterrupt):
-            self.reporter.say(f"what was recorded until the interrupt is in {self.directory.address}")
+            self.reporter.say(f"run interrupted; its records until then are in {self.directory.address}")
             raise error
         if isinstance(error, RayioError):
-            self.reporter.say(f"the run broke off; what was recorded until then is in {self.directory.address}")
+            self.reporter.say(f"run failed; its records until then are in {self.directory.address}")
             raise error
         if error is not None:
             with self.directory.log.open("a") as log:
                 traceback.print_exception(error, file=log)
             self.directory.keep_log()
-            self.reporter.say(f"the run broke off; the traceback is in {self.directory.store.full(LOG)}")
+            self.reporter.say(f"run failed; the traceback is in {self.directory.store.full(LOG)}")
             raise error
         return done
 
     def _numbers(self, tallies: list[Tally]) -> RunResult:
-        """Compact the spans, count them, and measure."""
+        """Return the metrics, after compacting and counting the spans."""
         exported = self._exported()
         try:
             self.directory.compact()
         except RayioError as error:
-            self.notes.append(f"the spans are stored as they came, not compacted: {error}")
+            self.notes.append(f"spans are stored uncompacted: {error}")
         stored, trace = self.directory.stored, self.scenario.trace
         if self.engine.outcome.unstored is not None:
-            self.notes.append("not all spans could be stored; the numbers are of all that were recorded")
+            self.notes.append("not all spans could be stored; the metrics include all recorded spans")
         elif self.engine.outcome.recorded != stored:
             self.notes.append(
-                f"{self.engine.outcome.recorded} spans were recorded and {stored} are stored: the numbers may be wrong"
+                f"metrics may be wrong: {self.engine.outcome.recorded} spans were recorded, {stored} are stored"
             )
         spans = self.directory.slices()
         if self.engine.outcome.unstored is not None:
             spans = Slices.of(together(self.directory.spans(), self.engine.outcome.unstored))
-        if (told := retried(spans)) is not None:
-            self.notes.append(told)
+        if (retries := retried(spans)) is not None:
+            self.notes.append(retries_note(retries))
         if trace.level == "step":
             self.notes.append(OF_STEPS)
         is_virtual = engine_named(self.engine_name).is_virtual
@@ -333,17 +335,17 @@ class _Session:
         return replace(numbers, trace=counts)
 
     def _exported(self) -> dict[str, int]:
-        """End the live export, while the files that it reads are there."""
+        """End the live export while its files exist; return its counts."""
         if self.live_export is None:
             return {}
-        for told in filter(None, (self.live_export.finish(self.directory.stored), self.live_export.big_traces())):
-            self.reporter.say(told)
-            self.notes.append(told)
+        for note in filter(None, (self.live_export.finish(self.directory.stored), self.live_export.big_traces())):
+            self.reporter.say(note)
+            self.notes.append(note)
         return self.live_export.counts()
 
 
 def _first_error(*calls: Callable[[], None]) -> BaseException | None:
-    """Make each call whatever came of those before; give the first error, which is what ended the run."""
+    """Make every call, also after errors; return the first error."""
     errors: list[BaseException] = []
     for call in calls:
         try:

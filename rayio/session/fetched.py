@@ -1,4 +1,4 @@
-"""Where the bytes came from that a run's readers read: as their threads counted, or their hosts, or modelled caches."""
+"""Sources of the bytes that a run read: devices, servers, page cache or modelled caches."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from rayio.storage.base import Moved
 from rayio.units import format_bytes
 
 _HOW = {
-    "device": "the kernel counts what each thread that reads fetches from block devices",
-    "server": "the kernel counts what servers send for a mount, to all programs of a host",
-    "memory": "the file system is in memory: there is no device below it",
-    "network": "everything that is read comes over the network",
-    "other": "estimated from what each read adds to the page cache: this file system counts nothing",
+    "device": "the kernel counts the bytes that each reading thread fetches from block devices",
+    "server": "the kernel counts the bytes that servers send for a mount, to all programs of a host",
+    "memory": "the file system is in memory and has no device",
+    "network": "all bytes come over the network",
+    "other": "estimated from what each read adds to the page cache, because this file system counts nothing",
 }
-_DIRECT = "every read goes past the page cache: this file system counts nothing"
-_UNKNOWN = "the kernel does not say it here"
+_DIRECT = "every read bypasses the page cache; this file system counts nothing"
+_UNKNOWN = "this kernel does not count it"
 
 
 def fetched(
     plan: Plan, root: str, tallies: Sequence[Tally], before: Sequence[Sighting], after: Sequence[Sighting]
 ) -> Fetched | None:
-    """Sum up where the bytes came from; None where ranks got none, or all of modelled storage without a cache."""
+    """Return the sources of the bytes read; None if ranks read nothing, or modelled storage has no cache."""
     parts = [tally.moved for tally in tallies if tally.moved is not None]
     if not parts:
         return None
@@ -57,7 +57,7 @@ def fetched(
 
 
 def _of_model(plan: Plan, moved: Moved, delivered: int) -> Fetched:
-    """Say what modelled caches spared a modelled storage."""
+    """Return the sources of bytes of a modelled storage with modelled caches."""
     assert moved.fetched is not None
     (keeping,) = (layer for layer in plan.layers if layer.keeps)
     return Fetched(
@@ -71,30 +71,27 @@ def _of_model(plan: Plan, moved: Moved, delivered: int) -> Fetched:
     )
 
 
-def stayed(found: Fetched | None) -> list[str]:
-    """Say what could not be evicted."""
-    if found is None or found.page_cache != "drop":
+def eviction_notes(sources: Fetched | None) -> list[str]:
+    """Return a note if ``storage.page_cache: drop`` left pages in the page cache, or might have."""
+    if sources is None or sources.page_cache != "drop":
         return []
-    if found.unevicted_bytes is None:
-        return ["storage.page_cache=drop: the kernel does not say whether pages have left the page cache"]
-    if not found.unevicted_bytes:
+    if sources.unevicted_bytes is None:
+        return ["storage.page_cache=drop: unknown effect, because this kernel does not report cached pages"]
+    if not sources.unevicted_bytes:
         return []
-    why = "the file system is in memory" if found.source == "memory" else "other programs or readers had them in use"
-    return [
-        f"storage.page_cache=drop: {format_bytes(found.unevicted_bytes)} stayed in the page cache when files were "
-        f"evicted, before and after they were read: {why}"
-    ]
+    why = "the file system is in memory" if sources.source == "memory" else "other programs or workers used them"
+    return [f"storage.page_cache=drop: {format_bytes(sources.unevicted_bytes)} stayed in the page cache, because {why}"]
 
 
 def _sources(key: str, address: str, plan: Plan, hosts: Sequence[Sighting]) -> set[str]:
-    """Where what is read at an address comes from, as each host has it."""
+    """Return the sources of the bytes at an address, of all hosts."""
     if not is_path(address):
         return {storage.open(address, plan.stores).source}
     return {source_of(mount.type) for host, _ in hosts for mount in host.mounts if mount.key == key}
 
 
 def _sent(read: dict[str, str], before: Sequence[Sighting], after: Sequence[Sighting]) -> int | None:
-    """Sum what servers have sent meanwhile for the mounts of the dataset, to all hosts."""
+    """Return the bytes that servers sent to all hosts during the run, for the mounts of the dataset."""
     late = {sighting.of: sighting.sent for sighting in after}
     total = 0
     for sighting in before:

@@ -1,4 +1,4 @@
-"""Results of other benchmarks as run directories, so that every command that looks at a run can look at them."""
+"""Import of other benchmarks' results as run directories, for all commands that read runs."""
 
 from __future__ import annotations
 
@@ -33,16 +33,19 @@ from rayio.trace.run_directory import RunDirectory
 
 
 def import_dlio_results(folder: str | Path, out: str | Path | None = None, *, reduced: bool = False) -> Run:
-    """Make a run directory of a result folder of DLIO or MLPerf Storage; ``out`` defaults to ``runs/<folder's name>``.
+    """Import a result folder of DLIO or MLPerf Storage as a run.
 
-    ``result.json`` has DLIO's own AU from the records and, under ``imported``, where the points that it lacks of
-    100 % went. The spans are those of the ranks; nothing is recorded of readers. A folder without a single
-    ``RANK_output.json``, as most are published, gives a *reduced* import of its summary: AU and throughput are as
-    published, there are no spans, and ``imported.reduced`` says what is not known. ``reduced`` asks for that although
-    there are files of ranks.
+    ``result.json`` has DLIO's own AU and, under ``imported``, its losses. Spans are only of ranks. A folder without
+    ``RANK_output.json``, as most are published, gives a *reduced* import of its summary: AU and throughput as
+    published, no spans, and ``imported.reduced`` names what is missing.
+
+    Args:
+        folder: the result folder.
+        out: run directory to make; None picks ``runs/<folder's name>``.
+        reduced: read only the summary, not the files of ranks.
 
     Raises:
-        DataError: a file is missing, damaged or of another run; nothing is written then.
+        DataError: a file is missing, damaged or of another run; nothing is written.
         StorageError: the run directory exists or cannot be written.
     """
     folder = Path(folder)
@@ -68,11 +71,11 @@ def _directory(folder: Path, out: str | Path | None) -> RunDirectory:
 
 
 def _import_reduced(folder: Path, out: str | Path | None) -> Run:
-    found = read_reduced(folder)
-    scenario, notes = scenario_of_reduced(found)
+    summary = read_reduced(folder)
+    scenario, notes = scenario_of_reduced(summary)
     directory = _directory(folder, out)
     try:
-        _write_reduced(directory, found, scenario, [*notes, *found.notes])
+        _write_reduced(directory, summary, scenario, [*notes, *summary.notes])
     except BaseException:
         directory.unmake()
         raise
@@ -80,7 +83,7 @@ def _import_reduced(folder: Path, out: str | Path | None) -> Run:
 
 
 def _describe(directory: RunDirectory, scenario: Scenario | None, summary: Mapping[str, Any], **imported: Any) -> None:
-    """Write what was imported, and its scenario where there is one; as it is for whole and for reduced imports."""
+    """Write ``run.json`` of an import, and its scenario if known."""
     directory.write_info(
         {
             "rayio": __version__,
@@ -94,41 +97,43 @@ def _describe(directory: RunDirectory, scenario: Scenario | None, summary: Mappi
         directory.write_scenario(to_yaml(scenario))
 
 
-def _of_any(told: Imported, scenario: Scenario | None, name: str, unsaid: str) -> dict[str, Any]:
-    """The fields of a result that whole and reduced imports have alike; ``unsaid`` is what the files do not tell of."""
+def _common(imported: Imported, scenario: Scenario | None, name: str, missing: str) -> dict[str, Any]:
+    """Return the fields of a result that whole and reduced imports share; ``missing`` is not in the files."""
     return {
         "engine": "dlio",
         "scenario": name,
-        "imported": told,
+        "imported": imported,
         "dropped_samples_per_epoch": None if scenario is None else derive.dropped_samples(scenario),
         "capped_samples_per_epoch": None if scenario is None else derive.capped_samples(scenario),
-        "origin": Origin(kind=IMPORTED, storage="unknown", leaves_out=(f"{unsaid}: the results say nothing of them",)),
+        "origin": Origin(kind=IMPORTED, storage="unknown", leaves_out=(f"{missing} (not in the results)",)),
     }
 
 
-def _write_reduced(directory: RunDirectory, found: Reduced, scenario: Scenario | None, notes: list[str]) -> None:
-    told = as_published(found)
-    summary = found.summary
+def _write_reduced(directory: RunDirectory, published: Reduced, scenario: Scenario | None, notes: list[str]) -> None:
+    imported = as_published(published)
+    summary = published.summary
     hosts = count(summary.get("num_hosts"))
-    _describe(directory, scenario, summary, folder=str(found.folder.absolute()), num_hosts=hosts, files=[*found.files])
-    steps = None if found.steps is None else found.steps * found.world_size * len(found.epochs)
+    _describe(
+        directory, scenario, summary, folder=str(published.folder.absolute()), num_hosts=hosts, files=[*published.files]
+    )
+    steps = None if published.steps is None else published.steps * published.world_size * len(published.epochs)
     known: dict[str, Any] = dict.fromkeys(HEADLINE) | {
-        "wall_seconds": found.wall_seconds,
+        "wall_seconds": published.wall_seconds,
         "steps": steps,
-        "au_dlio": found.au,
-        "au_dlio_stdev": found.au_stdev,
-        "samples_per_second_dlio": found.samples_per_second,
-        "samples_per_second_dlio_stdev": found.samples_per_second_stdev,
+        "au_dlio": published.au,
+        "au_dlio_stdev": published.au_stdev,
+        "samples_per_second_dlio": published.samples_per_second,
+        "samples_per_second_dlio_stdev": published.samples_per_second_stdev,
     }
     directory.write_result(
         RunResult(
             **known,
-            world_size=found.world_size,
+            world_size=published.world_size,
             time=Seconds(),
             share=Shares(),
             percentiles=Percentiles(),
-            notes=(*lacking(told), *notes),
-            **_of_any(told, scenario, title(found.config, found.folder), "steps"),
+            notes=(*lacking(imported), *notes),
+            **_common(imported, scenario, title(published.config, published.folder), "steps"),
         )
     )
 
@@ -151,19 +156,19 @@ def _write(
     if (table := recorder.drain()) is not None:
         directory.write_spans(table, "part-00000")
     measured = measure(arrays_of(directory.slices()), shape)
-    told = explained(results)
+    losses = explained(results)
     if batch is None:
-        notes = [*notes, "the batch size is not in the results, so neither is samples_per_second"]
-    # Throughput by DLIO is taken as it was published: its formula is not the same in all versions of DLIO.
+        notes = [*notes, "samples_per_second is unknown: the batch size is not in the results"]
+    # DLIO's throughput is taken as published: its formula differs between versions of DLIO
     result = replace(
         measured,
         samples_per_second=None if batch is None else measured.samples_per_second,
-        mib_per_second=None,  # the results say nothing of it; measured from spans it would be a zero
-        au_dlio=told.au,
-        au_dlio_stdev=float(np.std([epoch.au for epoch in told.epochs if epoch.au is not None])),
+        mib_per_second=None,  # not in the results, and 0 if measured from these spans
+        au_dlio=losses.au,
+        au_dlio_stdev=float(np.std([epoch.au for epoch in losses.epochs if epoch.au is not None])),
         samples_per_second_dlio=number(results.published.get("train_throughput_mean_samples_per_second")),
         samples_per_second_dlio_stdev=number(results.published.get("train_throughput_stdev_samples_per_second")),
         notes=(*notes, *measured.notes),
-        **_of_any(told, scenario, title(results.config, results.folder), "readers"),
+        **_common(losses, scenario, title(results.config, results.folder), "readers"),
     )
     directory.write_result(result)

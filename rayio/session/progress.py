@@ -1,4 +1,4 @@
-"""How far a run is, for who looks from outside: from ``live.json`` while it goes, from its result when it is over."""
+"""A run's progress for other processes: from ``live.json`` during the run, from its result afterwards."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from rayio.trace.run_directory import RunDirectory
 
 
 def look(path: str) -> Live:
-    """How the run in a directory is at the moment.
+    """Return the progress of the run in a directory.
 
     Raises:
-        StorageError: no run is there, or nothing is told of it.
+        StorageError: there is no run, or it has neither progress nor result.
     """
     directory = RunDirectory.open(path)
-    live = read_live(directory)  # before the result, which takes its place
+    live = read_live(directory)  # before the result, which replaces it
     if (result := directory.result) is not None:
         return over(result, directory.name, str(directory.info.get("started", "")))
     if live is None:
         raise StorageError(
-            f"{directory.address} has neither live.json nor result.json: it was killed, trace.live is false there, or "
-            "it is no folder of this machine; a run that goes on tells Prometheus of itself, and a job rayio top JOB"
+            f"{directory.address} has neither live.json nor result.json: the run was killed, has trace.live=false, or "
+            "is not on this machine; for a job use rayio top JOB, for a live run its Prometheus metrics"
         )
     if live.boot_id == boot_id() and not _is_alive(live.pid):
-        with suppress(StorageError):  # it may have ended meanwhile
+        with suppress(StorageError):  # the run may just have ended
             if (result := directory.result) is not None:
                 return over(result, directory.name, live.started)
-        return replace(live, state=GONE, error=f"process {live.pid} has ended without a result: it was killed")
+        return replace(live, state=GONE, error=f"process {live.pid} was killed: it ended without a result")
     return live
 
 
 def _is_alive(pid: int) -> bool:
-    """Say whether a process is there and has not ended."""
+    """Return True if a process is running."""
     try:
         return pid > 0 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -48,7 +48,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def over(result: RunResult, name: str, started: str = "") -> Live:
-    """The last state of a run, of which its result has the numbers."""
+    """Return the final progress of a run, made of its result."""
     books = result.ledger
     return Live(
         state=OVER, run=name, scenario=result.scenario, engine=result.engine, started=started, updated=started, pid=0,
@@ -68,6 +68,6 @@ def over(result: RunResult, name: str, started: str = "") -> Live:
 
 
 def _known(record: Record) -> dict[str, float]:
-    """The numbers of a record that are known and not 0."""
-    found = {each.name: getattr(record, each.name) for each in fields(record)}  # type: ignore[arg-type]
-    return {name: number for name, number in found.items() if number}
+    """Return the numbers of a record that are known and not 0."""
+    numbers = {each.name: getattr(record, each.name) for each in fields(record)}  # type: ignore[arg-type]
+    return {name: number for name, number in numbers.items() if number}

@@ -1,4 +1,4 @@
-"""A run that is over, as an object."""
+"""A finished run as an object."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayio.analyze.summary import summary
 from rayio.errors import RayioError, StorageError
 from rayio.records.run_result import RunResult
+from rayio.report.text.summary import summary
 from rayio.trace.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -20,68 +20,66 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Run:
-    """A run that is over, or was cut short: its directory and its numbers. A notebook shows its summary."""
+    """A finished or interrupted run: its directory and its results. A notebook shows its summary."""
 
     directory: RunDirectory
 
     @classmethod
     def open(cls, path: str | Path) -> Run:
-        """Open an existing run directory, by its path or address.
+        """Return the run of an existing run directory, by its path or address.
 
         >>> run = rayio.simulate("unet3d-small", out="runs/opened")
         >>> rayio.Run.open("runs/opened").result == run.result
         True
 
         Raises:
-            StorageError: no run is there, or it is damaged.
+            StorageError: there is no run, or it is damaged.
         """
         return cls(RunDirectory.open(path))
 
     @property
     def path(self) -> Path:
-        """Where the run directory is on this machine.
+        """The path of the run directory.
 
         Raises:
-            StorageError: it is somewhere else; see :attr:`address`.
+            StorageError: it is not on this machine; see :attr:`address`.
         """
         return self.directory.path
 
     @property
     def address(self) -> str:
-        """Where the run directory is: a path, or an address such as ``s3://bucket/runs/one``."""
+        """The run directory's path, or address such as ``s3://bucket/runs/one``."""
         return self.directory.address
 
     @property
     def result(self) -> RunResult:
-        """Everything in result.json: ``run.result.ledger.even``, or by key, ``run.result["ledger"]["even"]``.
+        """The content of result.json: ``run.result.ledger.even``, or by key, ``run.result["ledger"]["even"]``.
 
         Raises:
-            StorageError: the run broke off before its numbers were made, or the file is damaged.
+            StorageError: the run failed before it had results, or the file is damaged.
         """
         result = self.directory.result
         if result is None:
-            raise StorageError(f"{self.address} has no result.json: the run broke off, or is still under way")
+            raise StorageError(f"{self.address} has no result.json: the run failed, or is still running")
         return result
 
     @property
     def au(self) -> float | None:
-        """Accelerator utilisation, 0 to 1: mean over ranks; None when the run was too short to say."""
+        """The accelerator utilisation, 0 to 1, as mean over ranks; None if the run was too short."""
         return self.result.au
 
     @property
     def exit_code(self) -> int:
-        """0 done, 3 expectations unmet, 4 ledger uneven; others when it was cut short."""
+        """The exit code: 0 done, 3 expectations unmet, 4 samples not delivered exactly once, others if interrupted."""
         return self.result.exit_code
 
     def spans(self) -> pd.DataFrame:
-        """Every span as a row, sorted by start; times in nanoseconds (columns: see ``rayio.trace.span``)."""
+        """Return the spans as rows, sorted by start, with times in nanoseconds (columns: see ``rayio.trace.span``)."""
         frame: pd.DataFrame = self.directory.spans().to_pandas()
         return frame
 
     def plot(self) -> Figures:
-        """The report's figures of this run, drawn: a notebook shows them, and ``save`` writes them as a page.
-
-        They need no further package. ``report.html`` has them too, beside tables and explanations.
+        """Return the report's figures of this run: a notebook shows them, and ``save`` writes them as a page.
 
         >>> rayio.simulate("unet3d-small", out="runs/drawn").plot().save("figures.html").name
         'figures.html'
@@ -103,16 +101,16 @@ class Run:
         return f"<rayio.Run {summary(result).partition(chr(10))[0]}, {au}{ending}, in {self.address}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the summary."""
+        """Return the summary as HTML, for notebooks."""
         try:
             return f"<pre>{escape(self.summary())}</pre>"
         except RayioError:
             return f"<pre>{escape(repr(self))}</pre>"
 
     def summary(self) -> str:
-        """Write the numbers as one screen of text."""
+        """Return the results as one screen of text."""
         result = self.result
         if damaged := self.directory.damaged_files():
-            lost = f"{', '.join(damaged[:4])}: damaged, its spans are lost (the numbers are those of the run)"
+            lost = f"{', '.join(damaged[:4])}: damaged, its spans are lost (the metrics are complete)"
             result = replace(result, notes=(*result.notes, lost))
         return summary(result, run=self.directory.shown)

@@ -5,19 +5,32 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import BinaryIO, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, BinaryIO, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 T = TypeVar("T")
 
-#: Opens a file for reading and counts what is asked of it. ``path`` is relative to the storage's root.
-Opener = Callable[[str], BinaryIO]
+#: Opens a file for reading and counts what is asked of it: ``opener(path)``, relative to the storage's root. With
+#: ``opener(path, file)`` a file that was opened in an earlier call to storage serves this one.
+Opener = Callable[..., BinaryIO]
 
-#: Works out where the requests of a batch go: paths as the opener gets them, and for each request its place in them
-#: and its offset.
-Places = Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]]
+
+class Placed(NamedTuple):
+    """Where the requests of a batch go."""
+
+    #: Paths as the opener gets them.
+    files: list[str]
+    #: Of each request: its file's place in ``files``, and its offset; None: offsets are not known.
+    file: NDArray[np.int64]
+    offset: NDArray[np.int64] | None
+    #: The requests before which a file is opened, by number; None: the first request to each file.
+    opening: NDArray[np.int64] | None = None
+
+
+#: Works out where the requests of a batch go; formats leave the last field out.
+Places = Callable[[], tuple[Any, ...]]
 
 
 class Requests(NamedTuple):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rayio.storage.base import FSYNC, ISSUED, OPEN, WRITE, Issued, Places
+from rayio.storage.base import FSYNC, ISSUED, OPEN, WRITE, Issued, Placed, Places
 
 Floats = NDArray[np.float64]
 
@@ -25,8 +25,8 @@ def itemise(
     fill it.
     """
     number = len(requests)
-    files, file, offset = ([""], np.zeros(number, np.int64), None) if places is None else places()
-    is_open, at = _opened(file, len(opens), number)
+    files, file, offset, opening = _placed(places, number)
+    is_open, at = _opened(file, opening, len(opens), number)
     seconds = np.empty(len(is_open))
     seconds[at], seconds[is_open] = requests, opens
     start, end, slot = _laid_out(seconds, at, min(depth, number))
@@ -48,8 +48,8 @@ def itemise_served(
     ``opens`` are the seconds that opening each file takes, at the beginning of the first request to it.
     """
     number = len(begun)
-    files, file, offset = ([""], np.zeros(number, np.int64), None) if places is None else places()
-    is_open, at = _opened(file, len(opens), number)
+    files, file, offset, opening = _placed(places, number)
+    is_open, at = _opened(file, opening, len(opens), number)
     rows = np.zeros(len(is_open), ISSUED)
     request = np.minimum(np.searchsorted(at, np.arange(len(rows))), number - 1) if number else np.zeros(0, np.int64)
     took = np.zeros(len(rows), np.int64)
@@ -63,9 +63,16 @@ def itemise_served(
     return Issued(rows, files)
 
 
-def _opened(file: NDArray[np.int64], num_opens: int, number: int) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """Put opens before the first request to each file: which of all calls are opens, and where each request is."""
-    opened = np.flatnonzero(np.diff(file, prepend=-1))
+def _placed(places: Places | None, number: int) -> Placed:
+    """Return where so many requests go: to a file without a name where that is not known."""
+    return Placed([""], np.zeros(number, np.int64), None) if places is None else Placed(*places())
+
+
+def _opened(
+    file: NDArray[np.int64], opening: NDArray[np.int64] | None, num_opens: int, number: int
+) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
+    """Put opens before the requests that need them: which of all calls are opens, and where each request is."""
+    opened = np.flatnonzero(np.diff(file, prepend=-1)) if opening is None else opening
     if len(opened) != num_opens:
         opened = np.arange(num_opens) * number // max(num_opens, 1)
     before = np.bincount(opened, minlength=number)[:number]

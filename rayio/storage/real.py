@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from functools import lru_cache, partial
+from functools import lru_cache
 from threading import Event
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Protocol, TypeVar, cast
 
 import numpy as np
 
 from rayio.errors import DataError, RayioError
 from rayio.machine.counters import fetched_by_this_thread
 from rayio.storage.base import Moved, Opener, Requests, Served
-from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.counted import CountedFile, Traffic
 from rayio.storage.stores.opening import Store
 
 T = TypeVar("T")
@@ -27,7 +27,11 @@ class Threaded(Protocol):
 
 def counted_opener(store: Store, traffic: Traffic) -> Opener:
     """Make an opener for files of a store that adds to ``traffic``."""
-    return partial(store.open, traffic=traffic)
+
+    def open_(path: str, kept: BinaryIO | None = None) -> BinaryIO:
+        return store.open(path, traffic) if kept is None else cast(CountedFile, kept).again(path, traffic)
+
+    return open_
 
 
 @lru_cache(maxsize=2)

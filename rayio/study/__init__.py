@@ -1,1 +1,1 @@
-"""One scenario at many points: sweeps, and how much is enough."""
+"""One scenario at many points: sweeps and sizing."""

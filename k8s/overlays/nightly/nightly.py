@@ -1,4 +1,4 @@
-"""Make a RayJob of one that is suspended, and remove the oldest that this script made: nightly.py PATTERN NAME."""
+"""Copy a suspended RayJob, and remove the oldest copies: nightly.py PATTERN NAME."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-#: Where Kubernetes puts what a pod needs to talk to its API server.
+#: The folder with a pod's credentials for the API server.
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-#: Label of the RayJobs made here, and how many stay.
+#: Label of the copies, and the number that stays.
 LABEL, KEPT = "rayio/nightly", 14
 
 
 def job_from(pattern: dict[str, Any], name: str) -> dict[str, Any]:
-    """The RayJob to make: what the pattern says, under a name of its own, and not suspended."""
+    """Return a copy of the pattern with a new name, not suspended."""
     metadata = pattern["metadata"]
     spec = {key: value for key, value in pattern["spec"].items() if key not in ("suspend", "jobId")}
     labels = {**metadata.get("labels", {}), LABEL: name}
@@ -30,22 +30,22 @@ def job_from(pattern: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def too_old(jobs: list[dict[str, Any]]) -> list[str]:
-    """Names of the jobs that are over, but for the newest."""
+    """Return the names of finished jobs, without the newest."""
     over = [job for job in jobs if job.get("status", {}).get("jobDeploymentStatus") in ("Complete", "Failed")]
     over.sort(key=lambda job: job["metadata"]["creationTimestamp"], reverse=True)
     return [job["metadata"]["name"] for job in over[KEPT:]]
 
 
 def ask(method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-    """One request to the API server."""
+    """Send a request to the API server, and return its answer."""
     host, port = os.environ["KUBERNETES_SERVICE_HOST"], os.environ["KUBERNETES_SERVICE_PORT"]
     headers = {"Authorization": f"Bearer {(ACCOUNT / 'token').read_text()}", "Content-Type": "application/json"}
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(f"https://{host}:{port}{path}", data, headers, method=method)
     context = ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt"))
     with urllib.request.urlopen(request, context=context, timeout=30) as answer:
-        found: dict[str, Any] = json.load(answer)
-    return found
+        document: dict[str, Any] = json.load(answer)
+    return document
 
 
 def main() -> None:

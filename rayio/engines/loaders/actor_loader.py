@@ -29,7 +29,7 @@ class ActorLoader(Kind):
 
         plan = wiring.plan
         if plan.loader.num_workers == 0:
-            env.storage = wiring.datasets(plan.node_of_rank(rank))
+            wiring.connect(env, plan.node_of_rank(rank))
             return InlineQueue(env, wiring.loading)
         training = ports.queue(plan.queue(rank), evaluating=False)
         if plan.evaluation is None:

@@ -69,19 +69,20 @@ class Batches(Dataset[Parcel]):  # type: ignore[misc]
         window = settings.num_workers * settings.prefetch_factor
         #: Which batch each place of the window was last read for: memory that workers share with their rank.
         self.done = torch.full((max(1, window),), -1, dtype=torch.int64).share_memory_()
-        self._reader: BatchReader | None = None
+        #: What reads in this process, once it has read something.
+        self.reader: BatchReader | None = None
         #: Memory of the batch that is being read.
         self._tensor: Any = None
         self._is_shared = False
 
     def __getitem__(self, at: Where) -> Parcel:
         """Read one."""
-        if self._reader is None:
+        if self.reader is None:
             worker = get_worker_info()
             self._is_shared = worker is not None
             form = NumpyReader(_collate) if self.by_numpy else None
-            self._reader = BatchReader(self.reading, 0 if worker is None else worker.id, self._allocate, form)
-        parcel = self._reader.read(at)
+            self.reader = BatchReader(self.reading, 0 if worker is None else worker.id, self._allocate, form)
+        parcel = self.reader.read(at)
         self.done[at.step % len(self.done)] = _number(at)
         tensor, self._tensor = self._tensor, None
         return parcel if parcel.payload is None else parcel._replace(payload=tensor)
@@ -109,26 +110,26 @@ class Addresses(Sampler[Where]):  # type: ignore[misc]
     """The addresses of the batches of one epoch, in order; it notes when PyTorch hands each to a worker."""
 
     def __init__(self, rank: int, steps: tuple[int, ...]) -> None:
-        self.rank = rank
         self.steps = steps
-        self.epoch = 0
-        self.attempt = 0
+        #: The first step of the epoch.
+        self.first = Where(rank, 0, 0)
         #: When (``perf_counter_ns``) each step was handed out.
         self.handed_out: dict[int, int] = {}
 
-    def open(self, epoch: int, attempt: int) -> None:
-        """Turn to an epoch."""
-        self.epoch, self.attempt = epoch, attempt
+    def open(self, first: Where) -> None:
+        """Turn to an epoch, from a step on."""
+        self.first = first
         self.handed_out.clear()
 
     def __iter__(self) -> Iterator[Where]:
         """Name the steps."""
-        for step in range(len(self)):
+        first = self.first
+        for step in range(first.step, self.steps[first.epoch]):
             self.handed_out[step] = perf_counter_ns()
-            yield Where(self.rank, self.epoch, step, self.attempt)
+            yield first._replace(step=step)
 
     def __len__(self) -> int:
-        return self.steps[self.epoch]
+        return self.steps[self.first.epoch] - self.first.step
 
 
 class DataLoaderQueue:
@@ -219,14 +220,15 @@ class DataLoaderQueue:
     def standing(self) -> Iterator[Standing]:
         """The batches that are with workers: PyTorch deals them out in turn."""
         addresses, states = self._addresses, [_state(process.pid) for process in self._processes]
+        first = addresses.first._replace(attempt=0)
         for step, handed_out in list(addresses.handed_out.items()):
             if self.settings.num_workers and states:
-                worker = step % self.settings.num_workers
-                at, since = Where(addresses.rank, addresses.epoch, step), handed_out + self.reading.anchor
+                worker = (step - first.step) % self.settings.num_workers
+                at, since = first._replace(step=step), handed_out + self.reading.anchor
                 by = f"reader-{self.name}-{worker} ({states[worker]})"
                 yield Standing("queue", f"queue-{self.name}", "lease", at, since, since, by=by)
         if (begun := self._begun) is not None and self.settings.num_workers:  # the first batch waits for every worker
-            at, since = Where(addresses.rank, addresses.epoch, 0), begun + self.reading.anchor
+            at, since = first, begun + self.reading.anchor
             unusual = [number for number, state in enumerate(states) if "," in state]
             worker = unusual[0] if unusual else 0
             by = f"reader-{self.name}-{worker} ({states[worker] if states else 'starting'})"
@@ -243,7 +245,7 @@ class DataLoaderQueue:
         try:
             if self._epoch != at.epoch:
                 self._epoch = at.epoch
-                self._addresses.open(at.epoch, at.attempt)
+                self._addresses.open(at)
                 self._left = len(self._addresses)
                 self._begun = perf_counter_ns()
                 with _without_main(), _spawned_in_silence():
@@ -285,6 +287,8 @@ class DataLoaderQueue:
 
     def _end(self) -> None:
         self._iterator = self._loader = None
+        if self._batches.reader is not None:  # the rank reads by itself
+            self._batches.reader.close()
 
 
 def _state(pid: int) -> str:

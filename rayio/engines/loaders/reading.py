@@ -120,7 +120,7 @@ class BatchReader:
         self.worker = worker
         self.notebook = Notebook()
         self.kernel = BlockingKernel(reading.anchor)
-        wiring = Wiring(reading.plan, self.kernel, self.notebook, reading.root, _NoDevices(), num_ranks=1)
+        self.wiring = wiring = Wiring(reading.plan, self.kernel, self.notebook, reading.root, _NoDevices(), num_ranks=1)
         self.loading = wiring.loading
         self.loading.buffers = _Buffers(allocate)  # type: ignore[assignment]
         self.loading.format = form or self.loading.format
@@ -137,3 +137,7 @@ class BatchReader:
         except RayioError as error:
             header = error
         return Parcel(header, payload, self.notebook.hand_over(), self.worker, os.getpid(), self.kernel.now())
+
+    def close(self) -> None:
+        """Close the files that it keeps."""
+        self.kernel.carry_out(self.wiring.close())

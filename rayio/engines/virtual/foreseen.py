@@ -138,12 +138,12 @@ class ForeseenQueue:
         return reading.delivery
 
     def _open(self, at: Where) -> None:
-        """Begin an epoch: as many steps are granted as the window has."""
+        """Begin an epoch at the step that is asked for: as many steps are granted as the window has."""
         steps = self.spec.steps
         self.epoch = at.epoch
         self.num_steps = steps[at.epoch] if 0 <= at.epoch < len(steps) else 0
-        self.next_step = self.taken = 0
-        for _ in range(min(self.num_steps, len(self._granted))):
+        self.next_step = self.taken = at.step
+        for _ in range(min(self.num_steps - at.step, len(self._granted))):
             self._grant(at)
 
     def _grant(self, at: Where) -> None:
@@ -161,7 +161,7 @@ class ForeseenQueue:
         most = min(self.num_steps - first, AHEAD - first % AHEAD)
         rank, epoch, _, attempt = at
         load = readers.loading.of(Where(rank, epoch, first, attempt))
-        table, decoding, deliveries = load.ahead(most, self.spec.num_workers)
+        table, decoding, deliveries = load.ahead(most, [env.kept for env in readers.envs])
         alone, calls = readers.storage.ahead((rank, epoch, first), table)
         told = zip(table.numbers, table.totals, alone, calls, decoding, deliveries, strict=True)
         self._ahead = [Reading(self, *one) for one in told]

@@ -43,7 +43,7 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
 def spans_of(plan: Plan) -> pa.Table:
     """Run a plan on the virtual clock for its spans alone, which every level of tracing but none has."""
     recorder = Recorder()
-    simulate(plan, recorder, [Tally(rank) for rank in range(plan.world_size)])
+    simulate(plan, recorder, plan.tallies())
     spans = recorder.drain()
     assert spans is not None
     return spans

@@ -1,1 +1,1 @@
-"""Runs on a Ray cluster that is somewhere else: packed, submitted as jobs, followed; and what a cluster is like."""
+"""Runs on a remote Ray cluster: packed, submitted as jobs and followed; checks of a cluster."""

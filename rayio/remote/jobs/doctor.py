@@ -1,4 +1,4 @@
-"""Whether a machine and a cluster are fit for runs: each thing that was looked at, and what to do about it."""
+"""Checks whether a machine and a cluster are fit for runs, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from rayio.remote.jobs.submit import environment, follow
 from rayio.reporter import SILENT, Reporter
 from rayio.units import format_bytes
 
-#: Where spans are sent, by the standard variable.
+#: OpenTelemetry's variable with the collector's address.
 ENDPOINT = "OTEL_EXPORTER_OTLP_ENDPOINT"
-#: Difference of clocks that is worth knowing: spans are corrected for it, other tools' logs are not.
+#: Clock offset worth a note: spans are corrected for it, other tools' logs are not.
 OFFSET_MS = 10.0
-#: What runs need only sometimes, and for what.
+#: Optional packages and their uses.
 EXTRAS = {"obstore": "s3://", "torch": "loader.kind: torch", "grpc": "--grpc"}
-#: Memory below which a local Ray has hardly room for actors.
+#: Free memory below which few actors fit.
 LITTLE_BYTES = 2 << 30
 
 
 def here(root: str | None) -> list[Finding]:
-    """Look at this machine."""
-    found = [
+    """Return the findings on this machine."""
+    findings = [
         Finding(
             what="versions",
             state="ok",
@@ -59,10 +59,10 @@ def here(root: str | None) -> list[Finding]:
     finally:
         with suppress(RayioError):
             storage.open(where).remove(mark)
-    found.append(_of("storage", problem, f"{where} can be read and written"))
+    findings.append(_finding("storage", problem, f"{where} can be read and written"))
     if (endpoint := os.environ.get(ENDPOINT)) is not None:
-        found.append(_of("collector", why_not_reached(endpoint), f"somebody listens at {shown(endpoint)}"))
-    return found
+        findings.append(_finding("collector", why_not_reached(endpoint), f"{shown(endpoint)} accepts connections"))
+    return findings
 
 
 def _extras() -> Iterator[Finding]:
@@ -72,7 +72,7 @@ def _extras() -> Iterator[Finding]:
                 what="extras", state="ok", text=f"{name} {version('grpcio' if name == 'grpc' else name)} ({wanted})"
             )
             continue
-        yield Finding(what="extras", state="note", text=f"{name} is not installed: no {wanted}")
+        yield Finding(what="extras", state="note", text=f"{name} is not installed, so {wanted} is unavailable")
 
 
 def _machine() -> Iterator[Finding]:
@@ -86,7 +86,7 @@ def _machine() -> Iterator[Finding]:
         state = "ok" if shm.total >= wanted else "note"
         text = f"/dev/shm has {format_bytes(shm.total)}"
         if state == "note":
-            text += f", an object store of Ray's would take {format_bytes(wanted)}: it goes to /tmp, which is slow"
+            text += f", but Ray's object store needs {format_bytes(wanted)}: Ray uses /tmp, which is slow"
         yield Finding(what="object store", state=state, text=text)
 
 
@@ -100,62 +100,62 @@ def _authentication() -> Finding:
 
 
 def cluster(address: str, root: str | None) -> Doctored:
-    """Look at this machine, and at every node of the cluster that it belongs to or reaches.
+    """Return the findings on this machine and on every node of a cluster.
 
     Raises:
-        ClusterError: the cluster cannot be reached, or a node does not answer.
+        ClusterError: the cluster is unreachable, or a node does not answer.
     """
-    found = here(root)
+    findings = here(root)
     mark = _mark()
     with TemporaryDirectory(prefix="rayio-doctor-") as folder:
         try:
             if root is not None:
-                with suppress(RayioError):  # it is among the findings already
+                with suppress(RayioError):  # already a finding
                     storage.open(root).write(mark, lambda file: file.write(mark.encode()))
-            seen = survey(address, Path(folder) / "log.txt", root=root, mark=mark, collector=os.environ.get(ENDPOINT))
+            nodes = survey(address, Path(folder) / "log.txt", root=root, mark=mark, collector=os.environ.get(ENDPOINT))
         finally:
             if root is not None:
                 with suppress(RayioError):
                     storage.open(root).remove(mark)
-    return Doctored(findings=(*found, *of_nodes(seen, root)), nodes=tuple(map(_seen, seen)))
+    return Doctored(findings=(*findings, *of_nodes(nodes, root)), nodes=tuple(map(_node_record, nodes)))
 
 
 def of_nodes(nodes: Sequence[Surveyed], root: str | None) -> Iterator[Finding]:
-    """What the answers of nodes mean."""
-    cpus = sum(one.resources.get("CPU", 0) for one in nodes)
-    stores = sum(one.node.object_store_bytes for one in nodes)
-    text = f"{len(nodes)}, with {cpus:g} CPU and object stores of {format_bytes(stores)} together"
+    """Iterate over the findings on the nodes of a cluster."""
+    cpus = sum(surveyed.resources.get("CPU", 0) for surveyed in nodes)
+    stores = sum(surveyed.node.object_store_bytes for surveyed in nodes)
+    text = f"{len(nodes)}, with {cpus:g} CPU and object stores of {format_bytes(stores)} in all"
     yield Finding(what="nodes", state="ok" if cpus else "problem", text=text + ("" if cpus else ": no room for actors"))
     ours = {"rayio": __version__, "ray": version("ray"), "python": platform.python_version()}
-    for one in nodes:
-        name = f"{one.node.host} ({one.node.node_id[:8]})"
-        other = [f"{what} {theirs}" for what, own in ours.items() if (theirs := getattr(one.node, what)) != own]
+    for surveyed in nodes:
+        name = f"{surveyed.node.host} ({surveyed.node.node_id[:8]})"
+        other = [f"{what} {theirs}" for what, own in ours.items() if (theirs := getattr(surveyed.node, what)) != own]
         if other:
             text = f"{name} has {', '.join(other)}; install the driver's versions there"
             yield Finding(what="versions", state="problem", text=text)
-        offset, error = one.clock.ns / 1e6, one.clock.error_ns / 1e6
+        offset, error = surveyed.clock.ns / 1e6, surveyed.clock.error_ns / 1e6
         if abs(offset) - error > OFFSET_MS:
             text = (
-                f"the clock of {name} is {offset:+.0f} ms from the driver's: spans are corrected, logs are not; use NTP"
+                f"the clock of {name} is {offset:+.0f} ms off the driver's: spans are corrected, logs are not; use NTP"
             )
             yield Finding(what="clocks", state="note", text=text)
-        if one.storage is not None:
-            yield Finding(what="storage", state="problem", text=f"{name}: {one.storage}")
-        if one.collector is not None:
-            yield Finding(what="collector", state="problem", text=f"{name}: {one.collector}")
-    worst = max((abs(one.clock.ns) / 1e6 for one in nodes), default=0.0)
-    yield Finding(what="clocks", state="ok", text=f"at most {worst:.1f} ms from the driver's")
-    if root is not None and not any(one.storage for one in nodes):
+        if surveyed.storage is not None:
+            yield Finding(what="storage", state="problem", text=f"{name}: {surveyed.storage}")
+        if surveyed.collector is not None:
+            yield Finding(what="collector", state="problem", text=f"{name}: {surveyed.collector}")
+    worst = max((abs(surveyed.clock.ns) / 1e6 for surveyed in nodes), default=0.0)
+    yield Finding(what="clocks", state="ok", text=f"at most {worst:.1f} ms off the driver's")
+    if root is not None and not any(surveyed.storage for surveyed in nodes):
         yield Finding(
             what="storage", state="ok", text=f"every node reads and writes {root}, and sees the driver's files"
         )
 
 
 def by_job(jobs: Jobs, root: str | None, *, pip: bool, is_installed: bool, reporter: Reporter = SILENT) -> Doctored:
-    """Have a job of a cluster look at it from inside.
+    """Return the findings of ``rayio doctor`` run as a job on a cluster.
 
     Raises:
-        ClusterError: it could not.
+        ClusterError: the job failed.
     """
     command = ["python", "-m", "rayio", "doctor", "--address", "auto", "--json"]
     command += ["--root", root] if root is not None else []
@@ -164,33 +164,33 @@ def by_job(jobs: Jobs, root: str | None, *, pip: bool, is_installed: bool, repor
         files = Path(folder) / "files"
         files.mkdir()
         (files / "README").write_text("rayio doctor\n")
-        asked = environment(Path(folder), files, pip=pip, is_installed=is_installed)
-        jobs.submit(shlex.join(command), job_id, asked, {"rayio": __version__})
+        runtime_env = environment(Path(folder), files, pip=pip, is_installed=is_installed)
+        jobs.submit(shlex.join(command), job_id, runtime_env, {"rayio": __version__})
     ended = follow(jobs, job_id, reporter)
     begin = ended.output.rfind("\n{\n") + 1
     try:
-        found, _ = json.JSONDecoder().raw_decode(ended.output[begin:].strip())
-        return Doctored.of_json(found)
+        content, _ = json.JSONDecoder().raw_decode(ended.output[begin:].strip())
+        return Doctored.of_json(content)
     except ValueError:
         raise ClusterError(f"{jobs.address}: {ended.complaint}") from None
 
 
-def _of(what: str, problem: str | None, fine: str) -> Finding:
+def _finding(what: str, problem: str | None, fine: str) -> Finding:
     return Finding(what=what, state="ok" if problem is None else "problem", text=fine if problem is None else problem)
 
 
-def _seen(one: Surveyed) -> NodeSeen:
+def _node_record(surveyed: Surveyed) -> NodeSeen:
     return NodeSeen(
-        id=one.node.node_id,
-        host=one.node.host,
-        rayio=one.node.rayio,
-        ray=one.node.ray,
-        python=one.node.python,
-        resources=one.resources,
-        free_bytes=one.node.free_bytes,
-        object_store_bytes=one.node.object_store_bytes,
-        clock_offset_ms=one.clock.ns / 1e6,
-        clock_error_ms=one.clock.error_ns / 1e6,
+        id=surveyed.node.node_id,
+        host=surveyed.node.host,
+        rayio=surveyed.node.rayio,
+        ray=surveyed.node.ray,
+        python=surveyed.node.python,
+        resources=surveyed.resources,
+        free_bytes=surveyed.node.free_bytes,
+        object_store_bytes=surveyed.node.object_store_bytes,
+        clock_offset_ms=surveyed.clock.ns / 1e6,
+        clock_error_ms=surveyed.clock.error_ns / 1e6,
     )
 
 

@@ -1,4 +1,4 @@
-"""How far a job's run is, from the state that its cluster has of it, and the end of what it has printed."""
+"""Progress of a job's run, from its state on the cluster and the end of its output."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rayio.remote.jobs.submit import Ended, ran_in
 from rayio.session.progress import over
 from rayio.storage.address import last_part
 
-#: Lines of a job's output in which a record of it is looked for; there is one every 5 s.
+#: Lines at the end of a job's output that are searched for progress; there is one every 5 s.
 LINES = 100
 
 
 def look(jobs: Jobs, job_id: str) -> Live:
-    """How the run of a job is at the moment.
+    """Return the progress of a job's run.
 
     Raises:
         ClusterError: there is no such job, or the cluster does not answer.
@@ -36,20 +36,20 @@ def look(jobs: Jobs, job_id: str) -> Live:
 
 
 def last_line(output: str) -> Live | None:
-    """The last record that a run printed; None where there is none.
+    """Return the last progress that a run printed; None without one.
 
     >>> last_line("rayio: starting a local Ray") is None
     True
     """
     for line in reversed(output.splitlines()):
         if line.startswith(LIVE_LINE):
-            with suppress(ValueError, DamagedRecordError):  # cut off where the tail begins
+            with suppress(ValueError, DamagedRecordError):  # the first line may be incomplete
                 return Live.of_json(json.loads(line.removeprefix(LIVE_LINE)))
     return None
 
 
 def _known(job: JobState) -> Live:
-    """What a cluster knows of a job whose run has told nothing yet."""
+    """Return the progress of a job whose run printed none yet."""
     began = datetime.fromtimestamp((job.start_ms or 0) / 1000, UTC).isoformat(timespec="seconds")
     return Live(
         state=OVER if job.is_over else STARTING, run=job.id, scenario=job.metadata.get("scenario", "-"), engine="ray",

@@ -1,4 +1,4 @@
-"""A scenario packed, submitted to a cluster as a job, and followed until it is over."""
+"""Submission of a scenario to a cluster: packed, sent as a job, followed until it is over."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from rayio.scenario.write import to_yaml
 from rayio.session.dataset import paths_of
 from rayio.storage.address import is_absolute, parent
 
-#: Name of the scenario in the folder that is packed.
+#: Name of the scenario in the packed folder.
 SCENARIO = "scenario.yaml"
-#: Seconds between two questions how a job is: the first ones, and the longest.
+#: Seconds between two queries of a job's status: at first, and at most.
 FIRST_SECONDS, LONGEST_SECONDS = 0.2, 2.0
-#: Seconds that a job which is stopped gets to write its results (Ray's own: 3), and that it is waited for.
+#: Seconds that a stopped job has to write its results (Ray's default: 3), and that we wait for it.
 STOP_SECONDS, STOPPED_SECONDS = 60, 75.0
-#: Lines of a job's output that are worth showing where nothing else says why it failed.
+#: Lines of a job's output to show if it failed for an unknown reason.
 LAST_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A job that is over: what its run came to where it printed that, and all it printed."""
+    """A finished job: its state, its run's result if printed, and its output."""
 
     job: JobState
     ran: Ran | None
@@ -49,26 +49,28 @@ class Ended:
 
     @property
     def exit_code(self) -> int:
-        """The command's exit code; 2 where it never began, 130 where it was stopped."""
+        """The exit code of the command: 2 if the job never started, 130 if it was stopped."""
         if self.job.exit_code is not None and self.job.exit_code >= 0:
             return self.job.exit_code
         return 130 if self.job.status == "STOPPED" else 0 if self.job.status == "SUCCEEDED" else 2
 
     @property
     def complaint(self) -> str:
-        """One line on why it failed."""
-        said = [line.removeprefix("rayio: ") for line in self.output.splitlines() if line.startswith("rayio: ")]
+        """A line on why the job failed."""
+        messages = [line.removeprefix("rayio: ") for line in self.output.splitlines() if line.startswith("rayio: ")]
         lines = [line for line in self.output.splitlines() if line.strip()]
         if self.job.exit_code is None:
             return " ".join(self.job.message.split()) or f"the job {self.job.id} is {self.job.status}"
         if lines and (missing := _missing(lines[-1])) is not None:
             return missing
-        return said[-1] if said else lines[-1] if lines else f"the job ended with exit code {self.job.exit_code}"
+        if messages or lines:
+            return (messages or lines)[-1]
+        return f"the job ended with exit code {self.job.exit_code}"
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What is submitted: a command, and the folder and wheel that it needs."""
+    """A job to submit: its command, and a runtime environment with folder and wheel."""
 
     entrypoint: str
     runtime_env: dict[str, Any]
@@ -78,10 +80,10 @@ class Packed:
 def pack(
     folder: Path, scenario: Scenario, *, out: str | None, root: str | None, pip: bool, is_installed: bool
 ) -> Packed:
-    """Put into a folder what a scenario's run needs on a cluster; ``root`` is where its relative paths start.
+    """Write all that a scenario's run needs into a folder; return the job to submit.
 
     Raises:
-        ScenarioError: paths that mean nothing on the cluster.
+        ScenarioError: a path has no meaning on the cluster.
     """
     root = root_of(scenario, out, root)
     files = folder / "files"
@@ -94,29 +96,29 @@ def pack(
 
 
 def environment(folder: Path, files: Path, *, pip: bool, is_installed: bool) -> dict[str, Any]:
-    """The runtime environment of a job: a folder, this rayio as a wheel, and time to end when it is stopped."""
-    found: dict[str, Any] = {
+    """Return the runtime environment of a job: a folder, rayio's wheel, and time to write results when stopped."""
+    runtime_env: dict[str, Any] = {
         "working_dir": str(files),
         "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS), LIVE_VARIABLE: "1"},
     }
     if not is_installed:
-        found["py_modules"] = [str(write_wheel(folder))]
+        runtime_env["py_modules"] = [str(write_wheel(folder))]
     if pip:
-        found["pip"] = requirements()
-    return found
+        runtime_env["pip"] = requirements()
+    return runtime_env
 
 
 def root_of(scenario: Scenario, out: str | None, root: str | None) -> str:
-    """Where relative paths start on the cluster: what was asked for, or the folder of ``--out``.
+    """Return the base of relative paths on the cluster: ``root``, or the folder of ``out``.
 
     Raises:
-        ScenarioError: neither means the same on every machine.
+        ScenarioError: neither is absolute.
     """
     if root is not None:
         if not is_absolute(root):
             raise ScenarioError(
-                f"--root {root} is relative, and a job's working directory on the cluster is a cache that is removed; "
-                "give a path that all its nodes share, or an address such as s3://BUCKET/PREFIX"
+                f"--root {root} is relative, but Ray removes the working directory of a job; "
+                "give a path that all nodes share, or an address such as s3://BUCKET/PREFIX"
             )
         return root
     if out is not None and is_absolute(out):
@@ -124,8 +126,8 @@ def root_of(scenario: Scenario, out: str | None, root: str | None) -> str:
     relative = [path for path in paths_of(scenario) if not is_absolute(path)]
     what = f"{relative[0]} is relative" if relative else "the run directory is relative"
     raise ScenarioError(
-        f"{what}, and a job's working directory on the cluster is a cache that is removed; give --root or --out: "
-        "a path that all its nodes share, or an address such as s3://BUCKET/PREFIX"
+        f"{what}, but Ray removes the working directory of a job; give --root or --out: "
+        "a path that all nodes share, or an address such as s3://BUCKET/PREFIX"
     )
 
 
@@ -140,12 +142,12 @@ def submit(
     is_installed: bool = False,
     reporter: Reporter = SILENT,
 ) -> tuple[Jobs, str]:
-    """Submit a scenario's run to the cluster whose dashboard is at ``address``; return its jobs and this one's id.
+    """Check a scenario and submit its run; return the cluster's jobs and the job's id.
 
-    Everything that can be known of the scenario is checked before anybody is asked.
+    ``address`` is that of the cluster's dashboard.
 
     Raises:
-        RayioError: the scenario cannot be, or the cluster does not take it.
+        RayioError: the scenario is invalid, or the cluster refuses the job.
     """
     scenario = load(source, overrides)
     if scenario.dataset.is_modelled:
@@ -160,18 +162,18 @@ def submit(
 
 
 def follow(jobs: Jobs, job_id: str, reporter: Reporter = SILENT) -> Ended:
-    """Wait until a job is over; its status is asked for, with growing pauses, and its output once at the end.
+    """Wait until a job is over and return it.
 
-    An interrupt stops the job, which then writes its results, and is raised again when it is over.
+    An interrupt stops the job, waits for its results, and is raised again.
 
     Raises:
-        ClusterError: the cluster does not answer any more.
+        ClusterError: the cluster does not answer.
     """
     try:
         job = _wait(jobs, job_id, reporter)
     except KeyboardInterrupt:
         reporter.done()
-        reporter.say(f"stopping {job_id}, which writes what it has; again to leave it alone")
+        reporter.say(f"stopping {job_id}; its run writes what was recorded (Ctrl-C again: do not wait)")
         with suppress(RayioError):
             jobs.stop(job_id)
             _wait(jobs, job_id, reporter, STOPPED_SECONDS)
@@ -186,7 +188,7 @@ def _wait(jobs: Jobs, job_id: str, reporter: Reporter, seconds: float = float("i
     while not (job := jobs.state(job_id)).is_over:
         gone = time.monotonic() - began
         if gone > seconds:
-            raise ClusterError(f"{job_id} is not over after {seconds:.0f} s; rayio stop {job_id} asks again")
+            raise ClusterError(f"{job_id} did not end within {seconds:.0f} s; try rayio stop {job_id}")
         reporter.live(f"{job_id}: {job.status.lower()}" + (f", {gone:.0f} s" if gone >= 1 else ""))
         quiet.wait(pause)
         pause = min(LONGEST_SECONDS, pause * 1.2)
@@ -194,24 +196,24 @@ def _wait(jobs: Jobs, job_id: str, reporter: Reporter, seconds: float = float("i
 
 
 def ran_in(output: str) -> Ran | None:
-    """What a run printed with ``--json`` at the end of its job's output; None where it came to none.
+    """Return the record that a run printed with ``--json`` at the end of its job's output; None without one.
 
     >>> ran_in("rayio: interrupted") is None
     True
     """
     begin = output.rfind("\n{\n") + 1 if "\n{\n" in output else 0
     with suppress(ValueError, DamagedRecordError):
-        found, _ = json.JSONDecoder().raw_decode(output[begin:].strip())
-        return Ran.of_json(found)
+        content, _ = json.JSONDecoder().raw_decode(output[begin:].strip())
+        return Ran.of_json(content)
     return None
 
 
 def _missing(line: str) -> str | None:
-    """What to do where a module is missing on the cluster."""
+    """Return a message on a missing module of the cluster's Python; None for other lines."""
     if not line.startswith("ModuleNotFoundError: No module named "):
         return None
     name = line.split("'")[1]
     return (
-        f"the cluster's Python has no {name}: use an image that has rayio (k8s/Dockerfile), install what rayio needs "
-        "there, or have Ray do so for this job with --pip"
+        f"the cluster's Python has no {name}; use an image with rayio (k8s/Dockerfile), install rayio's dependencies "
+        "there, or use --pip"
     )

@@ -1,4 +1,4 @@
-"""This rayio as a wheel, for clusters whose Python has none: made of the installed files, without any build tool."""
+"""A wheel of this rayio, for clusters without it: made of the installed files, without build tools."""
 
 from __future__ import annotations
 
@@ -14,18 +14,16 @@ from pathlib import Path
 from rayio import __version__
 from rayio.scenario.source import packaged_folder
 
-#: Time of every file in it: equal files make equal wheels, which a cluster then has already.
+#: Time of every file: equal files make equal wheels, which a cluster caches.
 _WHEN = (2020, 1, 1, 0, 0, 0)
-#: What imports leave behind.
-_PASSED_OVER = {"__pycache__"}
+_IGNORED = {"__pycache__"}
 
 
 def write_wheel(folder: Path) -> Path:
-    """Write the wheel into a folder.
+    """Write the wheel into a folder and return its path.
 
-    It names no requirements. Ray installs it with ``pip install --target``, which would fetch each of them again, Ray
-    itself among them, and put them before those of the cluster. Its name has a digest of its files as build number:
-    Ray takes wheels of one name for one wheel.
+    It has no requirements: ``pip install --target``, as used by Ray, would install them again and hide the cluster's.
+    Its name has a digest of its files, because Ray identifies wheels by name.
     """
     content = {**_package(), **_metadata()}
     digest = hashlib.sha256()
@@ -33,8 +31,8 @@ def write_wheel(folder: Path) -> Path:
         digest.update(f"{name}\0{len(data)}\0".encode() + data)
     build = f"0{digest.hexdigest()[:12]}"
     info = f"rayio-{__version__}.dist-info"
-    said = f"Wheel-Version: 1.0\nGenerator: rayio\nRoot-Is-Purelib: true\nTag: py3-none-any\nBuild: {build}\n"
-    content[f"{info}/WHEEL"] = said.encode()
+    header = f"Wheel-Version: 1.0\nGenerator: rayio\nRoot-Is-Purelib: true\nTag: py3-none-any\nBuild: {build}\n"
+    content[f"{info}/WHEEL"] = header.encode()
     content[f"{info}/RECORD"] = "".join([*map(_recorded, content, content.values()), f"{info}/RECORD,,\n"]).encode()
     path = folder / f"rayio-{__version__}-{build}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -44,32 +42,32 @@ def write_wheel(folder: Path) -> Path:
 
 
 def _package() -> dict[str, bytes]:
-    """The files of the package by their names in the wheel, the scenarios among them."""
+    """Return the files of the package, with its scenarios, by name in the wheel."""
     package = Path(str(files("rayio")))
-    found = {f"rayio/{path.relative_to(package)}": path for path in _files_in(package)}
-    found |= {f"rayio/scenarios/{path.name}": path for path in sorted(packaged_folder().glob("*.yaml"))}
-    return {name: path.read_bytes() for name, path in found.items()}
+    paths = {f"rayio/{path.relative_to(package)}": path for path in _files_in(package)}
+    paths |= {f"rayio/scenarios/{path.name}": path for path in sorted(packaged_folder().glob("*.yaml"))}
+    return {name: path.read_bytes() for name, path in paths.items()}
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
     for path in sorted(folder.iterdir()):
         if path.is_dir():
-            if path.name not in _PASSED_OVER:
+            if path.name not in _IGNORED:
                 yield from _files_in(path)
         else:
             yield path
 
 
 def _metadata() -> dict[str, bytes]:
-    """What makes it a distribution that Python finds, with its entry points."""
+    """Return the metadata of the distribution, with its entry points."""
     info = f"rayio-{__version__}.dist-info"
     lines = [
         f"[{group}]\n" + "".join(f"{point.name} = {point.value}\n" for point in points)
         for group in sorted(entry_points().groups)
         if (points := [p for p in entry_points(group=group) if p.dist is not None and p.dist.name == "rayio"])
     ]
-    said = f"Metadata-Version: 2.1\nName: rayio\nVersion: {__version__}\nRequires-Python: >=3.11\n"
-    return {f"{info}/METADATA": said.encode(), f"{info}/entry_points.txt": "\n".join(lines).encode()}
+    metadata = f"Metadata-Version: 2.1\nName: rayio\nVersion: {__version__}\nRequires-Python: >=3.11\n"
+    return {f"{info}/METADATA": metadata.encode(), f"{info}/entry_points.txt": "\n".join(lines).encode()}
 
 
 def _recorded(name: str, data: bytes) -> str:
@@ -78,14 +76,14 @@ def _recorded(name: str, data: bytes) -> str:
 
 
 def requirements() -> list[str]:
-    """What rayio needs beside Ray, for ``pip`` on a cluster: the versions that are installed here.
+    """Return rayio's dependencies except Ray, in the versions installed here, for ``pip`` on a cluster.
 
-    >>> any(one.startswith("pydantic==") for one in requirements())
+    >>> any(text.startswith("pydantic==") for text in requirements())
     True
     """
-    asked = [re.match(r"[\w.-]+", one) for one in requires("rayio") or () if "extra ==" not in one]
-    names = [match[0] for match in asked if match is not None and match[0] != "ray"]
-    return [f"{name}=={found}" for name in (*names, "obstore") if (found := _installed(name)) is not None]
+    matches = [re.match(r"[\w.-]+", text) for text in requires("rayio") or () if "extra ==" not in text]
+    names = [match[0] for match in matches if match is not None and match[0] != "ray"]
+    return [f"{name}=={installed}" for name in (*names, "obstore") if (installed := _installed(name)) is not None]
 
 
 def _installed(name: str) -> str | None:

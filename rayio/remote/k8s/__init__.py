@@ -1,1 +1,1 @@
-"""A run on Kubernetes: the RayJob for a scenario, with pods as large as its plan asks for. No cluster is asked."""
+"""Runs on Kubernetes: a RayJob for a scenario, with pods sized by its plan. No cluster is contacted."""

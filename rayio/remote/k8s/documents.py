@@ -1,4 +1,4 @@
-"""The documents that Kubernetes is given: a RayJob, and a ConfigMap with its scenario where the image has none."""
+"""Kubernetes manifests of a run: a RayJob, and a ConfigMap with the scenario unless the image has it."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from rayio.remote.k8s.sizes import Pod, Pods
 from rayio.scenario.reader_pool import ReaderPool
 from rayio.storage.address import is_path
 
-#: Where the pods have the scenario, and the folder from which relative paths start.
+#: Folders in the pods: of the scenario, and the base of relative paths.
 SCENARIO_FOLDER, DATA = "/scenario", "/data"
-#: Characters that the names of a RayJob (the operator makes others of it) may have.
+#: The longest name of a RayJob, which the operator extends.
 MAX_NAME = 47
 #: User and group of the image.
 USER = 1000
-#: Seconds: until all pods run, and that the cluster stays after the run, to look at it and to copy what is there.
+#: Seconds until all pods must run, and that the cluster stays after the run for inspection.
 START_SECONDS, STAY_SECONDS = 900, 600
-#: The most seconds that a field of KubeRay's holds.
+#: The largest number of seconds in a field of KubeRay.
 MAX_SECONDS = 2**31 - 1
 
 LABELS = {"app.kubernetes.io/name": "rayio", "app.kubernetes.io/part-of": "rayio"}
-#: Of pods. Their app.kubernetes.io/name is the operator's: its services find the head by it.
-_OF_PODS = {"app.kubernetes.io/part-of": "rayio"}
+#: Labels of pods. Their app.kubernetes.io/name is set by the operator, whose services find the head by it.
+_POD_LABELS = {"app.kubernetes.io/part-of": "rayio"}
 _ROLE = "app.kubernetes.io/component"
-#: What is in that label of pods that are emulated nodes.
+#: Roles of pods that are emulated nodes.
 _NODES = ("worker", "reader-node")
-#: What every container is kept from. Ray writes to /tmp and to the home, which are volumes.
+#: Restrictions of every container. Ray writes to /tmp and to the home, which are volumes.
 _CONFINED = {
     "allowPrivilegeEscalation": False,
     "readOnlyRootFilesystem": True,
@@ -47,7 +47,7 @@ _UNPRIVILEGED = {
     "fsGroup": USER,
     "seccompProfile": {"type": "RuntimeDefault"},
 }
-#: Ray's autoscaler, a container beside the head.
+#: Ray's autoscaler, a sidecar container of the head.
 _AUTOSCALED = {
     "enableInTreeAutoscaling": True,
     "autoscalerOptions": {
@@ -66,36 +66,36 @@ _AUTOSCALED = {
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A run that Kubernetes shall make."""
+    """A run on Kubernetes."""
 
     name: str
-    #: The scenario, resolved, as YAML; None of one that the image has.
+    #: The resolved scenario as YAML; None if the image has it.
     scenario: str | None
-    #: The scenario and its overrides as ``rayio run`` takes them.
+    #: Arguments of ``rayio run``: scenario and overrides.
     arguments: tuple[str, ...]
     image: str
     ray_version: str
     pods: Pods
-    #: Nodes that come for readers and go with them; None has none.
+    #: Nodes that are added for readers and removed with them; None without a pool.
     reader_pool: ReaderPool | None
-    #: Whether readers and ranks need the folder of ``root`` too, not only the driver.
+    #: True if all pods need the folder of ``root``, not only the driver.
     has_files: bool
-    #: Folder or address from which relative paths start.
+    #: Base folder or address of relative paths.
     root: str
-    #: Claim of the volume at ``/data``; None has a volume that ends with its pod.
+    #: Claim of the volume at ``/data``; None for a volume that ends with its pod.
     claim: str | None
-    #: Secret whose entries are environment variables, such as the keys of a bucket; None has none.
+    #: Secret whose entries become environment variables, such as the keys of a bucket.
     secret: str | None
-    #: Service account of all pods; None is the namespace's own.
+    #: Service account of all pods; None for the namespace's default.
     service_account: str | None
-    #: Seconds after which the run is ended.
+    #: Seconds after which the run is stopped.
     deadline_seconds: int
-    #: What whoever applies it should know before.
+    #: Warnings to print before the manifests are applied.
     warnings: tuple[str, ...] = ()
 
 
 def name_of(text: str) -> str:
-    """A name that a RayJob can have, made of any.
+    """Return a valid name of a RayJob, made of any text.
 
     >>> name_of("UNet3D (h100)")
     'unet3d-h100'
@@ -105,12 +105,12 @@ def name_of(text: str) -> str:
     """
     name = re.sub(r"^[^a-z]+|-+$", "", re.sub(r"[^a-z0-9]+", "-", text.lower()))[:MAX_NAME].rstrip("-")
     if not name:
-        raise ClusterError(f"{text!r} has no letter that the name of a RayJob could begin with; give --name NAME")
+        raise ClusterError(f"{text!r} has no letter for the name of a RayJob; give --name NAME")
     return name
 
 
 def documents(job: Job) -> list[dict[str, Any]]:
-    """The documents of a job, in the order in which they are applied."""
+    """Return the manifests of a job, in the order in which to apply them."""
     if job.scenario is None:
         return [_ray_job(job)]
     scenario = {
@@ -130,7 +130,7 @@ def _ray_job(job: Job) -> dict[str, Any]:
         "metadata": {"name": job.name, "labels": dict(LABELS)},
         "spec": {
             "entrypoint": shlex.join(command),
-            # seconds that a run which is stopped gets to write its results; Ray's own are 3
+            # seconds that a stopped run has to write its results; Ray's default is 3
             "runtimeEnvYAML": 'env_vars:\n  RAY_JOB_STOP_WAIT_TIME_S: "60"\n',
             "submissionMode": "K8sJobMode",
             "backoffLimit": 0,  # a run that failed is a result
@@ -158,7 +158,7 @@ def _ray_job(job: Job) -> dict[str, Any]:
 
 
 def _group(job: Job, name: str, role: str, pod: Pod, replicas: int) -> dict[str, Any]:
-    """A group of so many pods, which stay."""
+    """Return a group of a fixed number of pods."""
     return {
         "groupName": name,
         "replicas": replicas,
@@ -170,7 +170,7 @@ def _group(job: Job, name: str, role: str, pod: Pod, replicas: int) -> dict[str,
 
 
 def _dedicated_group(job: Job) -> list[dict[str, Any]]:
-    """The group of the nodes that only read, if the scenario has any: by its label readers live there and ranks not."""
+    """Return the group of dedicated reader nodes, if any; its label keeps ranks away."""
     pod = job.pods.dedicated
     if pod is None:
         return []
@@ -178,24 +178,24 @@ def _dedicated_group(job: Job) -> list[dict[str, Any]]:
 
 
 def _reader_group(job: Job) -> list[dict[str, Any]]:
-    """The group of the nodes that come for readers, if the scenario has any: none at first."""
+    """Return the group of the reader pool's nodes, if any; it starts empty."""
     pool, pod = job.reader_pool, job.pods.reader
     if pool is None or pod is None:
         return []
     group = _group(job, "readers", "reader", pod, 0)
-    # it stands in a shell's command, hence twice the quotes; Ray's autoscaler takes them off again
+    # quoted twice for a shell command; Ray's autoscaler unquotes it
     group["rayStartParams"]["resources"] = json.dumps(json.dumps({pool.resource: pool.slots}))
     idle = min(MAX_SECONDS, math.ceil(pool.idle_timeout))
     return [group | {"maxReplicas": pool.nodes, "idleTimeoutSeconds": idle}]
 
 
 def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
-    """The pod of the head, of a worker, of a node that only reads or of one that comes for readers."""
+    """Return the pod template of a role: head, worker, reader-node or reader."""
     container: dict[str, Any] = {
         "name": f"ray-{role}",
         "image": job.image,
         "imagePullPolicy": "IfNotPresent",
-        # Ray's own default has its workers run after everything else on a host, and that would be measured
+        # Ray's default gives its workers the lowest priority on a host, which would distort the measurement
         "env": [{"name": "RAY_worker_niceness", "value": "0"}],
         "resources": _resources(pod.cpus, pod.memory_bytes),
         "securityContext": dict(_CONFINED),
@@ -219,13 +219,13 @@ def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
         claim = {"emptyDir": {}} if job.claim is None else {"persistentVolumeClaim": {"claimName": job.claim}}
         volumes.append({"name": "data", **claim})
     spec: dict[str, Any] = {"containers": [container], "volumes": volumes, **_common(job)}
-    if role == "head" and job.reader_pool is not None:  # the autoscaler beside it asks the API server for pods
+    if role == "head" and job.reader_pool is not None:  # for the autoscaler's requests to the API server
         spec["automountServiceAccountToken"] = True
-    if role in _NODES:  # emulated nodes do not share a real one where there are enough
-        selector: dict[str, Any] = {"matchLabels": {**_OF_PODS, _ROLE: role}}
+    if role in _NODES:  # spread emulated nodes over real ones
+        selector: dict[str, Any] = {"matchLabels": {**_POD_LABELS, _ROLE: role}}
         if job.pods.dedicated is not None:
             of_nodes = {"key": _ROLE, "operator": "In", "values": [*_NODES]}
-            selector = {"matchLabels": dict(_OF_PODS), "matchExpressions": [of_nodes]}
+            selector = {"matchLabels": dict(_POD_LABELS), "matchExpressions": [of_nodes]}
         spec["topologySpreadConstraints"] = [
             {
                 "maxSkew": 1,
@@ -234,11 +234,11 @@ def _template(job: Job, role: str, pod: Pod) -> dict[str, Any]:
                 "labelSelector": selector,
             }
         ]
-    return {"metadata": {"labels": {**_OF_PODS, _ROLE: role}}, "spec": spec}
+    return {"metadata": {"labels": {**_POD_LABELS, _ROLE: role}}, "spec": spec}
 
 
 def _submitter(job: Job) -> dict[str, Any]:
-    """The pod that submits the run and shows its output."""
+    """Return the template of the pod that submits the run and shows its output."""
     container = {
         "name": "ray-job-submitter",
         "image": job.image,
@@ -249,7 +249,7 @@ def _submitter(job: Job) -> dict[str, Any]:
     }
     volumes = [{"name": "tmp", "emptyDir": {}}, {"name": "home", "emptyDir": {}}]
     return {
-        "metadata": {"labels": {**_OF_PODS, _ROLE: "submitter"}},
+        "metadata": {"labels": {**_POD_LABELS, _ROLE: "submitter"}},
         "spec": {"restartPolicy": "Never", "containers": [container], "volumes": volumes, **_common(job)},
     }
 
@@ -260,13 +260,13 @@ def _common(job: Job) -> dict[str, Any]:
 
 
 def _resources(cpus: int, memory_bytes: int) -> dict[str, Any]:
-    """What is asked for is what a pod is held to: it is never put where its memory is not free."""
+    """Return equal requests and limits, so that a pod only starts where its memory is free."""
     wanted = {"cpu": str(cpus), "memory": f"{memory_bytes >> 20}Mi"}
     return {"requests": wanted, "limits": dict(wanted)}
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML as people write it: text of several lines as a block, no anchors."""
+    """A YAML dumper with multi-line text as blocks and without anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -283,6 +283,6 @@ def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
 _Dumper.add_representer(str, _text)
 
 
-def to_yaml(found: list[dict[str, Any]]) -> str:
-    """Documents as one stream of YAML."""
-    return yaml.dump_all(found, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+def to_yaml(manifests: list[dict[str, Any]]) -> str:
+    """Return manifests as one stream of YAML."""
+    return yaml.dump_all(manifests, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)

@@ -1,4 +1,4 @@
-"""Pods that hardly any machine could hold: Kubernetes takes them without a word, and they wait until the deadline."""
+"""Warnings about pods too large for any machine: Kubernetes accepts them, and they stay pending until the deadline."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from rayio.remote.k8s.sizes import Pod, Pods
 from rayio.scenario.model import Scenario
 from rayio.units import format_bytes
 
-#: What the largest machines have that clouds sell beside a handful made for single databases (AWS's High Memory
-#: instances with 24 TiB and 448 processors; general-purpose ones end at 200 to 400, as the lists of AWS, Google and
-#: Azure say).
+#: The largest machines of clouds (AWS's High Memory instances: 448 processors, 24 TiB; general-purpose machines of AWS,
+#: Google and Azure end at 200 to 400 processors).
 MOST_CPUS, MOST_BYTES = 448, 24 << 40
 
 
 def too_large(pods: Pods, scenario: Scenario) -> Iterator[str]:
-    """Say in a line of each group of pods that is too large for that which key made it so, and what to do."""
+    """Iterate over a warning for each group of pods that is too large, with the key and the remedy."""
     cluster, loader = scenario.cluster, scenario.loader
     groups: dict[str, Pod | None] = {"nodes": pods.worker, "reader-nodes": pods.dedicated, "readers": pods.reader}
     for name, pod in groups.items():
@@ -23,7 +22,7 @@ def too_large(pods: Pods, scenario: Scenario) -> Iterator[str]:
             continue
         if name == "readers" and cluster.reader_pool is not None:
             why = f"cluster.reader_pool.slots={cluster.reader_pool.slots}"
-            remedy = "lower it, and raise nodes beside it"
+            remedy = "lower it and raise cluster.reader_pool.nodes"
         elif pod.cpus > MOST_CPUS and pod.cpus in _listed(cluster.cores):
             why, remedy = f"cluster.cores has {pod.cpus}", "lower it"
         elif name == "reader-nodes":
@@ -37,9 +36,9 @@ def too_large(pods: Pods, scenario: Scenario) -> Iterator[str]:
             why = f"cluster.ranks_per_node={cluster.ranks_per_node} and loader.num_workers={loader.max_workers}"
             remedy = "lower one of them"
         yield (
-            f"{why}: a pod of the group {name} asks for {pod.cpus:,} processors and {format_bytes(pod.memory_bytes)} "
-            f"of memory, and hardly any machine has more than {MOST_CPUS} or {format_bytes(MOST_BYTES)}, so it would "
-            f"never start; {remedy}"
+            f"{why}: a pod of the group {name} needs {pod.cpus:,} processors and {format_bytes(pod.memory_bytes)} "
+            f"of memory and may never start (the largest machines have {MOST_CPUS} and {format_bytes(MOST_BYTES)}); "
+            f"{remedy}"
         )
 
 

@@ -1,4 +1,4 @@
-"""A scenario -> the job that runs it on Kubernetes, or one line that says why it cannot be."""
+"""The Kubernetes job of a scenario."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from rayio.storage.address import is_path, join
 
-#: How often what a run is expected to take at most, and bytes per second that its dataset is made with.
+#: Allowed multiple of a run's expected time, and the assumed rate of generating its dataset (bytes/s).
 TIMES, GENERATED_PER_SECOND = 3.0, 50e6
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
@@ -38,10 +38,10 @@ def job_of(
     secret: str | None = None,
     service_account: str | None = None,
 ) -> Job:
-    """Plan a scenario's run on Kubernetes; see ``rayio k8s --help`` for what each argument says.
+    """Return the Kubernetes job of a scenario; ``rayio k8s --help`` explains the arguments.
 
     Raises:
-        RayioError: the scenario, or what Kubernetes or the run could not do with it.
+        RayioError: the scenario or an argument is invalid.
     """
     scenario = load(source, overrides)
     if scenario.dataset.is_modelled:
@@ -49,8 +49,7 @@ def job_of(
     _check_names(image, name, claim, secret, service_account)
     if workers is not None and workers > scenario.cluster.nodes:
         raise ClusterError(
-            f"--workers {workers}: the scenario has {scenario.cluster.nodes} nodes (cluster.nodes), and more pods "
-            "than that would have nothing to do"
+            f"--workers {workers}: must be at most cluster.nodes={scenario.cluster.nodes}; more pods would be idle"
         )
     root = _root(root, claim)
     plan = plan_of(scenario, modelled=scenario.dataset.is_modelled)
@@ -59,8 +58,8 @@ def job_of(
     has_files = not scenario.dataset.is_modelled
     if has_files and is_path(root) and claim is None:
         raise ClusterError(
-            f"{scenario.name} reads files, and each pod would have its own {DATA}: give --claim NAME of a volume that "
-            "all pods can mount, --root s3://BUCKET/PREFIX, or dataset.path=model://NAME to read from a model"
+            f"{scenario.name} reads files, but pods share no folder; give --claim NAME of a volume that "
+            "all pods can mount, --root s3://BUCKET/PREFIX, or dataset.path=model://NAME"
         )
     return Job(
         name=name or name_of(f"rayio-{scenario.name}"),
@@ -87,8 +86,8 @@ def _check_names(
         raise ClusterError(f"--image {image!r}: must be the name of an image, such as registry/rayio:0.1.0")
     if name is not None and (not _LABEL.fullmatch(name) or len(name) > MAX_NAME):
         raise ClusterError(
-            f"--name {name}: a RayJob's name has at most {MAX_NAME} lower-case letters, digits and hyphens, "
-            "and begins with a letter"
+            f"--name {name}: must have at most {MAX_NAME} lower-case letters, digits and hyphens, "
+            "and start with a letter"
         )
     for option, value in (("--claim", claim), ("--secret", secret), ("--service-account", service_account)):
         if value is not None and (not _SUBDOMAIN.fullmatch(value) or len(value) > 253):
@@ -96,22 +95,22 @@ def _check_names(
 
 
 def _root(root: str | None, claim: str | None) -> str:
-    """Where relative paths start in the pods."""
+    """Return the base of relative paths in the pods."""
     if root is None:
         return DATA
     if not is_path(root):
         if claim is not None:
-            raise ClusterError(f"--claim {claim} is the volume at {DATA}, and --root {root} is elsewhere; give one")
+            raise ClusterError(f"--claim {claim} is the volume at {DATA}, but --root {root} is elsewhere; give one")
         return root
     inside = join(DATA, root)
     if (inside != DATA and not inside.startswith(f"{DATA}/")) or ".." in inside.split("/"):
-        raise ClusterError(f"--root {root}: pods have one folder for files, {DATA}; give one in it, or an address")
+        raise ClusterError(f"--root {root}: must be inside {DATA}, the pods' folder for files, or an address")
     return inside
 
 
 def _deadline(scenario: Scenario) -> int:
-    """Seconds after which something is wrong: pods and actors start, the dataset is made, a run takes three times."""
+    """Return the seconds after which the run is stopped: for starting, generating, and thrice the expected time."""
     parts = dict(duration.of_keys(scenario))
-    made = 0.0 if scenario.dataset.is_modelled else checks.table(scenario)["dataset_bytes"] / GENERATED_PER_SECOND
+    generating = 0.0 if scenario.dataset.is_modelled else checks.table(scenario)["dataset_bytes"] / GENERATED_PER_SECOND
     starts = START_SECONDS + scenario.cluster.start_deadline
-    return min(MAX_SECONDS, math.ceil(starts + TIMES * math.fsum(parts.values()) + made))
+    return min(MAX_SECONDS, math.ceil(starts + TIMES * math.fsum(parts.values()) + generating))

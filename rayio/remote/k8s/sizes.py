@@ -1,4 +1,4 @@
-"""Plan -> pods: how many there are, and the processors and memory of each, from the actors that will live there."""
+"""The pods of a plan: their number, processors and memory, from the actors that they hold."""
 
 from __future__ import annotations
 
@@ -8,56 +8,55 @@ from dataclasses import dataclass
 from rayio.engines.ray.placement import ACTOR_BYTES, actors, num_processes
 from rayio.model.plan import IN_FLIGHT_SHARE, Plan
 
-#: Memory of a pod beside its actors: Ray's own processes on the head with its dashboard (700 MiB were measured with Ray
-#: 2.60) and on a worker (270 MiB: those of them that every node has), and the driver, which also writes the report.
+#: Memory of a pod without its actors: Ray's processes on a worker (with Ray 2.60: 270 MiB) and on the head with
+#: its dashboard (700 MiB), and the driver, which also writes the report.
 WORKER_BYTES, HEAD_BYTES, DRIVER_BYTES = 512 << 20, 1 << 30, 1 << 30
-#: Processes that mostly wait, for each processor of a pod.
+#: Waiting processes per processor of a pod.
 WAITING_PER_CPU = 40
-#: The least that Ray takes for an object store, and the step in which memory is asked for.
+#: Ray's smallest object store, and the granularity of memory requests.
 LEAST_STORE_BYTES, STEP_BYTES = 128 << 20, 256 << 20
-#: Processors of the head: the driver's and those of Ray's control processes.
+#: Processors of the head, for the driver and Ray's control processes.
 HEAD_CPUS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class Pod:
-    """What one pod asks for, and is held to."""
+    """The resources of a pod."""
 
     cpus: int
     memory_bytes: int
-    #: Share of the memory that is Ray's object store.
+    #: Bytes of the memory for Ray's object store.
     store_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """The pods of a run: a head with the driver, and workers, each with so many emulated nodes of ranks."""
+    """The pods of a run: a head with the driver, and workers with one or more emulated nodes of ranks each."""
 
     head: Pod
     worker: Pod
     num_workers: int
-    #: A node that only reads (``cluster.placement: dedicated_readers``), and how many there are; None without.
+    #: A dedicated reader node (``cluster.placement: dedicated_readers``), or None, and their number.
     dedicated: Pod | None = None
     num_dedicated: int = 0
-    #: A node that comes for readers (``cluster.reader_pool``); None without.
+    #: A node of the reader pool (``cluster.reader_pool``), or None.
     reader: Pod | None = None
 
 
 def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
-    """Size the pods of a plan: a worker for each node of ranks unless there shall be fewer, and one for each reading.
+    """Return the pods of a plan: a worker per node of ranks (or ``num_workers``), and one per dedicated reader node.
 
-    A worker's memory holds the processes of its emulated nodes, an object store in which the windows of their ranks fit
-    (of which batches in flight may take 30 %), and a batch in the hands of each reader. It has a processor for each
-    reader and writer that does real I/O, and one for every 40 processes that wait. Where readers have nodes of their
-    own, those have what readers need, and the stores of ranks what these have fetched.
+    A worker's memory holds its processes, an object store for its ranks' windows (batches in flight use at most 30 % of
+    it), and a batch per reader. It has a processor for each reader and writer with real I/O, and one for every 40
+    waiting processes.
     """
     cluster = plan.cluster
     nodes = range(cluster.nodes)
     workers = cluster.nodes if num_workers is None else num_workers
     together = -(-cluster.nodes // workers)
     per_node = Counter(spec.node for spec in actors(plan) if spec.node < cluster.all_nodes)
-    beside = num_processes(plan) - per_node.total()  # barrier, collector, network, a loader's own processes
-    own = -(-(beside - 1 - plan.has_barrier) // cluster.nodes)
+    others = num_processes(plan) - per_node.total()  # barrier, collector, network, processes of a loader
+    own = -(-(others - 1 - plan.has_barrier) // cluster.nodes)
     processes = together * (max(per_node[node] for node in nodes) + own) + plan.has_barrier
     batches_in_hand = cluster.ranks_per_node * (1 if cluster.has_reader_tier else max(1, _workers(plan)) + 1)
     least = _least_cores(plan, nodes) if together == 1 else 0
@@ -79,9 +78,9 @@ def pods_of(plan: Plan, num_workers: int | None = None) -> Pods:
 
 
 def _pod(processes: int, busy: int, *, window: float, hands: float, least: int = 0) -> Pod:
-    """A pod for so many processes, ``busy`` of which keep a processor busy; ``least`` are its fewest processors.
+    """Return a pod for some processes, ``busy`` of which need a processor each; it has at least ``least`` processors.
 
-    Bytes of the ``window`` lie in its object store, those in ``hands`` do not.
+    ``window`` bytes are in its object store, ``hands`` bytes in processes.
     """
     store = max(LEAST_STORE_BYTES, _stepped(window / IN_FLIGHT_SHARE)) if window else LEAST_STORE_BYTES
     memory = WORKER_BYTES + processes * ACTOR_BYTES + store + hands
@@ -89,9 +88,9 @@ def _pod(processes: int, busy: int, *, window: float, hands: float, least: int =
 
 
 def _dedicated(plan: Plan, per_node: Counter[int], *, is_apart: bool) -> Pod | None:
-    """The pod of a node that only reads, as large as the one with most readers needs; all are alike.
+    """Return the pod of a dedicated reader node, sized for the one with most readers.
 
-    ``is_apart`` says that each emulated node has a pod of its own, and claims the cores that it is said to have.
+    If ``is_apart``, each emulated node has its own pod and claims its ``cluster.cores``.
     """
     cluster = plan.cluster
     if not cluster.has_reader_tier:
@@ -109,16 +108,13 @@ def _dedicated(plan: Plan, per_node: Counter[int], *, is_apart: bool) -> Pod | N
 
 
 def _least_cores(plan: Plan, nodes: range) -> int:
-    """The processors that some emulated nodes claim of Ray nodes of their own."""
+    """Return the most processors (``cluster.cores``) that one of these emulated nodes claims."""
     cores = plan.cluster.cores
     return max(cores[nodes.start : nodes.stop]) if isinstance(cores, tuple) else 0
 
 
 def _reader(plan: Plan) -> Pod | None:
-    """The pod of a node that comes for readers: processes, a window's share and a batch in hand for each of its slots.
-
-    Its readers' batches lie in its object store until their ranks have fetched them.
-    """
+    """Return the pod of a reader pool's node, with a process, a share of the window and a batch for each slot."""
     pool = plan.cluster.reader_pool
     if pool is None:
         return None
@@ -128,7 +124,7 @@ def _reader(plan: Plan) -> Pod | None:
 
 
 def _busy(plan: Plan, nodes: range) -> int:
-    """The most roles of one of these emulated nodes that keep a processor busy: readers, and writers of checkpoints."""
+    """Return the most busy roles (readers and checkpoint writers) of one of these emulated nodes."""
     if plan.modelled:
         return 0
     cluster = plan.cluster
@@ -140,13 +136,13 @@ def _busy(plan: Plan, nodes: range) -> int:
 
 
 def _workers(plan: Plan) -> int:
-    """The most readers that a rank has on the nodes that are there from the start."""
+    """Return the most readers of a rank on the initial nodes."""
     scaling = plan.loader.scaling
     return scaling.min if plan.cluster.has_pool and scaling is not None else plan.loader.num_workers
 
 
 def _window_bytes(plan: Plan) -> float:
-    """Bytes that batches on their way may hold for one emulated node of ranks."""
+    """Return the bytes of prefetched batches for one emulated node of ranks."""
     loader = plan.loader
     if not loader.payload:
         return 0.0
@@ -155,7 +151,7 @@ def _window_bytes(plan: Plan) -> float:
 
 
 def _batch_bytes(plan: Plan) -> float:
-    """Bytes of one batch, where batches are bytes."""
+    """Return the bytes of a batch; 0 without payload."""
     loader = plan.loader
     if not loader.payload:
         return 0.0

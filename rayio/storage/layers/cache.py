@@ -99,7 +99,7 @@ class NodeCaches(Layer):
     needs_samples: ClassVar[bool] = True
     own: ClassVar[str] = "cache (storage.cache)"
     idle_if_real: ClassVar[str] = (
-        "storage.cache: is of the model alone, real storage has the caches that are there (storage.page_cache)"
+        "storage.cache: no effect, because real storage has real caches (see storage.page_cache)"
     )
 
     @classmethod
@@ -145,8 +145,8 @@ class NodeCaches(Layer):
 
     @property
     def keeps(self) -> str:
-        """How bytes came that storage was not asked for."""
-        return f"storage.cache: modelled caches, {format_bytes(self.capacity)} on each node that reads, empty at first"
+        """Return how bytes came that storage was not asked for."""
+        return f"storage.cache: modelled caches of {format_bytes(self.capacity)} on each reading node, empty at first"
 
 
 class Lru:

@@ -315,7 +315,7 @@ def _naming(places: Places | None) -> Callable[[int], str]:
         if places is None:
             return ""
         if not found:
-            files, file, _ = places()
+            files, file, *_ = places()
             found.append((files, file))
         files, file = found[0]
         return files[int(file[request])]

@@ -147,7 +147,7 @@ class CountedFile:
     to make, to leave and to be forgotten.
     """
 
-    __slots__ = ("_number", "_position", "_size", "_thread", "_windows", "closed", "shown", "traffic")
+    __slots__ = ("_number", "_position", "_size", "_thread", "_windows", "closed", "is_kept", "shown", "traffic")
 
     def __init__(self, shown: str, traffic: Traffic, name: str) -> None:
         #: The file's address, for messages.
@@ -161,12 +161,24 @@ class CountedFile:
         #: Start and bytes of what small reads fetched; a file has few headers, so this stays short.
         self._windows: list[tuple[int, bytes]] = []
         self.closed = False
+        #: Whether it stays open when it is left, for the calls to come.
+        self.is_kept = False
+
+    def again(self, name: str, traffic: Traffic) -> Any:
+        """Serve another call to storage as if it had just been opened by that: only the handle and the size stay."""
+        self.traffic = traffic
+        if traffic.is_itemised:
+            self._number, self._thread = traffic.file(name), threading.get_native_id()
+        self._position = 0
+        self._windows.clear()
+        return self
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        if not self.is_kept:
+            self.close()
 
     def close(self) -> None:
         """Be done with the file."""

@@ -174,12 +174,15 @@ class PosixStore:
     @property
     def is_file(self) -> bool:
         """Whether the path is there and is no folder."""
-        return self.root.exists() and not self.root.is_dir()
+        return self.exists and not self.root.is_dir()
 
     @property
     def exists(self) -> bool:
         """Whether the path is there."""
-        return self.root.exists()
+        try:
+            return self.root.exists()
+        except OSError as error:
+            raise refusal(error, self.root, "reading") from error
 
     @property
     def is_direct(self) -> bool:

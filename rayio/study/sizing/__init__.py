@@ -1,1 +1,1 @@
-"""How much is enough: the most accelerators that a storage keeps busy, the cheapest settings that reach a goal."""
+"""Sizing: the most accelerators that a storage keeps busy, the cheapest settings that reach a goal."""

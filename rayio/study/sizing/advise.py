@@ -1,4 +1,4 @@
-"""The cheapest setting that reaches a goal, found with few simulations, and run for real where that is asked for."""
+"""The cheapest setting that reaches a goal: searched with few simulations, and checked by a real run on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rayio.schema.fields import show
 from rayio.session.dataset import base_folder
 from rayio.session.execute import run as run_one
 from rayio.storage.address import is_path, join
-from rayio.study.sizing.prices import DEAR, Choice, Varied, cheapest, choices, said, varied
+from rayio.study.sizing.prices import DEAR, Choice, Varied, as_overrides, cheapest, choices, varied
 from rayio.study.sizing.questions import files_for
 from rayio.study.sizing.trials import AU, AU_DLIO, Trials, au_of
 from rayio.study.sweeps.points import grid
@@ -39,33 +39,33 @@ def advise(
     root: str | Path | None = None,
     reporter: Reporter = SILENT,
 ) -> Advised:
-    """Find the cheapest setting of some keys that reaches a goal, with few simulations.
+    """Return the cheapest setting of some keys that reaches a goal, searched with few simulations.
 
-    >>> found = rayio.advise("unet3d-small", ["train.epochs=1"], vary="loader.num_workers=1..4", out="advice/small")
-    >>> found.advice.values, found.possible
+    >>> result = rayio.advise("unet3d-small", ["train.epochs=1"], vary="loader.num_workers=1..4", out="advice/small")
+    >>> result.advice.values, result.possible
     ((1,), 4)
 
     Args:
         source: path or packaged name of a scenario.
         overrides: ``section.key=value`` texts, or a mapping of dotted keys to values.
-        vary: keys and their values: ``loader.num_workers=1..16`` (more is taken not to be worse, so few of them are
-            simulated), ``dataset.format=npz|tfrecord`` (alternatives, each of them is).
+        vary: keys and their values: ``loader.num_workers=1..16`` (ordered: assumes that more is not worse, so few are
+            simulated), ``dataset.format=npz|tfrecord`` (alternatives: all are simulated).
         reach: ``au=0.9``, or ``au_dlio=0.9`` by DLIO's formula.
-        price: what is dear, first the dearest: of readers, memory and nodes.
-        check: ``ray`` or ``local``: run what was found once, on the storage that is there.
-        address: Ray cluster to use for that, see :func:`rayio.run`.
-        out: directory of the simulations, one that is there goes on; None is ``advice/<name>`` below ``root``.
-        root: folder from which relative paths start.
-        reporter: who is told how it goes.
+        price: costs to minimize, most important first: readers, memory, nodes.
+        check: ``ray`` or ``local``: run the advised setting once, on real storage.
+        address: Ray cluster for that run, see :func:`rayio.run`.
+        out: directory of the simulations, resumed if it exists; None is ``advice/<name>`` below ``root``.
+        root: base folder of relative paths.
+        reporter: receives progress.
 
     Raises:
-        ScenarioError: the scenario, a key, a value or the goal cannot be.
+        ScenarioError: the scenario, a key, a value or the goal is invalid.
         StorageError: the directory holds another search, or cannot be written.
     """
     formula, target = _goal(reach)
     dear = tuple(name.strip() for name in price.split(","))
     if strange := [name for name in dear if name not in DEAR] or [n for k, n in enumerate(dear) if n in dear[:k]]:
-        raise ScenarioError(f"--price {price}: {strange[0]}: give each of {', '.join(DEAR)} at most once")
+        raise ScenarioError(f"--price {price}: {strange[0]} is not allowed; give {', '.join(DEAR)}, each at most once")
     if check not in (None, "ray", "local"):
         raise ScenarioError(f"--check {check}: must be ray or local")
     dear = (*dear, *(name for name in DEAR if name not in dear))
@@ -74,7 +74,7 @@ def advise(
 
 
 def _goal(reach: str) -> tuple[str, float]:
-    """Read what is to be reached."""
+    """Return the formula and the target of a goal."""
     name, _, number = reach.replace(">=", "=").partition("=")
     if name.strip() not in (AU, AU_DLIO):
         raise ScenarioError(f"--reach {reach}: not yet: {name.strip()}; there are {AU} and {AU_DLIO}, such as au=0.9")
@@ -88,39 +88,39 @@ def _goal(reach: str) -> tuple[str, float]:
 
 
 class Progress:
-    """How far a search along prices is: what is still asked is guessed from what a price has taken so far."""
+    """The progress of a search along prices, estimated from the simulations that each price took so far."""
 
     def __init__(self) -> None:
-        self._made = self._asked = self._at_price = 0
+        self._simulations = self._prices = self._at_price = 0
         self._prices_left = 1
         self._share = 0.0
 
-    def ask(self, left: int) -> None:
-        """Know that another price is asked; so many are left, this one included."""
-        self._asked += 1
+    def next_price(self, left: int) -> None:
+        """Count another price; ``left`` prices are left, including this one."""
+        self._prices += 1
         self._prices_left, self._at_price = left, 0
 
     def done(self) -> None:
-        """Know that a simulation has ended."""
-        self._made += 1
+        """Count a finished simulation."""
+        self._simulations += 1
         self._at_price += 1
 
-    def share(self, of_one: float) -> float:
-        """The share of the whole search that is done, with a part of one more simulation; it never falls.
+    def share(self, of_current: float) -> float:
+        """Return the share of the search that is done, 0 to 1; it never falls. ``of_current`` is that of a simulation.
 
         >>> progress = Progress()
-        >>> progress.ask(4)
+        >>> progress.next_price(4)
         >>> progress.share(0.0), progress.share(0.5)
         (0.0, 0.125)
         """
-        each = max(self._made / max(self._asked, 1), 1.0)
+        each = max(self._simulations / max(self._prices, 1), 1.0)
         left = max(each - self._at_price, 1.0) + each * (self._prices_left - 1)
-        self._share = max(self._share, min((self._made + of_one) / (self._made + left), 0.99))
+        self._share = max(self._share, min((self._simulations + of_current) / (self._simulations + left), 0.99))
         return self._share
 
 
 class _Advising:
-    """One call of :func:`advise`."""
+    """A call of :func:`advise`."""
 
     def __init__(
         self,
@@ -135,23 +135,23 @@ class _Advising:
         reporter: Reporter,
     ) -> None:
         self.keys, self.formula, self.target, self.dear, self.reporter = keys, formula, target, dear, reporter
-        asked = grid(overrides)
-        if asked.keys:
-            raise ScenarioError(f"{asked.keys[0]} has several values; give them to --vary")
-        if both := [one.key for one in keys if one.key in asked.fixed]:
-            raise ScenarioError(f"{both[0]} is varied, and given as {show(asked.fixed[both[0]])}: leave it out")
-        self.fixed, self.load = asked.fixed, loading(source)
+        points = grid(overrides)
+        if points.keys:
+            raise ScenarioError(f"{points.keys[0]} has several values; give them to --vary")
+        if both := [key.key for key in keys if key.key in points.fixed]:
+            raise ScenarioError(f"{both[0]} is varied, and also set to {show(points.fixed[both[0]])}; remove one")
+        self.fixed, self.load = points.fixed, loading(source)
         self.base = self.load(self.fixed)
         checks.check_simulated(self.base)
-        self.names = tuple(one.key for one in keys)
+        self.names = tuple(key.key for key in keys)
         self.all, refused = choices(keys, self._plain, dear)
-        self.notes = [f"{len(refused)} settings cannot be: {refused[0]}"] if refused else []
+        self.notes = [f"{len(refused)} settings are invalid, such as: {refused[0]}"] if refused else []
         self.steps = self._steps()
         self.root = base_folder(self.base, root)
-        place = join(self.root, str(out) if out is not None else f"advice/{self.base.name}")
-        if not is_path(place):
-            raise ScenarioError(f"not yet: --out {place}: the runs are kept in a folder; their datasets may be there")
-        directory = SweepDirectory.open(Path(place), self._identity())
+        path = join(self.root, str(out) if out is not None else f"advice/{self.base.name}")
+        if not is_path(path):
+            raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
+        directory = SweepDirectory.open(Path(path), self._identity())
         self.trials = Trials(
             directory, engine="virtual", target=target, formula=formula, root=self.root, reporter=reporter
         )
@@ -159,23 +159,23 @@ class _Advising:
         self.progress = Progress()
 
     def _plain(self, values: tuple[Any, ...]) -> Scenario:
-        """A setting as the user would run it."""
+        """Return a setting's scenario as the user would run it."""
         return self.load({**self.fixed, **dict(zip(self.names, values, strict=True))})
 
     def _steps(self) -> int:
-        """Steps per rank and epoch, the same of every setting: enough for the longest window among them."""
-        windows = [derive.window_steps(self._plain(one.values)) for one in self.all]
+        """Return the steps per rank and epoch of every setting: enough for their longest window."""
+        windows = [derive.window_steps(self._plain(choice.values)) for choice in self.all]
         self._wanted_steps = enough(max(windows))
         steps = max(derive.steps_per_epoch(self.base), self._wanted_steps)
         return min(steps, self.base.train.steps or steps)
 
     def _grown(self, values: tuple[Any, ...]) -> Scenario:
-        """The scenario that is simulated of a setting."""
+        """Return the scenario that is simulated for a setting."""
         overrides = {**self.fixed, **dict(zip(self.names, values, strict=True))}
         return self.load({**overrides, "dataset.num_files": files_for(self.load(overrides), self.steps)})
 
     def _identity(self) -> dict[str, Any]:
-        """What all settings share; another goal or price goes on with the simulations that are there."""
+        """Return what all settings share; a search with another goal or price resumes in the same directory."""
         content: dict[str, Any] = self.base.model_dump(mode="json")
         for key in (*self.names, "dataset.num_files"):
             *sections, last = key.split(".")
@@ -184,17 +184,18 @@ class _Advising:
                 holder = holder.get(section) if isinstance(holder, dict) else None
             if isinstance(holder, dict):
                 holder.pop(last, None)
-        asked = {"engine": "virtual", "swept keys": list(self.names), "formula": self.formula}
-        return {**asked, "steps": self.steps, "scenario": content}
+        question = {"engine": "virtual", "swept keys": list(self.names), "formula": self.formula}
+        return {**question, "steps": self.steps, "scenario": content}
 
     def run(self, check: str | None, address: str | None) -> Advised:
-        """Search, check, and write the tables; after Ctrl-C, what was found until then."""
+        """Search, check and write the tables; return the answer, after Ctrl-C a partial one."""
         best: Choice | None = None
         checked: Checked | None = None
         is_finished = False
         try:
             with self.trials.directory:
-                best = cheapest(self.all, [one.is_ordered for one in self.keys], self._reaches, self.progress.ask)
+                is_ordered = [key.is_ordered for key in self.keys]
+                best = cheapest(self.all, is_ordered, self._reaches, self.progress.next_price)
             self.reporter.done()
             if best is not None and check is not None:
                 checked = self._check(best, check, address)
@@ -202,12 +203,12 @@ class _Advising:
         except KeyboardInterrupt:
             self.reporter.done()
             path = self.trials.directory.path
-            self.reporter.say(f"the simulations are kept in {path}; the same command goes on there")
+            self.reporter.say(f"interrupted; give the same command to resume: {path} has the simulations so far")
         self.reporter.done()
         if self.trials.rows:
             path = self.trials.directory.path
             write(Sweep(path, self.base.name, "virtual", self.names, tuple(self.trials.rows)))
-        tried = sorted(self.tried.items(), key=lambda one: one[1].cost)
+        tried = sorted(self.tried.items(), key=lambda item: item[1].cost)
         return Advised(
             directory=str(self.trials.directory.path),
             scenario=self.base.name,
@@ -227,72 +228,70 @@ class _Advising:
     def _reaches(self, choice: Choice) -> bool:
         number = self.all.index(choice)
         self.tried[number] = choice
-        text = f"setting {len(self.tried)} of {len(self.all)} that there are; {said(self.names, choice.values)}"
+        text = f"setting {len(self.tried)} of {len(self.all)} possible; {as_overrides(self.names, choice.values)}"
 
-        def tell(share: float) -> None:
+        def show_share(share: float) -> None:
             self.reporter.live(text, self.progress.share(share))
 
-        tell(0.0)
-        trial = self.trials.try_out(number, self._grown(choice.values), tell, choice.values)
+        show_share(0.0)
+        trial = self.trials.try_out(number, self._grown(choice.values), show_share, choice.values)
         self.progress.done()
         return trial.status == HOLDS
 
     def _setting(self, number: int, choice: Choice) -> Setting:
         trial = self.trials.tried[number]
-        found = trial.interval(self.formula)
+        interval = trial.interval(self.formula)
         return Setting(
             values=tuple(v if v is None or isinstance(v, (str, int, float, bool)) else show(v) for v in choice.values),
             status=trial.status,
             au=trial.mean(self.formula),
-            au_low=None if found is None else found.low,
-            au_high=None if found is None else found.high,
+            au_low=None if interval is None else interval.low,
+            au_high=None if interval is None else interval.high,
             runs=len(trial.rows),
             price=choice.price,
         )
 
     def _check(self, best: Choice, engine: str, address: str | None) -> Checked:
-        """Run the advised setting once, as the user would."""
-        place, number = self.trials.directory.path / "check", 0
-        while place.exists():
+        """Return the result of running the advised setting once, as the user would."""
+        path, number = self.trials.directory.path / "check", 0
+        while path.exists():
             number += 1
-            place = place.with_name(f"check-{number}")
-        made = run_one(
-            self._plain(best.values), engine=engine, address=address, out=place, root=self.root, reporter=self.reporter
+            path = path.with_name(f"check-{number}")
+        run = run_one(
+            self._plain(best.values), engine=engine, address=address, out=path, root=self.root, reporter=self.reporter
         )
-        au = au_of(made.result, self.formula)
-        return Checked(engine=engine, directory=str(place), au=au, reaches=au is not None and au >= self.target)
+        au = au_of(run.result, self.formula)
+        return Checked(engine=engine, directory=str(path), au=au, reaches=au is not None and au >= self.target)
 
     def _notes(self) -> list[str]:
         notes = [*self.notes]
-        notes.append(f"every setting was simulated with {self.steps} steps of each rank an epoch")
+        notes.append(f"every setting was simulated with {self.steps} steps per rank and epoch")
         notes += short_of(self.steps, self._wanted_steps)
-        ordered = [one.key for one in self.keys if one.is_ordered]
+        ordered = [key.key for key in self.keys if key.is_ordered]
         if ordered:
-            notes.append(
-                f"more of {', '.join(ordered)} is taken not to be worse; write the values with | to have each tried"
-            )
-        for a, one in self.tried.items():
-            for b, other in self.tried.items():
-                if self._is_below(one, other) and self._has_more(a, b):
+            notes.append(f"assumed: more of {', '.join(ordered)} is not worse; list the values with | to try each")
+        for a, low in self.tried.items():
+            for b, high in self.tried.items():
+                if self._is_below(low, high) and self._has_more(a, b):
                     notes.append(
-                        f"it is not so everywhere: AU is larger with {said(self.names, one.values)} than with "
-                        f"{said(self.names, other.values)}"
+                        f"that assumption fails: {as_overrides(self.names, low.values)} has a higher AU than "
+                        f"{as_overrides(self.names, high.values)}"
                     )
         undecided = [n for n, trial in self.trials.tried.items() if trial.status == UNDECIDED]
         if undecided:
             notes.append(
-                f"{len(undecided)} settings are undecided: their 95 % interval has the goal in it; they are not advised"
+                f"{len(undecided)} settings are undecided and not advised: their 95 % interval contains the goal"
             )
         broken = {trial.error for trial in self.trials.tried.values() if trial.error}
-        return [*notes, *(f"a setting could not be simulated: {error}" for error in sorted(map(str, broken)))]
+        return [*notes, *(f"a simulation failed: {error}" for error in sorted(map(str, broken)))]
 
     def _is_below(self, a: Choice, b: Choice) -> bool:
-        pairs = zip(a.places, b.places, (one.is_ordered for one in self.keys), strict=True)
+        pairs = zip(a.places, b.places, (key.is_ordered for key in self.keys), strict=True)
         return a.places != b.places and all(x <= y if is_ordered else x == y for x, y, is_ordered in pairs)
 
     def _has_more(self, a: int, b: int) -> bool:
-        """Whether one has the larger AU, by more than both are unsure of."""
+        """Return True if setting a has a higher AU than b and their intervals do not overlap."""
         means = [self.trials.tried[number].mean(self.formula) for number in (a, b)]
-        found = [self.trials.tried[number].interval(self.formula) for number in (a, b)]
-        halves = [0.0 if one is None else (one.high - one.low) / 2 for one in found]
+        intervals = [self.trials.tried[number].interval(self.formula) for number in (a, b)]
+        halves = [0.0 if interval is None else (interval.high - interval.low) / 2 for interval in intervals]
         return means[0] is not None and means[1] is not None and means[0] - halves[0] > means[1] + halves[1]

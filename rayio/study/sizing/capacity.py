@@ -1,4 +1,4 @@
-"""The most accelerators that a storage keeps at a target: doubled, then bisected; every point is sure, or said not."""
+"""The most accelerators that a storage keeps at a target AU: doubled, then bisected."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rayio.errors import RunError, ScenarioError
 from rayio.model.engine import engine_named
 from rayio.records.hosts import MODEL
 from rayio.records.sizing import BROKEN, HOLDS, UNDECIDED, CapacityChange, CapacityFound, CapacityPoint
+from rayio.report.text.sizing import storage_in_words
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
 from rayio.scenario.layers import layers_of, without_layers
@@ -24,16 +25,15 @@ from rayio.study.sizing.knee import Like, best_change, binding, changes_at, lear
 from rayio.study.sizing.questions import MLPERF, Question, floor_of
 from rayio.study.sizing.search import Bracket, falls, largest
 from rayio.study.sizing.trials import AU, AU_DLIO, Trial, Trials
-from rayio.study.sizing.words import storage_in_words
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_files import write
 from rayio.study.sweeps.swept import Sweep
 
-#: Values that are tried at most where nobody says how many: simulated, and run.
+#: The largest value tried by default: simulated (True), and run (False).
 MOST = {True: 1024, False: 32}
-#: Bytes from the page cache, of those read, from which on a number is not one of the storage.
+#: Share of bytes from the page cache above which a result does not measure the storage.
 MOST_CACHED = 0.05
-#: Share of this machine's processors that were busy, from which on it may be the machine that binds.
+#: Busy share of this machine's processors above which they may be the bottleneck.
 MOST_BUSY = 0.9
 
 RANKS = "cluster.ranks_per_node"
@@ -54,32 +54,32 @@ def capacity(
     root: str | Path | None = None,
     reporter: Reporter = SILENT,
 ) -> CapacityFound:
-    """Find the largest number of accelerators that a scenario's storage keeps at a target AU.
+    """Return the largest number of accelerators that a scenario's storage keeps at a target AU.
 
-    >>> found = rayio.capacity("unet3d-small", ["train.epochs=1", "train.steps=30"], most=2, out="capacity/small")
-    >>> found.accelerators, found.is_at_least, [point.status for point in found.points]
+    A point holds if its 95 % interval is above the target. If the interval contains the target, the point runs again
+    (on the virtual clock with another seed), and may stay undecided. After Ctrl-C the answer is partial.
+
+    >>> answer = rayio.capacity("unet3d-small", ["train.epochs=1", "train.steps=30"], most=2, out="capacity/small")
+    >>> answer.accelerators, answer.is_at_least, [point.status for point in answer.points]
     (2, True, ['holds', 'holds'])
 
     Args:
         source: path or packaged name of a scenario.
         overrides: ``section.key=value`` texts, or a mapping of dotted keys to values.
-        target_au: AU to keep, 0 to 1; None is 0.9, with ``rules`` what they ask for.
-        over: key of a whole number that is searched, from 1.
-        most: largest value that is tried; None is 1024 simulated, 32 run.
-        engine: ``virtual`` (the dataset grows with the accelerators), ``ray`` or ``local`` (the files that there are).
-        rules: ``mlperf``: DLIO's AU, 5 epochs, at least 500 steps of an accelerator in each, 5 × ``host_memory``.
-        host_memory: bytes of memory of a host, for ``rules``; of runs on a wall clock that of this machine.
+        target_au: AU to keep, 0 to 1; None is 0.9, or that of ``rules``.
+        over: key of a whole number to vary, from 1.
+        most: largest value to try; None is 1024 simulated, 32 run.
+        engine: ``virtual`` (the dataset grows with the accelerators), ``ray`` or ``local`` (the dataset is fixed).
+        rules: ``mlperf``: DLIO's AU, 5 epochs of at least 500 steps per accelerator, 5 × ``host_memory`` of data.
+        host_memory: bytes of memory of a host, for ``rules``; by default this machine's, when run.
         address: Ray cluster to use, see :func:`rayio.run`.
-        out: directory of the runs, one that is there goes on; None is ``capacity/<name>`` below ``root``.
-        root: folder from which relative paths start.
-        reporter: who is told how it goes.
-
-    A point's 95 % interval must clear the target; else it is run again, on the virtual clock with another seed, and
-    called undecided if that does not help. After Ctrl-C the value has the points that were found.
+        out: directory of the runs, resumed if it exists; None is ``capacity/<name>`` below ``root``.
+        root: base folder of relative paths.
+        reporter: receives progress.
 
     Raises:
-        ScenarioError: the scenario or the key cannot be.
-        RunError: the first point could not be run.
+        ScenarioError: the scenario or the key is invalid.
+        RunError: the first point failed.
         StorageError: the directory holds another search, or cannot be written.
     """
     is_virtual = engine_named(engine).is_virtual
@@ -94,12 +94,12 @@ def capacity(
     return _Searching(question, target, most, address, out, root, reporter).run()
 
 
-def _as_it_is(scenario: Scenario) -> Scenario:
+def _unchanged(scenario: Scenario) -> Scenario:
     return scenario
 
 
 class _Searching:
-    """One call of :func:`capacity`."""
+    """A call of :func:`capacity`."""
 
     def __init__(
         self,
@@ -116,13 +116,13 @@ class _Searching:
         self.wanted = most or MOST[self.is_virtual]
         self.formula = AU_DLIO if question.rules else AU
         self.root = base_folder(question.base, root)
-        place = join(self.root, str(out) if out is not None else f"capacity/{question.base.name}")
-        if not is_path(place):
-            raise ScenarioError(f"not yet: --out {place}: the runs are kept in a folder; their datasets may be there")
+        path = join(self.root, str(out) if out is not None else f"capacity/{question.base.name}")
+        if not is_path(path):
+            raise ScenarioError(f"not yet: --out {path}; give a folder (datasets may be at an address)")
         self.notes: list[str] = []
-        #: The largest value that can be tried, and why not more.
+        #: The largest value to try, and the reason why a larger one is invalid.
         self.most, self.why = self._most()
-        self.directory = SweepDirectory.open(Path(place), self._identity())
+        self.directory = SweepDirectory.open(Path(path), self._identity())
         self.trials = Trials(
             self.directory, engine=question.engine, target=target, formula=self.formula, address=address,
             root=self.root, reporter=reporter,
@@ -130,7 +130,7 @@ class _Searching:
         self.spent = 0.0
 
     def _identity(self) -> dict[str, Any]:
-        """What all points share: a search for another target goes on with the runs that are there."""
+        """Return what all points share; a search for another target resumes in the same directory."""
         content: dict[str, Any] = self.question.base.model_dump(mode="json")
         *sections, last = self.question.over.split(".")
         holder = content
@@ -139,82 +139,82 @@ class _Searching:
         holder.pop(last)
         if self.question.steps is not None:
             content["dataset"].pop("num_files")
-        asked = {"engine": self.question.engine, "swept keys": [self.question.over], "formula": self.formula}
-        return {**asked, "steps": self.question.steps, "scenario": content}
+        question = {"engine": self.question.engine, "swept keys": [self.question.over], "formula": self.formula}
+        return {**question, "steps": self.question.steps, "scenario": content}
 
     def _most(self) -> tuple[int, str | None]:
-        """Find how far the values can go at all, before anything runs."""
+        """Return the largest valid value, and the reason why a larger one is invalid."""
         if (why := self.question.refusal(1)) is not None:
             raise ScenarioError(f"{self.question.over}=1: {why}")
-        found = largest(self.question.is_possible, self.wanted)
-        return found.holds, None if found.fails is None else self.question.refusal(found.fails)
+        valid = largest(self.question.is_possible, self.wanted)
+        return valid.holds, None if valid.fails is None else self.question.refusal(valid.fails)
 
     def run(self) -> CapacityFound:
-        """Search, then say what binds where it ends; after Ctrl-C, what was found until then."""
+        """Search, find the bottleneck and what would help; return the answer, after Ctrl-C a partial one."""
         bracket, binds = Bracket(0, None), None
         changes: tuple[CapacityChange, ...] = ()
         is_finished = False
         try:
             with self.directory, engine_named(self.question.engine).lasting():
                 bracket = largest(self._holds, self.most, guess=self._guess)
-                self.reporter.live("what binds there", None)
+                self.reporter.live("finding the bottleneck", None)
                 if bracket.fails is not None and self.trials.tried[bracket.fails].status != BROKEN:
                     binds, changes = self._knee(bracket)
             is_finished = True
         except KeyboardInterrupt:
             self.reporter.done()
             self.reporter.say(
-                f"interrupted: the runs that were made are kept in {self.directory.path}, and go on there"
+                f"interrupted; give the same command to resume: {self.directory.path} has the runs so far"
             )
             bracket = self._so_far()
         self.reporter.done()
-        found = self._found(bracket, binds, changes, is_finished)
+        answer = self._answer(bracket, binds, changes, is_finished)
         if self.trials.rows:
             name, keys = self.question.base.name, (self.question.over,)
             write(Sweep(self.directory.path, name, self.question.engine, keys, tuple(self.trials.rows)))
-        return found
+        return answer
 
     def _holds(self, value: int) -> bool:
         scenario = self.question.scenario(value)
-        self._tell(value, 0.0)
-        trial = self.trials.try_out(value, scenario, lambda share: self._tell(value, share))
+        self._show(value, 0.0)
+        trial = self.trials.try_out(value, scenario, lambda share: self._show(value, share))
         self.spent += value
         if trial.status == BROKEN and value == 1:
             raise RunError(f"{self.question.over}=1: {trial.error}")
         return trial.status == HOLDS
 
     def _guess(self, known: int, failed: int) -> int | None:
-        """Where the answer is if what all accelerators get together is the same from there on."""
+        """Return the answer if the accelerators' total throughput stays that of ``failed``."""
         au = self.trials.tried[failed].mean(self.formula)
         return None if au is None else int(failed * au / self.target + 1e-9)
 
-    def _tell(self, value: int, share: float) -> None:
-        """Tell the point under way; what is left is guessed by its size, as if the next doubling were the last."""
+    def _show(self, value: int, share: float) -> None:
+        """Show the current point and the progress, as if the next doubling were the last."""
         judged = {n: trial for n, trial in self.trials.tried.items() if trial.rows}
-        held = max((n for n, trial in judged.items() if trial.status == HOLDS), default=0)
+        holds = max((n for n, trial in judged.items() if trial.status == HOLDS), default=0)
         failed = min((n for n, trial in judged.items() if trial.status != HOLDS and trial.rows), default=None)
-        gap = (failed or 2 * max(value, held, 1)) - held
-        still = max(gap.bit_length() - 1, 0) * (held + gap / 2)
+        gap = (failed or 2 * max(value, holds, 1)) - holds
+        left = max(gap.bit_length() - 1, 0) * (holds + gap / 2)
         key = self.question.over.rpartition(".")[2]
         text = f"{key}={value}"
         if judged:
             known = max(judged) if value not in judged else value
             mean = judged[known].mean(self.formula)
             text += f"; {len(judged)} points so far" + ("" if mean is None else f", AU {100 * mean:.1f} % at {known}")
-        self.reporter.live(text, min((self.spent + value * share) / (self.spent + value + still), 0.99))
+        self.reporter.live(text, min((self.spent + value * share) / (self.spent + value + left), 0.99))
 
     def _so_far(self) -> Bracket:
-        """The bracket that the points of an interrupted search make."""
+        """Return the bracket of an interrupted search."""
         known = [n for n, trial in self.trials.tried.items() if trial.status == HOLDS]
         failed = [n for n, trial in self.trials.tried.items() if trial.rows and trial.status != HOLDS]
         return Bracket(max(known, default=0), min(failed, default=None))
 
     def _knee(self, bracket: Bracket) -> tuple[str | None, tuple[CapacityChange, ...]]:
-        """What binds at the first value that does not hold, and what one change would move it."""
+        """Return the bottleneck at the first value that does not hold, and changes that would help."""
         assert bracket.fails is not None
         trial = self.trials.tried[bracket.fails]
         run = self.trials.run_of(bracket.fails)
-        like: Like = _as_it_is
+        like: Like = _unchanged
         binds = binding(trial.scenario, run, self.reporter)
         if not self.is_virtual:
             assert run is not None
@@ -226,7 +226,7 @@ class _Searching:
         changes = changes_at(like(trial.scenario), self.formula, self.reporter)
         return binds, best_change(self.question, changes, bracket.fails, self.target, self.formula, self.most, like)
 
-    def _found(
+    def _answer(
         self, bracket: Bracket, binds: str | None, changes: tuple[CapacityChange, ...], is_finished: bool
     ) -> CapacityFound:
         question, base = self.question, self.question.base
@@ -234,7 +234,7 @@ class _Searching:
         points = tuple(self._point(trial) for trial in tried)
         value = bracket.holds or None
         modelled = self.is_virtual or base.dataset.is_modelled
-        # What is before the model is no part of its name.
+        # Layers in front of the model are no part of its name.
         origin = origin_of(without_layers(base), is_virtual=self.is_virtual, modelled=modelled)
         return CapacityFound(
             directory=str(self.directory.path),
@@ -242,7 +242,7 @@ class _Searching:
             engine=question.engine,
             storage=origin.model.name if origin.model is not None else base.dataset.path,
             storage_in_words=storage_in_words(
-                origin, base.name, base.dataset.path, [h for t in tried for one in t.results for h in one.hosts or ()]
+                origin, base.name, base.dataset.path, [h for t in tried for r in t.results for h in r.hosts or ()]
             ),
             over=question.over,
             target_au=self.target,
@@ -259,12 +259,12 @@ class _Searching:
         )
 
     def _point(self, trial: Trial) -> CapacityPoint:
-        results, found = trial.results, trial.interval(self.formula)
+        results, interval = trial.results, trial.interval(self.formula)
         scenario = trial.scenario
         rates = [result.samples_per_second for result in results if result.samples_per_second is not None]
         rate = float(spread(rates)["mean"]) if rates else None
-        real = [one.fetched for one in results if one.fetched is not None and one.fetched.source != MODEL]
-        shares = [one.page_cache_share for one in real if one.page_cache_share is not None]
+        real = [result.fetched for result in results if result.fetched is not None and result.fetched.source != MODEL]
+        shares = [fetched.page_cache_share for fetched in real if fetched.page_cache_share is not None]
         busy = [row.busy_share for row in trial.rows if row.busy_share is not None]
         demand = derive.total_read_demand(scenario)
         steps = [result.window_steps for result in results if result.window_steps is not None]
@@ -273,8 +273,8 @@ class _Searching:
             accelerators=derive.world_size(scenario),
             status=trial.status,
             au=trial.mean(self.formula),
-            au_low=None if found is None else found.low,
-            au_high=None if found is None else found.high,
+            au_low=None if interval is None else interval.low,
+            au_high=None if interval is None else interval.high,
             runs=len(trial.rows),
             steps=sum(steps) if steps else None,
             samples_per_second=rate,
@@ -286,57 +286,53 @@ class _Searching:
         )
 
     def _notes(self, bracket: Bracket, points: Sequence[CapacityPoint], tried: Sequence[Trial]) -> list[str]:
-        """What a reader of the numbers should know."""
+        """Return notes on the numbers."""
         question, notes = self.question, [*self.notes]
         key = question.over
         if question.steps is not None:
-            notes.append(
-                f"every accelerator has {question.steps} steps an epoch, at every point: the dataset grows with them"
-            )
+            notes.append(f"every accelerator has {question.steps} steps per epoch: the dataset grows with their number")
             notes += short_of(question.steps, enough(derive.window_steps(question.base)))
             notes += [
-                f"storage.{layer.name}: caches do not grow with the dataset, so that they have another part of it at "
-                "every point"
+                f"storage.{layer.name}: caches do not grow with the dataset; each point caches another share of it"
                 for layer in layers_of(question.base, modelled=True)
                 if layer.keeps
             ]
         if question.rules == MLPERF and question.host_memory is None:
-            notes.append("--rules mlperf: the memory of the hosts is not known here; --host-memory says it")
+            notes.append("--rules mlperf: the hosts' memory is unknown; give it with --host-memory")
         if self.why is not None and bracket.fails is None:
-            notes.append(f"{key}={self.most + 1} cannot be: {self.why}")
+            notes.append(f"{key}={self.most + 1} is invalid: {self.why}")
         if undecided := [str(point.setting) for point in points if point.status == UNDECIDED]:
             notes.append(
                 f"undecided: {key}={', '.join(undecided)}: after {max(len(trial.rows) for trial in tried)} runs the "
-                "95 % interval of AU still has the target in it; longer runs (train.epochs) tell more"
+                "95 % interval of AU still contains the target; use longer runs (train.epochs)"
             )
-        notes += [f"{key}={point.setting} could not be run: {point.error}" for point in points if point.error]
+        notes += [f"{key}={point.setting} failed: {point.error}" for point in points if point.error]
         known = [
             (p.setting, p.au, (p.au_high - p.au) if p.au_high is not None else 0.0) for p in points if p.au is not None
         ]
         notes += [
-            f"AU does not fall all the way: {key}={b} has more than {key}={a}; a larger value than the one found may "
-            "hold too"
+            f"AU is not monotonic: {key}={b} has more than {key}={a}; larger values than the answer may hold too"
             for a, b in falls(known)
         ]
         if any(point.au_low is None and point.au is not None for point in points):
-            notes.append("of some points there are too few steps for an interval: they are judged by AU alone")
+            notes.append("some points have too few steps for an interval; only their AU is compared with the target")
         return [*notes, *self._doubts(bracket, points)]
 
     def _doubts(self, bracket: Bracket, points: Sequence[CapacityPoint]) -> list[str]:
-        """Why numbers of real storage may not be the storage's."""
+        """Return reasons why a result may not measure the storage."""
         notes = []
         cached = [p for p in points if p.page_cache_share is not None and p.page_cache_share > MOST_CACHED]
         if cached:
             most = max(cached, key=lambda point: point.page_cache_share or 0.0)
             notes.append(
-                f"up to {100 * (most.page_cache_share or 0):.0f} % of the bytes came from the page cache (at "
-                f"{self.question.over}={most.setting}): this is memory, not the storage; give storage.page_cache=drop"
+                f"the result measures memory, not storage: up to {100 * (most.page_cache_share or 0):.0f} % of the "
+                f"bytes came from the page cache (at {self.question.over}={most.setting}); use storage.page_cache=drop"
             )
-        at = next((point for point in points if point.setting == (bracket.fails or bracket.holds)), None)
-        busy = 0.0 if at is None or bracket.fails is None else at.busy_share or 0.0
-        if at is not None and busy > MOST_BUSY:
+        end = next((point for point in points if point.setting == (bracket.fails or bracket.holds)), None)
+        busy = 0.0 if end is None or bracket.fails is None else end.busy_share or 0.0
+        if end is not None and busy > MOST_BUSY:
             notes.append(
-                f"the processors of this machine were {100 * busy:.0f} % busy at {self.question.over}="
-                f"{at.setting}: it may be the machine, not the storage, that binds"
+                f"this machine may be the bottleneck, not the storage: its processors were {100 * busy:.0f} % busy at "
+                f"{self.question.over}={end.setting}"
             )
         return notes

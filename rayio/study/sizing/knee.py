@@ -1,4 +1,4 @@
-"""What binds where a search ends, and what one change of the scenario would move it."""
+"""The bottleneck at the end of a capacity search, and changes of the scenario that would help."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from rayio.model.planning import storage_of
 from rayio.predict.calibrate import calibrate
 from rayio.predict.changes import offered
 from rayio.predict.counterfactual import COMES_BACK
-from rayio.predict.explain import explain
 from rayio.records.sizing import CapacityChange
+from rayio.report.explain import explain
+from rayio.report.text.sizing import UNKNOWN
 from rayio.reporter import Reporter
 from rayio.scenario import checks, derive
 from rayio.scenario.change import Change, with_keys
@@ -24,62 +25,60 @@ from rayio.session.execute import simulate
 from rayio.study.sizing.questions import Question
 from rayio.study.sizing.search import largest
 from rayio.study.sizing.trials import ROUNDING, au_of
-from rayio.study.sizing.words import UNKNOWN
 
-#: Makes of a scenario what is simulated of it.
+#: A function that returns a changed scenario.
 Like = Callable[[Scenario], Scenario]
 
-#: Rank-steps that are enough to say what binds.
+#: Rank-steps that suffice to find the bottleneck.
 ENOUGH_STEPS = 20_000
-#: Windows of prefetching that it keeps at least.
+#: The fewest prefetch windows of such a run.
 WINDOWS = 12
-#: A point that misses its target, by whatever formula, misses this AU: however little costs most, it is named.
+#: Target AU for the explanation: every point misses it, so a bottleneck is always named.
 MISSED = 1.0
-#: AU that a change must add to be worth a line.
+#: The least AU that a listed change adds.
 WORTH = 0.005
 
 
 def binding(scenario: Scenario, run: Path | None, reporter: Reporter) -> str | None:
-    """Say what keeps a point from its target: of its run directory, else of one that is simulated for it.
+    """Return a sentence on what keeps a point from its target; None if unknown.
 
-    None where nobody can.
+    It explains the point's run, or a simulated one if ``run`` is None.
     """
     try:
         if run is not None:
             return explain(run, target_au=MISSED, reporter=reporter).sentence
         with TemporaryDirectory(prefix="rayio-") as folder:
             simulate(shortened(scenario), out=Path(folder) / "run", root=folder)
-            # what would change it comes after
             return explain(Path(folder) / "run", simulate=False, target_au=MISSED, reporter=reporter).sentence
     except RayioError:
         return None
 
 
-def learned(scenario: Scenario, run: Path, made: float | None, formula: str) -> Like | str:
-    """What gives a scenario the storage, the processors and the costs that a run on a wall clock had.
+def learned(scenario: Scenario, run: Path, measured: float | None, formula: str) -> Like | str:
+    """Return a change that applies a run's calibrated storage, processors and costs; or why there is none.
 
-    A sentence why there is none, where the run's ``scenario``, simulated with them, has not the AU that was ``made``.
+    There is none if the run's ``scenario``, simulated with them, does not have the ``measured`` AU.
     """
     try:
-        taught = calibrate(run).scenario
+        fitted = calibrate(run).scenario
     except RayioError as error:
         return f"{UNKNOWN}: {error}"
 
-    def like(one: Scenario) -> Scenario:
-        cluster = one.cluster.model_copy(update={"cores": taught.cluster.cores})
-        loader = one.loader.model_copy(update={"decode": taught.loader.decode})
-        told = {"storage": taught.storage, "costs": taught.costs, "cluster": cluster, "loader": loader}
-        return one.model_copy(update=told)
+    def like(scenario: Scenario) -> Scenario:
+        cluster = scenario.cluster.model_copy(update={"cores": fitted.cluster.cores})
+        loader = scenario.loader.model_copy(update={"decode": fitted.loader.decode})
+        parts = {"storage": fitted.storage, "costs": fitted.costs, "cluster": cluster, "loader": loader}
+        return scenario.model_copy(update=parts)
 
-    au = _au(like(scenario), formula)
-    if au is None or made is None or abs(au - made) > COMES_BACK:
-        was, is_now = ("unknown" if one is None else f"{100 * one:.1f} %" for one in (made, au))
-        return f"{UNKNOWN}: that run had AU {was}, simulated with what it teaches {is_now}"
+    simulated = _au(like(scenario), formula)
+    if simulated is None or measured is None or abs(simulated - measured) > COMES_BACK:
+        texts = ["unknown" if au is None else f"{100 * au:.1f} %" for au in (simulated, measured)]
+        return f"{UNKNOWN}: the calibrated model gives AU {texts[0]}, the run had {texts[1]}"
     return like
 
 
 def shortened(scenario: Scenario) -> Scenario:
-    """The same with fewer epochs, then steps, where it is long: enough to see what it waits for."""
+    """Return a scenario with fewer epochs and steps if it is long, but enough to find its bottleneck."""
     train, one_epoch = scenario.train, derive.total_rank_steps(scenario) // scenario.train.epochs
     epochs = max(1, min(train.epochs, ENOUGH_STEPS // max(one_epoch, 1)))
     fewest = WINDOWS * derive.window_steps(scenario)
@@ -89,7 +88,7 @@ def shortened(scenario: Scenario) -> Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A point that may never have run: what changes are offered for (see ``rayio/scenario/change.py``)."""
+    """A point for which changes are offered; it may never have run (see ``rayio/scenario/change.py``)."""
 
     scenario: Scenario
     was_memory_bound: bool = False
@@ -97,26 +96,26 @@ class Planned:
 
     @property
     def modelled(self) -> StorageParameters:
-        """The storage that it would have on the virtual clock."""
+        """Return the storage that it would have on the virtual clock."""
         return storage_of(self.scenario)
 
     @property
     def costs(self) -> Costs:
-        """What its loader would take beside reading."""
+        """Return the loader overhead."""
         return self.scenario.charges
 
     @property
     def workers(self) -> int:
-        """Readers of a rank, at most."""
+        """Return the most workers of a rank."""
         return self.scenario.loader.max_workers
 
     @property
     def has_cores(self) -> bool:
-        """Whether its nodes have so many cores each."""
+        """Return True if its nodes have equal numbers of cores."""
         return isinstance(self.scenario.cluster.cores, int)
 
 
-def made(change: Change, scenario: Scenario) -> Scenario:
+def applied(change: Change, scenario: Scenario) -> Scenario:
     """Return the scenario with a change made.
 
     Where the window is longer with it, so is the epoch: filling it must not pass for a gain. Caches then hold the same
@@ -134,20 +133,20 @@ def made(change: Change, scenario: Scenario) -> Scenario:
 
 def changes_at(scenario: Scenario, formula: str, reporter: Reporter) -> list[tuple[Change, float]]:
     """Simulate each change of a point; return those that help with their AU, the most helpful first."""
-    found = []
-    as_it_is = _au(scenario, formula)
+    helpful = []
+    baseline = _au(scenario, formula)
     wanted = offered(Planned(scenario), "capacity")
     for number, change in enumerate(wanted):
-        reporter.live(f"what would move it: {number} of {len(wanted)} changes simulated", number / len(wanted))
-        changed = made(change, scenario)
+        reporter.live(f"finding what would help: {number} of {len(wanted)} changes simulated", number / len(wanted))
+        changed = applied(change, scenario)
         try:
             checks.check_simulated(changed)
             au = _au(changed, formula)
         except RayioError:
             continue
-        if au is not None and as_it_is is not None and au - as_it_is >= WORTH:
-            found.append((change, au))
-    return sorted(found, key=lambda one: (-round(one[1], 3), one[0].effort))
+        if au is not None and baseline is not None and au - baseline >= WORTH:
+            helpful.append((change, au))
+    return sorted(helpful, key=lambda entry: (-round(entry[1], 3), entry[0].effort))
 
 
 def _au(scenario: Scenario, formula: str) -> float | None:
@@ -156,28 +155,28 @@ def _au(scenario: Scenario, formula: str) -> float | None:
 
 def best_change(
     question: Question,
-    found: Sequence[tuple[Change, float]],
+    changes: Sequence[tuple[Change, float]],
     fails: int,
     target: float,
     formula: str,
     most: int,
     like: Like,
 ) -> tuple[CapacityChange, ...]:
-    """Write the changes down; of the first that keeps the target, how many accelerators hold with it.
+    """Return the changes as records; the first that reaches the target has the accelerators that hold with it.
 
-    ``like`` makes what is simulated of the scenario of a point.
+    ``like`` returns the calibrated scenario of a point.
     """
-    rows = [CapacityChange(change=change.advice, au=au, holds=au >= target - ROUNDING) for change, au in found]
-    place = next((number for number, row in enumerate(rows) if row.holds), None)
-    if place is None:
+    rows = [CapacityChange(change=change.advice, au=au, holds=au >= target - ROUNDING) for change, au in changes]
+    index = next((number for number, row in enumerate(rows) if row.holds), None)
+    if index is None:
         return tuple(rows)
-    change = found[place][0]
+    change = changes[index][0]
 
     def holds(value: int) -> bool:
-        au = _au(made(change, like(question.scenario(value))), formula)
+        au = _au(applied(change, like(question.scenario(value))), formula)
         return au is not None and au >= target - ROUNDING
 
     bracket = largest(holds, most, start=fails)
     accelerators = question.accelerators(max(bracket.holds, fails))
-    rows[place] = replace(rows[place], accelerators=accelerators, is_at_least=bracket.fails is None)
+    rows[index] = replace(rows[index], accelerators=accelerators, is_at_least=bracket.fails is None)
     return tuple(rows)

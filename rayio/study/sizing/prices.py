@@ -1,4 +1,4 @@
-"""Settings by price: what there is to choose from, and which must be tried to know whether a price is enough."""
+"""Settings by price: all valid ones, and a search for the cheapest that reaches a goal."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rayio.schema.fields import show
 from rayio.study.sweeps.points import identity, split
 from rayio.study.sweeps.sweep_rows import window_bytes
 
-#: Settings that there may be; their scenarios are all made, not simulated.
+#: The most settings of a search; a scenario is made for each.
 MOST_SETTINGS = 5_000
-#: What a price is made of, by default in the order in which it is dear.
+#: The parts of a price, in the default order of importance.
 DEAR = ("readers", "memory", "nodes")
 
 
 @dataclass(frozen=True)
 class Varied:
-    """A key and its values. Of an ordered one more is taken not to be worse: of those between, few are tried."""
+    """A key and its values. Of an ordered key, more is assumed not to be worse, so few values are tried."""
 
     key: str
     values: tuple[Any, ...]
@@ -32,50 +32,50 @@ class Varied:
 
 
 def varied(text: str) -> tuple[Varied, ...]:
-    """Read which keys vary: ``key=1..16`` is ordered, ``key=a|b`` or ``key=a,b`` are alternatives.
+    """Return the varied keys: ``key=1..16`` is ordered, ``key=a|b`` or ``key=a,b`` are alternatives.
 
-    >>> [(one.key, one.values, one.is_ordered) for one in varied("loader.num_workers=1..4,dataset.format=npz|hdf5")]
+    >>> [(key.key, key.values, key.is_ordered) for key in varied("loader.num_workers=1..4,dataset.format=npz|hdf5")]
     [('loader.num_workers', (1, 2, 3, 4), True), ('dataset.format', ('npz', 'hdf5'), False)]
 
     Raises:
-        ScenarioError: one line about what is wrong.
+        ScenarioError: the text is invalid.
     """
-    found: dict[str, list[str]] = {}
+    texts: dict[str, list[str]] = {}
     key = ""
     for part in split(text):
         name, equals, value = part.partition("=")
         if equals and "{" not in name and "[" not in name:
             key = name.strip()
-            if key in found:
-                raise ScenarioError(f"--vary: {key} is there twice; give it once")
-            found[key] = []
+            if key in texts:
+                raise ScenarioError(f"--vary: {key} is given twice; give it once")
+            texts[key] = []
         elif not key:
             raise ScenarioError(f"--vary {text}: no '='; write section.key=1..16,section.other=a|b")
-        found[key] += (value if equals else part).split("|") if "{" not in part else [value if equals else part]
-    return tuple(_one(name, values) for name, values in found.items())
+        texts[key] += (value if equals else part).split("|") if "{" not in part else [value if equals else part]
+    return tuple(_varied_key(name, values) for name, values in texts.items())
 
 
-def _one(key: str, texts: Sequence[str]) -> Varied:
+def _varied_key(key: str, texts: Sequence[str]) -> Varied:
     if len(texts) == 1 and ".." in texts[0]:
         low, _, high = texts[0].partition("..")
         try:
             first, last = int(low), int(high)
         except ValueError:
-            raise ScenarioError(f"--vary {key}={texts[0]}: a range is of whole numbers, such as 1..16") from None
+            raise ScenarioError(f"--vary {key}={texts[0]}: a range needs whole numbers, such as 1..16") from None
         if first >= last or last - first >= MOST_SETTINGS:
-            raise ScenarioError(f"--vary {key}={texts[0]}: must go up, by less than {MOST_SETTINGS}, such as 1..16")
+            raise ScenarioError(f"--vary {key}={texts[0]}: must rise, by less than {MOST_SETTINGS}, such as 1..16")
         return Varied(key, tuple(range(first, last + 1)), is_ordered=True)
     values = tuple(parsed(text.strip(), f"--vary {key}") for text in texts)
     if any(not text.strip() for text in texts):
         raise ScenarioError(f"--vary {key}: a value is empty; write {key}=1..16 or {key}=a|b")
     if len({identity(value) for value in values}) < len(values):
-        raise ScenarioError(f"--vary {key}: a value is there twice")
+        raise ScenarioError(f"--vary {key}: a value is given twice; give each once")
     return Varied(key, values, is_ordered=False)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One setting: its place in every key's values, what it is, and what it costs, dearest first."""
+    """A setting: the index of each key's value, the values, and its cost by importance."""
 
     places: tuple[int, ...]
     values: tuple[Any, ...]
@@ -84,35 +84,35 @@ class Choice:
 
 
 def price_of(scenario: Scenario) -> Price:
-    """What a scenario costs."""
+    """Return the price of a scenario."""
     return Price(readers=derive.num_readers(scenario), memory=window_bytes(scenario), nodes=scenario.cluster.nodes)
 
 
 def choices(
     keys: Sequence[Varied], scenario_of: Callable[[tuple[Any, ...]], Scenario], dear: Sequence[str]
 ) -> tuple[list[Choice], list[str]]:
-    """Every setting that can be, with its price; and why others cannot.
+    """Return every valid setting, and the reasons why others are invalid.
 
     Raises:
-        ScenarioError: there are too many, or a value cannot be whatever the others are.
+        ScenarioError: there are too many settings, or no valid one, or a value is always invalid.
     """
     many = 1
-    for one in keys:
-        many *= len(one.values)
+    for key in keys:
+        many *= len(key.values)
     if many > MOST_SETTINGS:
-        raise ScenarioError(f"--vary: {many} settings; at most {MOST_SETTINGS}: narrow a range")
-    found, refused = [], []
-    for places in itertools.product(*(range(len(one.values)) for one in keys)):
-        values = tuple(one.values[place] for one, place in zip(keys, places, strict=True))
+        raise ScenarioError(f"--vary: {many} settings, but at most {MOST_SETTINGS} are allowed; narrow a range")
+    valid, refused = [], []
+    for places in itertools.product(*(range(len(key.values)) for key in keys)):
+        values = tuple(key.values[place] for key, place in zip(keys, places, strict=True))
         try:
             price = price_of(scenario_of(values))
         except ContradictionError as error:
             refused.append(str(error))
             continue
-        found.append(Choice(places, values, tuple(float(price[name]) for name in dear), price))
-    if not found:
-        raise ScenarioError(f"--vary: none of {many} settings can be: {refused[0]}")
-    return found, [*dict.fromkeys(refused)]
+        valid.append(Choice(places, values, tuple(float(price[name]) for name in dear), price))
+    if not valid:
+        raise ScenarioError(f"--vary: none of {many} settings is valid: {refused[0]}")
+    return valid, [*dict.fromkeys(refused)]
 
 
 def cheapest(
@@ -121,36 +121,34 @@ def cheapest(
     reaches: Callable[[Choice], bool],
     watch: Callable[[int], None] = lambda left: None,
 ) -> Choice | None:
-    """Find the cheapest setting that reaches, trying few: more of an ordered key is taken not to be worse.
+    """Return the cheapest setting that reaches the goal, or None; assumes that more of an ordered key is not worse.
 
-    ``watch`` is told before each price how many prices are still to be asked, that one included.
-
-    Whether a price is enough is known from the settings of that price or less which no other such one is above: if
-    one of them reaches it is, else nothing below does either. So the prices are halved.
+    It bisects the prices. A price is enough if one of the maximal settings at or below it reaches the goal. ``watch``
+    is called before each price with the number of prices left, including this one.
     """
     known: dict[tuple[int, ...], bool] = {}
 
     def above(a: Choice, b: Choice) -> bool:
-        """Whether a has at least as much of everything that is ordered, and the same of the rest."""
+        """Return True if a has at least as much of each ordered key as b, and equal values of the others."""
         return all(
             x >= y if is_ordered else x == y for x, y, is_ordered in zip(a.places, b.places, ordered, strict=True)
         )
 
-    by_places = {one.places: one for one in all_of}
+    by_places = {choice.places: choice for choice in all_of}
 
-    def ask(one: Choice) -> bool:
+    def is_reaching(choice: Choice) -> bool:
         for places, reached in known.items():
             other = by_places[places]
-            if (reached and above(one, other)) or (not reached and above(other, one)):
+            if (reached and above(choice, other)) or (not reached and above(other, choice)):
                 return reached
-        known[one.places] = reaches(one)
-        return known[one.places]
+        known[choice.places] = reaches(choice)
+        return known[choice.places]
 
-    prices = sorted({one.cost for one in all_of})
+    prices = sorted({choice.cost for choice in all_of})
 
     def is_enough(number: int) -> bool:
-        affordable = [one for one in all_of if one.cost <= prices[number]]
-        return any(ask(one) for one in tops(affordable, above))
+        affordable = [choice for choice in all_of if choice.cost <= prices[number]]
+        return any(is_reaching(choice) for choice in tops(affordable, above))
 
     low, high = -1, len(prices) - 1
     watch(1 + high.bit_length())
@@ -163,20 +161,20 @@ def cheapest(
             high = middle
         else:
             low = middle
-    return next(one for one in all_of if one.cost == prices[high] and ask(one))
+    return next(choice for choice in all_of if choice.cost == prices[high] and is_reaching(choice))
 
 
-def tops(found: Iterable[Choice], above: Callable[[Choice, Choice], bool]) -> list[Choice]:
-    """Those that no other one is above."""
+def tops(affordable: Iterable[Choice], above: Callable[[Choice, Choice], bool]) -> list[Choice]:
+    """Return the maximal settings: those that no other one is above."""
     kept: list[Choice] = []
-    for one in sorted(found, key=lambda choice: [-place for place in choice.places]):
-        if not any(above(other, one) for other in kept):
-            kept.append(one)
+    for choice in sorted(affordable, key=lambda choice: [-place for place in choice.places]):
+        if not any(above(other, choice) for other in kept):
+            kept.append(choice)
     return kept
 
 
-def said(keys: Sequence[str], values: Sequence[Any]) -> str:
-    """Write a setting as overrides."""
+def as_overrides(keys: Sequence[str], values: Sequence[Any]) -> str:
+    """Return a setting as overrides."""
     return " ".join(
         f"{key}={value if isinstance(value, str) else show(value)}" for key, value in zip(keys, values, strict=True)
     )

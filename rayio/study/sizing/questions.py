@@ -1,4 +1,4 @@
-"""Which run answers for a number of accelerators: every accelerator has the same work, however many there are."""
+"""The run of a capacity point: every accelerator has the same work, whatever their number."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.study.sweeps.points import grid
 
-#: Steps per rank that a point on real files has at least, over all its epochs; and in an epoch.
+#: The fewest steps per rank of a point on real files: over all epochs, and in an epoch.
 REAL_STEPS, EPOCH_STEPS = 24, 3
 
-#: MLPerf Storage: epochs of a run, steps of an accelerator in each, and times the memory of all hosts.
+#: MLPerf Storage: epochs of a run, steps per accelerator and epoch, and dataset size over the memory of all hosts.
 RULED_EPOCHS, RULED_STEPS, RULED_MEMORY = 5, 500, 5
-#: AU that MLPerf Storage v1.0 asks for, where it is not 0.9.
+#: AU required by MLPerf Storage v1.0, where it is not 0.9.
 FLOORS = {"cosmoflow": 0.7}
 DEFAULT_TARGET = 0.9
 
@@ -30,7 +30,7 @@ MLPERF = "mlperf"
 
 @dataclass(frozen=True)
 class Question:
-    """How a scenario becomes the run of a point; ``steps`` is None where the files there are decide."""
+    """A capacity search's scenario and key; ``steps`` per rank and epoch is None if the dataset is fixed."""
 
     source: str | Path
     fixed: Mapping[str, Any]
@@ -52,22 +52,22 @@ class Question:
         rules: str | None = None,
         host_memory: int | None = None,
     ) -> Question:
-        """Read a scenario and the key that is searched.
+        """Return the question for a scenario and the key to vary.
 
         Raises:
-            ScenarioError: it cannot be, the key is none of whole numbers, or has a value of its own.
+            ScenarioError: the scenario is invalid, or the key is not a whole number, or the overrides set it.
         """
-        asked = grid(overrides)
-        if asked.keys:
-            raise ScenarioError(f"{asked.keys[0]} has several values; capacity takes one (rayio sweep tries several)")
-        if over in asked.fixed:
-            raise ScenarioError(f"{over} is searched, and given as {show(asked.fixed[over])}: leave it out")
+        points = grid(overrides)
+        if points.keys:
+            raise ScenarioError(f"{points.keys[0]} has several values; give one (rayio sweep tries several)")
+        if over in points.fixed:
+            raise ScenarioError(f"{over} is searched, and also set to {show(points.fixed[over])}; remove one")
         if rules not in (None, MLPERF):
-            raise ScenarioError(f"--rules {rules}: there are only those of {MLPERF}")
+            raise ScenarioError(f"--rules {rules}: must be {MLPERF}")
         ruled = {"train.epochs": RULED_EPOCHS, "train.steps": None} if rules else {}
-        fixed = ruled | asked.fixed
+        fixed = ruled | points.fixed
         if rules and fixed["train.epochs"] != RULED_EPOCHS:
-            raise ScenarioError(f"train.epochs={show(fixed['train.epochs'])}: --rules {rules} asks for {RULED_EPOCHS}")
+            raise ScenarioError(f"train.epochs={show(fixed['train.epochs'])}: --rules {rules} needs {RULED_EPOCHS}")
         load = loading(source)
         base = load(fixed)
         _check_key(base, over)
@@ -80,10 +80,10 @@ class Question:
         return cls(source, fixed, over, base, engine, rules, steps, host_memory, load)
 
     def scenario(self, value: int) -> Scenario:
-        """The scenario of a point.
+        """Return the scenario of a point.
 
         Raises:
-            ScenarioError: the value cannot be, or the dataset is too small for it.
+            ScenarioError: the value is invalid, or the dataset is too small for it.
         """
         overrides = {**self.fixed, self.over: value}
         scenario = self._large_enough(value)
@@ -94,36 +94,36 @@ class Question:
                 sample = int(scenario.dataset.sample_bytes.expected)
                 files = max(files, -(-memory // (scenario.dataset.samples_per_file * sample)))
             return self._load(overrides | {"dataset.num_files": files})
-        there = derive.steps_per_epoch(scenario)
+        steps = derive.steps_per_epoch(scenario)
         least = RULED_STEPS if self.rules else EPOCH_STEPS
-        if there < least:
+        if steps < least:
             files = -(-least * derive.samples_per_step(scenario) // scenario.dataset.samples_per_file)
-            asked = f"--rules {self.rules} asks for" if self.rules else "it takes"
+            source = f"--rules {self.rules} needs" if self.rules else "a point needs"
             raise ScenarioError(
-                f"an epoch of {derive.num_files(scenario)} files has {there} steps on {derive.world_size(scenario)} "
-                f"accelerators; {asked} {least}: dataset.num_files={files}"
+                f"an epoch of {derive.num_files(scenario)} files has {steps} steps on {derive.world_size(scenario)} "
+                f"accelerators, but {source} {least}; use dataset.num_files={files}"
             )
         if self.rules and self.host_memory is not None:
             memory = RULED_MEMORY * self.host_memory
             if (size := derive.dataset_bytes(scenario)) < memory:
                 files = int(derive.num_files(scenario) * memory / size) + 1
                 raise ScenarioError(
-                    f"--rules {self.rules} asks for a dataset of {RULED_MEMORY} times the memory of the hosts "
-                    f"({memory / 2**30:.1f} GiB); this one has {size / 2**30:.1f} GiB: dataset.num_files={files}"
+                    f"the dataset has {size / 2**30:.1f} GiB, but --rules {self.rules} needs {RULED_MEMORY} times the "
+                    f"memory of the hosts ({memory / 2**30:.1f} GiB); use dataset.num_files={files}"
                 )
-        if (total := there * scenario.train.epochs) < REAL_STEPS and not self.rules:
+        if (total := steps * scenario.train.epochs) < REAL_STEPS and not self.rules:
             epochs = -(-REAL_STEPS * scenario.train.epochs // total)
             return self._load(overrides | {"train.epochs": epochs})
         return scenario
 
     def accelerators(self, value: int) -> int:
-        """How many accelerators a value of the key is."""
+        """Return the number of accelerators for a value of the key."""
         return derive.world_size(self._large_enough(value))
 
     def _large_enough(self, value: int) -> Scenario:
-        """The scenario with that value, and where the dataset grows with it, files enough for a step of all its ranks.
+        """Return the scenario with this value, and if its dataset grows, with files for at least one step of all ranks.
 
-        What it has at its own size may be fewer: it would be refused before anybody could say how many it takes.
+        With its given number of files it might be refused.
         """
         overrides = {**self.fixed, self.over: value}
         if self.steps is not None:
@@ -132,11 +132,11 @@ class Question:
         return self._load(overrides)
 
     def is_possible(self, value: int) -> bool:
-        """Whether a point can be run at all, as far as its scenario says."""
+        """Return True if a point's scenario is valid."""
         return self.refusal(value) is None
 
     def refusal(self, value: int) -> str | None:
-        """Why a point cannot be run; None where it can."""
+        """Return why a point's scenario is invalid; None if it is valid."""
         try:
             scenario = self.scenario(value)
             if self.steps is not None:
@@ -147,28 +147,28 @@ class Question:
 
 
 def files_for(scenario: Scenario, steps: int) -> int:
-    """Files of the dataset that give every rank so many steps an epoch."""
+    """Return the files of a dataset that give every rank ``steps`` steps per epoch."""
     has_own = derive.is_replicated(scenario) or scenario.loader.scaling == "weak"
     ranks = 1 if has_own else derive.world_size(scenario)
     return -(-steps * scenario.loader.batch_size * ranks // scenario.dataset.samples_per_file)
 
 
 def _check_key(base: Scenario, over: str) -> None:
-    """Refuse a key that a search along whole numbers cannot take."""
-    held: Any = base.model_dump()
+    """Refuse a key without a whole number."""
+    value: Any = base.model_dump()
     for name in over.split("."):
-        if not isinstance(held, Mapping) or name not in held:
+        if not isinstance(value, Mapping) or name not in value:
             raise ScenarioError(
-                f"--over {over}: no such key; capacity searches a whole number such as cluster.ranks_per_node, "
+                f"--over {over}: no such key; give one with a whole number, such as cluster.ranks_per_node or "
                 "cluster.nodes"
             )
-        held = held[name]
-    if isinstance(held, bool) or not isinstance(held, int):
-        raise ScenarioError(f"--over {over}: is {show(held)}; capacity searches along whole numbers")
+        value = value[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ScenarioError(f"--over {over}: is {show(value)}; give a key with a whole number")
 
 
 def floor_of(scenario: Scenario, rules: str | None) -> float:
-    """The AU that is asked for where nobody says one."""
+    """Return the default target AU."""
     if rules != MLPERF:
         return DEFAULT_TARGET
     return next((floor for name, floor in FLOORS.items() if name in scenario.name), DEFAULT_TARGET)

@@ -1,4 +1,4 @@
-"""Searching along a key of whole numbers with few questions: doubling, then bisection. Pure."""
+"""A search along whole numbers with few trials: doubling, then bisection. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class Bracket:
-    """The largest number that holds, 0 where none does; and the smallest known that does not, None where all do."""
+    """The largest number that holds (0 if none does), and the smallest known that does not (None if all hold)."""
 
     holds: int
     fails: int | None
 
 
-#: Guesses that are asked before the gap is halved blindly.
+#: Guesses to try before plain bisection.
 MOST_GUESSES = 4
 
 
@@ -25,48 +25,48 @@ def largest(
     start: int = 1,
     guess: Callable[[int, int], int | None] = lambda known, failed: None,
 ) -> Bracket:
-    """Find the largest whole number from 1 to ``most`` that holds, if whatever is below one that holds does too.
+    """Return the largest whole number from 1 to ``most`` that holds; assumes that all numbers below it hold.
 
-    ``start`` is asked first; from there it is doubled while it holds, then the gap is halved. ``guess`` may say, of a
-    number that holds and a larger one that does not, where between them the answer is: that is asked first, then the
-    number above it.
+    From ``start`` the number is doubled while it holds; then the gap is bisected. ``guess(known, failed)`` may return
+    the answer's expected value between a number that holds and one that does not: it is tried first, then its
+    successor.
 
-    >>> asked = []
-    >>> largest(lambda n: asked.append(n) or n <= 11, most=1000), asked
+    >>> tried = []
+    >>> largest(lambda n: tried.append(n) or n <= 11, most=1000), tried
     (Bracket(holds=11, fails=12), [1, 2, 4, 8, 16, 12, 10, 11])
-    >>> asked = []
-    >>> largest(lambda n: asked.append(n) or n <= 11, most=1000, guess=lambda known, failed: 11), asked
+    >>> tried = []
+    >>> largest(lambda n: tried.append(n) or n <= 11, most=1000, guess=lambda known, failed: 11), tried
     (Bracket(holds=11, fails=12), [1, 2, 4, 8, 16, 11, 12])
     """
     known, failed = 0, most + 1
-    at = min(start, most)
+    number = min(start, most)
     while known < most and failed == most + 1:
-        if holds(at):
-            known, at = at, min(2 * at, most)
+        if holds(number):
+            known, number = number, min(2 * number, most)
         else:
-            failed = at
+            failed = number
     guesses, is_next = 0, False
     while failed - known > 1 and failed <= most:
-        at = (known + failed) // 2
+        number = (known + failed) // 2
         if is_next:
-            at, is_next = known + 1, False
-        elif guesses < MOST_GUESSES and (told := guess(known, failed)) is not None:
-            at, guesses = min(max(told, known + 1), failed - 1), guesses + 1
-            is_next = at == told
-        if holds(at):
-            known = at
+            number, is_next = known + 1, False
+        elif guesses < MOST_GUESSES and (expected := guess(known, failed)) is not None:
+            number, guesses = min(max(expected, known + 1), failed - 1), guesses + 1
+            is_next = number == expected
+        if holds(number):
+            known = number
         else:
-            failed, is_next = at, False
+            failed, is_next = number, False
     return Bracket(known, failed if failed <= most else None)
 
 
 def smallest(reaches: Callable[[int], bool], count: int) -> int | None:
-    """Find the first of ``count`` places, 0 to count - 1, that reaches, if whatever is behind one that does, does too.
+    """Return the first index from 0 to count - 1 that reaches, or None; assumes that all indices behind it reach.
 
-    The first place is asked first, then the last: of few questions these are the ones that say most.
+    The first index is tried first, then the last, then by bisection.
 
-    >>> asked = []
-    >>> smallest(lambda n: asked.append(n) or n >= 5, count=16), asked
+    >>> tried = []
+    >>> smallest(lambda n: tried.append(n) or n >= 5, count=16), tried
     (5, [0, 15, 7, 3, 5, 4])
     """
     if count == 0:
@@ -86,7 +86,7 @@ def smallest(reaches: Callable[[int], bool], count: int) -> int | None:
 
 
 def falls(values: Iterable[tuple[int, float, float]]) -> list[tuple[int, int]]:
-    """Find neighbours of which the larger has the more, by more than both are unsure of: what should fall does not.
+    """Return neighbours whose mean rises although it should fall, with intervals that do not overlap.
 
     ``values`` are (number, mean, half an interval).
     """

@@ -1,4 +1,4 @@
-"""Runs made for an answer: each judged against a goal, repeated while it cannot be, and kept for the next time."""
+"""Trials: points that are run, judged against a goal, repeated while undecided, and kept for later searches."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
     from rayio.session.result import Run
 
-#: Runs of one point until it is called undecided: on the virtual clock each has another seed.
+#: The most runs of a point, on the virtual clock (True, each with another seed) or not.
 MOST_RUNS = {True: 4, False: 3}
-#: Epochs from which on the AU of DLIO's formula has an interval.
+#: The fewest epochs for an interval of AU by DLIO's formula.
 FEWEST_EPOCHS = 3
-#: A goal that is missed by less is kept: what sums of nanoseconds round.
+#: Tolerance of a goal, for rounding of nanoseconds.
 ROUNDING = 1e-9
 
 AU, AU_DLIO = "au", "au_dlio"
@@ -47,7 +47,7 @@ AU, AU_DLIO = "au", "au_dlio"
 
 @dataclass
 class Trial:
-    """One point: its runs so far, and what they say."""
+    """A point, its runs so far and its status."""
 
     value: int
     scenario: Scenario
@@ -56,37 +56,37 @@ class Trial:
 
     @property
     def results(self) -> list[RunResult]:
-        """The results of its runs that went well."""
+        """The results of its successful runs."""
         return [row.result for row in self.rows if row.result is not None and row.status in (DONE, UNMET)]
 
     @property
     def error(self) -> str | None:
-        """Why a run of it did not go well."""
+        """The error of a failed run."""
         return next((row.error for row in self.rows if row.status == FAILED), None)
 
     def mean(self, formula: str) -> float | None:
-        """The mean AU of its runs, as a fraction; None where one has none."""
-        known = [found for found in (au_of(result, formula) for result in self.results) if found is not None]
+        """Return the mean AU of its runs, as a fraction; None if a run has none."""
+        known = [au for au in (au_of(result, formula) for result in self.results) if au is not None]
         return fmean(known) if known and len(known) == len(self.results) else None
 
     def interval(self, formula: str) -> Interval | None:
-        """The 95 % interval of that; None of too few steps.
+        """Return the 95 % interval of the mean AU; None with too few steps.
 
-        Each run's AU has its own, by batch means over its steps, and runs do not depend on each other. The AU of DLIO's
-        formula is one number for each epoch: there the epochs are taken as repeats of each other.
+        It combines the intervals of independent runs (by batch means). For DLIO's formula, with one AU per epoch, the
+        epochs count as repeats.
         """
         if (mean := self.mean(formula)) is None:
             return None
         if formula == AU:
-            return mean_of([(one.au or 0.0, one.au_interval_low, one.au_interval_high) for one in self.results])
-        epochs = [one for row in self.rows for one in row.epochs]
+            return mean_of([(run.au or 0.0, run.au_interval_low, run.au_interval_high) for run in self.results])
+        epochs = [au for row in self.rows for au in row.epochs]
         return around(mean, float(spread(epochs)["ci95"])) if len(epochs) >= FEWEST_EPOCHS else None
 
 
 def mean_of(runs: Sequence[tuple[float, float | None, float | None]]) -> Interval | None:
-    """The interval of a mean of independent numbers, each with the ends of its own; None where one has none.
+    """Return the interval of the mean of independent values (AU, low, high); None if one has no interval.
 
-    An end that was cut at 0 or 1 says less than the other: the wider side counts.
+    The wider side of each interval counts, because the other may be cut at 0 or 1.
 
     >>> mean_of([(0.83, 0.80, 0.86), (0.96, 0.92, 1.0)])
     Interval(low=0.87, high=0.92)
@@ -98,30 +98,30 @@ def mean_of(runs: Sequence[tuple[float, float | None, float | None]]) -> Interva
 
 
 def around(mean: float, half: float) -> Interval:
-    """The interval of a mean by half its width."""
+    """Return the interval of a mean and half a width."""
     return Interval(mean - half, mean + half)
 
 
 def au_of(result: RunResult, formula: str) -> float | None:
-    """The AU of a result by rayio's or by DLIO's formula, as a fraction."""
+    """Return a result's AU by rayio's or by DLIO's formula, as a fraction."""
     if formula == AU:
         return result.au
     return None if result.au_dlio is None else result.au_dlio / 100
 
 
 def judge(trial: Trial, target: float, formula: str) -> str:
-    """Say whether a point keeps a target: for sure, for sure not, or not for sure."""
+    """Return a point's status against a target: holds, fails, undecided or broken."""
     if trial.error is not None:
         return BROKEN
-    mean, found = trial.mean(formula), trial.interval(formula)
+    mean, interval = trial.mean(formula), trial.interval(formula)
     if mean is None:
         return FAILS
-    low, high = (mean, mean) if found is None else (found.low, found.high)
+    low, high = (mean, mean) if interval is None else (interval.low, interval.high)
     return HOLDS if low >= target - ROUNDING else FAILS if high < target - ROUNDING else UNDECIDED
 
 
 class Trials:
-    """The runs of one question, in the directory of a sweep over its key."""
+    """The trials of a search, in a sweep directory."""
 
     def __init__(
         self,
@@ -139,22 +139,23 @@ class Trials:
         self.is_virtual = engine_named(engine).is_virtual
         self.before = {row.identity: row for row in directory.rows()}
         self.tried: dict[int, Trial] = {}
-        #: Runs that were made now, not found in the directory.
+        #: Runs of this search, without those already in the directory.
         self.made = 0
-        self._told: set[str] = set()
+        self._shown: set[str] = set()
 
     @property
     def rows(self) -> list[Row]:
-        """Every run that ended, those of earlier calls too."""
+        """The finished runs, including those of earlier searches."""
         mine = {row.identity: row for trial in self.tried.values() for row in trial.rows}
         return [*(self.before | mine).values()]
 
     def try_out(
         self, value: int, scenario: Scenario, watch: Callable[[float], None], values: tuple[Any, ...] | None = None
     ) -> Trial:
-        """Run a point until it is judged; ``watch`` is told the share of it that is done.
+        """Run a point until it is decided, and return it.
 
-        ``values`` are those of several keys, of which ``value`` is then the number.
+        ``watch`` is called with the share done, 0 to 1. With several keys, ``values`` are their values and ``value`` is
+        the number of the setting.
 
         Raises:
             StorageError: a run cannot be kept.
@@ -176,7 +177,7 @@ class Trials:
         trial.status = judge(trial, self.target, self.formula)
 
     def _keep(self, trial: Trial, row: Row) -> None:
-        """Keep a run that has ended, whatever signal comes."""
+        """Record a finished run; signals wait."""
         with held():
             self.directory.add(row)
             self.made += 1
@@ -190,14 +191,14 @@ class Trials:
                 result, spans = with_spans(seeded, watching(seeded, watch))
                 self._keep(trial, self._row(point, repeat, seeded, result, spans, None))
                 return
-            place, busy = _free(self.directory.path / "runs", f"{trial.value:05d}-{repeat}"), Busy()
+            path, busy = _free(self.directory.path / "runs", f"{trial.value:05d}-{repeat}"), Busy()
 
-            def ended(made: Run) -> None:
-                self._keep(trial, self._row(point, repeat, scenario, made.result, made.directory.spans(), busy.share))
+            def ended(run: Run) -> None:
+                self._keep(trial, self._row(point, repeat, scenario, run.result, run.directory.spans(), busy.share))
 
             run_one(
-                scenario, engine=self.engine, address=self.address, out=place, root=self.root,
-                reporter=Indented(self.reporter, self._told, watch), ended=ended,
+                scenario, engine=self.engine, address=self.address, out=path, root=self.root,
+                reporter=Indented(self.reporter, self._shown, watch), ended=ended,
             )  # fmt: skip
         except RayioError as error:
             self._keep(trial, Row(point, repeat, FAILED, str(error)))
@@ -216,69 +217,71 @@ class Trials:
         return replace(row_of(point, repeat, scenario, result), epochs=epochs, busy_share=busy)
 
     def run_of(self, value: int) -> Path | None:
-        """The run directory of a point, the last that was made; None of simulations."""
-        made = sorted((self.directory.path / "runs").glob(f"{value:05d}-*"))
-        return made[-1] if made else None
+        """Return the last run directory of a point; None for simulations."""
+        runs = sorted((self.directory.path / "runs").glob(f"{value:05d}-*"))
+        return runs[-1] if runs else None
 
 
 def by_epoch(run: RunArrays, shape: RunShape) -> tuple[float, ...]:
-    """AU by DLIO's formula of each epoch, as fractions."""
+    """Return the AU of each epoch by DLIO's formula, as fractions."""
     of_ranks = shape.steps(np.arange(shape.world_size))
     if not run.steps.number:
         return ()
-    found = dlio(run.steps, batch_size=shape.batch_size, steps_of=of_ranks[run.lives.rank], planned=int(of_ranks.sum()))
-    return tuple((found.au_percent / 100).tolist())
+    results = dlio(
+        run.steps, batch_size=shape.batch_size, steps_of=of_ranks[run.lives.rank], planned=int(of_ranks.sum())
+    )
+    return tuple((results.au_percent / 100).tolist())
 
 
 def watching(scenario: Scenario, watch: Callable[[float], None]) -> Callable[[Sequence[Tally]], None]:
-    """Turn what ranks have booked into the share of a simulation that is done."""
+    """Return a function of the ranks' tallies that calls ``watch`` with the share done, 0 to 1."""
     planned = max(derive.total_rank_steps(scenario), 1)
     return lambda tallies: watch(min(sum(tally.steps for tally in tallies) / planned, 1.0))
 
 
 def _free(folder: Path, name: str) -> Path:
-    """A name that no run has: one that was cut short before keeps its own."""
-    place, attempt = folder / name, 0
-    while place.exists():
+    """Return a path that no earlier run has."""
+    path, attempt = folder / name, 0
+    while path.exists():
         attempt += 1
-        place = folder / f"{name}-{attempt}"
-    return place
+        path = folder / f"{name}-{attempt}"
+    return path
 
 
 class Indented(Reporter):
-    """Tells how far a run among others is; what was told of an earlier run is not told again."""
+    """A receiver of the progress of one run among others; it shows each line once."""
 
-    def __init__(self, to: Reporter, told: set[str], watch: Callable[[float], None]) -> None:
-        self._to, self._told, self._watch = to, told, watch
+    def __init__(self, to: Reporter, shown: set[str], watch: Callable[[float], None]) -> None:
+        self._to, self._shown, self._watch = to, shown, watch
 
     def say(self, text: str) -> None:
-        """Tell what is new."""
-        if text not in self._told:
-            self._told.add(text)
+        """Show a line that was not shown for an earlier run."""
+        if text not in self._shown:
+            self._shown.add(text)
             self._to.say(text)
 
     def live(self, text: str, share: float | None = None) -> None:
-        """Tell the share alone: the text is of one run."""
+        """Show only the share done."""
         self._watch(share or 0.0)
 
     def generating(self, files: int, nbytes: int, of_files: int, of_bytes: int) -> None:
-        """Tell how far the dataset is."""
+        """Show the progress of generating a dataset."""
         self._to.generating(files, nbytes, of_files, of_bytes)
 
     def generated(self, path: str, written: tuple[int, int], reused: tuple[int, int]) -> None:
-        """Tell what a dataset came to."""
+        """Show the finished dataset."""
         self._to.generated(path, written, reused)
 
 
 class Busy:
-    """How busy the processors of this machine are from now on, all programs together."""
+    """A meter of this machine's busy processors, from its creation on."""
 
     def __init__(self) -> None:
         self._before = processor_times()
 
     @property
     def share(self) -> float | None:
-        """Busy time over all time since then, of all processors; None where the kernel does not say it."""
+        """The busy share of all processors' time, 0 to 1; None if unknown."""
         after = processor_times()
         if not self._before or not after or (total := after[1] - self._before[1]) <= 0:
             return None
@@ -286,7 +289,7 @@ class Busy:
 
 
 def processor_times(path: Path = Path("/proc/stat")) -> tuple[int, int] | None:
-    """The busy and all ticks of this machine's processors since it started; None where the kernel does not say."""
+    """Return the busy ticks and all ticks of this machine's processors since boot; None if unknown."""
     try:
         ticks = [int(word) for word in path.read_text("ascii").partition("\n")[0].split()[1:9]]
     except (OSError, ValueError):

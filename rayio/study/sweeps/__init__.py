@@ -1,1 +1,1 @@
-"""One scenario at many points: what changes from point to point, running what is missing, and what the points say."""
+"""Sweeps: one scenario at many points, resumable, with tables and a page."""

@@ -1,4 +1,4 @@
-"""A sweep as the record that ``rayio sweep --json`` prints."""
+"""The record that ``rayio sweep --json`` prints."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rayio.study.sweeps.sweep_rows import Point
 from rayio.study.sweeps.swept import Sweep
 
 
-def answer(found: Sweep) -> SweptPoints:
-    """Every run of a sweep that ended, in the order of its points, and what it comes to."""
+def answer(sweep: Sweep) -> SweptPoints:
+    """Return a sweep's finished runs in the order of its points, its knee and its Pareto front."""
     return SweptPoints(
-        directory=str(found.path),
-        name=found.name,
-        engine=found.engine,
-        swept=found.keys,
-        missing=found.missing,
-        knee=None if found.knee is None else _place(found.knee),
-        front=tuple(_place(point) for point in found.front),
+        directory=str(sweep.path),
+        name=sweep.name,
+        engine=sweep.engine,
+        swept=sweep.keys,
+        missing=sweep.missing,
+        knee=None if sweep.knee is None else _values(sweep.knee),
+        front=tuple(_values(point) for point in sweep.front),
         runs=tuple(
             SweptRun(
                 point=tuple(map(_plain, row.values)),
@@ -30,16 +30,16 @@ def answer(found: Sweep) -> SweptPoints:
                 window_bytes=row.window_bytes,
                 result=row.result,
             )
-            for point in found.points
+            for point in sweep.points
             for row in point.rows
         ),
     )
 
 
-def _place(point: Point) -> tuple[Value, ...]:
+def _values(point: Point) -> tuple[Value, ...]:
     return tuple(map(_plain, point.values))
 
 
 def _plain(value: Any) -> Value:
-    """A swept value as JSON has it; a list or a mapping as YAML would write it."""
+    """Return a swept value for JSON; a list or a mapping as YAML text."""
     return value if value is None or isinstance(value, (str, int, float, bool)) else show(value)

@@ -1,4 +1,4 @@
-"""The points of a sweep: a grid over lists of values, or a file of overrides. Pure text -> values."""
+"""The points of a sweep: a grid over lists of values, or a file of overrides."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rayio.scenario.source import UNREADABLE, UnfitError, plain
 from rayio.schema.fields import show
 from rayio.units import format_bytes, parse_bytes, parse_rate, parse_seconds
 
-#: Points that one sweep may have; more are a slip of the keyboard.
+#: The most points of a sweep.
 MOST_POINTS = 100_000
-#: Values that the points of a file may have in all, and the bytes of such a file.
+#: The most values and bytes of a file with points.
 MOST_VALUES, MOST_BYTES = 20 * MOST_POINTS, 64 << 20
 
 _OPEN, _CLOSE = "[{(", "]})"
@@ -30,19 +30,19 @@ _OPEN, _CLOSE = "[{(", "]})"
 
 @dataclass(frozen=True)
 class Points:
-    """What is changed: ``fixed`` at every point, and the values of the swept ``keys`` at each one."""
+    """The points of a sweep: ``fixed`` overrides of all points, and a row of the swept ``keys``' values for each."""
 
     fixed: dict[str, Any]
     keys: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
 
     def overrides(self, row: Sequence[Any]) -> dict[str, Any]:
-        """The overrides of a point; a key that a point of a file leaves empty keeps its value."""
+        """Return the overrides of a point; a key left empty in a file keeps its value."""
         return self.fixed | {key: value for key, value in zip(self.keys, row, strict=True) if value is not None}
 
 
 def grid(overrides: Sequence[str] | Mapping[str, Any]) -> Points:
-    """Make every combination of the values of all keys that have several.
+    """Return every combination of the values of keys with several values.
 
     >>> grid(["loader.num_workers=1,2,4", "train.epochs=2"]).rows
     ((1,), (2,), (4,))
@@ -59,22 +59,22 @@ def grid(overrides: Sequence[str] | Mapping[str, Any]) -> Points:
         lists[key] = values
         texts = [*map(identity, values)]
         if twice := next((v for n, v in enumerate(values) if texts[n] in texts[:n]), None):
-            raise ScenarioError(f"{key}: {show(twice)} is there twice; give each value once")
+            raise ScenarioError(f"{key}: {show(twice)} is given twice; give each value once")
     number = 1
     for values in lists.values():
         number *= len(values)
     if number > MOST_POINTS:
-        raise ScenarioError(f"the lists make {number} points; a sweep has at most {MOST_POINTS}")
+        raise ScenarioError(f"the values make {number} points, but a sweep has at most {MOST_POINTS}")
     return Points(fixed, tuple(lists), tuple(itertools.product(*lists.values())))
 
 
 def listed(path: str | Path, overrides: Sequence[str] | Mapping[str, Any]) -> Points:
-    """Read the points of a file: CSV with a column per key, or a YAML list of mappings of keys to values.
+    """Return the points of a file: CSV with a column per key, or a YAML list of mappings of keys to values.
 
     ``overrides`` apply at every point, each with one value.
 
     Raises:
-        ScenarioError: the file cannot be read, names the line or the point that is wrong; or an override is a list.
+        ScenarioError: the file is unreadable or invalid, or an override has several values.
     """
     fixed: dict[str, Any] = {}
     for key, values in _pairs(overrides):
@@ -83,25 +83,25 @@ def listed(path: str | Path, overrides: Sequence[str] | Mapping[str, Any]) -> Po
         fixed[key] = values[0]
     try:
         content = regular.read_bytes(path, MOST_BYTES + 1)
-        text = content.decode("utf-8-sig")  # spreadsheets begin a CSV with a mark of its encoding
+        text = content.decode("utf-8-sig")  # spreadsheets write a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"
         raise ScenarioError(f"--points {path}: cannot be read: {why}") from None
     if len(content) > MOST_BYTES:
-        raise ScenarioError(f"--points {path}: is larger than {format_bytes(MOST_BYTES)}; make a sweep of a part of it")
-    found = _of_csv(path, text) if Path(path).suffix.lower() == ".csv" else _of_yaml(path, text)
-    if not found:
-        raise ScenarioError(f"--points {path}: it has no points")
-    if len(found) > MOST_POINTS:
-        raise ScenarioError(f"--points {path}: {len(found)} points; a sweep has at most {MOST_POINTS}")
-    keys = tuple(dict.fromkeys(key for point in found for key in point))
+        raise ScenarioError(f"--points {path}: is larger than {format_bytes(MOST_BYTES)}; split it into several sweeps")
+    points = _of_csv(path, text) if Path(path).suffix.lower() == ".csv" else _of_yaml(path, text)
+    if not points:
+        raise ScenarioError(f"--points {path}: has no points")
+    if len(points) > MOST_POINTS:
+        raise ScenarioError(f"--points {path}: has {len(points)} points, but a sweep has at most {MOST_POINTS}")
+    keys = tuple(dict.fromkeys(key for point in points for key in point))
     if both := next((key for key in keys if key in fixed), None):
         raise ScenarioError(f"{both} is given on the command line and in {path}; give it once")
-    rows = tuple(tuple(point.get(key) for key in keys) for point in found)
+    rows = tuple(tuple(point.get(key) for key in keys) for point in points)
     first: dict[str, int] = {}
     for number, row in enumerate(rows, 1):
         if (before := first.setdefault(identity(row), number)) != number:
-            raise ScenarioError(f"--points {path}: point {number} is point {before} again; give each once")
+            raise ScenarioError(f"--points {path}: point {number} equals point {before}; give each once")
     return Points(fixed, keys, rows)
 
 
@@ -133,8 +133,8 @@ def _of_yaml(path: str | Path, text: str) -> list[dict[str, Any]]:
     try:
         content = plain(text, MOST_VALUES)
     except (yaml.YAMLError, *UNREADABLE) as error:
-        place = getattr(error, "problem_mark", None)
-        line = f":{place.line + 1}" if place is not None else ""
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark is not None else ""
         if isinstance(error, UnfitError):
             raise ScenarioError(f"--points {path}{line}: {error.problem}") from None
         raise ScenarioError(f"--points {path}{line}: not YAML; write a list of mappings of keys to values") from None
@@ -151,7 +151,7 @@ def _of_yaml(path: str | Path, text: str) -> list[dict[str, Any]]:
 
 
 def _flat(point: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:
-    """Take keys as they are written: dotted, or one section with its keys below."""
+    """Iterate over the dotted keys and values of a point; keys may stand below their section."""
     for key, value in point.items():
         if isinstance(value, Mapping) and "." not in str(key) and "kind" not in value:
             for inner, leaf in value.items():
@@ -183,13 +183,13 @@ def _pairs(overrides: Sequence[str] | Mapping[str, Any]) -> Iterator[tuple[str, 
 
 
 def split(text: str) -> list[str]:
-    """Split a list of values at its commas; those inside brackets, braces or quotes belong to a value.
+    """Return the values of a list, split at commas outside brackets, braces and quotes.
 
     >>> split("barrier,{kind: allreduce, bytes: 1 MB}")
     ['barrier', '{kind: allreduce, bytes: 1 MB}']
     """
     parts, depth, quote, begin = [], 0, "", 0
-    for at, sign in enumerate(text):
+    for index, sign in enumerate(text):
         if quote:
             quote = "" if sign == quote else quote
         elif sign in "\"'":
@@ -199,18 +199,18 @@ def split(text: str) -> list[str]:
         elif sign in _CLOSE:
             depth -= 1
         elif sign == "," and depth == 0:
-            parts.append(text[begin:at])
-            begin = at + 1
+            parts.append(text[begin:index])
+            begin = index + 1
     return [*parts, text[begin:]]
 
 
 def identity(value: Any) -> str:
-    """Write values so that equal ones are equal texts."""
+    """Return a text that is equal for equal values."""
     return json.dumps(value, sort_keys=True, default=str)
 
 
 def number_of(value: Any) -> float | None:
-    """A value's place on an axis: a number, or a quantity in its base unit; None of anything else."""
+    """Return a value as a number, a quantity in its base unit; None for anything else."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):

@@ -1,6 +1,6 @@
-"""A sweep on disk: what was asked (``sweep.json``) and a line for every run that ended (``points.jsonl``).
+"""A sweep on disk: its definition (``sweep.json``) and a line for every finished run (``points.jsonl``).
 
-A line is written the moment its run has ended, so that whatever stops a sweep, the same command goes on from there.
+A line is written as soon as its run ends, so the same command resumes an interrupted sweep.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ class SweepDirectory:
         self._lines: FileIO | None = None
 
     @classmethod
-    def open(cls, path: Path, asked: Mapping[str, Any]) -> Self:
-        """Make the directory of a new sweep, or open that of an earlier one that asked the same.
+    def open(cls, path: Path, definition: Mapping[str, Any]) -> Self:
+        """Make the directory of a new sweep, or open that of an earlier one with the same definition.
 
-        ``asked`` is what all points share: scenario, engine, swept keys.
+        ``definition`` is what all points share: scenario, engine, swept keys.
 
         Raises:
-            StorageError: it holds something else, or a sweep that was asked something else: names what differs.
+            StorageError: the directory holds something else, or a sweep with another definition.
         """
         sweep, file = cls(path), path / "sweep.json"
-        asked = {"version": VERSION, "rayio": __version__, **asked}
+        definition = {"version": VERSION, "rayio": __version__, **definition}
         try:
             if path.exists() and not path.is_dir():
                 raise StorageError(f"{path} is a file; give --out a directory")
             if not file.exists():
                 if path.exists() and any(path.iterdir()):
-                    raise StorageError(f"{path} is not empty and holds no sweep; choose another --out")
+                    raise StorageError(f"{path} is not empty and is not a sweep; choose another --out")
                 path.mkdir(parents=True, exist_ok=True)
-                sweep.write("sweep.json", (json.dumps(asked, indent=2) + "\n").encode())
+                sweep.write("sweep.json", (json.dumps(definition, indent=2) + "\n").encode())
                 return sweep
             before = strict_json.loads(regular.read_bytes(file))
         except regular.NotAFileError as error:
@@ -57,20 +57,18 @@ class SweepDirectory:
         except OSError as error:
             raise unwritten(error, path, "--out") from None
         except ValueError as error:
-            raise StorageError(f"{file} is not JSON, the file is damaged: {error}; choose another --out") from None
+            raise StorageError(f"{file} is damaged, not JSON: {error}; choose another --out") from None
         if not isinstance(before, dict):
-            raise StorageError(f"{file} is no sweep, the file is damaged; choose another --out")
-        for key, was, now in _differences(before, json.loads(json.dumps(asked))):
-            raise StorageError(
-                f"{path} holds a sweep with {key}={_text(was)}, now it is {_text(now)}; choose another --out"
-            )
+            raise StorageError(f"{file} is damaged, not a sweep; choose another --out")
+        for key, was, now in _differences(before, json.loads(json.dumps(definition))):
+            raise StorageError(f"{path} holds a sweep with {key}={_text(was)}, not {_text(now)}; choose another --out")
         return sweep
 
     def rows(self) -> Iterator[Row]:
-        """The runs that ended; a last line that was not written to its end is none.
+        """Iterate over the finished runs; an incomplete last line is skipped.
 
         Raises:
-            StorageError: another line is damaged, it is named.
+            StorageError: another line is damaged.
         """
         file = self.path / "points.jsonl"
         try:
@@ -81,14 +79,14 @@ class SweepDirectory:
             try:
                 yield Row.of_json(strict_json.loads(line), f"{file}:{number}")
             except (ValueError, KeyError, TypeError):
-                raise StorageError(f"{file}:{number} is damaged; remove that line, and its run is made again") from None
+                raise StorageError(f"{file}:{number} is damaged; remove that line to repeat its run") from None
 
     def __enter__(self) -> Self:
         file = self.path / "points.jsonl"
         try:
             if file.exists():
                 content = regular.read_bytes(file)
-                if (end := content.rfind(b"\n") + 1) < len(content):  # a line that was cut off
+                if (end := content.rfind(b"\n") + 1) < len(content):  # an incomplete line
                     with file.open("r+b") as torn:
                         torn.truncate(end)
             self._lines = file.open("ab", buffering=0)
@@ -103,7 +101,7 @@ class SweepDirectory:
             self._lines.close()
 
     def add(self, row: Row) -> None:
-        """Keep a run, with a line that is there whole or not at all.
+        """Append a run's line, complete or not at all.
 
         Raises:
             StorageError: no space.
@@ -119,16 +117,13 @@ class SweepDirectory:
             raise self._kept(unwritten(error, self.path / "points.jsonl", "--out")) from None
 
     def _kept(self, error: StorageError) -> StorageError:
-        """Say what is not lost with what could not be written."""
-        is_there = (self.path / "points.jsonl").exists()
-        return (
-            StorageError(f"{error} (the runs that ended are kept, the same command goes on there)")
-            if is_there
-            else error
-        )
+        """Return an error that also tells how to resume, if runs were kept."""
+        if not (self.path / "points.jsonl").exists():
+            return error
+        return StorageError(f"{error} (finished runs are kept; give the same command to resume)")
 
     def write(self, name: str, content: bytes) -> Path:
-        """Put a file beside them, whole or not at all.
+        """Write another file of the sweep, complete or not at all.
 
         Raises:
             StorageError: no space, no permission.
@@ -143,7 +138,7 @@ class SweepDirectory:
 
 
 def _differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Find the leaves that are not the same; keys of the scenario go by their own names."""
+    """Iterate over the leaves that differ: key, value before, value after."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for key in dict.fromkeys([*before, *after]):
             name = str(key) if path in ("", "scenario") else f"{path}.{key}"

@@ -1,4 +1,4 @@
-"""The figures of a sweep's page: curves with intervals, heat maps, points against their cost. Points -> HTML."""
+"""The figures of a sweep's page, as HTML: curves with intervals, heat maps, points against their cost."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from rayio.study.sweeps.points import identity, number_of
 from rayio.study.sweeps.sweep_rows import Point, axis
 from rayio.study.sweeps.sweep_tables import said
 
-#: Largest over smallest value from which an axis of a key is logarithmic.
+#: The least ratio of largest to smallest value for a logarithmic axis.
 LOG_FROM = 8.0
-#: Equal parts of a curve's width, each with the text of the point that is nearest.
+#: Equal parts of a curve's width, each with the tooltip of the nearest point.
 PARTS = 60
-#: Points of a scatter that are drawn; of more, those on the front and some of the others.
+#: The most points of a scatter plot outside the Pareto front.
 MOST_DOTS = 1500
-#: Rows and columns of a heat map.
+#: The most rows and columns of a heat map.
 MOST_CELLS = 40
-#: Colours of metrics, as in a report; of others, that of an amount.
+#: Colours of metrics, as in a report.
 _COLOURS = {"au": "au", "data_wait_share": "data_wait"}
-#: Lower edges of the classes of colour of a heat map, from the least to the greatest AU in it.
+#: Number of colours of a heat map, from the least to the greatest AU.
 CLASSES = 7
 
 
 def places(values: Sequence[object]) -> list[float]:
-    """Place values along an axis (0 to 1): numbers by their size, on a logarithmic axis where they span a lot."""
+    """Return the positions of values along an axis (0 to 1), logarithmic if they span a wide range."""
     numbers = [number_of(value) for value in values]
     known = [number for number in numbers if number is not None]
     if len(known) < len(values) or len(known) < 2 or known[0] == known[-1]:
@@ -39,14 +39,14 @@ def places(values: Sequence[object]) -> list[float]:
 
 
 def curve(points: Sequence[Point], metric: str, times: float, unit: str, knee: Point | None = None) -> str:
-    """Draw a metric over the values of one key, with the 95 % interval of repeats; ``times`` is what it is shown in."""
-    known = [(point, found) for point in points if (found := point.spread(metric)) is not None]
+    """Return the curve of a metric over one key, with the 95 % interval of repeats; ``times`` scales to ``unit``."""
+    known = [(point, spread) for point in points if (spread := point.spread(metric)) is not None]
     if not known:
         return ""
-    at = dict(zip(map(id, points), places([point.values[0] for point in points]), strict=True))
-    x = [at[id(point)] for point, _ in known]
-    mean = [times * found[0] for _, found in known]
-    half = [times * (found[1] or 0.0) for _, found in known]
+    position = dict(zip(map(id, points), places([point.values[0] for point in points]), strict=True))
+    x = [position[id(point)] for point, _ in known]
+    mean = [times * spread[0] for _, spread in known]
+    half = [times * (spread[1] or 0.0) for _, spread in known]
     high = axes.roof(max(m + h for m, h in zip(mean, half, strict=True)))
     high = min(high, 100.0) if unit == "%" else high
 
@@ -60,13 +60,13 @@ def curve(points: Sequence[Point], metric: str, times: float, unit: str, knee: P
         band = f'<path class="band l-{colour}" d="M{"L".join([*over, *under])}Z"/>'
     line = f'<path class="line l-{colour}" d="M{"L".join(dot(n, mean[n]) for n in range(len(known)))}"/>'
     dots = f'<path class="dot l-{colour}" d="{"".join(f"M{dot(n, mean[n])}h.01" for n in range(len(known)))}"/>'
-    told = []
+    texts = []
     for (point, _), m, h in zip(known, mean, half, strict=True):
         more = f" ± {axes.number(h)}" if h else ""
-        told.append(f"{said(point.values[0])}\n{axes.number(m)}{more} {unit}")
-    tips = [told[min(range(len(x)), key=lambda n: abs(x[n] - (part + 0.5) / PARTS))] for part in range(PARTS)]
-    ticks = _thin([(at[id(point)], said(point.values[0])) for point in points])
-    marks = [(at[id(knee)], "knee")] if knee is not None else []
+        texts.append(f"{said(point.values[0])}\n{axes.number(m)}{more} {unit}")
+    tips = [texts[min(range(len(x)), key=lambda n: abs(x[n] - (part + 0.5) / PARTS))] for part in range(PARTS)]
+    ticks = _thin([(position[id(point)], said(point.values[0])) for point in points])
+    marks = [(position[id(knee)], "knee")] if knee is not None else []
     return charts.plot(
         band + line + dots, label=f"{metric} over the values", x=ticks, y=axes.linear(high), tips=tips, marks=marks,
         height=200,
@@ -74,16 +74,16 @@ def curve(points: Sequence[Point], metric: str, times: float, unit: str, knee: P
 
 
 def _thin(ticks: Sequence[axes.Tick], apart: float = 0.06) -> list[axes.Tick]:
-    """Leave out labels that would lie on the one before."""
+    """Return the ticks without labels that would overlap."""
     kept: list[axes.Tick] = []
-    for at, text in ticks:
-        if not kept or at - kept[-1][0] >= apart:
-            kept.append((at, text if len(text) <= 24 else text[:23] + "…"))
+    for position, text in ticks:
+        if not kept or position - kept[-1][0] >= apart:
+            kept.append((position, text if len(text) <= 24 else text[:23] + "…"))
     return kept
 
 
 def heat_map(points: Sequence[Point], names: Sequence[str]) -> str:
-    """Draw AU over two keys as a table of coloured cells: columns are the first key, rows the second."""
+    """Return AU over two keys as a table of coloured cells, with the first key as columns."""
     columns, rows = (axis([point.values[n] for point in points]) for n in range(2))
     left_out = len(columns) > MOST_CELLS or len(rows) > MOST_CELLS
     columns, rows = columns[:MOST_CELLS], rows[:MOST_CELLS]
@@ -105,7 +105,7 @@ def heat_map(points: Sequence[Point], names: Sequence[str]) -> str:
     more = f'<p class="lead">The first {MOST_CELLS} values of each key; sweep.csv has all.</p>' if left_out else ""
     return (
         f'<p class="lead">AU in percent; columns: {escape(names[0])}, rows: {escape(names[1])}. '
-        "Colours go from the least to the greatest.</p>"
+        "Colours go from the lowest to the highest.</p>"
         f'<div class="scroll"><table class="grid"><thead><tr><th></th>{head}</tr></thead><tbody>{body}</tbody></table>'
         f"</div>{more}"
     )
@@ -118,13 +118,13 @@ def against(
     label: str,
     base: int = 10,
 ) -> str:
-    """Draw AU against a cost: every point as a dot, those that no other beats joined by a line.
+    """Return a scatter plot of AU against a cost, with the Pareto front as a line.
 
     Ticks are round in powers of ``base``: 1024 for bytes.
     """
     known = [
-        (place, spent, gain)
-        for place, point in enumerate(points)
+        (index, spent, gain)
+        for index, point in enumerate(points)
         if (spent := cost(point)) is not None and (gain := point.mean("au")) is not None
     ]
     if len({spent for _, spent, _ in known}) < 2:
@@ -146,23 +146,23 @@ def against(
         f'<path class="line l-au" d="{steps}"/>'
         f'<path class="dot l-au" d="{"".join(f"M{dot(entry)}h.01" for entry in on)}"/>'
     )
-    told = [
-        f"{', '.join(map(said, points[place].values))}\nAU {100 * gain:.1f} % at {write(spent)}"
-        for place, spent, gain in on
+    texts = [
+        f"{', '.join(map(said, points[index].values))}\nAU {100 * gain:.1f} % at {write(spent)}"
+        for index, spent, gain in on
     ]
-    at = [0.97 * spent / wide for _, spent, _ in on]
-    tips = [told[min(range(len(at)), key=lambda n: abs(at[n] - (part + 0.5) / PARTS))] for part in range(PARTS)]
+    x = [0.97 * spent / wide for _, spent, _ in on]
+    tips = [texts[min(range(len(x)), key=lambda n: abs(x[n] - (part + 0.5) / PARTS))] for part in range(PARTS)]
     ticks = [(0.97 * value / wide, write(value)) for value in (unit * each for each in axes.values(wide / unit, 5))]
     percents = [(share, f"{100 * share:.0f} %") for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
     return charts.plot(drawn, label=label, x=ticks, y=percents, tips=tips, height=220)
 
 
-def best_by_value(points: Sequence[Point], at: int) -> list[Point]:
-    """Choose for each value of one key the point with the highest AU, the other keys free; as points of that key."""
+def best_by_value(points: Sequence[Point], column: int) -> list[Point]:
+    """Return for each value of one key the point with the highest AU, as points of that key."""
     chosen: dict[str, Point] = {}
     for point in points:
-        gain, key = point.mean("au"), identity(point.values[at])
+        gain, key = point.mean("au"), identity(point.values[column])
         if gain is not None and (key not in chosen or gain > (chosen[key].mean("au") or 0.0)):
             chosen[key] = point
-    order = [identity(value) for value in axis([point.values[at] for point in points])]
-    return [Point((chosen[key].values[at],), chosen[key].rows) for key in order if key in chosen]
+    order = [identity(value) for value in axis([point.values[column] for point in points])]
+    return [Point((chosen[key].values[column],), chosen[key].rows) for key in order if key in chosen]

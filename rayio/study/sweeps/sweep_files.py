@@ -1,4 +1,4 @@
-"""What a sweep leaves for others to read: CSV, Parquet, and its page."""
+"""The files of a finished sweep: CSV, Parquet and its page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rayio.study.sweeps.sweep_rows import columns
 from rayio.study.sweeps.swept import Sweep
 
 
-def write(found: Sweep) -> None:
+def write(sweep: Sweep) -> None:
     """Write ``sweep.csv``, ``sweep.parquet`` and ``sweep.html`` into the directory of a sweep.
 
     Raises:
@@ -22,8 +22,8 @@ def write(found: Sweep) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    directory = SweepDirectory(found.path)
-    table = columns(found.keys, [row for point in found.points for row in point.rows])
+    directory = SweepDirectory(sweep.path)
+    table = columns(sweep.keys, [row for point in sweep.points for row in point.rows])
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(table)
@@ -32,11 +32,11 @@ def write(found: Sweep) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({name: _column(values) for name, values in table.items()}), sink)
     directory.write("sweep.parquet", sink.getvalue().to_pybytes())
-    directory.write("sweep.html", page(found).encode())
+    directory.write("sweep.html", page(sweep).encode())
 
 
 def _column(values: list[Any]) -> Any:
-    """Make a column of one type: numbers where all are, else texts as they are written in a scenario."""
+    """Return a column of one type: numbers if all values are, else texts as in a scenario."""
     import pyarrow as pa
 
     known = [value for value in values if value is not None]

@@ -1,4 +1,4 @@
-"""The page of a sweep: one HTML file that opens without a network, in the style of a run's report."""
+"""The page of a sweep: one HTML file that opens without a network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rayio.study.sweeps.sweep_tables import HEAD, cells, conclusions, short_name
 from rayio.study.sweeps.swept import Sweep
 from rayio.units import format_bytes
 
-#: Points that the table of the page has; the files have all.
+#: The most points of the page's table.
 LISTED_POINTS = 300
 
 _DEFINITIONS = {
@@ -28,52 +28,51 @@ _DEFINITIONS = {
     ),
     "knee": (
         "knee",
-        "where more of a key brings little: of AU over one numeric key, both axes scaled to 0 to 1 (linear, from the "
-        "first value to the last and to the greatest AU), the point that lies highest above the diagonal (Kneedle, "
-        f"Satopää and others 2011); none where that is less than {100 * choices.LEAST_BEND:.0f} % of the rise",
+        "where diminishing returns begin: the point of AU over one numeric key that is highest above the diagonal, "
+        "with both axes scaled to 0 to 1 (linear, from the first value to the last and to the highest AU; Kneedle, "
+        f"Satopää and others 2011); none if that height is below {100 * choices.LEAST_BEND:.0f} % of the rise",
     ),
     "front": (
         "front",
-        "the Pareto front: points that no other beats, for none has at least their AU with no more readers and no more "
-        "memory, and less of one of them",
+        "the Pareto front: no other point has at least the same AU with no more readers and no more memory",
     ),
-    "readers": ("readers", "reader workers of all ranks: ranks × loader.num_workers"),
+    "readers": ("readers", "workers of all ranks: ranks × loader.num_workers"),
     "memory": (
         "memory",
-        "expected bytes that the prefetch windows of all ranks hold when they are full: ranks × workers × "
+        "expected bytes of the full prefetch windows of all ranks: ranks × workers × "
         "prefetch_factor × batch, at most loader.max_bytes_in_flight on each node",
     ),
-    "impossible": ("impossible", "keys of the point contradict each other; its line says which"),
+    "impossible": ("impossible", "keys of the point contradict each other; its row names them"),
 }
 
 
-def page(found: Sweep) -> str:
-    """Write the page."""
-    names = short_names(found.keys)
+def page(sweep: Sweep) -> str:
+    """Return the page of a sweep as HTML."""
+    names = short_names(sweep.keys)
     parts = [
-        section("curves", "AU over the swept keys", _curves(found, names)),
-        section("cost", "What AU costs", _costs(found)),
-        section("points", "Points", _points(found, names)),
-        section("scenario", "What all points share", _shared(found)),
+        section("curves", "AU over the swept keys", _curves(sweep, names)),
+        section("cost", "What AU costs", _costs(sweep)),
+        section("points", "Points", _points(sweep, names)),
+        section("scenario", "What all points share", _shared(sweep)),
         section("definitions", "How each number is defined", _definitions()),
     ]
-    runs = len(found.rows)
+    runs = len(sweep.rows)
     facts = [
-        f"{found.engine} engine", f"{len(found.points):,} points, {runs:,} runs",
-        f"swept: {', '.join(found.keys)}", f"{found.missing:,} runs are missing" if found.missing else "",
+        f"{sweep.engine} engine", f"{len(sweep.points):,} points, {runs:,} runs",
+        f"swept: {', '.join(sweep.keys)}", f"{sweep.missing:,} runs are missing" if sweep.missing else "",
     ]  # fmt: skip
-    told = "".join(f'<p class="verdict">{escape(line)}</p>' for line in conclusions(found))
+    verdicts = "".join(f'<p class="verdict">{escape(line)}</p>' for line in conclusions(sweep))
     style = colours.style() + _file("rayio.report", "style.css") + _file("rayio.study.sweeps", "style.css")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{NOTHING_OUTSIDE}">'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">'
-        f"<title>{escape(found.name)} sweep · rayio</title><style>{style}</style></head><body>"
-        f'<header><p class="eyebrow">rayio sweep</p><h1>{escape(found.name)}</h1>'
-        f'<p class="facts">{escape(" · ".join(filter(None, facts)))}</p>{told}</header>'
+        f"<title>{escape(sweep.name)} sweep · rayio</title><style>{style}</style></head><body>"
+        f'<header><p class="eyebrow">rayio sweep</p><h1>{escape(sweep.name)}</h1>'
+        f'<p class="facts">{escape(" · ".join(filter(None, facts)))}</p>{verdicts}</header>'
         f"<main>{''.join(parts)}</main>"
-        f"<footer>Written by rayio {__version__} from {escape(str(found.path.absolute()))}</footer>"
+        f"<footer>Written by rayio {__version__} from {escape(str(sweep.path.absolute()))}</footer>"
         f'<div id="tip" hidden></div><script>{_file("rayio.report", "script.js")}</script></body></html>\n'
     )
 
@@ -82,16 +81,16 @@ def _file(room: str, name: str) -> str:
     return resources.files(room).joinpath(name).read_text(encoding="utf-8")
 
 
-def _curves(found: Sweep, names: list[str]) -> str:
-    points = found.points
+def _curves(sweep: Sweep, names: list[str]) -> str:
+    points = sweep.points
     if len(names) == 1:
         has_repeats = any(len(point.rows) > 1 for point in points)
         band = " The band is the 95 % interval of the mean over repeats." if has_repeats else ""
         drawn = [
-            _titled(f"AU, % <small>over {escape(found.keys[0])}.{band}</small>",
-                    sweep_figures.curve(points, "au", 100, "%", found.knee)),
+            _titled(f"AU, % <small>over {escape(sweep.keys[0])}.{band}</small>",
+                    sweep_figures.curve(points, "au", 100, "%", sweep.knee)),
             _titled("throughput, samples/s", sweep_figures.curve(points, "samples_per_second", 1, "samples/s")),
-            _titled("exposed data loading time, % of step time",
+            _titled("exposed data loading, % of step time",
                     sweep_figures.curve(points, "data_wait_share", 100, "%")),
         ]  # fmt: skip
         return "".join(drawn)
@@ -103,9 +102,9 @@ def _curves(found: Sweep, names: list[str]) -> str:
     curves = "".join(
         _titled(
             f"AU, % <small>over {escape(key)}: the best of all points with that value</small>",
-            sweep_figures.curve(sweep_figures.best_by_value(points, at), "au", 100, "%"),
+            sweep_figures.curve(sweep_figures.best_by_value(points, index), "au", 100, "%"),
         )
-        for at, key in enumerate(found.keys)
+        for index, key in enumerate(sweep.keys)
     )
     return heat + curves
 
@@ -114,13 +113,13 @@ def _titled(title: str, drawn: str) -> str:
     return f"<h3>{title}</h3>{drawn}" if drawn else ""
 
 
-def _costs(found: Sweep) -> str:
-    points = found.points
+def _costs(sweep: Sweep) -> str:
+    points = sweep.points
     readers = sweep_figures.against(points, choices.readers, lambda value: f"{value:,.0f}", "AU against readers")
     memory = sweep_figures.against(points, choices.memory, format_bytes, "AU against memory", 1024)
     if not readers and not memory:
         return ""
-    lead = '<p class="lead">Each dot is a point; the line joins those that no cheaper one reaches.</p>'
+    lead = '<p class="lead">Each dot is a point; the line is the Pareto front.</p>'
     return (
         lead
         + _titled("AU against readers <small>of all ranks</small>", readers)
@@ -128,18 +127,18 @@ def _costs(found: Sweep) -> str:
     )
 
 
-def _points(found: Sweep, names: list[str]) -> str:
-    chosen = found.points[:LISTED_POINTS]
-    wrong = [point for point in found.points[LISTED_POINTS:] if point.status in (IMPOSSIBLE, FAILED)]
-    rows = [[escape(cell) for cell in cells(found, point)] for point in [*chosen, *wrong[:LISTED_POINTS]]]
-    left = len(found.points) - len(rows)
+def _points(sweep: Sweep, names: list[str]) -> str:
+    chosen = sweep.points[:LISTED_POINTS]
+    wrong = [point for point in sweep.points[LISTED_POINTS:] if point.status in (IMPOSSIBLE, FAILED)]
+    rows = [[escape(cell) for cell in cells(sweep, point)] for point in [*chosen, *wrong[:LISTED_POINTS]]]
+    left = len(sweep.points) - len(rows)
     more = f'<p class="lead">{left:,} more points are in sweep.csv.</p>' if left > 0 else ""
     return tables.table([*map(escape, names), *HEAD], rows, "worded") + more
 
 
-def _shared(found: Sweep) -> str:
-    asked = strict_json.loads(regular.read_bytes(found.path / "sweep.json"))
-    text = yaml.safe_dump(asked.get("scenario", {}), sort_keys=False, allow_unicode=True, width=100)
+def _shared(sweep: Sweep) -> str:
+    definition = strict_json.loads(regular.read_bytes(sweep.path / "sweep.json"))
+    text = yaml.safe_dump(definition.get("scenario", {}), sort_keys=False, allow_unicode=True, width=100)
     return f"<details><summary>the scenario, without the swept keys</summary><pre>{escape(text)}</pre></details>"
 
 

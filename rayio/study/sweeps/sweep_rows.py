@@ -1,4 +1,4 @@
-"""What came out at the points of a sweep: a row for every run, and the points over their repeats."""
+"""Results of a sweep: a row for every run, and points over their repeats."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rayio.scenario.model import Scenario
 from rayio.schema.fields import show
 from rayio.study.sweeps.points import identity, number_of
 
-#: What became of a run: done, done with expectations unmet, cannot be, broke off.
+#: Status of a run: done, done with unmet expectations, contradictory keys, failed.
 DONE, UNMET, IMPOSSIBLE, FAILED = "done", "unmet", "impossible", "failed"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One run at one point. ``values`` are those of the swept keys; ``result`` is None where nothing ran."""
+    """A run at a point, with the ``values`` of the swept keys; ``result`` is None if nothing ran."""
 
     values: tuple[Any, ...]
     repeat: int
@@ -30,18 +30,18 @@ class Row:
     readers: int | None = None
     window_bytes: float | None = None
     result: RunResult | None = None
-    #: AU of each epoch by DLIO's formula, as fractions, of runs that are judged by it.
+    #: AU of each epoch by DLIO's formula, as fractions, if runs are judged by it.
     epochs: tuple[float, ...] = ()
-    #: Share of this machine's processors that were busy meanwhile, of runs on a wall clock that were watched.
+    #: Busy share of this machine's processors during the run, if measured.
     busy_share: float | None = None
 
     @property
     def identity(self) -> tuple[str, int]:
-        """What tells runs of one sweep apart."""
+        """The key of a run in its sweep."""
         return identity(self.values), self.repeat
 
     def as_json(self) -> dict[str, Any]:
-        """Write it as plain values."""
+        """Return the row as plain values."""
         return {
             "values": list(self.values),
             "repeat": self.repeat,
@@ -56,10 +56,10 @@ class Row:
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any], where: object) -> Row:
-        """Read it back.
+        """Return the row of plain values.
 
         Raises:
-            KeyError, TypeError: it is none.
+            KeyError, TypeError: the content is not a row.
             StorageError: its result is damaged.
         """
         result = content["result"]
@@ -77,7 +77,7 @@ class Row:
 
 
 def row_of(values: Sequence[Any], repeat: int, scenario: Scenario, result: RunResult) -> Row:
-    """Make the row of a run that ended."""
+    """Return the row of a finished run."""
     status = {0: DONE, 3: UNMET}.get(result.exit_code, FAILED)
     return Row(
         tuple(values), repeat, status, result.error, derive.num_readers(scenario), window_bytes(scenario), result
@@ -85,7 +85,7 @@ def row_of(values: Sequence[Any], repeat: int, scenario: Scenario, result: RunRe
 
 
 def window_bytes(scenario: Scenario) -> float:
-    """The expected bytes that the full windows of all ranks hold, as far as ``max_bytes_in_flight`` lets them."""
+    """Return the expected bytes of all ranks' full windows, bounded by ``max_bytes_in_flight``."""
     whole = derive.world_size(scenario) * derive.window_bytes(scenario)
     bound = scenario.loader.max_bytes_in_flight
     return min(whole, float(bound) * scenario.cluster.nodes) if isinstance(bound, int) else whole
@@ -93,59 +93,59 @@ def window_bytes(scenario: Scenario) -> float:
 
 @dataclass(frozen=True)
 class Point:
-    """One point over its repeats."""
+    """A point over its repeats."""
 
     values: tuple[Any, ...]
     rows: tuple[Row, ...]
 
     @property
     def first(self) -> Row:
-        """Its first run, whose seed is the scenario's own."""
+        """Its first run, which has the scenario's seed."""
         return self.rows[0]
 
     @functools.cached_property
     def measured(self) -> tuple[RunResult, ...]:
-        """The results of its runs that went well."""
+        """The results of its successful runs."""
         return tuple(row.result for row in self.rows if row.result is not None and row.status in (DONE, UNMET))
 
     def mean(self, metric: str) -> float | None:
-        """The mean of a metric over the repeats that know it."""
-        return None if (found := self.spread(metric)) is None else found[0]
+        """Return the mean of a metric over the repeats that have it; None if none has."""
+        return None if (mean := self.spread(metric)) is None else mean[0]
 
     def spread(self, metric: str) -> tuple[float, float | None] | None:
-        """The mean and half the 95 % interval (Student's t) of a metric; None where no repeat has it."""
+        """Return the mean and half the 95 % interval (Student's t) of a metric; None if no repeat has it."""
         known = [value for value in (lookup(result, metric) for result in self.measured) if value is not None]
         if not known:
             return None
-        found = spread(known)
-        half = found["ci95"]
-        return float(found["mean"] or 0.0), None if half is None else float(half)
+        statistics = spread(known)
+        half = statistics["ci95"]
+        return float(statistics["mean"] or 0.0), None if half is None else float(half)
 
     @property
     def status(self) -> str:
-        """What became of it: the worst of its runs."""
+        """The worst status of its runs."""
         order = (FAILED, IMPOSSIBLE, UNMET, DONE)
         return min((row.status for row in self.rows), key=order.index)
 
     @property
     def error(self) -> str | None:
-        """The line of the first run that has one."""
+        """The first error of its runs."""
         return next((row.error for row in self.rows if row.error), None)
 
 
 def points_of(rows: Sequence[Row]) -> list[Point]:
-    """Gather rows by point, sorted by the values where they are numbers, else in the order in which they came."""
-    found: dict[str, list[Row]] = {}
+    """Return the points of rows, sorted by their values if these are numbers, else in the order of the rows."""
+    groups: dict[str, list[Row]] = {}
     for row in rows:
-        found.setdefault(identity(row.values), []).append(row)
-    points = [Point(of[0].values, tuple(sorted(of, key=lambda row: row.repeat))) for of in found.values()]
-    columns = [axis([point.values[at] for point in points]) for at in range(len(points[0].values) if points else 0)]
+        groups.setdefault(identity(row.values), []).append(row)
+    points = [Point(group[0].values, tuple(sorted(group, key=lambda row: row.repeat))) for group in groups.values()]
+    columns = [axis([point.values[key] for point in points]) for key in range(len(points[0].values) if points else 0)]
     places = [{identity(value): n for n, value in enumerate(column)} for column in columns]
     return sorted(points, key=lambda p: [place[identity(v)] for place, v in zip(places, p.values, strict=True)])
 
 
 def axis(values: Sequence[Any]) -> list[Any]:
-    """The different values in order: ascending where all are numbers or quantities, else as they came."""
+    """Return the distinct values, ascending if all are numbers or quantities, else in their order."""
     different = [*{identity(value): value for value in values}.values()]
     numbers = [number_of(value) for value in different]
     if any(number is None for number in numbers):
@@ -154,8 +154,8 @@ def axis(values: Sequence[Any]) -> list[Any]:
 
 
 def columns(keys: Sequence[str], rows: Sequence[Row]) -> dict[str, list[Any]]:
-    """Turn rows into named columns: the swept keys, how it went, what it costs, every metric."""
-    table: dict[str, list[Any]] = {key: [_cell(row.values[at]) for row in rows] for at, key in enumerate(keys)}
+    """Return rows as named columns: the swept keys, status, costs, every metric."""
+    table: dict[str, list[Any]] = {key: [_cell(row.values[index]) for row in rows] for index, key in enumerate(keys)}
     for name in ("repeat", "status", "error", "readers", "window_bytes"):
         table[name] = [getattr(row, name) for row in rows]
     table["exit_code"] = [None if row.result is None else row.result.exit_code for row in rows]

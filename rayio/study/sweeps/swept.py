@@ -1,4 +1,4 @@
-"""A sweep that is over, as a value."""
+"""A finished sweep as an object."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Sweep:
-    """A sweep that is over, or was cut short: its directory, the swept keys, and a row for every run that ended."""
+    """A finished or interrupted sweep: its directory, the swept keys, and a row for every finished run."""
 
     path: Path
     name: str
     engine: str
     keys: tuple[str, ...]
     rows: tuple[Row, ...]
-    #: Runs that were asked for and have no row.
+    #: Runs without a row.
     missing: int = 0
 
     @cached_property
@@ -34,34 +34,34 @@ class Sweep:
 
     @cached_property
     def knee(self) -> Point | None:
-        """The point of a sweep over one key after which more of it brings little AU; see ``choices.knee``."""
-        found = choices.knee_of(self.points)
-        return None if found is None else self.points[found.place]
+        """The point of a sweep over one key where diminishing returns of AU begin; see ``choices.knee``."""
+        knee = choices.knee_of(self.points)
+        return None if knee is None else self.points[knee.index]
 
     @cached_property
     def front(self) -> list[Point]:
-        """The points that no other beats: as much AU with no more readers and memory, and less of one of them."""
-        return [self.points[place] for place in sorted(choices.front(self.points, choices.readers, choices.memory))]
+        """The Pareto front: the best trade-offs of AU against readers and memory."""
+        return [self.points[index] for index in sorted(choices.front(self.points, choices.readers, choices.memory))]
 
     def frame(self) -> pd.DataFrame:
-        """A row for every run: swept keys, status, readers, window_bytes, and every metric by its name."""
+        """Return a row for every run: swept keys, status, readers, window_bytes, and every metric by its name."""
         import pandas as pd
 
         return pd.DataFrame(columns(self.keys, [row for point in self.points for row in point.rows]))
 
     def __repr__(self) -> str:
         missing = f", {self.missing} missing" if self.missing else ""
-        found = [au for au in (point.mean("au") for point in self.points) if au is not None]
-        au = f", AU {100 * min(found):.1f} to {100 * max(found):.1f} %" if found else ""
+        means = [au for au in (point.mean("au") for point in self.points) if au is not None]
+        au = f", AU {100 * min(means):.1f} to {100 * max(means):.1f} %" if means else ""
         over = f"{self.name} over {', '.join(self.keys)} on the {self.engine} engine"
         return f"<rayio.Sweep {over}: {len(self.rows)} runs{missing}{au}, in {self.path}>"
 
     @property
     def exit_code(self) -> int:
-        """What the command ends with.
+        """The exit code of the command.
 
-        0 when a point went well, 3 when none did as ``expect:`` wants, 4 when a ledger is not even, 1 when rayio or
-        another package is at fault, 130 when runs are missing, 2 when nothing went well for other reasons.
+        0 if a point succeeded, 1 for a bug of rayio or another package, 2 if nothing succeeded, 3 if ``expect:`` was
+        unmet everywhere, 4 if samples were not delivered exactly once, 130 if runs are missing.
         """
         if self.missing:
             return INTERRUPTED

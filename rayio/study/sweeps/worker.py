@@ -1,6 +1,6 @@
-"""A process that simulates points: it reads scenarios from its standard input, and answers with results.
+"""A process that simulates points: it reads scenarios from standard input and writes results.
 
-A program of its own, not ``multiprocessing``: that would run the user's script again in every process.
+It is a separate program because ``multiprocessing`` would run the user's script again in every process.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from rayio.registry import fault_of
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import in_memory
 
-#: What a point came to: its result, or why there is none.
+#: A point's result, or its error.
 Answer = RunResult | RayioError
 
 
 def simulated(scenario: Scenario) -> Answer:
-    """Simulate a point; an error of the user's is its answer."""
+    """Return the result of a simulated point, or its error."""
     try:
         return in_memory(scenario)
     except RayioError as error:
@@ -36,7 +36,7 @@ def simulated(scenario: Scenario) -> Answer:
 
 
 def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer until nothing more is asked; ours are pickles, one after the other."""
+    """Simulate scenarios until the end of ``questions``; both streams are sequences of pickles."""
     while True:
         try:
             scenario: Scenario = pickle.load(questions)
@@ -53,18 +53,16 @@ def serve(questions: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def in_processes(scenarios: Iterable[tuple[int, Scenario]], processes: int) -> Iterator[tuple[int, Answer]]:
-    """Simulate many scenarios, so many at a time; give each answer with its number, in the order in which they end.
-
-    Whoever leaves the loop early ends the processes.
+    """Iterate over the answers of numbered scenarios in the order in which they end; leaving early ends the processes.
 
     Raises:
         RunError: a process died.
     """
     todo = iter(scenarios)
     started = [_start() for _ in range(processes)]
-    asked: list[list[int]] = [[] for _ in started]
+    pending: list[list[int]] = [[] for _ in started]
 
-    def ask(worker: int) -> None:
+    def send(worker: int) -> None:
         entry = next(todo, None)
         pipe = started[worker].stdin
         assert pipe is not None
@@ -73,29 +71,29 @@ def in_processes(scenarios: Iterable[tuple[int, Scenario]], processes: int) -> I
                 pipe.close()
             return
         number, scenario = entry
-        asked[worker].append(number)
+        pending[worker].append(number)
         pickle.dump(scenario, pipe)
         pipe.flush()
 
     answered: SimpleQueue[tuple[int, Answer | None]] = SimpleQueue()
-    threads = [Thread(target=_listen, args=(n, one, answered.put), daemon=True) for n, one in enumerate(started)]
+    threads = [Thread(target=_listen, args=(n, each, answered.put), daemon=True) for n, each in enumerate(started)]
     try:
         for thread in threads:
             thread.start()
-        for worker in [*range(processes)] * 2:  # the second waits in the pipe, so that nobody waits for us
-            ask(worker)
-        while any(asked):
+        for worker in [*range(processes)] * 2:  # the second scenario waits in the pipe, so that workers never idle
+            send(worker)
+        while any(pending):
             worker, answer = answered.get()
             if answer is None:
-                if asked[worker]:
+                if pending[worker]:
                     code = started[worker].wait()
-                    raise RunError(f"a process that simulated points died ({_how(code)}); the same command goes on")
+                    raise RunError(f"a simulating process died ({_how(code)}); give the same command to resume")
                 continue
-            number = asked[worker].pop(0)
-            ask(worker)
+            number = pending[worker].pop(0)
+            send(worker)
             yield number, answer
     except BrokenPipeError:
-        raise RunError("a process that simulated points died; the same command goes on") from None
+        raise RunError("a simulating process died; give the same command to resume") from None
     finally:
         for process in started:
             process.kill()
@@ -108,8 +106,8 @@ def in_processes(scenarios: Iterable[tuple[int, Scenario]], processes: int) -> I
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # Ctrl-C reaches the whole group of processes: these are ended by the one that asked. What a thread blocks its
-    # children block from their first moment on; one that came meanwhile is ours as soon as we listen again.
+    # Ctrl-C reaches the whole process group, but the parent ends these. Children inherit blocked signals; a signal
+    # that arrives meanwhile is delivered to the parent when it unblocks.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         return subprocess.Popen(
@@ -144,5 +142,5 @@ def _how(code: int) -> str:
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # nothing that prints may come between the answers
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # prints must not mix with answers
     serve(sys.stdin.buffer, answers)

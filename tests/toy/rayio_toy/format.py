@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from rayio.data.formats.reads import opened
 from rayio.data.formats.sample import Place, check, fill
 from rayio.data.layout import Batch, Layout
 from rayio.scenario.kind import Kind
@@ -70,7 +71,7 @@ class ToyFormat(Kind):
         ):
             place = Place(layout.path(file), int(batch.samples[at]), index)
             buffer = bytearray(gap + nbytes)
-            with opener(place.path) as stream:
+            with opened(opener, place) as stream:
                 stream.seek(index * len(buffer))
                 got = stream.readinto(buffer)  # type: ignore[attr-defined]
             if got < len(buffer):

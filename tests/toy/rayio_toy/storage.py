@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from pydantic import Field
@@ -48,3 +50,14 @@ class ToyStore(PosixStore):
 
     def full(self, name: str) -> str:
         return f"{self._address.rstrip('/')}/{name}"
+
+    @staticmethod
+    @contextmanager
+    def trial(folder: Path) -> Iterator[str]:
+        """Give an address where the laws of stores can be tried on this one."""
+        before = os.environ.get("RAYIO_TOY")
+        os.environ["RAYIO_TOY"] = str(folder)
+        try:
+            yield "toy://tried"
+        finally:
+            os.environ.pop("RAYIO_TOY") if before is None else os.environ.update(RAYIO_TOY=before)

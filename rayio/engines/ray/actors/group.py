@@ -256,7 +256,7 @@ class ActorGroup:
         Raises:
             RayioError: a role failed, or an actor that cannot be replaced died.
         """
-        lives = {handle.run.remote(0): name for name, handle in self.handles.items() if name.startswith("rank-")}
+        lives = {handle.run.remote(): name for name, handle in self.handles.items() if name.startswith("rank-")}
         waiting = list(lives)
         rounds = Rounds(self.plan, self.specs, self.handles, self.actors, self.anchor.here(), self.vigil)
         while waiting:

@@ -314,7 +314,8 @@ class TrainerRank(Host):
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
-        self.tallies = {rank: Tally(rank) for (rank,) in birth.members}
+        mine = {rank for (rank,) in birth.members}
+        self.tallies = {tally.rank: tally for tally in self.plan.tallies() if tally.rank in mine}
         #: The ways to the queues; or the readers' calls, where the queues live in this process.
         self._queues: dict[tuple[int, ...], Line] = {}
         if self.plan.is_queued_in_rank:
@@ -341,11 +342,11 @@ class TrainerRank(Host):
         """See ``rayio.model.wiring.RankPorts``."""
         return self._writers
 
-    async def run(self, attempt: int) -> list[Tally]:
+    async def run(self) -> list[Tally]:
         """Live every rank's life to its end; give what each consumed."""
         self.begin()
         try:
-            await self.kernel.gather(*(self._train(rank, attempt) for rank in self.tallies))
+            await self.kernel.gather(*(self._train(rank) for rank in self.tallies))
         finally:
             await self.wiring.close()
         return list(self.tallies.values())
@@ -359,10 +360,12 @@ class TrainerRank(Host):
         """What each rank has consumed so far."""
         return list(self.tallies.values())
 
-    async def _train(self, rank: int, attempt: int) -> None:
-        await self.wiring.rank(rank, self, self.tallies[rank], attempt)
+    async def _train(self, rank: int) -> None:
+        await self.wiring.rank(rank, self, self.tallies[rank])
         if self._barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
-            self._barrier.line.handle.announce.remote([(Where(rank, len(self.plan.steps), 0, attempt), 0)])
+            self._barrier.line.handle.announce.remote(
+                [(Where(rank, len(self.plan.steps), 0, self.plan.start.attempt), 0)]
+            )
 
 
 class CheckpointWriter(Host):

@@ -121,7 +121,7 @@ class RemoteQueue:
         if self.line.is_near is None:
             await self.line.reach()
         self._send()  # a rank that finds every batch in its hand does not let this loop run
-        if self.consumed.open(at.epoch):
+        if self.consumed.open(at):
             self.hand.clear()
             self._coming.clear()
         asked = self.kernel.now()
@@ -131,7 +131,7 @@ class RemoteQueue:
             self._ask(at.attempt, waiting=True)
             self._news = self.kernel.future("an answer of the queue")
             await self._news
-        if self.consumed.number:
+        if self.consumed.has_any:
             self.consumed.waited += self.kernel.now() - asked
         delivery = self.hand.pop(step)
         self.consumed.add(step)

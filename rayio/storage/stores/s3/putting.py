@@ -27,6 +27,8 @@ class Appended(io.RawIOBase):
         self._held = bytearray()
         self._upload: Any = None
         self._nbytes = 0
+        #: Whether the client is at it, or has failed: an error is then its own, and no writer's.
+        self.is_asking = False
 
     def writable(self) -> bool:
         """Say yes."""
@@ -39,6 +41,7 @@ class Appended(io.RawIOBase):
         view = memoryview(buffer).cast("B")
         self._nbytes += len(view)
         self._held += view
+        self.is_asking = True
         while len(self._held) > PART_BYTES:
             if self._upload is None:
                 self._upload = obstore.open_writer(
@@ -46,6 +49,7 @@ class Appended(io.RawIOBase):
                 )
             self._upload.write(bytes(self._held[:PART_BYTES]))
             del self._held[:PART_BYTES]
+        self.is_asking = False
         return len(view)
 
     def finish(self) -> int:

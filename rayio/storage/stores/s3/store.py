@@ -237,9 +237,14 @@ class S3Store:
         """Put what is written from the beginning to the end, holding some parts of it; give its bytes."""
         client, key = self.client, self.place.key(name)
 
-        def request() -> int:
+        def request() -> int | Exception:
             content = Appended(client, key)
-            fill(cast(BinaryIO, content))
+            try:
+                fill(cast(BinaryIO, content))
+            except Exception as error:
+                if content.is_asking:
+                    raise
+                return error  # the writer's own: no answer of the store's, and not to be worded as one
             return content.finish()
 
         def spooled() -> int:
@@ -247,7 +252,7 @@ class S3Store:
                 fill(cast(BinaryIO, content))
                 return self._put(name, cast(BinaryIO, content), doing, traffic)
 
-        def followed() -> int:
+        def followed() -> int | Exception:
             if not self._is_redirected:
                 try:
                     return request()
@@ -257,7 +262,10 @@ class S3Store:
                 self._is_redirected = True
             return spooled()
 
-        return self.call(followed, name, doing, traffic)
+        done = self.call(followed, name, doing, traffic)
+        if isinstance(done, Exception):
+            raise done
+        return done
 
     def _signed(self, key: str) -> str:
         """An address that a put of this object may be sent to; it is as good as a credential, and never shown."""

@@ -1,16 +1,16 @@
-"""How many readers does a rank need, and how far ahead? A sweep, and the cheapest point that is enough."""
+"""How many workers does a rank need, and which prefetch depth? A sweep, and the cheapest point that is enough."""
 
 from __future__ import annotations
 
 import rayio
 
-#: Utilisation that is enough.
+#: The AU that is enough.
 ENOUGH = 0.85
 
 
 def main() -> None:
-    """Print a row for each point, and the one with the fewest readers that is enough."""
-    found = rayio.sweep(
+    """Print a row for each point, and the sufficient one with the fewest workers."""
+    sweep = rayio.sweep(
         "unet3d-small",
         {
             "loader.num_workers": [4, 8, 16, 32],
@@ -20,9 +20,9 @@ def main() -> None:
             "dataset.num_files": 1680,
             "train.epochs": 1,
         },
-        out="sweeps/readers",
+        out="sweeps/workers",
     )
-    rows = found.frame()
+    rows = sweep.frame()
     print(
         rows[["loader.num_workers", "loader.prefetch_factor", "au", "samples_per_second"]]
         .round(3)
@@ -31,11 +31,11 @@ def main() -> None:
     enough = rows[rows.au >= ENOUGH].sort_values(["loader.num_workers", "loader.prefetch_factor"])
     if enough.empty:
         best = rows.sort_values("au").iloc[-1]
-        print(f"no point reaches AU {ENOUGH}; the best has {best.au:.2f} with {best['loader.num_workers']} readers")
+        print(f"no point reaches AU {ENOUGH}; the best has {best.au:.2f} with {best['loader.num_workers']} workers")
     else:
         first = enough.iloc[0]
-        readers, ahead = first["loader.num_workers"], first["loader.prefetch_factor"]
-        print(f"{readers:.0f} readers, {ahead:.0f} batches ahead each, are enough")
+        workers, prefetch = first["loader.num_workers"], first["loader.prefetch_factor"]
+        print(f"{workers:.0f} workers with prefetch_factor {prefetch:.0f} are enough")
 
 
 if __name__ == "__main__":

@@ -307,15 +307,20 @@ def format_done(share: float) -> str:
 
 
 def books_line(books: Books) -> str:
-    """Say whether every planned sample was delivered once."""
-    counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples, {format_bytes(books.delivered_bytes)}"
+    """Return how many of the planned samples were delivered, and whether each was exactly once."""
+    size = format_bytes(books.delivered_bytes)
+    if books.even and (skipped := books.skipped_samples):
+        return (
+            f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered exactly once ({size}), "
+            f"{skipped:,} skipped after errors"
+        )
+    if books.even:
+        return f"all {books.planned_samples:,} samples delivered exactly once ({size})"
+    counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
     if books.even is None:
-        done = "" if books.share_done is None else f" ({format_done(books.share_done)})"
-        return f"not known whether every planned sample was delivered, the run broke off{done}: {counts}"
-    once = "delivered or skipped once" if books.skipped_samples else "delivered once"
-    counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
-    every = f"every planned sample was {once}" if books.even else "NOT EVERY PLANNED SAMPLE WAS DELIVERED ONCE"
-    return f"{every}: {counts}"
+        done = "" if books.share_done is None else f", {format_done(books.share_done)}"
+        return f"run incomplete{done}: {counts}"
+    return f"NOT ALL SAMPLES DELIVERED EXACTLY ONCE: {counts}"
 
 
 def _seconds(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""How far a run is, told while it goes: to the reporter, and in ``live.json`` of a run directory on this machine."""
+"""Progress during a run: to the reporter, and to ``live.json`` of a run directory on this machine."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rayio.trace.run_directory import RunDirectory
 
 
 def now() -> str:
-    """The time in UTC, to the second."""
+    """Return the time in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Telling:
-    """Tells of one run from its begin to its end."""
+class ProgressWriter:
+    """A writer of one run's progress."""
 
     def __init__(
         self, directory: RunDirectory, reporter: Reporter, *, scenario: str, engine: str, ranks: int, planned_steps: int
@@ -38,22 +38,22 @@ class Telling:
 
     @property
     def live(self) -> Live:
-        """What was told last."""
+        """The last progress."""
         return self._watched.live
 
     def begin(self) -> None:
-        """Tell that the run begins."""
-        self._tell(self.live)
+        """Write that the run starts."""
+        self._write(self.live)
 
     def look(self, progress: Mapping[str, Any], seconds: float) -> None:
-        """Tell how far it is."""
-        self._tell(self._watched.look(progress, seconds, now()))
+        """Write the run's progress after ``seconds``."""
+        self._write(self._watched.look(progress, seconds, now()))
 
     def end(self) -> None:
-        """Take away what the result takes the place of."""
+        """Remove ``live.json``, which the result replaces."""
         remove_live(self.directory)
 
-    def _tell(self, live: Live) -> None:
-        self.reporter.looked(live)
-        with suppress(StorageError):  # a full disk is told of where it costs spans
+    def _write(self, live: Live) -> None:
+        self.reporter.progress(live)
+        with suppress(StorageError):  # a full disk is reported when spans are lost
             write_live(self.directory, live)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rayio.analyze.retries import in_words
-from rayio.analyze.service import WORK_OF_STAGES, can_do, rate
 from rayio.analyze.stages import shown
-from rayio.analyze.summary import fetched_line, own_split
 from rayio.records.explained import Access, Capacity, Explained, Simulated, Throttled, Verdict, WaitedFor
 from rayio.records.origin import head
+from rayio.report.text.summary import fetched_line, own_split
+from rayio.report.text.terms import WORK_OF_STAGES, can_do, in_words, rate
 from rayio.units import format_bytes, format_seconds
 
 #: Rows of a table that are shown; the JSON has all.
@@ -45,7 +44,7 @@ def _folded(sentence: str, width: int = 96) -> list[str]:
 def _losses(verdict: Verdict) -> list[str]:
     if verdict.au is None or verdict.loss is None:
         return []
-    title = f"where {format_seconds(verdict['seconds'])} of step time went ({verdict['steps']} steps)"
+    title = f"where {format_seconds(verdict.seconds)} of step time went ({verdict.steps} steps)"
     title += ", directly or through waiting for other ranks"
     lines = [f"  {title}", f"  {'':<14}{'seconds':>12}{'share':>9}{'directly':>12}{'waiting':>12}"]
     lines.append(_row("compute", verdict.compute_seconds, verdict.au, None, None, "AU"))
@@ -69,14 +68,14 @@ def _capacities(capacity: Capacity) -> list[str]:
     demand = capacity.demand
     needed = "" if demand is None else f"ranks need {rate(demand)} batches/s and "
     lines = [
-        f"  what each stage can do ({needed}got {rate(capacity['delivered'])})",
+        f"  what each stage can do ({needed}got {rate(capacity.delivered)})",
         f"  {'':<14}{'service':>12}{'at a time':>12}{'can do':>14}{'busy':>9}",
     ]
     for row in capacity.stages:
         does = f"{rate(row.capacity)} files/s" if row.stage == "writer" else f"{can_do(row.capacity, demand)} /s"
         what = WORK_OF_STAGES.get(row.stage, "")
         lines.append(
-            f"  {shown(row['stage']):<14}{format_seconds(row.service_seconds):>12}{row.parallelism:>12}"
+            f"  {shown(row.stage):<14}{format_seconds(row.service_seconds):>12}{row.parallelism:>12}"
             f"{does:>14}{_percent(row.utilisation):>9}  {what}".rstrip()
         )
     return lines
@@ -87,9 +86,9 @@ def _changes(simulated: Simulated | None) -> list[str]:
         return []
     rate_before = "" if simulated.samples_per_second is None else _rate(simulated.samples_per_second)
     lines = [
-        "  what would change it (simulated with this run's own times)",
+        "  what would change it (simulated with this run's times)",
         f"  {'':<20}{'AU':>8}{'samples/s':>12}{'time saved':>12}{'loss removed':>14}  next bottleneck",
-        f"  {'as it was':<20}{simulated['au']:>8.3f}{rate_before:>12}",
+        f"  {'baseline':<20}{simulated.au:>8.3f}{rate_before:>12}",
     ]
     for row in simulated.changes:
         if row.au is not None:
@@ -122,7 +121,7 @@ def _ranks(ranks: Sequence[WaitedFor]) -> list[str]:
 def _access(access: Access, throttled: Throttled | None) -> list[str]:
     if not access.operations:
         return []
-    lines = [f"  how storage was used (trace level {access['level']})"]
+    lines = [f"  how storage was used (trace level {access.level})"]
     for name, row in access.operations.items():
         size = f", {format_bytes(round(row.bytes / row.requests))} each" if row.bytes else ""
         number = f"{row.requests:>12,} request{'s' * (row.requests != 1)}"

@@ -13,8 +13,8 @@ from rayio.units import format_bytes, format_rate
 
 #: The key whose values are accelerators of one node.
 RANKS = "cluster.ranks_per_node"
-#: A note begins so where a run did not teach what would move it.
-UNKNOWN = "what would move it is not known"
+#: Begins a note where a run does not give a model that predicts it.
+UNKNOWN = "No prediction"
 #: Characters of a whole bar of the curve.
 BAR = 20
 
@@ -128,9 +128,10 @@ def _conclusions(found: CapacityFound, width: int) -> list[str]:
             continue
         many = _many(point.accelerators)
         need, get = format_rate(point.needed_bytes_per_second), format_rate(point.bytes_per_second)
-        unsure = ", and it is not sure whether that is enough" if point.status == UNDECIDED else ""
-        verb = "needs" if point.accelerators == 1 else "need"
-        said.append(f"{many} {verb} {need} to be always busy, and got {get}{unsure}.")
+        unsure = "; not sure whether that is enough" if point.status == UNDECIDED else ""
+        verb, who = ("needs", "it") if point.accelerators == 1 else ("need", "they")
+        au = "" if point.au is None else f"at the measured {100 * point.au:.0f} % "
+        said.append(f"{many} at 100 % AU {verb} {need}; {au}{who} used {get}{unsure}.")
     if cached := [point.page_cache_share for point in found.points if point.page_cache_share is not None]:
         most = 100 * max(cached)
         said.append(
@@ -138,19 +139,19 @@ def _conclusions(found: CapacityFound, width: int) -> list[str]:
             f"at most {most:.1f} % from the page cache."
         )
     if found.binds:
-        said.append(f"What binds with {above.accelerators if above else 'more'}: {found.binds}")
+        said.append(f"Bottleneck with {above.accelerators if above else 'more'}: {found.binds}")
     best = next((change for change in found.changes if change.accelerators is not None), None)
     if best is not None:
         least = "at least " if best.is_at_least else ""
-        said.append(f"What would move it: with {best.change} it feeds {least}{_many(best.accelerators or 0)}.")
+        said.append(f"With {best.change}: {least}{_many(best.accelerators or 0)}.")
     elif found.changes:
         near = found.changes[0]
         said.append(
-            f"No single change that was tried is enough for {above.accelerators if above else 'more'}; "
-            f"{near.change} comes nearest, AU {100 * (near.au or 0):.1f} %."
+            f"No single change is enough for {above.accelerators if above else 'more'}; "
+            f"the best is {near.change}, AU {100 * (near.au or 0):.1f} %."
         )
     elif found.binds and found.is_finished and not any(UNKNOWN in note for note in found.notes):
-        said.append("No single change that was tried helps.")
+        said.append("No single change helps.")
     lines = [line for one in said for line in [*wrap(one, width, break_long_words=False)]]
     return [*lines, *(line for note in found.notes for line in _note(note, width))]
 

@@ -1,0 +1,1 @@
+"""How libraries walk files (``loader.file_access``): a file for each way, behind one contract."""

@@ -1,0 +1,59 @@
+"""Numbers and names as every text has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from rayio.units import format_seconds
+
+if TYPE_CHECKING:
+    from rayio.analyze.retries import Retried
+
+#: Times the need above which a capacity is no number worth saying.
+PLENTY = 100
+
+#: What rows are that are no stage of a batch.
+WORK_OF_STAGES = {
+    "storage": "what all readers share",
+    "worker": "all stages, one after the other",
+    "writer": "checkpoint files",
+    "processors": "CPU time of a batch, on all cores",
+}
+
+
+def can_do(capacity: float, demand: float | None) -> str:
+    """Write a capacity; one that is many times the need is said to be that.
+
+    >>> can_do(5.868, 24.8), can_do(18_400_493, 500)
+    ('5.87', '> 50,000')
+    """
+    return rate(capacity) if demand is None or capacity <= PLENTY * demand else f"> {rate(PLENTY * demand)}"
+
+
+def rate(number: float) -> str:
+    """Write a number per second with three digits that count."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def counted(number: int, name: str) -> str:
+    """Return a number with what it counts.
+
+    >>> counted(1, "worker"), counted(4, "worker")
+    ('1 worker', '4 workers')
+    """
+    return f"{number} {name}{'s' * (number != 1)}"
+
+
+def in_words(answers: Mapping[str, int]) -> str:
+    """Name some answers, the most frequent first."""
+    return ", ".join(sorted(answers, key=lambda why: -answers[why]))
+
+
+def retries_note(found: Retried) -> str:
+    """Say how many requests were made again, how long that took, and how many storage refused."""
+    many = "request to storage was" if found.number == 1 else "requests to storage were"
+    throttled = sum(found.refused.values())
+    answers = f"; storage throttled {throttled} of them ({in_words(found.refused)})" if throttled else ""
+    took = format_seconds(found.seconds)
+    return f"{found.number} {many} made again after a failure, {took} in all (spans named retry){answers}"

@@ -1,0 +1,148 @@
+"""Laws of every way to walk files, with every format: requests are the planned ones, and nothing kept is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from options import drawn
+from registered import every
+
+from rayio.data.access.contract import ACCESSES, Access, Files
+from rayio.data.formats import FORMATS
+from rayio.data.layout import Batch, Layout
+from rayio.data.sampler import Sampler
+from rayio.schema.choice import options_of
+from rayio.schema.distribution import Uniform
+from rayio.storage.base import READ, Issued, Requests
+from rayio.storage.itemise import itemise
+from rayio.storage.real import counted_opener
+from rayio.storage.stores.counted import Traffic
+from rayio.storage.stores.posix import PosixStore
+
+every_access = every(ACCESSES, "access")
+every_format = every(FORMATS, "form")
+#: Each example is a dataset and several batches of it.
+few = settings(max_examples=settings().max_examples // 6)
+
+
+class Walk(NamedTuple):
+    """A dataset on disk, an access to it, and the batches of one reader of it, in their order."""
+
+    root: Path
+    access: Access
+    files: Files
+    batches: list[Batch]
+
+
+def walk_of(access: str, form: str, root: Path, draw: st.DataObject) -> Walk:
+    """Write a small dataset in any layout of its format, to be walked in any order with any options."""
+    made, found = FORMATS[form], ACCESSES[access]
+    num_files, per_file = draw.draw(st.integers(1, 5)), draw.draw(st.integers(1, 6))
+    sizes = Uniform(low=16, high=draw.draw(st.sampled_from([40, 5000])))
+    layout = Layout(num_files, per_file, sizes, 5, made.extension, draw.draw(drawn(options_of(made))))
+    for number in range(num_files):
+        path = root / layout.path(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("wb") as file:
+            made.write(file, layout, number)
+    shuffle = draw.draw(st.sampled_from(["none", "file", "global"]))
+    batch_size = draw.draw(st.integers(1, min(4, layout.num_samples)))
+    sampler = Sampler(layout, batch_size=batch_size, world_size=1, shuffle=shuffle, seed=1, drop_last=False)
+    batches = [sampler.batch(epoch, 0, step) for epoch in range(2) for step in range(sampler.steps(epoch, 0))]
+    return Walk(root, found, Files(made, layout, draw.draw(drawn(options_of(found)))), batches)
+
+
+def issued_in(requests: Requests) -> list[tuple[str, int, int, int]]:
+    """Give what a model of storage records of requests: kind, file, offset and bytes of each."""
+    number = len(requests.nbytes)
+    opens = np.zeros(requests.num_opens)
+    return calls(itemise(READ, 0, 1000, np.ones(number), requests.nbytes, opens, places=requests.places))
+
+
+def calls(issued: Issued | None) -> list[tuple[str, int, int, int]]:
+    assert issued is not None
+    columns = ("file", "kind", "offset", "nbytes")
+    rows = zip(*(issued.rows[name].tolist() for name in columns), strict=True)
+    return [(issued.files[file], kind, offset, nbytes) for file, kind, offset, nbytes in rows]
+
+
+def read(walk: Walk, batch: Batch, kept: Any) -> tuple[bytes, Traffic, Any]:
+    """Read a batch; its samples have to be those that were wanted."""
+    out, traffic = np.zeros(batch.total_bytes, np.uint8), Traffic(0)
+    ids, kept = walk.access.read(walk.files, counted_opener(PosixStore(walk.root), traffic), batch, out, kept)
+    assert ids.tolist() == batch.samples.tolist()
+    return out.tobytes(), traffic, kept
+
+
+@every_access
+@every_format
+@few
+@given(data=st.data())
+def test_what_is_read_is_asked_for_in_the_planned_requests_whatever_is_kept(
+    access: str, form: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    walk = walk_of(access, form, tmp_path_factory.mktemp("data"), data)
+    planned = kept = None
+    for batch in walk.batches:
+        requests, after = walk.access.requests(walk.files, batch, planned)
+        again, _ = walk.access.requests(walk.files, batch, planned)
+        assert (again.num_opens, again.nbytes.tolist()) == (requests.num_opens, requests.nbytes.tolist())
+        assert requests.address == (batch.rank, batch.epoch, batch.step)
+        planned = after
+        _, traffic, kept = read(walk, batch, kept)
+        assert (traffic.opens, traffic.requests, traffic.nbytes) == (
+            requests.num_opens, len(requests.nbytes), requests.total_bytes,
+        )  # fmt: skip
+        if requests.places is not None:
+            assert issued_in(requests) == calls(traffic.issued)
+        assert (kept is None) == (planned is None)
+    walk.access.close(kept) if kept is not None else None
+
+
+@every_access
+@every_format
+@few
+@given(data=st.data())
+def test_a_reader_that_loses_what_it_keeps_delivers_the_same_samples(
+    access: str, form: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    walk = walk_of(access, form, tmp_path_factory.mktemp("data"), data)
+    kept = careless = planned = None
+    for batch in walk.batches:
+        if data.draw(st.booleans()):
+            if careless is not None and data.draw(st.booleans()):  # a process that dies closes nothing
+                walk.access.close(careless)
+            careless = planned = None
+        requests, planned = walk.access.requests(walk.files, batch, planned)
+        whole, _, kept = read(walk, batch, kept)
+        content, traffic, careless = read(walk, batch, careless)
+        assert content == whole
+        assert (traffic.opens, traffic.requests) == (requests.num_opens, len(requests.nbytes))
+    for left in (kept, careless):
+        if left is not None:
+            walk.access.close(left)
+
+
+@every_access
+@every_format
+@few
+@given(data=st.data())
+def test_the_requests_of_many_steps_at_once_are_those_of_each_step(
+    access: str, form: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    walk = walk_of(access, form, tmp_path_factory.mktemp("data"), data)
+    size = len(walk.batches[0].samples)
+    steps = [batch for batch in walk.batches if batch.epoch == 0 and len(batch.samples) == size]
+    arrays = (np.stack([getattr(batch, name) for batch in steps]) for name in ("files", "index", "nbytes"))
+    table = walk.access.request_table(walk.files, *arrays)
+    if table is not None:
+        for row, batch in enumerate(steps):
+            alone, kept = walk.access.requests(walk.files, batch, None)
+            together = table.row(row, alone.address, size)
+            assert kept is None
+            assert (together.num_opens, together.nbytes.tolist()) == (alone.num_opens, alone.nbytes.tolist())
