@@ -15,7 +15,7 @@ from rayio.analyze.stalls import attribute
 from rayio.cli import main
 from rayio.errors import ScenarioError, StorageError
 from rayio.model.planning import plan_of
-from rayio.predict.explain import explain
+from rayio.report.explain import explain
 from rayio.scenario.load import build, load
 from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import TOY, installed
+from packages import TOY, installed
 
 import rayio
 from rayio.errors import ScenarioError
 from rayio.kinds import REGISTRIES
-from rayio.predict.explain import explain
 from rayio.report.build import report
+from rayio.report.explain import explain
 from rayio.scenario.load import load
 from rayio.scenario.write import to_yaml
 
@@ -31,7 +31,7 @@ def gated(tmp_path: Path) -> Iterator[Path]:
     """A scenario with the toy package's layer, which is installed."""
     with pytest.MonkeyPatch.context() as patch:
         for registry in REGISTRIES:
-            patch.setattr(registry, "_found", {})
+            patch.setattr(registry, "_loaded", {})
         patch.syspath_prepend(installed(tmp_path, TOY / "pyproject.toml"))
         patch.syspath_prepend(str(TOY))
         patch.chdir(tmp_path)
