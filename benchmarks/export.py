@@ -116,11 +116,11 @@ def main() -> None:
                 done = exporting.send(chosen, sender)
                 sender.close()
                 assert done.is_whole, done
-                return done.spans, f"and {done.made} roots, {done.requests} requests"
+                return done.spans, f"and {done.added} roots, {done.requests} requests"
 
             return work
 
-        def written(write: exporting.Writer, name: str) -> Callable[[exporting.Chosen], tuple[int, str]]:
+        def written(write: Callable[..., int], name: str) -> Callable[[exporting.Chosen], tuple[int, str]]:
             def work(chosen: exporting.Chosen) -> tuple[int, str]:
                 spans = write(chosen, Path(folder) / name)
                 return spans, f"{(Path(folder) / name).stat().st_size / spans:.1f} bytes per span"

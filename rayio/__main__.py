@@ -2,8 +2,7 @@
 
 import sys
 
-from rayio.deadline import leave
-from rayio.interrupts import INTERRUPTED, deaf, interruptible
+from rayio.signals import INTERRUPTED, ignore_signals, interruptible, leave
 
 
 def main() -> None:
@@ -15,9 +14,9 @@ def main() -> None:
 
             cli.main()
         finally:
-            deaf()
+            ignore_signals()
     except KeyboardInterrupt:
-        deaf()
+        ignore_signals()
         sys.stderr.write("rayio: interrupted\n")
         leave(INTERRUPTED)
 

@@ -20,6 +20,8 @@ def is_shared(config: pytest.Config) -> bool:
 #: What takes seconds to load or to start, and stays for the rest of a process: a module, or a session's fixture. The
 #: tests that need it are one process's.
 COSTLY = ("test_torch", "s3_server", "rayio_commands")
+#: Kinds whose laws need one of these.
+COSTLY_KINDS = {"s3": "s3_server", "torch": "test_torch"}
 #: Groups in the order in which they begin.
 ORDER = ("ray", *COSTLY)
 
@@ -28,7 +30,10 @@ def group(item: pytest.Item) -> str | None:
     """Name the tests that one process runs, one after the other: on one Ray, or with the same costly thing."""
     if item.get_closest_marker("ray") is not None:
         return "ray"
-    needed = {item.path.stem, *getattr(item, "fixturenames", ()), *item.extra_keyword_matches}
+    needed = {item.path.stem, *getattr(item, "fixturenames", ())}
+    if item.path.parent.name == "laws":
+        chosen = getattr(getattr(item, "callspec", None), "params", {}).values()
+        needed |= {COSTLY_KINDS[kind] for kind in chosen if isinstance(kind, str) and kind in COSTLY_KINDS}
     return next((name for name in COSTLY if name in needed), None)
 
 

@@ -19,7 +19,7 @@ import stories
 from hypothesis import settings
 from left import Before
 from objects import objects, place, s3_server  # noqa: F401 (fixtures)
-from packages import TOY, installed
+from packages import TOY, installed, toy_installed
 
 #: How long an example takes says more about the machine than about the code; and the same are drawn whoever runs the
 #: suite, so that none fails for the first time where it cannot be looked at. The slow tier draws more, and new ones.
@@ -102,6 +102,13 @@ def _nothing_is_left(_nobodys_home: Path) -> Iterator[None]:
     yield
     left = before.left(_nobodys_home)
     assert not left, f"left behind: {', '.join(left)}"
+
+
+@pytest.fixture(scope="module")
+def toy_there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have the package with kinds of its own installed (tests/laws)."""
+    with toy_installed(tmp_path_factory.mktemp("toy")):
+        yield
 
 
 #: What ends the Ray of this process, while it runs.

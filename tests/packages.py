@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
+
+from rayio.kinds import REGISTRIES
 
 
 def installed(folder: Path, package: Path = Path(__file__).parents[1] / "pyproject.toml") -> str:
@@ -21,3 +27,14 @@ def installed(folder: Path, package: Path = Path(__file__).parents[1] / "pyproje
 
 #: A package that adds kinds to rayio.
 TOY = Path(__file__).parent / "toy"
+
+
+@contextmanager
+def toy_installed(folder: Path) -> Iterator[pytest.MonkeyPatch]:
+    """Have that package installed for a while."""
+    with pytest.MonkeyPatch.context() as patch:
+        for registry in REGISTRIES:
+            patch.setattr(registry, "_loaded", {})
+        patch.syspath_prepend(installed(folder, TOY / "pyproject.toml"))
+        patch.syspath_prepend(str(TOY))
+        yield patch

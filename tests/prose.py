@@ -21,20 +21,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 #: Rooms and pages whose text is still to be rewritten; a room that is done leaves this list, and stays done.
 TODO: tuple[str, ...] = (
-    "docs/clusters.md",
-    "docs/results.md",
     "docs/scenario.md",
     "rayio/analyze",
     "rayio/data",
-    "rayio/deadline.py",
     "rayio/engines",
-    "rayio/export",
-    "rayio/imports",
-    "rayio/interrupts.py",
     "rayio/model",
     "rayio/predict",
-    "rayio/records",
-    "rayio/regular.py",
     "rayio/report",
     "rayio/scenario",
     "rayio/storage",
@@ -221,6 +213,8 @@ def check_code(file: str, source: str) -> Iterator[Fault]:
     """Return the faults of a Python module."""
     tree = ast.parse(source)
     for line, text in [*strings(tree), *comments(source)]:
+        if text.isidentifier():  # a name, such as a span's
+            continue
         text = re.sub(r"``.+?``|`[^`\n]+`", "`", text)
         for offset, rule in phrases(text, _IN_CODE):
             begin, end = text.rfind("\n", 0, offset) + 1, text.find("\n", offset)

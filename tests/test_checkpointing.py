@@ -66,12 +66,6 @@ def test_without_a_checkpoint_nothing_is_saved() -> None:
     assert saved(none) == {}
 
 
-def test_dedicated_writers_share_the_state_and_the_first_have_a_byte_more() -> None:
-    shards = saved(plan(saving({"epochs": 2}, {"dedicated": 3})))
-    assert list(shards) == [Where(0, 1, 11)]
-    assert [(s.num_bytes, s.writer) for s in shards[Where(0, 1, 11)]] == [(334, 0), (333, 1), (333, 2)]
-
-
 def test_a_shard_says_how_it_is_to_be_written() -> None:
     section = {"every": {"epochs": 1}, "path": "ck", "model": {"bytes": 9}, "fsync": False, "request_bytes": 4}
     (shard,) = saved(plan(scenario(checkpoint=section, train__epochs=1)))[Where(0, 0, 11)]

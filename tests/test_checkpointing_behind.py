@@ -112,19 +112,6 @@ def test_shards_are_written_beside_their_ranks_at_the_same_time() -> None:
     assert {(row["index"], row["rank"]) for row in cut.rows("write")} == {("0", 0), ("1", 1), ("2", 2)}
 
 
-@pytest.mark.parametrize("writers", ["rank_zero", "all_ranks", "sharded", {"dedicated": 4}], ids=str)
-def test_a_run_ends_when_every_file_is_there_with_all_its_bytes(writers: Any, tmp_path: Path) -> None:
-    wanted = saving(3, 5, ranks=2, writers=writers, compute="1 ms", dataset__path="data")
-    run = run_locally(on_disk(wanted, tmp_path), tmp_path)
-    sizes = [path.stat().st_size for path in (tmp_path / "ck").rglob("*.bin")]
-    copies = 2 if writers == "all_ranks" else 1
-    assert sum(sizes) == 2 * copies * 3_000_000
-    assert len(sizes) == 2 * run.plan.num_writers
-    last_write = max(row["start_ns"] + row["duration_ns"] for row in run.rows("write"))
-    assert max(row["start_ns"] + row["duration_ns"] for row in run.rows("life")) >= last_write
-    assert run.ledger.even
-
-
 def test_a_file_that_cannot_be_written_behind_ends_the_run_by_its_name(tmp_path: Path) -> None:
     wanted = saving(1, 5, compute="1 ms", dataset__path="data")
     (tmp_path / "ck" / "epoch-0000-step-00000004").mkdir(parents=True)

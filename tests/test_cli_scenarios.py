@@ -241,3 +241,14 @@ def test_a_reader_of_our_output_may_leave_early() -> None:
     )
     os.close(outlet)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_lists_every_command_in_a_whole_line_of_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    commands = capsys.readouterr().out.partition("Commands:\n")[2].splitlines()
+    assert len(commands) > 20
+    assert [line for line in commands if "..." in line or len(line) > 80] == []

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from rayio import strict_json
 from rayio.cli import main
 from rayio.data.generate import prepare
 from rayio.data.layout import Layout
 from rayio.errors import RayioError
+from rayio.files import parse_json
 from rayio.report.build import report
 from rayio.schema.distribution import Constant
 from rayio.session.execute import simulate
@@ -45,12 +45,12 @@ def copied(run: Path, tmp_path: Path) -> Path:
 @pytest.mark.parametrize("said", HOSTILE)
 def test_json_that_nobody_can_count_with_is_no_json(said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        strict_json.loads(HOSTILE[said])
+        parse_json(HOSTILE[said])
 
 
 def test_what_python_writes_is_read_as_it_was() -> None:
     value = {"a": [1, -2.5, 1e308, 5e-324, None, True, "NaN"], "b": {"c": 2**63}}
-    assert strict_json.loads(json.dumps(value)) == value
+    assert parse_json(json.dumps(value)) == value
 
 
 def of_run(name: str) -> Callable[[Path, str], object]:

@@ -354,28 +354,3 @@ def test_a_value_of_2_gib_is_refused_by_the_key_that_helps() -> None:
     of = layout(1, Constant(value=3 << 30), 1)
     with pytest.raises(DataError, match=r"dataset.columns=1: a sample of \d+ bytes is too large for so few columns"):
         PARQUET.write(io.BytesIO(), of, 0)
-
-
-@given(
-    compression=st.sampled_from(["zstd", "snappy", "lz4", "gzip"]),
-    edits=st.lists(st.tuples(st.integers(0, 10**6), st.binary(min_size=1, max_size=9)), min_size=1, max_size=4),
-    is_flip=st.booleans(),
-)
-def test_whatever_happens_to_a_compressed_file_no_wrong_sample_is_delivered(
-    compression: str, edits: list[tuple[int, bytes]], is_flip: bool
-) -> None:
-    of = layout(8, Constant(value=1016), 1, columns=2, row_group=4, compression=compression)
-    content = bytearray(written(of))
-    before = read(of, [1, 6], bytes(content))
-    for place, put in edits:
-        begin = place % (len(content) - len(put))
-        content[begin : begin + len(put)] = bytes([content[begin] ^ put[0]]) if is_flip else put
-    try:
-        after = read(of, [1, 6], bytes(content))
-    except DataError as error:
-        message = str(error)
-    else:
-        assert after == before
-        return
-    assert re.search(NAMED, message), message
-    assert "\n" not in message

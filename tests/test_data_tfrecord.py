@@ -131,7 +131,7 @@ def test_a_sealed_record_without_our_example_is_refused() -> None:
     ]:
         out = np.zeros(20, np.uint8)
         with pytest.raises(DataError, match=rf"000000000.tfrecord: sample 0 \(row 0\): .*{says}"):
-            FORM.read(lambda path, c=changed: io.BytesIO(reseal(c)), layout, layout.whole_file(0), out)  # type: ignore[misc]
+            FORM.read(lambda path, c=changed: io.BytesIO(reseal(c)), layout, layout.whole_file(0), out)
 
 
 @given(st.integers(16, 1 << 40), st.integers(0, 1 << 50), st.integers(1, 300))
@@ -163,4 +163,4 @@ def test_no_changed_byte_of_a_record_is_harmless() -> None:
         changed = bytearray(content)
         changed[place] ^= 1
         with pytest.raises(DataError, match=r"sample 0 .*expected (a record|CRC)"):
-            FORM.read(lambda path, c=bytes(changed): io.BytesIO(c), layout, batch, np.zeros(20, np.uint8))  # type: ignore[misc]
+            FORM.read(lambda path, c=bytes(changed): io.BytesIO(c), layout, batch, np.zeros(20, np.uint8))

@@ -200,8 +200,8 @@ def test_a_selection_takes_while_the_run_goes_what_it_takes_of_the_whole(
     taken = of_steps(table, chosen(table, parse(selection)))
     assert (exporting.sent.spans, exporting.left_out) == (len(taken), len(table) - len(taken))
     assert f"{len(taken)} spans were exported to" in said
-    others = f", {exporting.left_out} are of steps not selected ({selection})"
-    assert said.endswith("while the run went" + (others if selection != "all" else ""))
+    others = f", {exporting.left_out} belong to steps outside --select {selection}"
+    assert said.endswith("during the run" + (others if selection != "all" else ""))
 
 
 @pytest.mark.parametrize("kind", ["plain", "evaluated"])
@@ -215,7 +215,7 @@ def test_a_step_is_sent_or_let_go_while_the_run_goes(kind: str, tmp_path: Path) 
         for number, first in enumerate(range(0, len(table), 60)):
             directory.write_spans(table.slice(first, 60), f"part-{number:05d}")
             exporting._look()
-            held.append(len(exporting._held))
+            held.append(len(exporting._waiting))
             arrived.append(len(collector.spans))
         assert len(held) > 12
         assert max(held) < 200
@@ -305,7 +305,7 @@ def test_traces_too_large_to_look_at_are_warned_of(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(live_export, "MANY_SPANS", 6)
     said = followed(tmp_path / "two", table, "all", 60).exporting.big_traces()
     assert said is not None
-    assert "viewers show them slowly" in said
+    assert "viewers are slow" in said
 
 
 TROUBLE: dict[str, dict[str, list[Any]]] = {
@@ -341,7 +341,7 @@ def test_what_a_collector_in_trouble_did_not_take_is_counted_and_can_be_exported
     assert (arrived > 0) == (trouble in ("partly", "dying midway"))
     assert failed > 0
     assert f"{failed} of {len(table)} spans were not exported to" in said
-    again = shlex.split(said.partition("the run has all: ")[2])
+    again = shlex.split(said.partition("the run has all spans: ")[2])
     assert again == ["rayio", "export", str(directory.path), f"--{protocol}", collector.url]
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_TIMEOUT", raising=False)
     with serve() as healthy:
@@ -386,7 +386,7 @@ def test_a_run_that_ends_before_all_was_sent_still_says_what_was_not_selected(tm
         said = exporting.finish(len(table))
     taken = len(of_steps(table, chosen(table, parse("every:4"))))
     assert f"{taken} of {len(table)} spans were not exported to" in said
-    assert f", 0 were, {len(table) - taken} are of steps not selected (every:4); the run has all: " in said
+    assert f", 0 were, {len(table) - taken} belong to steps outside --select every:4; the run has all spans: " in said
     assert said.endswith(f"--otlp {collector.url} --select every:4")
 
 

@@ -72,7 +72,7 @@ def test_every_span_says_what_its_row_says() -> None:
     table = training(trace__level="io")
     (request,) = requests(table)
     spans = plain(ExportTraceServiceRequest.FromString(request.body))
-    assert (request.spans, request.spans + request.made) == (len(table), len(spans))
+    assert (request.spans, request.spans + request.added) == (len(table), len(spans))
 
     def number(value: int, least: int = 0) -> int | None:
         return value if value >= least else None
@@ -221,7 +221,7 @@ def test_requests_stay_below_the_limit_and_hold_every_span_once() -> None:
     parts = [span for request in small for span in plain(ExportTraceServiceRequest.FromString(request.body))]
     assert sorted(span["span"] for span in parts) == sorted(span["span"] for span in whole)
     assert sum(request.spans for request in small) == len(table)
-    assert sum(request.spans + request.made for request in small) == len(whole)
+    assert sum(request.spans + request.added for request in small) == len(whole)
 
 
 def test_a_status_that_is_not_ok_is_an_error_with_its_word() -> None:
@@ -246,7 +246,7 @@ def test_a_run_arrives_whole(protocol: str, tmp_path: Path, capsys: pytest.Captu
     with serve(protocol) as collector:
         code, out, err = told(capsys, "export", tmp_path / "run", f"--{protocol}", collector.url, "--select", "all")
     assert (code, err) == (0, "")
-    assert f"{len(table)} are stored" in out
+    assert f"{len(table)} stored" in out
     assert f"{len(table)} spans exported" in out
     expected = [
         span
@@ -318,7 +318,7 @@ def test_what_may_be_sent_again_is_and_arrives_once(protocol: str, answers: list
     assert sent.spans == len(table)
     assert sent.retries == len(answers)
     assert collector.tries == len(answers) + 1
-    assert len({span["span"] for span in collector.spans}) == len(collector.spans) == sent.spans + sent.made
+    assert len({span["span"] for span in collector.spans}) == len(collector.spans) == sent.spans + sent.added
 
 
 FOR_GOOD = {"otlp": (400, {"Content-Type": "text/plain"}, b"bad request"), "grpc": grpc.StatusCode.UNAUTHENTICATED}
@@ -368,7 +368,7 @@ def test_a_collector_that_dies_midway_leaves_the_rest_counted(protocol: str) -> 
     assert not sent.is_whole
     assert sent.spans + sent.unsent == len(table)
     arrived = {span["span"] for span in collector.spans}
-    assert len(arrived) == sent.spans + sent.made
+    assert len(arrived) == sent.spans + sent.added
 
 
 @both
@@ -624,10 +624,10 @@ def test_a_trace_too_large_to_look_at_is_warned_of(tmp_path: Path, capsys: pytes
     with http() as collector:
         code, _, err = told(capsys, "export", tmp_path / "run", "--otlp", collector.url)
     assert code == 0
-    assert "1 traces have more than 2000 spans (the largest 2101)" in err
+    assert "viewers are slow with large traces: 1 have more than 2000 spans (the largest 2101)" in err
     for form, warned in (("--otlp-json", True), ("--csv", False)):
         _, _, err = told(capsys, "export", tmp_path / "run", form, tmp_path / form)
-        assert ("viewers show them slowly" in err) == warned
+        assert ("viewers are slow" in err) == warned
 
 
 def test_empty_and_damaged_runs_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -646,7 +646,7 @@ def test_empty_and_damaged_runs_are_said(tmp_path: Path, capsys: pytest.CaptureF
         whole.write_bytes(whole.read_bytes()[:100])
     code, _, err = told(capsys, "export", tmp_path / "cut", "--csv", tmp_path / "none.csv")
     assert (code, (tmp_path / "none.csv").exists()) == (2, False)
-    assert "cut/spans: no span of the run can be read (damaged: part-0000" in err
+    assert "cut/spans: nothing to export, because no span is readable (damaged: part-0000" in err
 
 
 @pytest.fixture

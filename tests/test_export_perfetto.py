@@ -141,7 +141,7 @@ def test_spans_that_overlap_get_as_few_lanes_as_can_be(spans: list[tuple[int, in
     spans.sort(key=lambda span: (span[0], span[0] + span[1]))
     starts = np.array([start for start, _ in spans])
     ends = starts + np.array([length for _, length in spans])
-    lanes = tracks.beside(starts, ends)
+    lanes = tracks.parallel(starts, ends)
     for lane in range(int(lanes.max()) + 1):
         own = lanes == lane
         assert (starts[own][1:] >= ends[own][:-1]).all()
@@ -290,7 +290,7 @@ def test_a_file_is_written_whole_and_not_over_another(tmp_path: Path, capsys: py
     content = file.read_bytes()
     assert len(Read(gzip.decompress(content)).slices) == number < len(table)
     code, _, err = told(capsys, "export", tmp_path / "run", "--perfetto", file)
-    assert (code, err) == (2, f"rayio: {file} exists; --force replaces it\n")
+    assert (code, err) == (2, f"rayio: {file} exists; replace it with --force\n")
     assert told(capsys, "export", tmp_path / "run", "--perfetto", file, "--force", "--select", "first")[0] == 0
     assert len(Read(gzip.decompress(file.read_bytes())).slices) < number
     assert [path.name for path in file.parent.iterdir()] == [file.name]

@@ -144,7 +144,7 @@ def test_nothing_is_written_when_one_of_the_files_may_not_be(
 ) -> None:
     stored(tmp_path / "run", training())
     (tmp_path / "a.csv").write_text("mine")
-    for name, why in [("a.csv", "exists; --force replaces it"), ("new", "is given twice")]:
+    for name, why in [("a.csv", "exists; replace it with --force"), ("new", "is given twice")]:
         code, _, err = told(
             capsys, "export", tmp_path / "run", "--perfetto", tmp_path / "new", "--csv", tmp_path / name
         )  # fmt: skip
@@ -164,11 +164,11 @@ def test_nowhere_to_export_to_is_a_line(tmp_path: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("selection", "said"),
     [
-        ("all", "all are chosen"),
-        ("first", "{kept} are chosen: 1 step (first) and what is of no step"),
-        ("first,last", "{kept} are chosen: 2 steps (first,last) and what is of no step"),
+        ("all", "all selected"),
+        ("first", "{kept} selected: 1 step (first) and spans without a step"),
+        ("first,last", "{kept} selected: 2 steps (first,last) and spans without a step"),
     ],
 )
 def test_what_is_chosen_is_told_in_spans_and_in_steps(tmp_path: Path, selection: str, said: str) -> None:
     chosen = Chosen.of(stored(tmp_path / "run", training()), selection)
-    assert chosen.counts().endswith(f", {chosen.stored} are stored, " + said.format(kept=len(chosen.table)))
+    assert chosen.counts().endswith(f", {chosen.stored} stored, " + said.format(kept=len(chosen.table)))

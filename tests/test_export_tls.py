@@ -181,14 +181,14 @@ STRANGE = {"CLIENT_CERTIFICATE": "strange-client.pem", "CLIENT_KEY": "strange-cl
 WRONG: dict[str, tuple[str | None, bool, dict[str, str], list[str]]] = {
     "a stranger's authority": (
         "good", False, {"CERTIFICATE": "stranger.pem"},
-        ["OTEL_EXPORTER_OTLP_CERTIFICATE={papers}/stranger.pem; name the file of the one that signed it"],
+        ["OTEL_EXPORTER_OTLP_CERTIFICATE={papers}/stranger.pem; give the file of its authority"],
     ),
     "no authority": ("good", False, {}, ["set OTEL_EXPORTER_OTLP_CERTIFICATE to the authority's file"]),
-    "expired": ("expired", False, OWN, ["TLS: the server's certificate has expired; it must be renewed there"]),
+    "expired": ("expired", False, OWN, ["TLS: the server's certificate has expired; renew it on the server"]),
     "too early": ("early", False, OWN, ["the server's certificate is not valid yet; compare the clocks"]),
-    "another host": ("elsewhere", False, OWN, ["the server's certificate is not for 127.0.0.1; use a name that it is"]),
-    "a plain server": (None, False, OWN, ["TLS: the server does not speak it; write http://"]),
-    "a plain client": ("good", True, {}, ["TLS: the server speaks it; write https://"]),
+    "another host": ("elsewhere", False, OWN, ["the server's certificate is not valid for 127.0.0.1; use a name"]),
+    "a plain server": (None, False, OWN, ["TLS: the server does not use it; write http://"]),
+    "a plain client": ("good", True, {}, ["the server requires TLS; write https://"]),
     "no client": (
         "choosy", False, OWN, ["OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and OTEL_EXPORTER_OTLP_CLIENT_KEY", "set"]
     ),
@@ -256,17 +256,17 @@ def test_grpc_writes_nothing_to_standard_error_by_itself(
 
 PAIR = {"CLIENT_CERTIFICATE": "client.pem"}
 FILES: list[tuple[dict[str, str], str]] = [
-    ({"CERTIFICATE": "none.pem"}, "_CERTIFICATE={papers}/none.pem: cannot be read, No such file"),
+    ({"CERTIFICATE": "none.pem"}, "_CERTIFICATE={papers}/none.pem: cannot be read: No such file"),
     ({"TRACES_CERTIFICATE": "none.pem"}, "_TRACES_CERTIFICATE={papers}/none.pem: cannot be read"),
-    ({"CERTIFICATE": "."}, "_CERTIFICATE={papers}/.: cannot be read, it is a folder, not a file"),
-    ({"CERTIFICATE": "damaged.pem"}, "_CERTIFICATE={papers}/damaged.pem: no certificate in PEM form"),
-    ({"CERTIFICATE": "client.key"}, "_CERTIFICATE={papers}/client.key: no certificate in PEM form"),
+    ({"CERTIFICATE": "."}, "_CERTIFICATE={papers}/.: cannot be read: it is a folder, not a file"),
+    ({"CERTIFICATE": "damaged.pem"}, "_CERTIFICATE={papers}/damaged.pem: the file has no certificate in PEM form"),
+    ({"CERTIFICATE": "client.key"}, "_CERTIFICATE={papers}/client.key: the file has no certificate in PEM form"),
     ({"CLIENT_KEY": "client.key"}, "set OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE too"),
     ({"TRACES_CLIENT_KEY": "client.key"}, "set OTEL_EXPORTER_OTLP_TRACES_CLIENT_CERTIFICATE too"),
-    (PAIR, "no _CLIENT_KEY is set, so it must hold the key too"),
+    (PAIR, "without _CLIENT_KEY, it must hold the key too"),
     (PAIR | {"CLIENT_KEY": "damaged.pem"}, "_CLIENT_KEY={papers}/damaged.pem: not a certificate and its key"),
     (PAIR | {"CLIENT_KEY": "none"}, "_CLIENT_KEY={papers}/none: cannot be read"),
-    (PAIR | {"CLIENT_KEY": "strange-client.key"}, "does not belong to the certificate"),
+    (PAIR | {"CLIENT_KEY": "strange-client.key"}, "does not match the certificate"),
     (PAIR | {"CLIENT_KEY": "locked.key"}, "_CLIENT_KEY={papers}/locked.key: the key has a password"),
 ]
 

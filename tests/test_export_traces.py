@@ -32,7 +32,7 @@ def rows(spans: Spans) -> list[dict[str, Any]]:
             "parent": int(spans.parent[row]), "start": int(spans.start[row]), "end": int(spans.end[row]),
             "link_trace": int(spans.link_trace[row, 0]) << 64 | int(spans.link_trace[row, 1]),
             "link": int(spans.link[row]), "resource": spans.resources[spans.resource[row]],
-            "made": bool(spans.is_made[row]),
+            "made": bool(spans.is_added[row]),
             **{name: int(values[row]) for name, values in spans.numbers.items()},
         }
         for row in range(len(spans))
@@ -135,9 +135,9 @@ def test_without_readers_there_is_nothing_to_link_to() -> None:
 def test_spans_of_other_libraries_keep_their_ids() -> None:
     table = foreign()
     spans = spans_of(pa.concat_tables([training(), table]), "r")
-    assert len(spans.told) == 3
+    assert len(spans.foreign_spans) == 3
     for row in np.flatnonzero(spans.foreign >= 0):
-        told = spans.told[spans.foreign[row]]
+        told = spans.foreign_spans[spans.foreign[row]]
         assert f"{spans.trace[row, 0]:016x}{spans.trace[row, 1]:016x}" == told["trace"]
         assert f"{spans.span[row]:016x}" == told["span"]
         assert f"{spans.parent[row]:016x}" == told.get("parent", "0" * 16)
@@ -151,9 +151,9 @@ def test_no_spans_make_no_traces() -> None:
 def test_spans_that_say_the_same_do_not_change_the_ids_of_others() -> None:
     table = training()
     alone = spans_of(table, "r")
-    recorded = alone.span[~alone.is_made]
+    recorded = alone.span[~alone.is_added]
     twice = spans_of(pa.concat_tables([table, table.slice(7, 1), table.slice(7, 1)]), "r")
-    ids = twice.span[~twice.is_made]
+    ids = twice.span[~twice.is_added]
     assert ids[: len(table)].tolist() == recorded.tolist()
     assert len({*ids.tolist()}) == len(table) + 2
 

@@ -17,7 +17,7 @@ from rayio.data.asked import mean_of, planned_requests
 from rayio.errors import ScenarioError
 from rayio.kinds import FORMATS, REGISTRIES
 from rayio.model.loading import Kept, Load
-from rayio.predict.explain import explain
+from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
 from scenarios import Outcome, run_locally, scenario, simulated
 
@@ -30,7 +30,7 @@ COLUMNS = ("role", "index", "epoch", "step", "name", "file", "offset", "bytes")
 def _toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the toy package installed."""
     for registry in REGISTRIES:
-        monkeypatch.setattr(registry, "_found", {})
+        monkeypatch.setattr(registry, "_loaded", {})
     monkeypatch.syspath_prepend(installed(tmp_path / "toy", TOY / "pyproject.toml"))
     monkeypatch.syspath_prepend(str(TOY))
 

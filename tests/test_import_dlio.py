@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pages import check
 
-from rayio.analyze import explanation
 from rayio.cli import main
 from rayio.errors import DataError, RunError, StorageError
 from rayio.imports.dlio_losses import LOSSES, batch_size, losses
@@ -20,6 +19,7 @@ from rayio.imports.dlio_results import read
 from rayio.predict.calibrate import calibrate
 from rayio.report.build import report
 from rayio.report.explain import explain
+from rayio.report.text import explanation
 from rayio.scenario.load import load
 from rayio.session.imported import import_dlio_results
 from rayio.session.result import Run
@@ -167,7 +167,7 @@ def test_an_import_leads_with_the_split_of_its_own_benchmark(results: Path, tmp_
     points = {name: getattr(told.lost_points, name) for name in LOSSES}
     most = max(points, key=lambda name: points[name])
     assert found.sentence.startswith(f"AU {told.au:.2f} % by DLIO's formula; of the {100 - told.au:.2f} points")
-    assert f"{points[most]:.2f} are {most}, {LOSSES[most]}" in found.sentence
+    assert f"{points[most]:.2f} are {most} ({LOSSES[most]})" in found.sentence
     assert "-bound" not in found.sentence
     shown = explanation.text(found)
     assert shown.index("where DLIO's AU lost its points") < shown.index("of step time went")
@@ -286,7 +286,7 @@ def _longer(value: Any) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "no summary": (lambda f: (f / "summary.json").unlink(), "summary.json: no such file; results are"),
+    "no summary": (lambda f: (f / "summary.json").unlink(), "summary.json: no such file; results need"),
     "no stats": (lambda f: (f / "per_epoch_stats.json").unlink(), "per_epoch_stats.json: no such file"),
     "a rank is missing": (
         lambda f: (f / "0_output.json").unlink(),
@@ -294,7 +294,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a rank too many": (
         lambda f: shutil.copy(f / "1_output.json", f / "7_output.json"),
-        "7_output.json: rank 7 is of another run; summary.json says num_accelerators 2",
+        "7_output.json: rank 7 belongs to another run; summary.json says num_accelerators 2",
     ),
     "another world size": (
         lambda f: changed(f, "summary.json", lambda v: v.update(num_accelerators=10**9)),
@@ -304,7 +304,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: changed(f, "summary.json", lambda v: v.update(num_accelerators="2")),
         "summary.json: num_accelerators is 2; expected a whole number",
     ),
-    "truncated": (lambda f: cut(f, "1_output.json"), "1_output.json (rank 1): is truncated: no JSON from line 1"),
+    "truncated": (lambda f: cut(f, "1_output.json"), "1_output.json (rank 1): is truncated: not JSON from line 1"),
     "not JSON": (lambda f: (f / "1_output.json").write_text("{]"), "1_output.json (rank 1): is "),
     "bytes": (lambda f: (f / "1_output.json").write_bytes(b"{\x80}"), "1_output.json (rank 1): is damaged"),
     "a list": (lambda f: write(f, "1_output.json", []), "1_output.json (rank 1): holds list, expected an object"),
@@ -322,11 +322,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a rank's steps": (
         lambda f: changed(f, "1_output.json", _longer),
-        "1_output.json (rank 1): epoch 2 block1: 5 steps; rank 0 has 4",
+        "1_output.json (rank 1): epoch 2 block1: has 5 steps, rank 0 4",
     ),
     "lists of other lengths": (
         lambda f: changed(f, "1_output.json", lambda v: v["2"]["proc"]["block1"].pop()),
-        "1_output.json (rank 1): epoch 2 block1: 4 of load, 3 of proc, 4 of compute; expected one of each per step",
+        "1_output.json (rank 1): epoch 2 block1: has 4 of load, 3 of proc, 4 of compute; expected one of each per step",
     ),
     "no compute": (
         lambda f: changed(f, "1_output.json", lambda v: v["2"].pop("compute")),
@@ -346,7 +346,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "no end": (
         lambda f: changed(f, "per_epoch_stats.json", lambda v: v["2"]["block1"].pop("end")),
-        "per_epoch_stats.json: epoch 2 block1: has no end: the run broke off",
+        "per_epoch_stats.json: epoch 2 block1: has no end: the run failed",
     ),
     "ends before it starts": (
         lambda f: changed(f, "per_epoch_stats.json", lambda v: v["2"]["block1"].update(end=clock(1))),
@@ -378,12 +378,12 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a rank of a longer run": (
         lambda f: changed(f, "1_output.json", lambda v: v["1"]["au"].update(block1=20.0)),
-        "1_output.json (rank 1): epoch 1 block1: its au 20.00 and times are of a block of 18.1 s; "
+        "1_output.json (rank 1): epoch 1 block1: its au 20.00 and times fit a block of 18.1 s, "
         "per_epoch_stats.json says 10.0 s: files of different runs?",
     ),
     "a rank of a run like it": (
         lambda f: changed(f, "1_output.json", lambda v: v["1"]["au"].update(block1=au(1) + 0.5)),
-        "1_output.json (rank 1, whose own account is most apart): epoch 1: the ranks' au have a mean of ",
+        "1_output.json (rank 1, which differs most): epoch 1: the ranks' mean au is ",
     ),
     "another run's summary": (
         lambda f: changed(f, "summary.json", lambda v: v["metric"].update(train_au_percentage=[1.0])),
@@ -453,9 +453,7 @@ def test_a_copy_of_another_ranks_file_is_named(results: Path, tmp_path: Path) ->
     (results / "1_output.json").write_bytes(content)
     mean = au(0)
     changed(results, "summary.json", lambda summary: summary["metric"].update(train_au_percentage=[mean, mean]))
-    with pytest.raises(
-        DataError, match=r"1_output\.json \(rank 1\): has the times of 0_output\.json to the last digit"
-    ):
+    with pytest.raises(DataError, match=r"1_output\.json \(rank 1\): has exactly the times of 0_output\.json"):
         import_dlio_results(results, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from pages import check
 
-from rayio.analyze import explanation
 from rayio.analyze.compare import Compared, compare
 from rayio.cli import main
 from rayio.errors import DataError, RunError, ScenarioError
@@ -22,6 +21,7 @@ from rayio.records.explained import Explained
 from rayio.records.run_result import RunResult
 from rayio.report.build import report
 from rayio.report.explain import explain
+from rayio.report.text import explanation
 from rayio.scenario.load import load
 from rayio.session.execute import simulate
 from rayio.session.imported import import_dlio_results
@@ -101,8 +101,8 @@ def test_a_summary_gives_what_was_published_and_says_what_it_lacks(results: Path
     unknown = (result.au, result.window_steps, result.data_wait_share, result.time.compute, told.lost_points)
     assert unknown == (None, None, None, None, None)
     assert told.reduced.files == ("summary.json", "per_epoch_stats.json", "configs/config.yaml")
-    assert "no RANK_output.json, so no time of any step" in told.reduced.lacks[0]
-    assert "DLIO says of it: train_au_meet_expectation is fail" in result.notes
+    assert "there is no RANK_output.json" in told.reduced.lacks[0]
+    assert "DLIO reports train_au_meet_expectation fail" in result.notes
     text = run.summary()
     assert "mine, imported from a summary of DLIO: 16 steps of 2 ranks together, 27 s" in text
     assert f"  as DLIO              {AU:.2f} %  AU as published, mean of 2 epochs" in text
@@ -138,17 +138,17 @@ def test_a_reduced_import_is_reported_explained_as_published_and_compared(result
     page = check(report(run.path).read_text(encoding="utf-8"))
     assert "Imported from a summary: it says nothing of single steps" in page.words
     assert f"{AU:.2f} %" in page.words
-    assert "no RANK_output.json, so no time of any step" in page.words
+    assert "there is no RANK_output.json" in page.words
     before, _ = page.words.split("Configuration and environment")
     assert "unknown" not in before
     import_dlio_results(results, tmp_path / "again")
     both = [Compared(name, Run.open(tmp_path / name).result, {}, {}) for name in ("run", "again")]
     assert "au_dlio" in {row.name for row in compare(both).metrics}
     found = explain(run.path)
-    assert found.sentence.startswith(f"AU {AU:.2f} % by DLIO's formula, as published. Where the other ")
+    assert found.sentence.startswith(f"AU {AU:.2f} % by DLIO's formula, as published. The causes of the other ")
     assert found.verdict.bound is None
     shown = explanation.text(found)
-    assert "the epochs as published" in shown
+    assert "epochs as published" in shown
     assert "unknown" not in shown
     assert Explained.of_json(found.as_json()) == found, "what is printed with --json is read again"
     with pytest.raises(RunError, match="was imported: its results say nothing of readers"):
@@ -170,7 +170,7 @@ def test_the_summary_alone_is_enough(results: Path, tmp_path: Path) -> None:
     assert f"no scenario.yaml: not in the results: {missing}" in run.result.notes
     assert run.result.steps is None
     assert "imported from a summary of DLIO: 2 ranks together, 27 s" in run.summary()
-    assert "Where the other" in explain(run.path).sentence
+    assert "The causes of the other" in explain(run.path).sentence
     check(report(run.path).read_text(encoding="utf-8"))
 
 
@@ -188,7 +188,7 @@ def test_the_configuration_is_found_where_dlio_and_hydra_put_it(
     scenario = load(tmp_path / "run" / "scenario.yaml")
     assert (scenario.loader.batch_size, scenario.loader.num_workers) == (BATCH, 3)
     assert scenario.name == ("mine" if name == "config.yaml" else "unet3d_h100")
-    assert any("of the workload only what" in note for note in result.notes) == (name != "config.yaml")
+    assert any("only the overrides of" in note for note in result.notes) == (name != "config.yaml")
     # Without a record length in the overrides, the bytes per host say it.
     assert scenario.dataset.sample_bytes.expected == (8192 if name == "config.yaml" else 4096)
 
@@ -249,22 +249,22 @@ def test_other_layouts_are_imported_as_published(results: Path, tmp_path: Path, 
 
 #: What cannot be: the file that is changed, how, and what the line says.
 DAMAGE: dict[str, tuple[str, Callable[[Any], object], str]] = {
-    "no metric": ("summary.json", _without("metric"), "summary.json: has no metric: the run broke off"),
+    "no metric": ("summary.json", _without("metric"), "summary.json: has no metric, so there is no AU"),
     "no AU": (
-        "summary.json", lambda v: v.update(metric={}), "metric has no train_au_percentage: the run broke off before its"
+        "summary.json", lambda v: v.update(metric={}), "AU of training to import: the run failed before its"
     ),
     "checkpoints alone": (
         "summary.json", lambda v: v.update(metric={"save_checkpoint_duration_mean_seconds": 3.0}),
-        "metric has no train_au_percentage: it has save_checkpoint_duration_mean_seconds: results of another kind",
+        "AU of training to import: it has save_checkpoint_duration_mean_seconds, of another kind of run",
     ),
     "no world size": ("summary.json", _without("num_accelerators"), "num_accelerators is null; expected a whole"),
     "no number at all": (
         "summary.json", _metric(train_au_percentage=[float("nan")] * 2, train_au_mean_percentage=float("nan")),
-        "train_au_percentage has no number, nor is there train_au_mean_percentage",
+        "train_au_percentage has no number, and train_au_mean_percentage is missing",
     ),
     "more than all": ("summary.json", _metric(train_au_percentage=[AU, 134.2]), "is 134.2 in epoch 2; expected"),
     "less than nothing": ("summary.json", _metric(train_au_mean_percentage=-3.0), "is -3; expected percent, 0 to 100"),
-    "a mean of others": ("summary.json", _metric(train_au_mean_percentage=AU + 1), "was put together of two runs?"),
+    "a mean of others": ("summary.json", _metric(train_au_mean_percentage=AU + 1), "values of different runs?"),
     "other epochs": (
         "summary.json", lambda v: v.update(epochs=3),
         "summary.json says epochs 3, train_au_percentage has 2, train_throughput_samples_per_second has 2, "
@@ -272,7 +272,7 @@ DAMAGE: dict[str, tuple[str, Callable[[Any], object], str]] = {
     ),
     "a fraction": (
         "summary.json", _metric(train_au_percentage=[AU / 100] * 2, train_au_mean_percentage=AU / 100),
-        "epoch 1: AU is 0.47 %; 4 steps of 1 s (configs/config.yaml) are at least 30.00 % of its 10.0 s: a fraction",
+        "AU is 0.47 %, but 4 steps of 1 s (configs/config.yaml) are at least 30.00 % of its 10.0 s: a fraction",
     ),
     "a throughput of others": (
         "summary.json", _metric(train_throughput_samples_per_second=[8.0, 4.0]),
@@ -340,7 +340,7 @@ def test_files_of_ranks_are_used_unless_the_summary_alone_is_asked_for(
     code, out, err = command("import", "dlio-results", str(results))
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "rank 0 is missing" in err
-    assert "(--reduced takes the summary alone)" in err
+    assert "(use --reduced to read only the summary)" in err
     code, out, err = command("import", "dlio-results", str(results), "--reduced")
     assert (code, err) == (0, "")
     assert "AU as published" in out

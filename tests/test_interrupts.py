@@ -19,10 +19,10 @@ from datasets import on_disk
 
 import rayio
 from rayio.errors import StorageError
-from rayio.interrupts import SIGNALS, Interrupts, held, interruptible, uninterrupted
 from rayio.reporter import Reporter
 from rayio.scenario.write import to_yaml
 from rayio.session.conclude import in_memory
+from rayio.signals import SIGNALS, Interrupts, deferred, interruptible, uninterrupted
 from rayio.study.sweeps.sweep_rows import FAILED
 from rayio.trace.recorder import Recorder
 from scenarios import scenario
@@ -71,7 +71,7 @@ def test_signals_after_the_last_step_wait_until_the_result_is_written(
     with pytest.raises(KeyboardInterrupt):
         rayio.run(scenario(train__compute="100 us"), engine=engine, out="r", reporter=reporter)
     assert reporter.said == [
-        "ending: what was recorded is written first",
+        "ending after writing the records",
         f"run complete (interrupted after the last step): {home / 'r'}",
     ]
     assert [signal.getsignal(number) for number in SIGNALS] == before
@@ -189,7 +189,7 @@ def test_a_signal_at_any_moment_of_a_simulation_that_stays_in_memory_is_heard_an
 
 
 #: Where a run is begun and ended, and signals are taken over and given back.
-ENDS = ("rayio/interrupts.py", "rayio/session/execute.py", "rayio/trace/run_directory.py")
+ENDS = ("rayio/signals.py", "rayio/session/execute.py", "rayio/trace/run_directory.py")
 
 
 def lines(told: Callable[[int], None]) -> Callable[[FrameType, str, Any], Any]:
@@ -278,7 +278,7 @@ def test_a_signal_as_a_scenario_is_written_is_no_error_of_who_writes_it() -> Non
 
 
 def hold_nothing() -> None:
-    with held():
+    with deferred():
         pass
 
 
@@ -378,7 +378,7 @@ def test_a_signal_that_comes_in_a_finalizer_is_not_lost(home: Path, capfd: pytes
 def test_a_signal_in_a_text_that_is_run_leaves_the_exit_code(tmp_path: Path) -> None:
     """As dataclasses are made of texts: Python would end by SIGINT, though the interrupt was caught and told."""
     program = (
-        "from rayio.deadline import leave\ntry:\n  exec('raise KeyboardInterrupt')\nexcept BaseException:\n  leave(130)"
+        "from rayio.signals import leave\ntry:\n  exec('raise KeyboardInterrupt')\nexcept BaseException:\n  leave(130)"
     )
     (tmp_path / "program").mkdir()
     (tmp_path / "program/__main__.py").write_text(program)

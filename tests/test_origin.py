@@ -26,7 +26,7 @@ from rayio.scenario.model import Scenario
 from rayio.scenario.write import to_yaml
 from scenarios import scenario, simulated
 
-NO_LOADER = "  costs                   none  no time for the loader's messages and copies"
+NO_LOADER = "  costs                   none  loader overhead not modelled"
 #: Storage so quick that nothing waits for it.
 QUICK = {"first_byte": 0, "connection_bandwidth": "100 GB/s", "bandwidth": "100 GB/s"}
 PUT = {"lease": "1 ms", "put": "12 ms", "take": "1 ms"}
@@ -50,7 +50,7 @@ def test_a_prediction_says_so_first_with_its_models_and_what_it_leaves_out(tmp_p
     run = predicted(tmp_path)
     lines = run.summary().splitlines()
     assert lines[0].startswith("small, predicted on the virtual engine: 48 steps of 2 ranks together, ")
-    assert lines[1] == "  storage                 nvme  modelled, its numbers are assumed"
+    assert lines[1] == "  storage                 nvme  modelled, numbers assumed"
     assert lines[2] == NO_LOADER
     assert lines[3].startswith("  not in it: messages and copies of the loader, contention for processors,")
     assert "  note: storage.model nvme: assumed: a PCIe 4.0 NVMe drive" in run.summary()
@@ -66,15 +66,15 @@ def test_a_prediction_says_so_first_with_its_models_and_what_it_leaves_out(tmp_p
 @pytest.mark.parametrize(
     ("model", "said"),
     [
-        ("s3", "  storage                   s3  modelled, its numbers are published"),
-        (QUICK, "  storage           parameters  modelled, its numbers are assumed"),
+        ("s3", "  storage                   s3  modelled, numbers published"),
+        (QUICK, "  storage           parameters  modelled, numbers assumed"),
         (
             {**QUICK, "provenance": "fitted", "source": "fitted to the reads of one (ray engine)"},
-            "  storage           parameters  modelled, its numbers are fitted to the reads of one (ray engine)",
+            "  storage           parameters  modelled, numbers fitted to the reads of one (ray engine)",
         ),
         (
             {**QUICK, "provenance": "published", "source": "the vendor's data sheet"},
-            "  storage           parameters  modelled, its numbers are published",
+            "  storage           parameters  modelled, numbers published",
         ),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_run_on_a_wall_clock_is_measured_and_says_when_its_storage_is_a_model(
     lines = modelled.summary().splitlines()
     assert lines[0].startswith("small, measured on the local engine: 24 steps")
     assert lines[1] == "  measured are ranks, queues and messages; storage is a model"
-    assert lines[2] == "  storage                 nvme  modelled, its numbers are assumed"
+    assert lines[2] == "  storage                 nvme  modelled, numbers assumed"
     assert lines[3].startswith("  not in it: processor time of reading and decoding real bytes, page caches")
     assert modelled.result.origin is not None
     assert (modelled.result.origin.kind, modelled.result.origin.storage) == ("measured", "modelled")
@@ -122,15 +122,15 @@ def test_results_that_do_not_say_it_are_told_by_their_engine(tmp_path: Path) -> 
 def test_the_reports_head_says_it(tmp_path: Path) -> None:
     head, _, _ = check(report(predicted(tmp_path).path).read_text(encoding="utf-8")).words.partition("Where the step")
     assert "predicted on the virtual engine" in head
-    assert "storage nvme: modelled, its numbers are assumed" in head
-    assert "costs none: no time for the loader's messages and copies" in head
+    assert "storage nvme: modelled, numbers assumed" in head
+    assert "costs none: loader overhead not modelled" in head
 
 
 def test_explain_says_it_in_text_and_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = predicted(tmp_path)
     _, shown, _ = printed(capsys, "explain", str(run.path))
     first = " ".join(shown.partition("\n\n")[0].split())
-    assert first.startswith("small, predicted on the virtual engine; storage nvme: modelled, its numbers are assumed")
+    assert first.startswith("small, predicted on the virtual engine; storage nvme: modelled, numbers assumed")
     _, out, _ = printed(capsys, "explain", str(run.path), "--json")
     assert json.loads(out)["origin"] == run.result["origin"]
 
@@ -235,7 +235,7 @@ def test_bytes_keep_a_reader_busy_unless_batches_have_none() -> None:
 def test_named_costs_are_charged_and_named_with_their_machine(tmp_path: Path) -> None:
     run = predicted(tmp_path, costs="ray", train__compute="2 ms", storage__model=QUICK)
     known = COSTS["ray"]
-    assert f"  costs                    ray  of the loader, measured {known.date}, {known.machine}" in run.summary()
+    assert f"  costs                    ray  loader overhead, measured {known.date}, {known.machine}" in run.summary()
     assert run.result.origin is not None
     assert run.result.origin.costs is not None
     assert run.result.origin.costs.as_json() == {

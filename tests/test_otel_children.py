@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import conftest
+import packages
 import pytest
 from datasets import on_disk
 from opentelemetry import trace
@@ -79,7 +79,7 @@ def scratch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have new processes find this source as an installed package, with the entry points of its pyproject.toml."""
-    site = conftest.installed(tmp_path)
+    site = packages.installed(tmp_path)
     monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([site, str(ROOT), str(ROOT / "tests")]))
 

@@ -34,7 +34,7 @@ OLD = Path(__file__).parent / "runs" / "version-0.1"
 
 UNITS = {
     "readers",
-    "reader-seconds",
+    "worker-seconds",
     "nodes",
     "node-seconds",
     "rank-seconds",
@@ -225,7 +225,7 @@ def test_it_is_explained_with_the_window_of_now_and_the_difference_is_said(tmp_p
         ({"steps": True}, "steps is true, expected a number or null"),
         ({"ledger": 3}, "ledger is 3, expected an object"),
         ({"window_steps": 1.5}, "window_steps is 1.5, expected a number or null"),
-        ({"version": 3}, "has version 3; it takes the rayio that wrote it"),
+        ({"version": 3}, "has version 3; read it with the rayio that wrote it"),
     ],
 )
 def test_damage_is_named_by_its_place(change: dict[str, Any], said: str) -> None:

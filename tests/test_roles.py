@@ -123,18 +123,6 @@ def test_a_checkpoint_blocks_rank_zero_and_the_others_wait_for_it() -> None:
     assert waited[5] >= blocked[0]["duration_ns"] - 1_000_000
 
 
-@pytest.mark.parametrize(
-    ("writers", "files", "each"), [("rank_zero", 1, 4000), ("all_ranks", 2, 4000), ({"dedicated": 4}, 4, 1000)]
-)
-def test_writers_says_who_saves_how_much(writers: Any, files: int, each: int) -> None:
-    saved = {"every": {"epochs": 2}, "path": "ck", "model": {"bytes": 4000}, "writers": writers}
-    run = simulated(checkpoint=saved)
-    written = run.rows("write")
-    assert [r["bytes"] for r in written] == [each] * files
-    assert len({r["index"] for r in written}) == files
-    assert {r["epoch"] for r in written} == {1}
-
-
 def test_dedicated_writers_save_at_the_same_time() -> None:
     saved = {"every": {"epochs": 2}, "path": "ck", "model": {"bytes": "4 MB"}}
     one = simulated(checkpoint=saved, storage__model=STORAGE)

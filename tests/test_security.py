@@ -45,7 +45,7 @@ RUNS = {
 OWN = {
     ("study/sweeps/worker.py", "pickle.load"),  # pipes between a sweep and the processes that it starts
     ("engines/ray/transport/lines.py", "pickle.loads"),  # sockets between actors of a run, who look at whose they are
-    ("deadline.py", "exec"),  # of an empty text
+    ("signals.py", "exec"),  # of an empty text
 }
 
 

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 
 import rayio
-from rayio.deadline import is_anything_left, within
 from rayio.errors import RunError, ScenarioError
 from rayio.model.kernel import WallKernel
 from rayio.model.standing import Silence, Standing, Vigil, silence
 from rayio.place import Where
 from rayio.reporter import Reporter
+from rayio.signals import is_anything_left, within
 from scenarios import scenario
 
 S = 1_000_000_000

@@ -29,9 +29,8 @@ from rayio.cli import (
     top,
     why,
 )
-from rayio.deadline import leave
 from rayio.errors import RayioError
-from rayio.interrupts import INTERRUPTED, interruptible
+from rayio.signals import INTERRUPTED, interruptible, leave
 
 #: The class of typer's errors of usage, which is not public.
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -144,15 +144,15 @@ def _send(
     if sent.is_whole:
         traces = len(chosen.spans.trace_sizes)
         say(
-            f"{sent.spans} spans exported to {sender.target}, and {sent.made} roots added: "
+            f"{sent.spans} spans exported to {sender.target}, and {sent.added} roots added: "
             f"{traces} traces, {sent.requests} requests{_pace(sent.spans, began)}"
         )
         return ExportedTo(
-            target=sender.target, spans=sent.spans, roots=sent.made, traces=traces, requests=sent.requests,
+            target=sender.target, spans=sent.spans, roots=sent.added, traces=traces, requests=sent.requests,
             seconds=time.perf_counter() - began,
         )  # fmt: skip
     again = exporting.export_again(path, sender, select)
-    raise ExportError(f"{sent.told(sender.target)}; the run still has all spans: {again}")
+    raise ExportError(f"{sent.complaint(sender.target)}; the run still has all spans: {again}")
 
 
 def collector(otlp: str | None, grpc: str | None) -> Sender | None:

@@ -40,7 +40,8 @@ def check_replaced(target: str | Path, mark: re.Pattern[bytes], command: str, *,
 
 def _content(target: str | Path) -> bytes | None:
     """Return a file's content; None without a regular file (writing then refuses what is there)."""
-    from rayio import regular, storage
+    from rayio import storage
+    from rayio.files import read_regular
     from rayio.storage.address import is_path, last_part, parent, path_of
 
     if not is_path(address := str(target)):
@@ -49,6 +50,6 @@ def _content(target: str | Path) -> bytes | None:
     if os.path.islink(path) or not os.path.isfile(path):  # noqa: PTH113, PTH114 (impossible names raise nothing)
         return None
     try:
-        return regular.read_bytes(path)
+        return read_regular(path)
     except OSError:  # unreadable, so of unknown origin
         return b""

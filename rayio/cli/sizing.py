@@ -11,7 +11,7 @@ from rayio.cli import completion
 from rayio.cli.arguments import Address, AsJson, Overrides, Root, Source
 from rayio.cli.output import only_json, print_json
 from rayio.cli.terminal import Terminal
-from rayio.interrupts import INTERRUPTED
+from rayio.signals import INTERRUPTED
 
 
 def capacity(

@@ -12,7 +12,6 @@ from typing import Any, ClassVar
 
 from rayio.engines.in_process import InProcess
 from rayio.engines.recording import Recording, bounded, threads_note
-from rayio.interrupts import hold, softly
 from rayio.model import sighting
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.kernel import WallKernel
@@ -23,6 +22,7 @@ from rayio.model.queue_levels import levels_of
 from rayio.model.standing import Vigil, silence
 from rayio.model.wiring import check_loader, files_of
 from rayio.reporter import SILENT
+from rayio.signals import cancelling, hold
 from rayio.trace.recorder import Recorder
 
 
@@ -52,7 +52,7 @@ def run(
     async def main() -> None:
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
-        with softly(lambda: loop.call_soon_threadsafe(task.cancel)):
+        with cancelling(lambda: loop.call_soon_threadsafe(task.cancel)):
             await live()
             hold()
 

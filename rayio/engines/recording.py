@@ -10,9 +10,9 @@ from typing import Any
 import psutil
 
 from rayio.errors import StorageError
-from rayio.interrupts import uninterrupted
 from rayio.model.engine import Outcome, Site
 from rayio.model.plan import IN_FLIGHT_SHARE, Plan
+from rayio.signals import uninterrupted
 from rayio.trace.arrow import empty_table
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress

@@ -1,1 +1,1 @@
-"""What happened, for other tools: OpenTelemetry's wire format, Perfetto's, plain text."""
+"""Export of spans for other tools: OTLP, Perfetto, plain text."""

@@ -1,4 +1,4 @@
-"""A selection made while a run goes: each span is taken, left out, or waits until it is known which."""
+"""Selection of steps during a run: each span is selected, left out, or waits for a decision."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ _NEVER, _EVER = np.iinfo(np.int64).max, np.iinfo(np.int64).min
 
 
 class Following:
-    """Takes the steps that :func:`rayio.export.select.chosen` takes of the whole run, as soon as they are known.
+    """A selection that takes the same steps as :func:`rayio.export.select.chosen`, but during the run.
 
-    Steps are counted in the order in which they began. A rank does one after the other, so no step can begin any more
-    before the last one that *every* rank is known to have reached: those before it have their places.
+    Steps are counted in the order of their starts. A rank does one step after the other, so the order is final for all
+    steps before the last one that *every* rank has reached.
     """
 
     def __init__(self, words: dict[str, int], world_size: int) -> None:
         self._words = words
         self._is_all = "all" in words
-        #: When the last phase began that each rank is known to have begun (ns); a rank that is done will begin no more.
+        #: Start of each rank's last known phase (ns); the largest integer once the rank is done.
         self._reached = np.full(world_size, _EVER)
         self._steps, self._first = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        #: Steps of evaluations, which no selection names.
+        #: Steps of evaluations, which are never selected.
         self._aside = np.zeros(0, np.int64)
-        #: Batches that were taken, and the step of each.
+        #: Consumed batches, and the step that consumed each.
         self._batches, self._takers = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        #: Steps that were taken so far.
+        #: Steps selected so far.
         self.taken: Ints = np.zeros(0, np.int64)
 
     def add(self, table: pa.Table) -> None:
-        """Learn from spans which steps there are, how far the ranks have come, and who took which batch."""
+        """Update the known steps, the progress of ranks, and the consumers of batches from new spans."""
         if self._is_all:
             return
         steps, first, _ = times(table)
@@ -60,7 +60,7 @@ class Following:
         self._takers = np.concatenate([self._takers, keys[waits]])
 
     def sort(self, table: pa.Table, *, is_over: bool = False) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Say which of these spans are taken and which are left out; the others wait, but none when the run is over."""
+        """Return two masks: spans selected and spans left out; the others wait, unless the run is over."""
         if self._is_all:
             every = np.ones(len(table), bool)
             return every, ~every
@@ -75,6 +75,6 @@ class Following:
         taken |= is_batch & np.isin(batch, self._batches[np.isin(self._takers, self.taken)])
         if is_over:
             return taken, ~taken
-        # A batch may be taken by another step than the one that it was made for.
+        # a batch may be consumed by another step than planned
         is_known = np.isin(keys, known) & (~is_batch | np.isin(batch, self._batches[np.isin(self._takers, known)]))
         return taken, is_known & ~taken

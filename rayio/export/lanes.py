@@ -1,4 +1,4 @@
-"""The tracks of a Perfetto trace: which spans share one, what it is called, and in which order tracks are shown."""
+"""The tracks of a Perfetto trace: their spans, names and order."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rayio.trace.span import FOREIGN_LANE, REQUESTS
 
 Ints = NDArray[np.int64]
 
-#: Roles in the order in which they are shown; others come after these.
+#: Roles in their order; others come last.
 ROLES = ("rank", "queue", "reader", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache", "layer")
 
-#: What a lane beside a role's main one holds, in the order in which they are shown, with the names of its spans.
+#: Names of the spans on each additional lane of a role, in the order of the lanes.
 _HOLDS: dict[str, tuple[str, ...]] = {
     "checkpoints": ("snapshot", "checkpoint_wait"),
     "evaluation": ("eval_data_wait", "eval_compute"),
@@ -31,7 +31,7 @@ _HOLDS: dict[str, tuple[str, ...]] = {
     "other libraries": (),
 }
 
-#: What each kind of lane holds, by its number; the role's main lane needs no word.
+#: Contents of a lane by number; the main lane has no name.
 HOLDS = ("", *_HOLDS)
 
 _OF_NAME = {name: HOLDS.index(what) for what, names in _HOLDS.items() for name in names}
@@ -39,15 +39,15 @@ _OF_NAME = {name: HOLDS.index(what) for what, names in _HOLDS.items() for name i
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """One row of a role on which nothing overlaps."""
+    """A row of a role, without overlapping slices."""
 
     node: int
     role: str
     index: str
-    #: Place in :data:`HOLDS`.
+    #: Index in :data:`HOLDS`.
     holds: int
-    #: Number among rows that share the first four, where spans would overlap on one.
-    beside: int
+    #: Number among rows with equal fields above, needed for overlapping spans.
+    parallel: int
 
     @property
     def role_of(self) -> tuple[int, str, str]:
@@ -56,32 +56,32 @@ class Track:
 
     @property
     def actor(self) -> str:
-        """What the role is called."""
+        """The name of the role."""
         return f"{self.role} {self.index}".strip()
 
     @property
     def name(self) -> str:
-        """What a row beneath the role's own is called: what it holds, numbered where that overlaps."""
-        number = f" {self.beside + 1}" if self.beside else ""
+        """The name of an additional row."""
+        number = f" {self.parallel + 1}" if self.parallel else ""
         return f"{self.actor}, {HOLDS[self.holds] or 'at the same time'}{number}"
 
     @property
-    def place(self) -> tuple[bool, int, int, tuple[tuple[int, str], ...], int, int]:
-        """Where it is shown: by node (the run's own last), role, index as numbers, and what it holds."""
+    def order(self) -> tuple[bool, int, int, tuple[tuple[int, str], ...], int, int]:
+        """The sort key: by node (the run's own last), role, index, and contents."""
         role = ROLES.index(self.role) if self.role in ROLES else len(ROLES)
         index = tuple((int(part), "") if part.isdecimal() else (1 << 62, part) for part in self.index.split("-"))
-        return self.node < 0, self.node, role, index, self.holds, self.beside
+        return self.node < 0, self.node, role, index, self.holds, self.parallel
 
 
-def held(names: list[str], name: Ints, lane: Ints) -> Ints:
-    """What the lane of each span holds, as places in :data:`HOLDS`; ``name`` are numbers of ``names``."""
+def contents(names: list[str], name: Ints, lane: Ints) -> Ints:
+    """Return the contents of each span's lane as indices in :data:`HOLDS`; ``name`` has indices in ``names``."""
     of_name = np.array([_OF_NAME.get(text, HOLDS.index("more")) for text in names] or [0], np.int64)
-    found = np.where(lane == 0, 0, of_name[name])
-    return np.where(lane >= FOREIGN_LANE, HOLDS.index("other libraries"), found)
+    own = np.where(lane == 0, 0, of_name[name])
+    return np.where(lane >= FOREIGN_LANE, HOLDS.index("other libraries"), own)
 
 
-def beside(starts: Ints, ends: Ints) -> Ints:
-    """Number spans, sorted by start, so that those of one number do not overlap, with as few numbers as can be."""
+def parallel(starts: Ints, ends: Ints) -> Ints:
+    """Return the fewest row numbers so that spans (sorted by start) with equal numbers do not overlap."""
     latest = np.maximum.accumulate(ends)
     if not (starts[1:] < latest[:-1]).any():
         return np.zeros(len(starts), np.int64)

@@ -1,4 +1,4 @@
-"""Spans as OTLP requests: rayio's own straight from columns, those of other libraries by the official classes."""
+"""Spans as OTLP requests: rayio's spans directly from columns, other libraries' spans by the official classes."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from rayio.export.collectors.sending import Request
 from rayio.export.spans import KINDS, SCHEMA_URL, Origin, Spans
 from rayio.export.wire import Field
 
-#: Spans in one request, and its bytes before compression: collectors refuse more than 4 MB.
+#: The most spans and bytes (uncompressed) of a request: collectors refuse more than 4 MB.
 REQUEST_SPANS = 8192
 REQUEST_BYTES = 2_000_000
 
-#: Rows that become bytes at a time; few, so that they stay in the processor's cache.
+#: Rows encoded at a time; few, to fit in the processor's cache.
 _CHUNK = 4096
 
 _SCOPE = wire.delimited(b"\x0a", InstrumentationScope(name="rayio", version=__version__).SerializeToString())
@@ -30,70 +30,71 @@ _SCHEMA = wire.delimited(b"\x1a", SCHEMA_URL.encode())
 
 
 class _Segment(NamedTuple):
-    """Spans of one resource and scope, each a field of a ScopeSpans message."""
+    """Spans of one resource and scope, each as a field of a ScopeSpans message."""
 
     resource: bytes
     scope: bytes
     content: bytes
     spans: int
-    made: int
+    added: int
 
 
 def requests(spans: Spans, origin: Origin, max_bytes: int = REQUEST_BYTES) -> Iterator[Request]:
-    """All spans as bodies of ``ExportTraceServiceRequest``; each below ``max_bytes`` unless one span is larger."""
+    """Iterate over bodies of ``ExportTraceServiceRequest``, each below ``max_bytes`` unless one span is larger."""
     body: list[bytes] = []
-    size = count = made = 0
+    size = count = added = 0
     for segment in _segments(spans, origin, max_bytes):
-        schema = _SCHEMA if segment.scope is _SCOPE else b""  # another library's names are its own
+        schema = _SCHEMA if segment.scope is _SCOPE else b""  # another library has its own names
         scope_spans = wire.delimited(b"\x12", segment.scope + segment.content + schema)
         content = wire.delimited(b"\x0a", segment.resource + scope_spans + _SCHEMA)
-        if body and (size + len(content) > max_bytes or count + made + segment.spans + segment.made > REQUEST_SPANS):
-            yield Request(b"".join(body), count, made)
-            body, size, count, made = [], 0, 0, 0
+        number = count + added + segment.spans + segment.added
+        if body and (size + len(content) > max_bytes or number > REQUEST_SPANS):
+            yield Request(b"".join(body), count, added)
+            body, size, count, added = [], 0, 0, 0
         body.append(content)
         size += len(content)
         count += segment.spans
-        made += segment.made
+        added += segment.added
     if body:
-        yield Request(b"".join(body), count, made)
+        yield Request(b"".join(body), count, added)
 
 
 def _segments(spans: Spans, origin: Origin, max_bytes: int) -> Iterator[_Segment]:
     resources = [
-        wire.delimited(b"\x0a", ResourceMessage(attributes=_attributes(one.attributes(origin))).SerializeToString())
-        for one in spans.resources
+        wire.delimited(b"\x0a", ResourceMessage(attributes=_attributes(each.attributes(origin))).SerializeToString())
+        for each in spans.resources
     ]
-    # Spans of one name have the same attributes: side by side they make no bytes that are then left out.
+    # spans of one name have the same attributes: sorted by name, few bytes are made in vain
     order = np.lexsort((spans.resource, spans.name.codes, spans.foreign >= 0))
     own = spans.take(order[: np.count_nonzero(spans.foreign < 0)])
     names = wire.Texts([wire.text(b"\x2a", text) for text in spans.name.texts])
-    texts = {name: wire.Texts([_text(name, text) for text in said.texts]) for name, said in spans.texts.items()}
+    texts = {name: wire.Texts([_text(name, text) for text in column.texts]) for name, column in spans.texts.items()}
     for begin in range(0, len(own), _CHUNK):
         chunk = own.take(slice(begin, begin + _CHUNK))
         content, lengths = wire.written(_fields(chunk, names, texts))
         ends, changes = np.cumsum(lengths), np.flatnonzero(np.diff(chunk.resource, append=-1)) + 1
-        first, at = 0, 0
+        first, offset = 0, 0
         while first < len(chunk):
             same = changes[np.searchsorted(changes, first, "right")]
-            room = np.searchsorted(ends, at + max_bytes - 10_000, "right")
+            room = np.searchsorted(ends, offset + max_bytes - 10_000, "right")
             last = int(max(first + 1, min(same, room)))
             until = int(ends[last - 1])
-            made = int(np.count_nonzero(chunk.is_made[first:last]))
+            added = int(np.count_nonzero(chunk.is_added[first:last]))
             yield _Segment(
-                resources[chunk.resource[first]], _SCOPE, content[at:until], last - first - made, made
+                resources[chunk.resource[first]], _SCOPE, content[offset:until], last - first - added, added
             )  # fmt: skip
-            first, at = last, until
+            first, offset = last, until
     for row in np.flatnonzero(spans.foreign >= 0).tolist():
-        told = spans.told[spans.foreign[row]]
-        scope = InstrumentationScope(**told.get("scope", {}))
-        content = wire.delimited(b"\x12", _foreign(spans, row, told).SerializeToString())
+        original = spans.foreign_spans[spans.foreign[row]]
+        scope = InstrumentationScope(**original.get("scope", {}))
+        content = wire.delimited(b"\x12", _foreign(spans, row, original).SerializeToString())
         yield _Segment(
             resources[spans.resource[row]], wire.delimited(b"\x0a", scope.SerializeToString()), content, 1, 0
         )  # fmt: skip
 
 
 def _fields(spans: Spans, names: wire.Texts, texts: Mapping[str, wire.Texts]) -> list[Field]:
-    """The fields of a Span message, in the order of their numbers."""
+    """Return the fields of a Span message, in the order of their numbers."""
     number = len(spans)
     fields = [
         wire.raw(b"\x0a\x10", _big_endian(spans.trace)),
@@ -109,9 +110,9 @@ def _fields(spans: Spans, names: wire.Texts, texts: Mapping[str, wire.Texts]) ->
             key = wire.constant(number, wire.delimited(b"\x0a", name.encode()))
             value = wire.message(b"\x12", [wire.varint(b"\x18", np.maximum(values, 0))])
             fields += wire.message(b"\x4a", [key, *value], present)
-    for name, said in spans.texts.items():
-        if (present := said.codes >= 0).any():
-            fields.append(texts[name].of(np.maximum(said.codes, 0), present))
+    for name, column in spans.texts.items():
+        if (present := column.codes >= 0).any():
+            fields.append(texts[name].of(np.maximum(column.codes, 0), present))
     if (linked := spans.link > 0).any():
         link = [wire.raw(b"\x0a\x10", _big_endian(spans.link_trace)), wire.raw(b"\x12\x08", _big_endian(spans.link))]
         fields += wire.message(b"\x6a", link, linked)
@@ -124,33 +125,33 @@ def _fields(spans: Spans, names: wire.Texts, texts: Mapping[str, wire.Texts]) ->
 
 
 def _text(name: str, text: str) -> bytes:
-    """The field of an attribute that is a text."""
+    """Return the field of a text attribute."""
     return wire.delimited(b"\x4a", KeyValue(key=name, value=AnyValue(string_value=text)).SerializeToString())
 
 
 def _big_endian(ids: NDArray[np.uint64]) -> NDArray[np.uint8]:
-    """The bytes of ids, 8 a word, as they are written."""
+    """Return ids as big-endian bytes, 8 a word."""
     return ids.astype(">u8").view(np.uint8).reshape(len(ids), -1)
 
 
-def _foreign(spans: Spans, row: int, told: Mapping[str, Any]) -> Span:
-    """The message of a span of another library: all that it said."""
-    status = told.get("status", {})
+def _foreign(spans: Spans, row: int, original: Mapping[str, Any]) -> Span:
+    """Return the message of another library's span, with all its content."""
+    status = original.get("status", {})
     parent = int(spans.parent[row])
     return Span(
-        trace_id=bytes.fromhex(told["trace"]),
-        span_id=bytes.fromhex(told["span"]),
+        trace_id=bytes.fromhex(original["trace"]),
+        span_id=bytes.fromhex(original["span"]),
         parent_span_id=parent.to_bytes(8, "big") if parent else b"",
         name=spans.name.texts[spans.name.codes[row]],
-        kind=KINDS[told["kind"]],  # type: ignore[arg-type]
+        kind=KINDS[original["kind"]],  # type: ignore[arg-type]
         start_time_unix_nano=int(spans.start[row]),
         end_time_unix_nano=int(spans.end[row]),
-        attributes=_attributes(told.get("attributes", {})),
+        attributes=_attributes(original.get("attributes", {})),
         events=[
             Span.Event(
                 time_unix_nano=event["time_ns"], name=event["name"], attributes=_attributes(event.get("attributes", {}))
             )
-            for event in told.get("events", ())
+            for event in original.get("events", ())
         ],
         links=[
             Span.Link(
@@ -158,7 +159,7 @@ def _foreign(spans: Spans, row: int, told: Mapping[str, Any]) -> Span:
                 span_id=bytes.fromhex(link["span"]),
                 attributes=_attributes(link.get("attributes", {})),
             )
-            for link in told.get("links", ())
+            for link in original.get("links", ())
         ],
         status=Status(
             code={"ok": Status.STATUS_CODE_OK, "error": Status.STATUS_CODE_ERROR}.get(
@@ -171,12 +172,12 @@ def _foreign(spans: Spans, row: int, told: Mapping[str, Any]) -> Span:
     )
 
 
-def _attributes(said: Mapping[str, Any]) -> list[KeyValue]:
-    return [KeyValue(key=key, value=_value(value)) for key, value in said.items()]
+def _attributes(values: Mapping[str, Any]) -> list[KeyValue]:
+    return [KeyValue(key=key, value=_value(value)) for key, value in values.items()]
 
 
 def _value(value: Any) -> AnyValue:
-    """A value of JSON as OTLP has it; a whole number of more than 64 bits is text."""
+    """Return a value of JSON for OTLP; a whole number of more than 64 bits becomes text."""
     if isinstance(value, bool):
         return AnyValue(bool_value=value)
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
@@ -184,7 +185,7 @@ def _value(value: Any) -> AnyValue:
     if isinstance(value, float):
         return AnyValue(double_value=value)
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return AnyValue(array_value=ArrayValue(values=[_value(one) for one in value]))
+        return AnyValue(array_value=ArrayValue(values=[_value(item) for item in value]))
     if isinstance(value, Mapping):
         return AnyValue(kvlist_value=KeyValueList(values=_attributes(value)))
     return AnyValue() if value is None else AnyValue(string_value=str(value))

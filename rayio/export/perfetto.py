@@ -1,12 +1,11 @@
-"""A run as a Perfetto trace: native track events, to be opened at ui.perfetto.dev or by ``rayio view``.
+"""A run as a Perfetto trace, for ui.perfetto.dev or ``rayio view``.
 
-A process for each node, a thread for each role, ranks first; what a role does beside its main work is on lanes beneath
-that say what they hold (see :mod:`rayio.export.lanes`). Arrows lead from the read of a batch to the rank's computation
-on it (the flow's id is the batch's number plus one). Counters: batches ready in each queue, bytes in flight on each
-node, and the accelerator utilisation of all ranks.
+Each node is a process, each role a thread (ranks first) with named lanes below (see :mod:`rayio.export.lanes`). Arrows
+lead from the read of a batch to the computation on it (the flow's id is the batch's number plus one). Counters show the
+batches ready in each queue, the bytes in flight on each node, and the accelerator utilisation of all ranks.
 
-What would hide the work is not drawn: a life is the description of its role's track, ``overshoot`` an argument of the
-slice before it, and what took no time is left out. The run's spans have all of them.
+Some spans have no slice: a life is the description of its role's track, ``overshoot`` an argument of the slice before
+it, and spans of no duration are left out.
 """
 
 from __future__ import annotations
@@ -36,34 +35,31 @@ Ints = NDArray[np.int64]
 #: Points of the utilisation's curve.
 AU_POINTS = 500
 
-#: Slices that become bytes at a time.
+#: Slices encoded at a time.
 CHUNK = 4096
 
-#: What a slice says besides its name, where it says it: columns with a number, and those with a text.
+#: Columns that become arguments of a slice: numbers and texts.
 _NUMBERS = ("rank", "epoch", "step", "attempt", "bytes", "requests", "offset", "thread", "overshoot_ns")
 _TEXTS = ("status", "file", "attributes")
 
-#: Fields of TracePacket that are the same in all: the one sequence, and that it needs the names of its first packet.
+#: Equal fields of every TracePacket: its sequence, and the flag that it needs the names of the first packet.
 _SEQUENCE, _NEEDS_NAMES = b"\x50\x01", b"\x68\x02"
 _EXPLICIT = TrackDescriptor.ChildTracksOrdering.Value("EXPLICIT")
 _BEGIN, _END, _COUNTER = b"\x48\x01", b"\x48\x02", b"\x48\x04"
 
 
-#: The descriptor of the root of all tracks: processes and threads are shown by their ranks. Written as bytes, since
-#: older packages do not know its fields; engines that do not either show threads by number, which is the same order.
+#: The root track's descriptor: processes and threads are shown by their ranks. It is in bytes because older packages
+#: lack its fields; viewers without them sort threads by number, which is the same order.
 _ROOT = b"\x08\x00\x98\x01\x01\xa0\x01\x01"
 
 
 def trace(table: pa.Table) -> Iterator[bytes]:
-    """The trace of a table of spans, in pieces; two slices on one track never overlap."""
+    """Iterate over the pieces of the trace of a table of spans; slices on a track never overlap."""
     return Slices(table).pieces()
 
 
 class Slices:
-    """What is drawn of the spans of a run, sorted by track and time.
-
-    Every span that is drawn is one slice: its name, and as arguments what its columns say.
-    """
+    """The slices of a run, sorted by track and time: each is a span, with its columns as arguments."""
 
     def __init__(self, table: pa.Table) -> None:
         from rayio.trace.span import COLUMNS
@@ -89,25 +85,25 @@ class Slices:
         return len(self.track)
 
     def pieces(self) -> Iterator[bytes]:
-        """The trace, in pieces."""
+        """Iterate over the pieces of the trace."""
         yield self.head()
         yield from self.bodies()
         yield from self.counters()
 
     def _is(self, column: str, *texts: str) -> NDArray[np.bool_]:
         codes = [code for code, text in enumerate(self.text[column]) if text in texts]
-        found: NDArray[np.bool_] = np.isin(self.column[column], codes)
-        return found
+        mask: NDArray[np.bool_] = np.isin(self.column[column], codes)
+        return mask
 
     def _sort(self) -> None:
-        """Sort by what a lane holds and by time."""
-        self.column["holds"] = lanes.held(self.text["name"], self.column["name"], self.column["lane"])
+        """Sort spans by lane and time."""
+        self.column["holds"] = lanes.contents(self.text["name"], self.column["name"], self.column["lane"])
         self.column["overshoot_ns"] = np.zeros(len(self.column["name"]), np.int64)
         self.start = self.column["start_ns"].astype(np.int64)
         self.end = self.start + self.column["duration_ns"]
         self.flows, self.ends_flow = np.zeros(len(self.start), np.int64), np.zeros(len(self.start), bool)
-        place = (self.column[name] for name in ("holds", "index", "role", "node"))
-        self._keep(np.lexsort((self.end, self.start, *place)))
+        keys = (self.column[name] for name in ("holds", "index", "role", "node"))
+        self._keep(np.lexsort((self.end, self.start, *keys)))
 
     def _keep(self, rows: NDArray[Any]) -> None:
         """Keep these rows, in this order."""
@@ -116,18 +112,18 @@ class Slices:
         self.flows, self.ends_flow = self.flows[rows], self.ends_flow[rows]
 
     def _lives(self) -> dict[tuple[int, str, str], list[str]]:
-        """Say of each role, by its node, kind and index, from when to when it lived, in seconds of the trace."""
-        found: dict[tuple[int, str, str], list[str]] = {}
+        """Return texts on the lives of each role (node, kind, index), in seconds of the trace."""
+        lives: dict[tuple[int, str, str], list[str]] = {}
         for row in np.flatnonzero(self._is("name", "life")).tolist():
             node, attempt = int(self.column["node"][row]), int(self.column["attempt"][row])
             role, index, status = (self.text[name][self.column[name][row]] for name in ("role", "index", "status"))
             since, until = (int(edges[row] - self.start.min()) / 1e9 for edges in (self.start, self.end))
-            said = f"life from {since:.6f} s to {until:.6f} s" + (f", attempt {attempt}" if attempt else "")
-            found.setdefault((node, role, index), []).append(said + (f", {status}" if status != "ok" else ""))
-        return found
+            text = f"life from {since:.6f} s to {until:.6f} s" + (f", attempt {attempt}" if attempt else "")
+            lives.setdefault((node, role, index), []).append(text + (f", {status}" if status != "ok" else ""))
+        return lives
 
     def _drawn(self) -> NDArray[np.bool_]:
-        """Choose what is drawn; the slice before an overshoot says how long that was."""
+        """Return a mask of the spans with a slice; overhead becomes an argument of the slice before it."""
         late = self._is("name", "overshoot")
         follows = np.zeros(len(late), bool)
         follows[1:] = late[1:] & ~late[:-1] & (self.start[1:] == self.end[:-1])
@@ -141,31 +137,31 @@ class Slices:
         return drawn
 
     def _tracks(self) -> tuple[list[Track], Ints]:
-        """Number the tracks in the order they are shown; spans that overlap go to the first one that is free."""
+        """Return the tracks in their order, and each span's track; overlapping spans get parallel tracks."""
         keys = np.stack([self.column[name].astype(np.int64) for name in ("node", "role", "index", "holds")], axis=1)
-        found: list[Track] = []
+        tracks: list[Track] = []
         if not len(keys):
-            return found, np.zeros(0, np.int64)
+            return tracks, np.zeros(0, np.int64)
         edges = np.flatnonzero(np.concatenate([[True], (np.diff(keys, axis=0) != 0).any(axis=1), [True]]))
         track = np.empty(len(keys), np.int64)
         for begin, until in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
             node, role, index, holds = keys[begin].tolist()
-            beside = lanes.beside(self.start[begin:until], self.end[begin:until])
-            track[begin:until] = beside + len(found)
-            found += [
+            parallel = lanes.parallel(self.start[begin:until], self.end[begin:until])
+            track[begin:until] = parallel + len(tracks)
+            tracks += [
                 Track(node, self.text["role"][role], self.text["index"][index], holds, number)
-                for number in range(int(beside.max()) + 1)
+                for number in range(int(parallel.max()) + 1)
             ]
-        shown = sorted(range(len(found)), key=lambda number: found[number].place)
-        place = np.empty(len(found), np.int64)
-        place[shown] = np.arange(len(found))
-        track = place[track]
+        shown = sorted(range(len(tracks)), key=lambda number: tracks[number].order)
+        position = np.empty(len(tracks), np.int64)
+        position[shown] = np.arange(len(tracks))
+        track = position[track]
         order = np.argsort(track, kind="stable")
         self._keep(order)
-        return [found[number] for number in shown], track[order]
+        return [tracks[number] for number in shown], track[order]
 
     def head(self) -> bytes:
-        """The packets that name everything: texts by number, processes, threads, lanes, counters."""
+        """Return the packets with all names: texts by number, processes, threads, lanes, counters."""
         first = TracePacket(trusted_packet_sequence_id=1, sequence_flags=1, first_packet_on_sequence=True)
         for iid, text in enumerate(self.text["name"], 1):
             first.interned_data.event_names.add(iid=iid, name=text)
@@ -189,11 +185,11 @@ class Slices:
                 uuid = threads[track.role_of]
                 described(uuid=_uuid(number), parent_uuid=uuid, name=track.name, sibling_order_rank=number)
                 continue
-            threads[track.role_of] = _uuid(number)  # its first lane is the thread's own track, and never empty
+            threads[track.role_of] = _uuid(number)  # the first lane is the thread's track, and never empty
             own = described(uuid=_uuid(number), child_ordering=_EXPLICIT, sibling_order_rank=number)
             own.thread.pid, own.thread.tid, own.thread.thread_name = track.node + 2, 999 + len(threads), track.actor
-            if said := "; ".join(self.lives.get(track.role_of, ())):
-                own.description = said
+            if description := "; ".join(self.lives.get(track.role_of, ())):
+                own.description = description
         for number, (node, name, unit, _, _) in enumerate(self.counted):
             counter = CounterDescriptor(unit_name=unit)
             described(
@@ -202,7 +198,7 @@ class Slices:
         return bytes(whole.SerializeToString())
 
     def bodies(self) -> Iterator[bytes]:
-        """The slices, a chunk at a time: the beginning and the end of each."""
+        """Iterate over the slices in chunks: the begin and end events of each."""
         texts = {name: wire.Texts([wire.text(b"\x32", text) for text in self.text[name]]) for name in _TEXTS}
         flows, ends_flow = self.flows, self.ends_flow
         for begin in range(0, len(self.track), CHUNK):
@@ -237,25 +233,25 @@ class Slices:
         return fields
 
     def _flows(self) -> tuple[Ints, NDArray[np.bool_]]:
-        """The flow that each slice has, 0 for none, and whether it ends there: a batch, read and computed on."""
+        """Return each slice's flow (a batch, read and computed on; 0 for none), and a mask of flows that end there."""
         batch = self.column["batch"].astype(np.int64)
         flows = np.zeros(len(batch), np.int64)
         reads = self._is("name", "read") & (batch >= 0)
         flows[reads] = batch[reads] + 1
         waits = self._is("name", "data_wait", "eval_data_wait")
         computes = np.flatnonzero(self._is("name", "compute", "eval_compute"))
-        at, taken = batch[waits], self.column["link"].astype(np.int64)[waits]
-        order = np.argsort(at, kind="stable")
-        if len(at):
-            place = np.minimum(np.searchsorted(at[order], batch[computes]), len(at) - 1)
-            found = (at[order][place] == batch[computes]) & np.isin(taken[order][place], batch[reads])
-            flows[computes[found]] = taken[order][place][found] + 1
+        waiting, taken = batch[waits], self.column["link"].astype(np.int64)[waits]
+        order = np.argsort(waiting, kind="stable")
+        if len(waiting):
+            index = np.minimum(np.searchsorted(waiting[order], batch[computes]), len(waiting) - 1)
+            has_flow = (waiting[order][index] == batch[computes]) & np.isin(taken[order][index], batch[reads])
+            flows[computes[has_flow]] = taken[order][index][has_flow] + 1
         ends = np.zeros(len(batch), bool)
         ends[computes] = True
         return flows, ends
 
     def counters(self) -> Iterator[bytes]:
-        """The points of every counter."""
+        """Iterate over the points of every counter."""
         for number, (_, _, _, times, values) in enumerate(self.counted):
             uuid = wire.constant(len(times), b"\x58" + wire.number(_counter(number)))
             if values.dtype.kind == "f":
@@ -265,8 +261,8 @@ class Slices:
             yield wire.written(_packet(times, [wire.constant(len(times), _COUNTER), uuid, value]))[0]
 
     def _counted(self) -> list[tuple[int, str, str, Ints, NDArray[Any]]]:
-        """Work out each counter: its node, name, unit, times and values."""
-        found = self._utilisation()
+        """Return each counter: node, name, unit, times and values."""
+        counters = self._utilisation()
         leases = np.flatnonzero(self._is("name", "lease"))
         waits = np.flatnonzero(self._is("name", "data_wait", "eval_data_wait"))
         ready, taken = self.column["batch"][leases], self.column["link"][waits]
@@ -284,17 +280,16 @@ class Slices:
             ("batches ready, rank {}", "batches", rank, sign),
             ("bytes in flight", "bytes", node, sign * nbytes),
         ):
-            for one in np.unique(group).tolist():
-                of_group = group == one
+            for key in np.unique(group).tolist():
+                of_group = group == key
                 times = self.end[rows[of_group]]
                 order = np.lexsort((-weight[of_group], times))
                 values = np.cumsum(weight[of_group][order])
-                at = int(node[of_group][0])
-                found.append((at, name.format(one), unit, times[order], values))
-        return found
+                counters.append((int(node[of_group][0]), name.format(key), unit, times[order], values))
+        return counters
 
     def _utilisation(self) -> list[tuple[int, str, str, Ints, NDArray[Any]]]:
-        """The share of the time that ranks compute, in percent, over equal parts of the run."""
+        """Return the share of time in which ranks compute, in percent, over equal parts of the run."""
         rows = self._is("name", "compute") & self._is("role", "rank")
         lives = self._is("role", "rank") & (self.column["lane"] == 0)
         if not rows.any():
@@ -311,7 +306,7 @@ class Slices:
 
 
 def _before(starts: Ints, ends: Ints, times: Ints) -> NDArray[np.float64]:
-    """How many nanoseconds of these intervals together lie before each time."""
+    """Return the total nanoseconds of these intervals before each time."""
     total = np.zeros(len(times))
     for edges, sign in ((np.sort(starts), 1), (np.sort(ends), -1)):
         sums = np.concatenate([[0], np.cumsum(edges.astype(np.float64) - float(times[0]))])
@@ -321,7 +316,7 @@ def _before(starts: Ints, ends: Ints, times: Ints) -> NDArray[np.float64]:
 
 
 def _packet(times: Ints, event: list[Field]) -> list[Field]:
-    """Wrap track events as packets of a trace."""
+    """Return track events as packets of a trace."""
     head = [wire.varint(b"\x40", times), wire.constant(len(times), _SEQUENCE)]
     return wire.message(b"\x0a", [*head, *wire.message(b"\x5a", event), wire.constant(len(times), _NEEDS_NAMES)])
 

@@ -1,4 +1,4 @@
-"""Which steps of a run to export: the first, the last, the slowest, every so many, all."""
+"""Selection of steps to export: first, last, slowest:N, every:N, all."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from rayio.trace.arrow import is_text, plain, rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What is sent to a collector unless something else is asked for.
+#: The default selection for a collector.
 DEFAULT = "first,last,slowest:20,every:50"
 
-#: Words that say of a step whether it is taken as soon as those before it are known.
+#: Words that can be decided during the run.
 AT_ONCE = ("first", "every", "all")
 
-#: Words of a selection, and whether a number follows.
+#: Words of a selection; True if a number follows.
 _WORDS = {"first": False, "last": False, "all": False, "slowest": True, "every": True}
 
 
 def parse(text: str) -> dict[str, int]:
-    """Turn ``slowest:20,every:50,first,last`` or ``all`` into words and numbers.
+    """Return the words and numbers of a selection such as ``slowest:20,every:50,first,last`` or ``all``.
 
     Raises:
-        ExportError: an unknown word, or a number that is missing or is none.
+        ExportError: an unknown word, or a missing or invalid number.
     """
     words = {}
     for part in text.split(","):
@@ -39,39 +39,39 @@ def parse(text: str) -> dict[str, int]:
             raise ExportError(f"--select {text}: no selection named {word!r}; {hint}")
         if _WORDS[word] != bool(colon) or (colon and not (number.isascii() and number.isdigit() and int(number) > 0)):
             form = f"{word}:20, a whole number of at least 1" if _WORDS[word] else f"{word} alone"
-            raise ExportError(f"--select {text}: {part.strip()!r} cannot be; write {form}")
+            raise ExportError(f"--select {text}: {part.strip()!r} is invalid; write {form}")
         words[word] = int(number or 1)
     return words
 
 
 def parse_live(text: str) -> dict[str, int]:
-    """Turn a selection for a run that still goes into words and numbers.
+    """Return the words and numbers of a selection for a live export.
 
     Raises:
-        ExportError: as :func:`parse`; or it names steps that are only known when the run is over.
+        ExportError: as by :func:`parse`, or the selection needs the finished run.
     """
     words = parse(text)
     if late := [word for word in words if word not in AT_ONCE]:
         raise ExportError(
-            f"--select {text}: while a run goes nobody knows its {' and '.join(late)} steps; select all, first or "
-            f"every:N now, and export the others when it is over: rayio export RUN --otlp URL --select {text}"
+            f"--select {text}: {' and '.join(late)} steps are unknown during a run; select all, first or every:N now, "
+            f"and export the others afterwards: rayio export RUN --otlp URL --select {text}"
         )
     return words
 
 
 def step_keys(table: pa.Table) -> NDArray[np.int64]:
-    """Number the training step that each span is of, ``epoch << 30 | step``; -1 for spans of none."""
+    """Return each span's training step as ``epoch << 30 | step``, -1 without one."""
     epoch, step = (plain(table[name]).astype(np.int64) for name in ("epoch", "step"))
     return np.where((epoch < 0) | (step < 0), -1, epoch << 30 | step)
 
 
 def chosen(table: pa.Table, words: dict[str, int]) -> NDArray[np.int64] | None:
-    """The numbers of the chosen steps, in order of time; None for all. Only spans of ranks make steps."""
+    """Return the numbers of the selected steps in order of time; None for all. Only spans of ranks define steps."""
     return None if "all" in words else picked(*times(table), words)
 
 
 def times(table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers of the steps that a table has spans of, when each began, and when it ended (ns)."""
+    """Return the numbers of a table's steps, with their starts and ends (ns)."""
     ranks = rows(table, is_text(table["role"], "rank") & (plain(table["lane"]) == 0))
     keys = step_keys(ranks)
     placed = keys >= 0
@@ -86,7 +86,7 @@ def times(table: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArra
 def picked(
     steps: NDArray[np.int64], first: NDArray[np.int64], last: NDArray[np.int64], words: dict[str, int]
 ) -> NDArray[np.int64]:
-    """Pick steps by when they began and ended; give their numbers in order of time."""
+    """Return the selected steps in order of time, given their starts and ends (ns)."""
     if not len(steps):
         return steps
     order = np.lexsort((steps, first))

@@ -1,4 +1,4 @@
-"""Spans as text: OTLP JSON, a request per line with ids in hex; and CSV, a span per line."""
+"""Spans as text: OTLP JSON with a request per line, and CSV with a span per line."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rayio.trace.span import COLUMNS
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Spans in one line of OTLP JSON.
+#: Spans per line of OTLP JSON.
 LINE_SPANS = 1000
-#: Rows of a CSV that are written at a time.
+#: Rows of CSV written at a time.
 CSV_ROWS = 1 << 16
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
@@ -26,7 +26,7 @@ _STATUS = {"ok": 1, "error": 2}
 
 
 def json_lines(spans: Spans, origin: Origin) -> Iterator[bytes]:
-    """All spans as lines, each a whole ``ExportTraceServiceRequest`` in OTLP's JSON, of one resource."""
+    """Iterate over lines, each an ``ExportTraceServiceRequest`` in OTLP's JSON with spans of one resource."""
     own, schema = {"name": "rayio", "version": __version__}, f',"schemaUrl":{_encode(SCHEMA_URL)}'
     order = np.lexsort((spans.start, spans.resource))
     resource = spans.resource[order]
@@ -41,17 +41,17 @@ def json_lines(spans: Spans, origin: Origin) -> Iterator[bytes]:
             scopes: dict[str, list[str]] = {}
             for scope, text in _objects(spans.take(order[first : min(until, first + LINE_SPANS)]), own):
                 scopes.setdefault(scope, []).append(text)
-            said = ",".join(
+            scope_spans = ",".join(
                 f'{{"scope":{scope},"spans":[{",".join(all_)}]{schema if scope == _encode(own) else ""}}}'
                 for scope, all_ in scopes.items()
             )
-            resource_ = f'{{"resource":{{"attributes":{_encode(about)}}},"scopeSpans":[{said}]{schema}}}'
+            resource_ = f'{{"resource":{{"attributes":{_encode(about)}}},"scopeSpans":[{scope_spans}]{schema}}}'
             line = f'{{"resourceSpans":[{resource_}]}}\n'
             yield line.encode("utf-8", "replace")
 
 
 def _objects(spans: Spans, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """The scope and the object of each span as JSON."""
+    """Iterate over the scope and the object of each span as JSON."""
     trace, span, parent = _hex(spans.trace), _hex(spans.span), _hex(spans.parent)
     link_trace, link = _hex(spans.link_trace), _hex(spans.link)
     names = [_encode(text) for text in spans.name.texts]
@@ -67,8 +67,8 @@ def _objects(spans: Spans, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             + f',"name":{names[name]},"kind":{kind},"startTimeUnixNano":"{start}","endTimeUnixNano":"{end}"'
         )
         if foreign[row] >= 0:
-            told = spans.told[foreign[row]]
-            yield _encode(told.get("scope", {})), head + _rest(told) + "}"
+            original = spans.foreign_spans[foreign[row]]
+            yield _encode(original.get("scope", {})), head + _rest(original) + "}"
             continue
         text = spans.status.texts[status[row]]
         yield (
@@ -82,48 +82,51 @@ def _objects(spans: Spans, own: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def _attribute_texts(spans: Spans) -> list[tuple[str, ...]]:
-    """Write the attributes of each span as JSON objects, "" for those that it does not have."""
+    """Return the attributes of each span as JSON objects, "" for missing ones."""
     columns: list[list[str]] = []
     for name, values in spans.numbers.items():
         if (values >= 0).any():
             head = f'{{"key":"{name}","value":{{"intValue":"'
             columns.append([f'{head}{value}"}}}}' if value >= 0 else "" for value in values.tolist()])
-    for name, said in spans.texts.items():
-        if (said.codes >= 0).any():
-            used = np.unique(said.codes)
-            texts = {code: _encode(_attributes({name: said.texts[code]})[0]) for code in used.tolist() if code >= 0}
-            columns.append([texts.get(code, "") for code in said.codes.tolist()])
+    for name, column in spans.texts.items():
+        if (column.codes >= 0).any():
+            used = np.unique(column.codes)
+            texts = {code: _encode(_attributes({name: column.texts[code]})[0]) for code in used.tolist() if code >= 0}
+            columns.append([texts.get(code, "") for code in column.codes.tolist()])
     return list(zip(*columns, strict=True)) if columns else [()] * len(spans)
 
 
-def _rest(told: Mapping[str, Any]) -> str:
-    """What a span of another library says besides its name and times."""
+def _rest(original: Mapping[str, Any]) -> str:
+    """Return the fields of another library's span besides its name and times."""
     rest: dict[str, Any] = {}
-    if "attributes" in told:
-        rest["attributes"] = _attributes(told["attributes"])
-    if "events" in told:
+    if "attributes" in original:
+        rest["attributes"] = _attributes(original["attributes"])
+    if "events" in original:
         rest["events"] = [
-            {"timeUnixNano": str(event["time_ns"]), "name": event["name"], **_said(event)} for event in told["events"]
+            {"timeUnixNano": str(event["time_ns"]), "name": event["name"], **_more(event)}
+            for event in original["events"]
         ]
-    if "links" in told:
-        rest["links"] = [{"traceId": link["trace"], "spanId": link["span"], **_said(link)} for link in told["links"]]
-    if "status" in told:
-        status = told["status"]
+    if "links" in original:
+        rest["links"] = [
+            {"traceId": link["trace"], "spanId": link["span"], **_more(link)} for link in original["links"]
+        ]
+    if "status" in original:
+        status = original["status"]
         message = {"message": status["description"]} if status.get("description") else {}
         rest["status"] = {**message, "code": _STATUS.get(status["code"], 0)}
     return f",{_encode(rest)[1:-1]}" if rest else ""
 
 
-def _said(one: Mapping[str, Any]) -> dict[str, Any]:
-    return {"attributes": _attributes(one["attributes"])} if one.get("attributes") else {}
+def _more(part: Mapping[str, Any]) -> dict[str, Any]:
+    return {"attributes": _attributes(part["attributes"])} if part.get("attributes") else {}
 
 
-def _attributes(said: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"key": key, "value": _value(value)} for key, value in said.items()]
+def _attributes(values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{"key": key, "value": _value(value)} for key, value in values.items()]
 
 
 def _value(value: Any) -> dict[str, Any]:
-    """A value as OTLP's JSON has it; a whole number is text there, for it may have 64 bits."""
+    """Return a value for OTLP's JSON, where a whole number is text, because it may have 64 bits."""
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
@@ -131,23 +134,23 @@ def _value(value: Any) -> dict[str, Any]:
     if isinstance(value, float):
         return {"doubleValue": value}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return {"arrayValue": {"values": [_value(one) for one in value]}}
+        return {"arrayValue": {"values": [_value(item) for item in value]}}
     if isinstance(value, Mapping):
         return {"kvlistValue": {"values": _attributes(value)}}
     return {} if value is None else {"stringValue": str(value)}
 
 
 def _hex(ids: NDArray[np.uint64]) -> list[str]:
-    """Write ids in hex, 16 digits a word."""
+    """Return ids in hex, 16 digits a word."""
     width = 8 * (ids.shape[1] if ids.ndim == 2 else 1)
     raw = ids.astype(">u8").tobytes().hex()
-    return [raw[at : at + 2 * width] for at in range(0, len(raw), 2 * width)]
+    return [raw[begin : begin + 2 * width] for begin in range(0, len(raw), 2 * width)]
 
 
 def csv(table: pa.Table, spans: Spans) -> Iterator[bytes]:
-    """The rows of the table as CSV, its columns as they are stored, then ``trace_id``, ``span_id``, ``parent_id``.
+    """Iterate over a table's CSV: its columns, then ``trace_id``, ``span_id``, ``parent_id``.
 
-    ``spans`` are those made of the table: their first rows are its rows. Roots, which no actor recorded, are left out.
+    ``spans`` are made of the table: their first rows are its rows. Added roots are left out.
     """
     import pyarrow as pa
     from pyarrow import csv as arrow

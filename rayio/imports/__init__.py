@@ -1,1 +1,1 @@
-"""What is DLIO's (argonne-lcf/dlio_benchmark, and MLPerf Storage on it): metrics, and results as runs."""
+"""DLIO (argonne-lcf/dlio_benchmark, and MLPerf Storage based on it): its metrics, and its results as runs."""

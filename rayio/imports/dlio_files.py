@@ -1,4 +1,4 @@
-"""The files of a result folder of DLIO: read, or refused in one line that names file and place."""
+"""The files of a result folder of DLIO."""
 
 from __future__ import annotations
 
@@ -11,60 +11,58 @@ from typing import Any
 
 import yaml
 
-from rayio import regular, strict_json
 from rayio.errors import DataError
+from rayio.files import parse_json, read_regular
 from rayio.scenario.source import UNREADABLE, UnfitError, plain
 from rayio.schema.fields import show
 from rayio.units import parse_moment
 
 SUMMARY, STATS = "summary.json", "per_epoch_stats.json"
 
-#: Folders beside the results in which the configuration may lie.
+#: Folders of the configuration, relative to the results.
 CONFIGURED = ("", "configs", ".hydra_config", ".hydra")
 
-#: Where results may lie below a folder that was named in their place: of a run, of the runs of a submission.
+#: Depths of results below a folder that has none: of a run, of a submission's runs.
 _DEPTHS = ("*/", "*/*/")
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse what is no folder.
+    """Refuse a path that is not a folder.
 
     Raises:
-        DataError: it is none.
+        DataError: it is not.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder} is not a folder; name the one that holds {SUMMARY}")
+        raise DataError(f"{folder} is not a folder; give the folder with {SUMMARY}")
 
 
 def rank_files(folder: Path) -> set[int]:
-    """Which ranks have a file of their own there."""
+    """Return the ranks that have a file in a folder."""
     matches = (re.fullmatch(r"([0-9]+)_output\.json", path.name) for path in folder.iterdir())
     return {int(match[1]) for match in matches if match}
 
 
 def load(folder: Path, name: str, whose: str = "") -> dict[str, Any]:
-    """Read a file that holds a JSON object; ``whose`` says in an error whose it is.
+    """Return the JSON object of a file; ``whose`` is added to the path in errors.
 
     Raises:
-        DataError: it is not there, or it is damaged.
+        DataError: the file is missing or damaged.
     """
     path = folder / name
     try:
-        value = strict_json.loads(
-            regular.read_bytes(path), any_number=True
-        )  # DLIO writes NaN for what it did not measure
+        value = parse_json(read_regular(path), any_number=True)  # DLIO writes NaN for unmeasured values
     except FileNotFoundError:
-        inside = [found.parent for depth in _DEPTHS for found in sorted(folder.glob(f"{depth}{SUMMARY}"))]
+        inside = [path.parent for depth in _DEPTHS for path in sorted(folder.glob(f"{depth}{SUMMARY}"))]
         more = f" and {len(inside) - 1} more folders" if len(inside) > 1 else ""
         hint = f"; there are results in {inside[0]}{more}" if inside else ""
         raise DataError(
-            f"{path}: no such file; results are {SUMMARY}, {STATS} and RANK_output.json of each rank{hint}"
+            f"{path}: no such file; results need {SUMMARY}, {STATS} and RANK_output.json of each rank{hint}"
         ) from None
     except OSError as error:
         raise DataError(f"{path}{whose}: cannot be read: {error.strerror}") from None
     except json.JSONDecodeError as error:
         what = "is truncated" if error.pos >= len(error.doc.rstrip()) - 1 else "is damaged"
-        raise DataError(f"{path}{whose}: {what}: no JSON from line {error.lineno}, column {error.colno}") from None
+        raise DataError(f"{path}{whose}: {what}: not JSON from line {error.lineno}, column {error.colno}") from None
     except ValueError as error:
         raise DataError(f"{path}{whose}: is damaged: {error}; restore it") from None
     if not isinstance(value, dict):
@@ -73,7 +71,11 @@ def load(folder: Path, name: str, whose: str = "") -> dict[str, Any]:
 
 
 def whole(summary: Mapping[str, Any], key: str) -> int:
-    """A whole number of at least 1 in the summary."""
+    """Return a whole number of at least 1 from the summary.
+
+    Raises:
+        DataError: it is missing or invalid.
+    """
     value = summary.get(key)
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 1 << 31:
         raise DataError(f"{SUMMARY}: {key} is {show(value)}; expected a whole number of at least 1")
@@ -81,28 +83,36 @@ def whole(summary: Mapping[str, Any], key: str) -> int:
 
 
 def number(value: object) -> float | None:
-    """A finite number that is not absurd, or None for whatever else a file may hold."""
+    """Return a finite number below 1e15, None for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e15:
         return None
     return float(value)
 
 
-def interval(epoch: str, name: str, one: object) -> tuple[int, int]:
-    """When a block or a checkpoint of an epoch began and ended, in ns since the Unix epoch."""
+def interval(epoch: str, name: str, entry: object) -> tuple[int, int]:
+    """Return the start and end of an epoch's block or checkpoint, in ns since the Unix epoch.
+
+    Raises:
+        DataError: they are missing or invalid.
+    """
     where = f"{STATS}: epoch {epoch} {name}"
-    if not isinstance(one, dict):
-        raise DataError(f"{where}: holds {type(one).__name__}, expected start and end")
-    start, end = moment(one, "start", where), moment(one, "end", where)
+    if not isinstance(entry, dict):
+        raise DataError(f"{where}: holds {type(entry).__name__}, expected start and end")
+    start, end = moment(entry, "start", where), moment(entry, "end", where)
     if end <= start:
-        raise DataError(f"{where}: ends at {show(one['end'])}, not after its start {show(one['start'])}")
+        raise DataError(f"{where}: ends at {show(entry['end'])}, not after its start {show(entry['start'])}")
     return start, end
 
 
 def moment(entry: Mapping[str, Any], key: str, where: str) -> int:
-    """Read a time without zone, which DLIO means as UTC, in ns since the Unix epoch."""
+    """Return a time (UTC, as DLIO writes it without zone) in ns since the Unix epoch.
+
+    Raises:
+        DataError: it is missing or invalid.
+    """
     text = entry.get(key)
     if text is None:
-        raise DataError(f"{where}: has no {key}: the run broke off, or the file is damaged")
+        raise DataError(f"{where}: has no {key}: the run failed, or the file is damaged")
     try:
         return parse_moment(str(text))
     except ValueError as error:
@@ -111,9 +121,9 @@ def moment(entry: Mapping[str, Any], key: str, where: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Configured:
-    """What the configuration beside results says of the workload; ``source`` is its file, empty where there is none.
+    """The configured workload; ``source`` is its file, or empty.
 
-    ``is_whole`` is False where only what was changed on DLIO's command line is known.
+    ``is_whole`` is False if only the overrides of DLIO's command line are known.
     """
 
     workload: dict[str, Any]
@@ -122,7 +132,11 @@ class Configured:
 
 
 def configured(folder: Path) -> Configured:
-    """Find the configuration that was run, beside the results; else what was changed of it; else nothing."""
+    """Return the configuration of results, else its overrides, else an empty one.
+
+    Raises:
+        DataError: a file is damaged.
+    """
     for place in CONFIGURED:
         if (path := folder / place / "config.yaml").exists():
             value = _yaml(path)
@@ -143,7 +157,7 @@ def configured(folder: Path) -> Configured:
 
 def _yaml(path: Path) -> Any:
     try:
-        return plain(regular.read_bytes(path).decode())
+        return plain(read_regular(path).decode())
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except UnfitError as error:
@@ -153,7 +167,7 @@ def _yaml(path: Path) -> Any:
 
 
 def _overridden(changes: list[Any]) -> dict[str, Any]:
-    """Put Hydra's overrides together: ``++workload.reader.read_threads=8`` is ``{reader: {read_threads: 8}}``.
+    """Return the workload of Hydra's overrides: ``++workload.reader.read_threads=8`` is ``{reader: ...}``.
 
     >>> _overridden(["workload=unet3d_h100", "++workload.reader.read_threads=8"])
     {'model': 'unet3d_h100', 'reader': {'read_threads': 8}}
@@ -180,10 +194,10 @@ def _overridden(changes: list[Any]) -> dict[str, Any]:
 
 
 def section(config: Mapping[str, Any], *names: str) -> Mapping[str, Any]:
-    """The first of these sections that there is; else an empty one."""
-    return next((held for name in names if isinstance(held := config.get(name), Mapping)), {})
+    """Return the first existing section of these names, else an empty one."""
+    return next((inner for name in names if isinstance(inner := config.get(name), Mapping)), {})
 
 
 def few(names: list[str]) -> str:
-    """List names, six at most."""
+    """Return a list of names as text, with at most six."""
     return ", ".join(names[:6]) + (f", ... ({len(names)})" if len(names) > 6 else "") if names else "none"

@@ -1,7 +1,7 @@
-"""DLIO's own metrics, formula by formula, for comparison with published MLPerf Storage results.
+"""DLIO's metrics by its formulas, for comparison with published MLPerf Storage results.
 
 Source: ``compute_metrics_train``, ``end_train`` and ``end_run`` of ``dlio_benchmark/utils/statscounter.py``
-(argonne-lcf/dlio_benchmark), with its defaults: the first step of a block is left out, no step at its end.
+(argonne-lcf/dlio_benchmark), with its defaults: the first step of a block is excluded, none at its end.
 """
 
 from __future__ import annotations
@@ -20,78 +20,80 @@ EXCLUDED = 1
 
 
 class Steps(Protocol):
-    """What the formulas take of every completed step, sorted by rank and then by time (``rayio.analyze.timeline``)."""
+    """Completed steps, sorted by rank, then by time (``rayio.analyze.timeline``); times in ns."""
 
     @property
     def number(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
 
     @property
     def life(self) -> Ints:
-        """The place of each step's rank among those that recorded any."""
+        """The index of each step's rank among ranks with steps."""
 
     @property
     def epoch(self) -> Ints:
-        """The epoch of each."""
+        """The epoch of each step."""
 
     @property
     def step(self) -> Ints:
-        """The number of each within its epoch."""
+        """The number of each step in its epoch."""
 
     @property
     def attempt(self) -> Ints:
-        """The attempt in which each was made."""
+        """The attempt of each step."""
 
     @property
     def start(self) -> Ints:
-        """When its rank asked for its batch, in ns."""
+        """When the rank requested the step's batch."""
 
     @property
     def end(self) -> Ints:
-        """When its rank asked for the next batch, in ns."""
+        """When the rank requested the next batch."""
 
     @property
     def saving(self) -> Ints:
-        """When its checkpoint or evaluation began, or its end."""
+        """When the step's checkpoint or evaluation started, else the step's end."""
 
     @property
     def parts(self) -> Mapping[str, Ints]:
-        """Among others ``data_wait`` and ``compute``, in ns."""
+        """Durations by phase, with at least ``data_wait`` and ``compute``."""
 
 
 class StepsInSlices(Protocol):
-    """The steps of a run, some ranks' at a time: those of a rank are together."""
+    """The steps of a run in slices of ranks."""
 
     @property
     def number(self) -> int:
-        """How many steps there are."""
+        """The number of steps."""
 
     def by_slice(self) -> Iterator[Steps]:
-        """Go through them, as often as it is called."""
+        """Iterate over the slices; can be called repeatedly."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dlio:
-    """One number per epoch, as DLIO has them: AU in percent, throughput in samples per second."""
+    """DLIO's metrics by epoch: AU in percent, throughput in samples per second."""
 
     au_percent: NDArray[np.float64]
     samples_per_second: NDArray[np.float64]
 
 
 def dlio(steps: StepsInSlices, *, batch_size: int, steps_of: Ints, planned: int) -> Dlio:
-    """Compute DLIO's metrics of every epoch that all ranks went through, when it has at least three steps.
+    """Return DLIO's metrics of every complete epoch with at least three steps.
 
-    ``steps_of`` are the steps in an epoch of each rank that recorded any, ``planned`` those of all ranks together.
-
-    A block ends where a checkpoint or an evaluation begins. For a rank and a block, with ``proc = load + compute`` and
+    A block ends where a checkpoint or an evaluation starts. For a rank and a block, with ``proc = load + compute`` and
     a = 1: ``T = (end - start) - Σ proc[:a]``, ``AU = 100 · Σ compute[a:] / T`` and
-    ``throughput = (len(compute) - 2) / T · batch_size``, the literal 2 being DLIO's (below zero it is nothing). An
-    epoch's number is the mean of its blocks, weighted by their steps; then AU is the mean over ranks and throughput
-    the sum.
+    ``throughput = max(len(compute) - 2, 0) / T · batch_size`` (the 2 is DLIO's). An epoch's value is the mean of its
+    blocks, weighted by their steps; then AU is the mean over ranks and throughput the sum.
 
-    DLIO knows whole batches and equal ranks only (its ``drop_last`` is hard-wired). With ``drop_last: false`` its
-    formula is kept: a smaller last batch counts as a whole one, in AU by its compute and in throughput as
-    ``batch_size`` samples, and every rank is weighed by its own number of steps.
+    DLIO only has whole batches and equal ranks. With ``drop_last: false``, a smaller last batch counts as a whole one,
+    and each rank is weighted by its number of steps.
+
+    Args:
+        steps: the completed steps.
+        batch_size: samples per batch.
+        steps_of: steps per epoch of each rank with steps.
+        planned: steps per epoch of all ranks.
     """
     nothing = Dlio(np.empty(0), np.empty(0))
     if steps.number == 0 or steps_of.min() < 3:
@@ -112,12 +114,12 @@ def dlio(steps: StepsInSlices, *, batch_size: int, steps_of: Ints, planned: int)
 def _blocks(
     steps: Steps, saves: Ints, steps_of: Ints, batch_size: int
 ) -> tuple[Ints, Ints, NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Of each block of some ranks: its epoch, its steps, their part of the rank's, its AU and its throughput."""
+    """Return for each block of some ranks: epoch, steps, their share of the rank's steps, AU and throughput."""
     first = np.flatnonzero(_begins_block(steps, saves))
     last = np.append(first[1:], steps.number)[: len(first)] - 1
     number = last - first + 1
     load, compute = steps.parts["data_wait"], steps.parts["compute"]
-    # EXCLUDED is 1: the steps left out of a block are its first.
+    # EXCLUDED is 1: a block's first step is left out
     total = steps.saving[last] - steps.start[first] - (load + compute)[first]
     summed = np.add.reduceat(compute, first) if len(first) else compute
     counted = summed - compute[first]
@@ -134,7 +136,7 @@ def _key(steps: Steps) -> Ints:
 
 
 def _begins_block(steps: Steps, saves: Ints) -> NDArray[np.bool_]:
-    """Say which steps begin a block: the first of a rank, of an epoch and after any rank's pause."""
+    """Return a mask of the first steps of blocks: of a rank, of an epoch, and after any rank's pause."""
     is_paused = np.isin(_key(steps), saves) if len(saves) else np.zeros(steps.number, np.bool_)
     begins = np.ones(steps.number, np.bool_)
     begins[1:] = is_paused[:-1]

@@ -1,4 +1,4 @@
-"""DLIO's own AU from the records of a run, and where the points that it lacks of 100 % went."""
+"""DLIO's AU from the records of a run, and the losses that make up the rest of 100 %."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from rayio.imports.dlio_formulas import EXCLUDED
 from rayio.imports.dlio_results import Block, Floats, Results
 from rayio.records.run_result import Imported, ImportedEpoch, LostPoints
 
-#: The parts of 100 % - AU, in the order of a step; the meaning is for a reader.
+#: The parts of 100 % - AU in the order of a step, with their meanings.
 LOSSES = {
-    "data_wait": "waiting for its own batch",
-    "bookkeeping": "between the batch and the end of compute, and not compute",
-    "barrier_skew": "waiting at the barrier for the slowest rank of the step",
-    "first_step_wait": "the same in the first step, whose own time the formula leaves out",
-    "unrecorded": "in no record: between the end of a step and the start of the next",
+    "data_wait": "waiting for the rank's own batch",
+    "bookkeeping": "time between batch and end of compute that is not compute",
+    "barrier_skew": "waiting at the barrier for the slowest rank",
+    "first_step_wait": "waiting at the barrier in the first step, whose own time the formula excludes",
+    "unrecorded": "unrecorded time between a step and the next",
 }
 
 
 def has_barrier(block: Block) -> bool:
-    """Say whether a barrier after each step fits the records: the slowest ranks' steps together fill no more time.
+    """Return True if the records fit a barrier after each step: the slowest steps' sum is at most the block's time.
 
-    DLIO of MLPerf Storage v1.0 and later has one; a run of an older one without it takes less than their sum.
+    DLIO has a barrier since MLPerf Storage v1.0. Without one, a block takes less than that sum.
     """
     return float(block.proc.max(axis=0).sum()) <= block.seconds
 
 
 def _lost(block: Block) -> dict[str, Floats]:
-    """Split each rank's 100 % of a block: AU and :data:`LOSSES`, which sum to 100 exactly but for rounding.
+    """Return each rank's AU and :data:`LOSSES` of a block in percent; they sum to 100.
 
-    With rank 0's length of the block, ``T = (end - start) - Σ proc[:1]`` as in :mod:`rayio.imports.dlio_formulas`.
+    ``T = (end - start) - Σ proc[:1]`` as in :mod:`rayio.imports.dlio_formulas`, with rank 0's times of the block.
     """
     total = block.seconds - block.proc[:, :EXCLUDED].sum(axis=1)
     slowest = block.proc.max(axis=0) if has_barrier(block) else block.proc
@@ -54,10 +54,7 @@ def _lost(block: Block) -> dict[str, Floats]:
 
 
 def losses(results: Results) -> list[dict[str, float]]:
-    """The AU and :data:`LOSSES` of each epoch in percentage points, means over ranks; each epoch sums to 100.
-
-    An epoch's blocks count by their steps, as in DLIO.
-    """
+    """Return the AU and :data:`LOSSES` of each epoch in percent, means over ranks and steps; they sum to 100."""
     table = []
     for epoch in range(results.epochs):
         blocks = results.of(epoch)
@@ -70,20 +67,20 @@ def losses(results: Results) -> list[dict[str, float]]:
 
 
 def mean_of(table: list[dict[str, float]]) -> dict[str, float]:
-    """The mean over epochs of each column."""
+    """Return the mean over epochs of each column."""
     return {name: float(np.mean([row[name] for row in table])) for name in ("au", *LOSSES)}
 
 
 def batch_size(results: Results) -> int | None:
-    """Find the batch size: from the configuration, else from the ranks' throughput, by either formula of DLIO.
+    """Return the batch size from the configuration, else from the ranks' throughput; None if unknown.
 
-    MLPerf Storage v1.0 has ``steps · batch / (end - start)``, later ones ``(steps - 2) · batch / T``.
+    DLIO's throughput is ``steps · batch / (end - start)`` in MLPerf Storage v1.0, later ``(steps - 2) · batch / T``.
     """
     reader = results.config.get("reader", results.config.get("data_reader"))
     given = reader.get("batch_size") if isinstance(reader, Mapping) else None
     if isinstance(given, int) and not isinstance(given, bool) and 0 < given < 1 << 31:
         return given
-    block = max(results.blocks, key=lambda one: one.steps)
+    block = max(results.blocks, key=lambda block: block.steps)
     rate = float(np.median(block.throughput))
     shorter = block.seconds - float(np.median(block.proc[:, 0]))
     for steps, seconds in ((block.steps, block.seconds), (block.steps - 2, shorter)):
@@ -94,7 +91,7 @@ def batch_size(results: Results) -> int | None:
 
 
 def explained(results: Results) -> Imported:
-    """The part of a result that says what was published, what the records give, and where the rest went."""
+    """Return the imported part of a result: published AU, AU from the records, and losses."""
     table = losses(results)
     published = results.published.get("train_au_percentage")
     mean = mean_of(table)
@@ -104,37 +101,37 @@ def explained(results: Results) -> Imported:
         lost_points=LostPoints(**{name: mean[name] for name in LOSSES}),
         epochs=tuple(
             ImportedEpoch(
-                epoch=place,
+                epoch=epoch,
                 **row,
-                published_au=float(published[place - 1]) if isinstance(published, list) else None,
-                seconds=sum(block.seconds for block in results.of(place - 1)),
+                published_au=float(published[epoch - 1]) if isinstance(published, list) else None,
+                seconds=sum(block.seconds for block in results.of(epoch - 1)),
             )
-            for place, row in enumerate(table, 1)
+            for epoch, row in enumerate(table, 1)
         ),
     )
 
 
-def largest(told: Imported) -> tuple[str, float, str] | None:
-    """The loss that took most of the points that AU lacks of 100: its name, its points, what it is; None unknown."""
-    if told.lost_points is None:
+def largest(imported: Imported) -> tuple[str, float, str] | None:
+    """Return the largest loss: name, percentage points and meaning; None if unknown."""
+    if imported.lost_points is None:
         return None
-    name = max(LOSSES, key=lambda one: getattr(told.lost_points, one))
-    points: float = getattr(told.lost_points, name)
+    name = max(LOSSES, key=lambda loss: getattr(imported.lost_points, loss))
+    points: float = getattr(imported.lost_points, name)
     return (name, points, LOSSES[name]) if points > 0 else None
 
 
-def in_words(told: Imported) -> str:
-    """Say in a sentence or two how the time of imported results was split, by their own benchmark's formula."""
-    if told.reduced is not None or told.lost_points is None:
+def in_words(imported: Imported) -> str:
+    """Return a sentence or two on the AU and the largest loss of imported results, by DLIO's formula."""
+    if imported.reduced is not None or imported.lost_points is None:
         return (
-            f"AU {told.au:.2f} % by DLIO's formula, as published. Where the other {100 - told.au:.2f} points went is "
-            "not known: no file of a rank is there."
+            f"AU {imported.au:.2f} % by DLIO's formula, as published. The causes of the other "
+            f"{100 - imported.au:.2f} points need files of ranks, and there are none."
         )
-    said = f"AU {told.au:.2f} % by DLIO's formula"
-    if (most := largest(told)) is None:
-        return f"{said}."
+    text = f"AU {imported.au:.2f} % by DLIO's formula"
+    if (most := largest(imported)) is None:
+        return f"{text}."
     name, points, meaning = most
-    said += f"; of the {100 - told.au:.2f} points that it lacks, {points:.2f} are {name}, {meaning}."
+    text += f"; of the {100 - imported.au:.2f} points lost, {points:.2f} are {name} ({meaning})."
     if name != "data_wait":
-        said += f" Exposed data loading, data_wait, is {told.lost_points.data_wait:.2f} points."
-    return said
+        text += f" Exposed data loading (data_wait) is {imported.lost_points.data_wait:.2f} points."
+    return text

@@ -1,4 +1,4 @@
-"""A reduced import as a result's record, and in words: what was published, and what cannot be known."""
+"""Reduced imports as a record and as text: published numbers, and what is missing."""
 
 from __future__ import annotations
 
@@ -9,21 +9,19 @@ from rayio.imports.dlio_summaries import Epoch, Reduced
 from rayio.records.run_result import Imported, ImportedEpoch, ReducedImport, RunResult
 from rayio.units import format_seconds
 
-#: Epochs that are told one by one; of more, the first and the last.
+#: The most epochs to list; of more, the first ones and the last.
 SHOWN = 6
 
 _NO_STEPS = (
-    "no RANK_output.json, so no time of any step: rayio's own AU, shares and percentiles, and where the points that AU "
-    "lacks of 100 went, are not known"
+    "no times of steps, because there is no RANK_output.json: rayio cannot compute its own AU, shares, percentiles and "
+    "losses"
 )
-_NO_LENGTHS = f"no {STATS}, so how long an epoch or a checkpoint took is not known"
-_NO_STEP_TIME = (
-    "no configured compute time, or no number of steps, so how long a step took is not known (config.yaml says both)"
-)
+_NO_LENGTHS = f"no lengths of epochs and checkpoints, because there is no {STATS}"
+_NO_STEP_TIME = "no length of a step, because there is no compute time or number of steps (see config.yaml)"
 
 
 def as_published(reduced: Reduced) -> Imported:
-    """The part of a result that says what was published, and what it does not say."""
+    """Return the imported part of a result: what was published, and what is missing."""
     steps, compute = reduced.steps, reduced.compute
     lacks = [_NO_STEPS]
     if not reduced.has_blocks:
@@ -34,20 +32,20 @@ def as_published(reduced: Reduced) -> Imported:
         au=reduced.au,
         published_au=reduced.au,
         lost_points=None,
-        epochs=tuple(_epoch(place, epoch, steps, compute) for place, epoch in enumerate(reduced.epochs, 1)),
+        epochs=tuple(_epoch(number, epoch, steps, compute) for number, epoch in enumerate(reduced.epochs, 1)),
         reduced=ReducedImport(files=reduced.files, lacks=tuple(lacks)),
     )
 
 
-def _epoch(place: int, epoch: Epoch, steps: int | None, compute: float | None) -> ImportedEpoch:
-    """An epoch, with what DLIO's formula turned round says of its steps: T = Σ compute[1:] · 100 / AU."""
+def _epoch(number: int, epoch: Epoch, steps: int | None, compute: float | None) -> ImportedEpoch:
+    """Return an epoch, with the length of its steps from DLIO's formula: T = Σ compute[1:] · 100 / AU."""
     step = first = None
     if steps and compute and epoch.au:
         step = compute * 100 / epoch.au
         if epoch.seconds is not None and (left := epoch.seconds - (steps - 1) * step) > 0:
             first = left
     return ImportedEpoch(
-        epoch=place,
+        epoch=number,
         au=epoch.au,
         data_wait=None,
         bookkeeping=None,
@@ -63,7 +61,7 @@ def _epoch(place: int, epoch: Epoch, steps: int | None, compute: float | None) -
     )
 
 
-#: Columns of a reduced import's epochs: of a record, its heading and how its value is written.
+#: Columns of a reduced import's epochs: field, heading and format.
 COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
     "au": ("AU", lambda value: f"{value:.2f} %"),
     "samples_per_second": ("samples/s", lambda value: f"{value:,.1f}"),
@@ -74,35 +72,37 @@ COLUMNS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 
 
-def table(told: Imported) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of the epochs as they were published, without columns of which nothing is known."""
-    names = [name for name in COLUMNS if any(getattr(epoch, name) is not None for epoch in told.epochs)]
+def table(imported: Imported) -> tuple[list[str], list[list[str]]]:
+    """Return the head and the rows of the published epochs, without unknown columns."""
+    names = [name for name in COLUMNS if any(getattr(epoch, name) is not None for epoch in imported.epochs)]
     rows = [
         [
             str(epoch.epoch),
-            *("" if (held := getattr(epoch, name)) is None else COLUMNS[name][1](held) for name in names),
+            *("" if (cell := getattr(epoch, name)) is None else COLUMNS[name][1](cell) for name in names),
         ]
-        for epoch in told.epochs
+        for epoch in imported.epochs
     ]
     return ["epoch", *(COLUMNS[name][0] for name in names)], rows
 
 
-def lines(result: RunResult, told: Imported) -> list[str]:
-    """Write a reduced import for a terminal, in place of the numbers that it lacks."""
+def lines(result: RunResult, imported: Imported) -> list[str]:
+    """Return a reduced import as lines for a terminal."""
     rate, stdev = result.samples_per_second_dlio, result.au_dlio_stdev
     spread = "" if stdev is None else f" ± {stdev:.2f}"
-    written = [f"  {'as DLIO':<12}{f'{told.au:.2f} %':>16}  AU as published, mean of {len(told.epochs)} epochs{spread}"]
+    written = [
+        f"  {'as DLIO':<12}{f'{imported.au:.2f} %':>16}  AU as published, mean of {len(imported.epochs)} epochs{spread}"
+    ]
     if rate is not None:
         written.append(f"  {'throughput':<12}{f'{rate:,.1f} samples/s':>16}  as published")
-    return [*written, "", *epochs(told)]
+    return [*written, "", *epochs(imported)]
 
 
-def epochs(told: Imported) -> list[str]:
-    """Write the epochs as they were published, a line each."""
-    head, rows = table(told)
+def epochs(imported: Imported) -> list[str]:
+    """Return the published epochs, a line each."""
+    head, rows = table(imported)
     shown = rows if len(rows) <= SHOWN else [*rows[: SHOWN - 1], rows[-1]]
     left = len(rows) - len(shown)
-    title = f"  the epochs as published ({left} between them left out)" if left else "  the epochs as published"
+    title = f"  epochs as published ({left} left out)" if left else "  epochs as published"
     return [title, *(_row(row) for row in (head, *shown))]
 
 
@@ -110,9 +110,9 @@ def _row(cells: list[str]) -> str:
     return (f"  {cells[0]:<6}" + "".join(f"{cell:>12}" for cell in cells[1:])).rstrip()
 
 
-def lacking(told: Imported) -> list[str]:
-    """What a reduced import lacks, as notes of a result."""
-    if told.reduced is None:
+def lacking(imported: Imported) -> list[str]:
+    """Return notes on what a reduced import lacks."""
+    if imported.reduced is None:
         return []
-    made = f"reduced import, made of {', '.join(told.reduced.files)}: AU and throughput are as DLIO published them"
-    return [made, *told.reduced.lacks]
+    note = f"reduced import of {', '.join(imported.reduced.files)}: AU and throughput are as published by DLIO"
+    return [note, *imported.reduced.lacks]

@@ -1,9 +1,9 @@
-"""A result folder of DLIO (or MLPerf Storage) as values: every file read, checked against the others, or refused.
+"""A result folder of DLIO (or MLPerf Storage) as values: files are read and checked against each other.
 
-``{rank}_output.json`` has, for each epoch and block, three lists with one entry per step, in seconds: ``load`` (from
-asking for a batch to having it), ``proc`` (from asking for it to the end of its compute) and ``compute`` (what was
-asked of the accelerator). ``per_epoch_stats.json`` has when rank 0 began and ended each block and checkpoint;
-``summary.json`` has the world size and the published numbers. Where a step lies within its block is in no record.
+``{rank}_output.json`` has, for each epoch and block, three lists with an entry per step, in seconds: ``load`` (from
+requesting a batch to having it), ``proc`` (from requesting it to the end of its compute) and ``compute`` (as configured
+for the accelerator). ``per_epoch_stats.json`` has rank 0's start and end of each block and checkpoint; ``summary.json``
+has the world size and the published numbers. No file has the times of steps within a block.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from rayio.schema.fields import show
 
 Floats = NDArray[np.float64]
 
-#: What each block of a rank's file must have, one number per step.
+#: Lists of each block in a rank's file, with one number per step.
 LISTS = ("load", "proc", "compute")
 
-#: How far a rank's own account of a block may lie from rank 0's: so many seconds, or this share of the block.
+#: Allowed difference between a rank's and rank 0's length of a block: seconds, or share of the block.
 APART_SECONDS, APART_SHARE = 1.0, 0.02
 
-#: Percentage points by which the mean of the ranks' AU may differ from the published one.
+#: Allowed difference between the ranks' mean AU and the published one, in percentage points.
 APART_POINTS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The steps of one epoch between two checkpoints; ``epoch`` counts from 0, ``first_step`` within the epoch.
+    """The steps of an epoch between two checkpoints.
 
-    ``load``, ``proc`` and ``compute`` are seconds in arrays of ranks × steps; ``au`` is each rank's own, in percent
-    (NaN where a file has none); ``start_ns`` and ``end_ns`` are rank 0's clock, in ns since the Unix epoch.
+    ``epoch`` counts from 0, ``first_step`` within the epoch. ``start_ns`` and ``end_ns`` are rank 0's, in ns since the
+    Unix epoch. ``load``, ``proc`` and ``compute`` are seconds, shape (ranks, steps). ``au`` is each rank's, in percent
+    (NaN if unknown).
     """
 
     epoch: int
@@ -67,18 +68,18 @@ class Block:
 
     @property
     def seconds(self) -> float:
-        """How long it took on rank 0."""
+        """The length on rank 0 in seconds."""
         return (self.end_ns - self.start_ns) / 1e9
 
     @property
     def steps(self) -> int:
-        """Steps of each rank."""
+        """The steps of each rank."""
         return len(self.load[0])
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What one folder says. ``checkpoints`` are (epoch, start_ns, end_ns) of rank 0; ``published`` is its summary."""
+    """The results of a folder; ``checkpoints`` are (epoch, start_ns, end_ns) of rank 0."""
 
     folder: Path
     summary: dict[str, Any]
@@ -92,7 +93,7 @@ class Results:
     notes: tuple[str, ...]
 
     def of(self, epoch: int) -> list[Block]:
-        """The blocks of an epoch, in order."""
+        """Return the blocks of an epoch, in order."""
         return [block for block in self.blocks if block.epoch == epoch]
 
     @property
@@ -103,15 +104,15 @@ class Results:
 
 
 def read(folder: Path) -> Results:
-    """Read a result folder.
+    """Return the results of a folder.
 
     Raises:
-        DataError: one line: which file, of which rank, what is there and what was expected.
+        DataError: a file is missing, damaged, or contradicts another.
     """
     check_folder(folder)
     summary = load(folder, SUMMARY)
     stats = load(folder, STATS)
-    found = configured(folder)
+    config = configured(folder)
     world_size = whole(summary, "num_accelerators")
     epochs = whole(summary, "epochs") if "epochs" in summary else len(stats)
     _ranks(folder, world_size)
@@ -122,17 +123,17 @@ def read(folder: Path) -> Results:
     blocks: list[Block] = []
     checkpoints: list[tuple[int, int, int]] = []
     notes: set[str] = set()
-    for place, epoch in enumerate(wanted):
-        blocks += _blocks(place, stats[epoch], [output[epoch] for output in outputs])
-        for name, one in sorted(stats[epoch].items()):
+    for position, epoch in enumerate(wanted):
+        blocks += _blocks(position, stats[epoch], [output[epoch] for output in outputs])
+        for name, entry in sorted(stats[epoch].items()):
             if name.startswith("ckpt"):
-                checkpoints.append((place, *interval(epoch, name, one)))
-            elif isinstance(one, dict) and not name.startswith("block"):
-                notes.add(f"what the results say of {name} is not imported")
+                checkpoints.append((position, *interval(epoch, name, entry)))
+            elif isinstance(entry, dict) and not name.startswith("block"):
+                notes.add(f"{name} of the results is not imported")
     results = Results(
         folder=folder,
         summary=summary,
-        config=found.workload,
+        config=config.workload,
         world_size=world_size,
         epochs=epochs,
         start_ns=min([moment(summary, "start", SUMMARY), *(block.start_ns for block in blocks)]),
@@ -146,27 +147,27 @@ def read(folder: Path) -> Results:
 
 
 def _ranks(folder: Path, world_size: int) -> None:
-    """Compare which ranks have files with the world size."""
-    there = rank_files(folder)
-    said = f"{SUMMARY} says num_accelerators {world_size}, so ranks 0 to {world_size - 1}"
-    if strange := sorted(rank for rank in there if rank >= world_size):
-        raise DataError(f"{folder}/{strange[0]}_output.json: rank {strange[0]} is of another run; {said}")
-    if missing := world_size - len(there):
-        rank = next(rank for rank in range(world_size) if rank not in there)
+    """Refuse ranks whose files are missing or beyond the world size."""
+    ranks = rank_files(folder)
+    expected = f"{SUMMARY} says num_accelerators {world_size}, so ranks 0 to {world_size - 1}"
+    if strange := sorted(rank for rank in ranks if rank >= world_size):
+        raise DataError(f"{folder}/{strange[0]}_output.json: rank {strange[0]} belongs to another run; {expected}")
+    if missing := world_size - len(ranks):
+        rank = next(rank for rank in range(world_size) if rank not in ranks)
         more = f" (and {missing - 1} more)" if missing > 1 else ""
         raise DataError(
-            f"{folder}/{rank}_output.json: no such file: rank {rank} is missing{more}; {said} "
-            "(--reduced takes the summary alone)"
+            f"{folder}/{rank}_output.json: no such file: rank {rank} is missing{more}; {expected} "
+            "(use --reduced to read only the summary)"
         )
 
 
 def _output(folder: Path, rank: int, epochs: list[str]) -> dict[str, dict[str, Any]]:
-    """Read a rank's file; of each epoch, the blocks as (lists, au, throughput) by name."""
+    """Return the blocks of a rank's file by epoch and name, as (lists, au, throughput)."""
     name, whose = f"{rank}_output.json", f" (rank {rank})"
     value = load(folder, name, whose)
-    there = sorted(key for key in value if re.fullmatch(r"[0-9]+", key))
-    if there != sorted(epochs):
-        raise DataError(f"{name}{whose}: has epochs {few(there)}; {STATS} has {few(epochs)}")
+    found_epochs = sorted(key for key in value if re.fullmatch(r"[0-9]+", key))
+    if found_epochs != sorted(epochs):
+        raise DataError(f"{name}{whose}: has epochs {few(found_epochs)}; {STATS} has {few(epochs)}")
     output: dict[str, dict[str, Any]] = {}
     for epoch in epochs:
         entry = value[epoch]
@@ -186,7 +187,7 @@ def _steps(entry: Mapping[str, Any], block: str, where: str) -> tuple[list[Float
     load, proc, compute = columns
     if not len(load) == len(proc) == len(compute):
         lengths = ", ".join(f"{len(column)} of {key}" for key, column in zip(LISTS, columns, strict=True))
-        raise DataError(f"{where}: {lengths}; expected one of each per step")
+        raise DataError(f"{where}: has {lengths}; expected one of each per step")
     if (short := np.flatnonzero(proc < load - 1e-3)).size:
         step = int(short[0])
         raise DataError(f"{where}: step {step}: proc {proc[step]:g} s is less than its load {load[step]:g} s")
@@ -209,7 +210,7 @@ def _optional(entry: Mapping[str, Any], key: str, block: str) -> float:
 
 
 def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Block]:
-    """Put the blocks of one epoch together, of all ranks."""
+    """Return the blocks of an epoch, with all ranks."""
     epoch = str(number + 1)
     if not isinstance(stats, dict):
         raise DataError(f"{STATS}: epoch {epoch}: holds {type(stats).__name__}, expected its blocks")
@@ -227,9 +228,9 @@ def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Blo
         start_ns, end_ns = interval(epoch, name, stats[name])
         steps = len(ranks[0][name][0][0])
         for rank, mine in enumerate(ranks):
-            if (here := len(mine[name][0][0])) != steps:
+            if (own_steps := len(mine[name][0][0])) != steps:
                 raise DataError(
-                    f"{rank}_output.json (rank {rank}): epoch {epoch} {name}: {here} steps; rank 0 has {steps}"
+                    f"{rank}_output.json (rank {rank}): epoch {epoch} {name}: has {own_steps} steps, rank 0 {steps}"
                 )
         if not steps:
             continue
@@ -238,22 +239,21 @@ def _blocks(number: int, stats: object, ranks: list[dict[str, Any]]) -> list[Blo
         blocks.append(Block(number, name, step, start_ns, end_ns, load, proc, compute, au, throughput))
         step += steps
     if not blocks:
-        raise DataError(f"{STATS}: epoch {epoch}: no rank has a step in it")
+        raise DataError(f"{STATS}: epoch {epoch}: no rank has a step")
     return blocks
 
 
 def _one_run(results: Results) -> None:
-    """Refuse files of different runs: a rank whose own AU contradicts the block's length or the published mean.
+    """Refuse files of different runs, and copies.
 
-    Refused too are two ranks with the same times to the last digit: one file is a copy of the other.
+    A rank's AU must fit the block's length and the published mean; two ranks must not have equal times.
     """
-    seen: dict[bytes, int] = {}
+    first_rank: dict[bytes, int] = {}
     for rank in range(results.world_size):
         times = np.concatenate([column[rank] for block in results.blocks for column in (block.load, block.proc)])
-        if (other := seen.setdefault(times.tobytes(), rank)) != rank:
+        if (other := first_rank.setdefault(times.tobytes(), rank)) != rank:
             raise DataError(
-                f"{rank}_output.json (rank {rank}): has the times of {other}_output.json to the last digit; "
-                f"expected those of rank {rank}: a copied file?"
+                f"{rank}_output.json (rank {rank}): has exactly the times of {other}_output.json: a copied file?"
             )
     apart = [_apart(block) for block in results.blocks]
     for block, seconds in zip(results.blocks, apart, strict=True):
@@ -261,7 +261,7 @@ def _one_run(results: Results) -> None:
         if abs(seconds[rank]) > max(APART_SECONDS, APART_SHARE * block.seconds):
             raise DataError(
                 f"{rank}_output.json (rank {rank}): epoch {block.epoch + 1} {block.name}: its au {block.au[rank]:.2f} "
-                f"and times are of a block of {block.seconds + seconds[rank]:.1f} s; {STATS} says "
+                f"and times fit a block of {block.seconds + seconds[rank]:.1f} s, {STATS} says "
                 f"{block.seconds:.1f} s: files of different runs?"
             )
     published = results.published.get("train_au_percentage")
@@ -272,17 +272,17 @@ def _one_run(results: Results) -> None:
     for block, seconds in zip(results.blocks, apart, strict=True):
         if len(results.of(block.epoch)) > 1 or np.isnan(block.au).any():
             continue
-        mean, said = float(block.au.mean()), float(published[block.epoch])
-        if abs(mean - said) > APART_POINTS:
+        mean, expected = float(block.au.mean()), float(published[block.epoch])
+        if abs(mean - expected) > APART_POINTS:
             rank = int(np.argmax(np.abs(seconds)))
             raise DataError(
-                f"{rank}_output.json (rank {rank}, whose own account is most apart): epoch {block.epoch + 1}: the "
-                f"ranks' au have a mean of {mean:.2f}; {SUMMARY} says {said:.2f}: files of different runs?"
+                f"{rank}_output.json (rank {rank}, which differs most): epoch {block.epoch + 1}: the "
+                f"ranks' mean au is {mean:.2f}, {SUMMARY} says {expected:.2f}: files of different runs?"
             )
 
 
 def _apart(block: Block) -> Floats:
-    """By how many seconds the block behind each rank's own AU was longer than rank 0's record."""
+    """Return by how many seconds the block length behind each rank's AU exceeds rank 0's."""
     known = np.isfinite(block.au) & (block.au > 1e-6)
     own = 100 * block.compute[:, 1:].sum(axis=1) / np.where(known, block.au, 1) + block.proc[:, 0]
     return np.where(known, own - block.seconds, 0.0)

@@ -1,4 +1,4 @@
-"""The scenario that DLIO's results and the configuration beside them describe, as far as they do."""
+"""The scenario of DLIO's results, from the results and their configuration."""
 
 from __future__ import annotations
 
@@ -21,15 +21,12 @@ from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
 from rayio.scenario.storage import UNKNOWN
 
-_PREDICT = (
-    "what storage it was is not in the results: to predict from it, name one (rayio simulate RUN/scenario.yaml "
-    "storage.model=NAME)"
-)
+_PREDICT = "the storage is not in the results; for predictions use rayio simulate RUN/scenario.yaml storage.model=NAME"
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of a run, whatever files it was read from."""
+    """The known facts of a run, of a whole or a reduced import."""
 
     folder: Path
     summary: Mapping[str, Any]
@@ -43,7 +40,7 @@ class _Known:
 
 
 def scenario_of(results: Results, batch: int | None) -> tuple[Scenario | None, list[str]]:
-    """Make a scenario of what the results and the configuration beside them say; None where that is too little."""
+    """Return the scenario of results (None if too little is known), and notes."""
     compute = np.concatenate([block.compute.ravel() for block in results.blocks])
     mean, stdev = round(float(compute.mean()), 9), float(compute.std())
     return _scenario(
@@ -62,7 +59,7 @@ def scenario_of(results: Results, batch: int | None) -> tuple[Scenario | None, l
 
 
 def scenario_of_reduced(reduced: Reduced) -> tuple[Scenario | None, list[str]]:
-    """Make a scenario of a summary and the configuration beside it; None, and why, where they say too little."""
+    """Return the scenario of a reduced import (None if too little is known), and notes."""
     compute = _compute(section(reduced.config, "train"))
     known = {
         "the number of files (num_files_train)": reduced.summary.get("num_files_train"),
@@ -72,7 +69,7 @@ def scenario_of_reduced(reduced: Reduced) -> tuple[Scenario | None, list[str]]:
     if missing := [what for what, value in known.items() if value is None]:
         return None, [f"no scenario.yaml: not in the results: {', '.join(missing)}"]
     if not reduced.steps:
-        return None, ["no scenario.yaml: by the results an epoch has not one whole step"]
+        return None, ["no scenario.yaml: by the results an epoch has no whole step"]
     return _scenario(
         _Known(
             folder=reduced.folder,
@@ -118,49 +115,49 @@ def _scenario(run: _Known) -> tuple[Scenario | None, list[str]]:
     else:
         unknown.append("dataset.format")
         if isinstance(form, str):
-            notes.append(f"rayio has no format {form}: scenario.yaml has its default, whose requests are other ones")
+            notes.append(f"rayio has no format {form}: scenario.yaml has the default, which makes other requests")
     if workers is not None:
         data["loader"]["num_workers"] = workers
         data["loader"]["prefetch_factor"] = -(-prefetch // workers) if prefetch else 2
     else:
         unknown += ["loader.num_workers", "loader.prefetch_factor"]
     if reader.get("data_loader", run.config.get("framework")) == "tensorflow":
-        notes.append("these are results of TensorFlow's loader: its read_threads stand as workers in scenario.yaml")
+        notes.append("results of TensorFlow's loader: its read_threads are workers in scenario.yaml")
     try:
         scenario = build(data, "the scenario of these results")
         if derive.steps_per_epoch(scenario) != run.steps:
-            raise ScenarioError(f"{run.steps} steps were made, {derive.steps_per_epoch(scenario)} follow from its keys")
+            raise ScenarioError(f"the run has {run.steps} steps, but its keys give {derive.steps_per_epoch(scenario)}")
     except ScenarioError as error:
         return None, [f"no scenario.yaml: {error}"]
     if nodes != (hosts or 1):
-        notes.append(f"{world} ranks do not divide among {hosts} hosts: scenario.yaml has them on one node")
+        notes.append(f"scenario.yaml has one node, because {world} ranks do not divide among {hosts} hosts")
     return scenario, [
-        f"not in the results, so rayio's default in scenario.yaml: {', '.join(unknown)}",
+        f"scenario.yaml has defaults for keys that are not in the results: {', '.join(unknown)}",
         *notes,
         _PREDICT,
     ]
 
 
 def _compute(train: Mapping[str, Any]) -> Any:
-    """The compute time of a step as configured, as a scenario says it; None where it is not known."""
-    asked, stdev = train.get("computation_time"), lenient(train.get("computation_time_stdev"))
-    if not isinstance(asked, Mapping):
-        mean = lenient(asked)
+    """Return the configured compute time of a step for a scenario; None if unknown."""
+    configured, stdev = train.get("computation_time"), lenient(train.get("computation_time_stdev"))
+    if not isinstance(configured, Mapping):
+        mean = lenient(configured)
         return mean if mean is None or not stdev else {"kind": "normal", "mean": mean, "stdev": stdev}
-    kind, mean = asked.get("type", "normal"), lenient(asked.get("mean"))
-    low, high = lenient(asked.get("min")), lenient(asked.get("max"))
+    kind, mean = configured.get("type", "normal"), lenient(configured.get("mean"))
+    low, high = lenient(configured.get("min")), lenient(configured.get("max"))
     if kind == "uniform" and low is not None and high is not None:
         return {"kind": "uniform", "low": low, "high": high}
     if kind == "normal" and mean is not None:
-        spread = lenient(asked.get("stdev")) or 0.0
+        spread = lenient(configured.get("stdev")) or 0.0
         return {"kind": "normal", "mean": mean, "stdev": spread} if spread else mean
     return None
 
 
 def _sample_bytes(run: _Known) -> Any:
-    """Take sizes from the configuration, else from the bytes per host or per second in the summary.
+    """Return the sample size from the configuration, else from the summary's bytes per host or per second.
 
-    DLIO's GB of a host are 2**30 bytes, its MB per second 2**20.
+    DLIO's GB per host are 2**30 bytes, its MB per second 2**20.
     """
     dataset, summary = section(run.config, "dataset"), run.summary
     mean = lenient(dataset.get("record_length_bytes", dataset.get("record_length")))
@@ -180,12 +177,12 @@ def _sample_bytes(run: _Known) -> Any:
 
 
 def title(config: Mapping[str, Any], folder: Path) -> str:
-    """Name the workload: as its configuration does, else as the folder."""
+    """Return the workload's name, from its configuration or the folder."""
     model = config.get("model")
     name = model.get("name") if isinstance(model, Mapping) else model
     return name if isinstance(name, str) and name else folder.absolute().name
 
 
 def name_of(text: str) -> str:
-    """Make a name that a folder and a scenario may have."""
+    """Return a text as a valid name of a folder and a scenario."""
     return re.sub(r"^[^A-Za-z0-9]+|[^A-Za-z0-9._-]", "-", text).strip("-.") or "imported"

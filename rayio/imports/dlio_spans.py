@@ -1,4 +1,4 @@
-"""The records of DLIO's results as spans of ranks: when each step was, as far as the records say."""
+"""DLIO's results as spans of ranks."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from rayio.imports.dlio_losses import has_barrier
 from rayio.imports.dlio_results import Block, Results
 from rayio.trace.recorder import Recorder
 
-#: What to say of them to whoever looks at them.
+#: A note on the spans' times.
 PLACED = (
-    "where a step lies within its block is in no record: each is placed after the slowest rank's step before it, "
-    "the unrecorded time spread evenly between them"
+    "times of steps within a block are estimated: each step follows the slowest rank's previous one, with unrecorded "
+    "time spread evenly between them"
 )
 
 
 def record(results: Results, recorder: Recorder) -> None:
-    """Record the spans of every rank: its life, its start-up, the phases of each step, rank 0's checkpoints."""
+    """Record the spans of every rank: life, start-up, phases of each step, rank 0's checkpoints."""
     begun = min(block.start_ns for block in results.blocks)
     writers = [recorder.register("rank", str(rank), 0) for rank in range(results.world_size)]
     for rank, writer in enumerate(writers):
@@ -31,7 +31,7 @@ def record(results: Results, recorder: Recorder) -> None:
 
 
 def _record_block(block: Block, recorder: Recorder, writers: list[int]) -> None:
-    """Lay out a block: with a barrier, every rank's step n starts when the slowest has ended step n - 1, and later."""
+    """Record a block's spans: with a barrier, step n starts after the slowest rank's step n - 1."""
     load, proc, compute = (np.rint(column * 1e9).astype(np.int64) for column in (block.load, block.proc, block.compute))
     proc = np.maximum(proc, load)
     compute = np.minimum(compute, proc - load)
@@ -41,10 +41,10 @@ def _record_block(block: Block, recorder: Recorder, writers: list[int]) -> None:
     starts = block.start_ns + before
     for rank, writer in enumerate(writers):
         rows = zip(*(column[rank].tolist() for column in (starts, load, proc, compute, whole)), strict=True)
-        for step, (start, waited, worked, computed, until) in enumerate(rows, block.first_step):
-            place = (0, rank, block.epoch, step)
+        for step, (start, wait, busy, computed, until) in enumerate(rows, block.first_step):
+            where = (0, rank, block.epoch, step)
             link = recorder.batch_id(rank, block.epoch, step)
-            recorder.add(writer, "data_wait", start, start + waited, *place, link=link)
-            recorder.add(writer, "compute", start + worked - computed, start + worked, *place)
-            if until > worked:
-                recorder.add(writer, "sync", start + worked, start + until, *place)
+            recorder.add(writer, "data_wait", start, start + wait, *where, link=link)
+            recorder.add(writer, "compute", start + busy - computed, start + busy, *where)
+            if until > busy:
+                recorder.add(writer, "sync", start + busy, start + until, *where)

@@ -1,8 +1,8 @@
-"""A result folder of DLIO without the files of ranks, as most are published: what its summary says, and no more.
+"""A result folder of DLIO without the files of ranks, as most are published.
 
-``summary.json`` has AU and throughput by epoch as DLIO computed them; ``per_epoch_stats.json``, where it is there, when
-rank 0 began and ended each block and checkpoint. No step is in them. What contradicts itself is refused; what is not in
-them is not guessed.
+``summary.json`` has AU and throughput by epoch as DLIO computed them; ``per_epoch_stats.json``, if present, has rank
+0's start and end of each block and checkpoint. Neither has steps. Contradictions are refused; missing numbers are not
+guessed.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from rayio.scenario.source import UNREADABLE, plain
 from rayio.schema.fields import show
 from rayio.units import parse_moment
 
-#: Percentage points by which the published mean may differ from the mean of the epochs.
+#: Allowed difference between the published mean AU and the mean of the epochs, in percentage points.
 APART_POINTS = 0.05
-#: Percentage points above 100 that clocks may make of an AU.
+#: Allowed excess of an AU above 100, due to clocks, in percentage points.
 OVER_POINTS = 1.0
-#: Percentage points that a published AU may lie below what the configured steps alone make of an epoch's length.
+#: Allowed shortfall of an AU below that of the configured steps' compute, in percentage points.
 BELOW_POINTS = 2.0
-#: Share by which throughput × time may differ from the samples of the configured steps.
+#: Allowed difference between throughput × time and the samples of the configured steps, as a share.
 APART_SAMPLES = 0.1
 
 _AU, _RATE = "train_au_percentage", "train_throughput_samples_per_second"
@@ -37,7 +37,7 @@ _AU_MEAN, _RATE_MEAN = "train_au_mean_percentage", "train_throughput_mean_sample
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One epoch as it was published: AU in percent, samples/s, seconds of its blocks on rank 0; None is not known."""
+    """A published epoch: AU in percent, samples/s, seconds of its blocks on rank 0; None if unknown."""
 
     au: float | None
     samples_per_second: float | None
@@ -47,7 +47,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """What a folder without files of ranks says; times are seconds, None is not known."""
+    """The results of a folder without files of ranks; times in seconds, None if unknown."""
 
     folder: Path
     files: tuple[str, ...]
@@ -65,12 +65,12 @@ class Reduced:
 
     @property
     def batch_size(self) -> int | None:
-        """Samples of a rank's step, as its configuration says."""
+        """The configured samples of a rank's step."""
         return count(section(self.config, "reader", "data_reader").get("batch_size"))
 
     @property
     def steps(self) -> int | None:
-        """Steps of a rank in an epoch: whole batches of the files, where their number and the batch are known."""
+        """The steps of a rank in an epoch, in whole batches; None if unknown."""
         files, samples = (count(self.summary.get(key)) for key in ("num_files_train", "num_samples_per_file"))
         if files is None or samples is None or self.batch_size is None:
             return None
@@ -80,21 +80,21 @@ class Reduced:
 
     @property
     def compute(self) -> float | None:
-        """Seconds of a step's compute as configured; None where they vary or are not known."""
+        """The configured seconds of a step's compute; None if they vary or are unknown."""
         train = section(self.config, "train")
-        asked, varies = train.get("computation_time"), lenient(train.get("computation_time_stdev"))
-        return None if isinstance(asked, Mapping) or varies else lenient(asked)
+        seconds, varies = train.get("computation_time"), lenient(train.get("computation_time_stdev"))
+        return None if isinstance(seconds, Mapping) or varies else lenient(seconds)
 
 
 def read_reduced(folder: Path) -> Reduced:
-    """Read a result folder by its summary, with ``per_epoch_stats.json`` and the configuration where they are there.
+    """Return the results of a folder's summary, and of ``per_epoch_stats.json`` and the configuration if present.
 
     Raises:
-        DataError: one line: which file is damaged, lacks what an import needs, or contradicts another.
+        DataError: a file is damaged, incomplete, or contradicts another.
     """
     summary = load(folder, SUMMARY)
     stats = load(folder, STATS) if (folder / STATS).exists() else None
-    found = configured(folder)
+    config = configured(folder)
     world_size = count(summary.get("num_accelerators"))
     if world_size is None:
         raise DataError(
@@ -103,15 +103,15 @@ def read_reduced(folder: Path) -> Reduced:
         )
     metric = summary.get("metric")
     if not isinstance(metric, Mapping):
-        raise DataError(f"{SUMMARY}: has no metric: the run broke off before its end; there is no AU to import")
+        raise DataError(f"{SUMMARY}: has no metric, so there is no AU to import: the run failed before its end")
     notes: list[str] = []
     epochs = _epochs(summary, metric, stats, notes)
     mean = _mean(metric, epochs, stats)
     reduced = Reduced(
         folder=folder,
-        files=(SUMMARY, *([STATS] if stats is not None else []), *([found.source] if found.source else [])),
+        files=(SUMMARY, *([STATS] if stats is not None else []), *([config.source] if config.source else [])),
         summary=summary | {"num_samples_per_file": summary.get("num_samples_per_file", 1)},
-        config=found.workload,
+        config=config.workload,
         world_size=world_size,
         au=mean,
         au_stdev=lenient(metric.get("train_au_stdev_percentage")),
@@ -120,14 +120,14 @@ def read_reduced(folder: Path) -> Reduced:
         epochs=epochs,
         wall_seconds=_wall(summary, stats),
         has_blocks=any(epoch.seconds is not None for epoch in epochs),
-        notes=(*notes, *_said(summary, metric, stats, found)),
+        notes=(*notes, *_remarks(summary, metric, stats, config)),
     )
-    _fits(reduced, found)
+    _fits(reduced, config)
     return reduced
 
 
 def lenient(value: object) -> float | None:
-    """A finite number, also one that is written as text; None for whatever else a file may hold."""
+    """Return a finite number, also from text; None for any other value."""
     if isinstance(value, str) and len(value) < 40:
         try:
             value = float(value)
@@ -137,45 +137,45 @@ def lenient(value: object) -> float | None:
 
 
 def count(value: object) -> int | None:
-    """A whole number of at least 1, also one that is written as text or as 7.0; else None."""
-    found = lenient(value)
-    return int(found) if found is not None and found == int(found) and 1 <= found < 1 << 31 else None
+    """Return a whole number of at least 1, also from text or 7.0; else None."""
+    finite = lenient(value)
+    return int(finite) if finite is not None and finite == int(finite) and 1 <= finite < 1 << 31 else None
 
 
 def _numbers(metric: Mapping[str, Any], key: str) -> tuple[float | None, ...] | None:
-    """A list of numbers, also one that is written as text; None of an entry that is none, and of no list at all."""
-    held = metric.get(key)
-    if isinstance(held, str):
+    """Return a list of numbers, also from text, with None for invalid entries; None if it is not a list."""
+    values = metric.get(key)
+    if isinstance(values, str):
         try:
-            held = plain(f"[{held.strip().strip('[]')}]") if "," in held else held.strip().strip("[]").split()
+            values = plain(f"[{values.strip().strip('[]')}]") if "," in values else values.strip().strip("[]").split()
         except (yaml.YAMLError, *UNREADABLE):
             return None
-    if isinstance(held, (int, float)):
-        held = [held]
-    return tuple(lenient(one) for one in held) if isinstance(held, list) and held else None
+    if isinstance(values, (int, float)):
+        values = [values]
+    return tuple(lenient(value) for value in values) if isinstance(values, list) and values else None
 
 
 def _epochs(
     summary: Mapping[str, Any], metric: Mapping[str, Any], stats: Mapping[str, Any] | None, notes: list[str]
 ) -> tuple[Epoch, ...]:
-    """Put together what the two files say of each epoch; they must be of the same epochs."""
+    """Return the epochs of both files, which must be the same."""
     au, rates = _numbers(metric, _AU), _numbers(metric, _RATE)
     if au is None and lenient(metric.get(_AU_MEAN)) is None:
         others = [str(key) for key in metric if str(key).startswith(("save_", "load_", "checkpoint", "eval_"))]
-        why = f"it has {few(others)}: results of another kind of run" if others else "the run broke off before its end"
-        raise DataError(f"{SUMMARY}: metric has no {_AU}: {why}; there is no AU of training to import")
-    for place, value in enumerate(au or (), 1):
+        why = f"it has {few(others)}, of another kind of run" if others else "the run failed before its end"
+        raise DataError(f"{SUMMARY}: metric has no {_AU}, so there is no AU of training to import: {why}")
+    for epoch, value in enumerate(au or (), 1):
         if value is not None and not 0 <= value <= 100 + OVER_POINTS:
-            raise DataError(f"{SUMMARY}: {_AU} is {value:g} in epoch {place}; expected percent, 0 to 100")
+            raise DataError(f"{SUMMARY}: {_AU} is {value:g} in epoch {epoch}; expected percent, 0 to 100")
     if stats is not None and {*stats} != {str(place + 1) for place in range(len(stats))}:
         raise DataError(f"{STATS}: has epochs {few(sorted(stats))}; expected them counted from 1")
-    said = {
+    numbers = {
         f"{SUMMARY} says epochs": count(summary.get("epochs")),
         f"{_AU} has": None if au is None else len(au),
         f"{_RATE} has": None if rates is None else len(rates),
         f"{STATS} has": None if stats is None else len(stats),
     }
-    known = {what: many for what, many in said.items() if many is not None}
+    known = {what: many for what, many in numbers.items() if many is not None}
     if len({*known.values()}) > 1:
         raise DataError(f"{', '.join(f'{what} {many}' for what, many in known.items())}: files of different runs?")
     number_of_epochs = next(iter(known.values()), 1)
@@ -188,32 +188,32 @@ def _epochs(
 
 
 def _lengths(epoch: str, stats: object, notes: list[str]) -> tuple[float | None, float | None]:
-    """The seconds of an epoch's blocks, and of its checkpoints, on rank 0."""
+    """Return the seconds of an epoch's blocks and of its checkpoints on rank 0."""
     if stats is None:
         return None, None
     if not isinstance(stats, Mapping):
         raise DataError(f"{STATS}: epoch {epoch}: holds {type(stats).__name__}, expected its blocks")
-    found: list[float | None] = []
+    totals: list[float | None] = []
     for wanted in (r"block\d+", r"ckpt\d+"):
-        lengths = [_seconds(epoch, str(key), one) for key, one in stats.items() if re.fullmatch(wanted, str(key))]
+        lengths = [_seconds(epoch, str(key), entry) for key, entry in stats.items() if re.fullmatch(wanted, str(key))]
         known = [length for length in lengths if length is not None]
-        found.append(sum(known) if known and len(known) == len(lengths) else None)
-    if found[0] is None:
-        notes.append(f"{STATS}: epoch {epoch} has no block with start and end: its length is not known")
-    return found[0], found[1]
+        totals.append(sum(known) if known and len(known) == len(lengths) else None)
+    if totals[0] is None:
+        notes.append(f"{STATS}: the length of epoch {epoch} is unknown: no block has start and end")
+    return totals[0], totals[1]
 
 
-def _seconds(epoch: str, name: str, one: object) -> float | None:
-    """How long a block took: from its start to its end, else as its duration says."""
-    if not isinstance(one, Mapping):
-        raise DataError(f"{STATS}: epoch {epoch} {name}: holds {type(one).__name__}, expected start and end")
-    start, end = _moment(one.get("start")), _moment(one.get("end"))
+def _seconds(epoch: str, name: str, entry: object) -> float | None:
+    """Return the seconds of a block, from its start and end or its duration; None if unknown."""
+    if not isinstance(entry, Mapping):
+        raise DataError(f"{STATS}: epoch {epoch} {name}: holds {type(entry).__name__}, expected start and end")
+    start, end = _moment(entry.get("start")), _moment(entry.get("end"))
     if start is None or end is None:
-        duration = lenient(one.get("duration"))
+        duration = lenient(entry.get("duration"))
         return duration if duration is not None and duration > 0 else None
     if end <= start:
         raise DataError(
-            f"{STATS}: epoch {epoch} {name}: ends at {show(one['end'])}, not after its start {show(one['start'])}"
+            f"{STATS}: epoch {epoch} {name}: ends at {show(entry['end'])}, not after its start {show(entry['start'])}"
         )
     return (end - start) / 1e9
 
@@ -226,81 +226,80 @@ def _moment(text: object) -> int | None:
 
 
 def _mean(metric: Mapping[str, Any], epochs: tuple[Epoch, ...], stats: Mapping[str, Any] | None) -> float:
-    """The published mean AU, which must be that of the epochs."""
+    """Return the published mean AU, which must be that of the epochs."""
     known = [epoch.au for epoch in epochs if epoch.au is not None]
-    mean, said = sum(known) / len(known) if known else None, lenient(metric.get(_AU_MEAN))
-    if said is not None and not 0 <= said <= 100 + OVER_POINTS:
-        raise DataError(f"{SUMMARY}: {_AU_MEAN} is {said:g}; expected percent, 0 to 100")
-    if said is None and mean is None:
-        raise DataError(f"{SUMMARY}: {_AU} has no number, nor is there {_AU_MEAN}: there is no AU to import")
-    if said is None or mean is None:
-        return mean if said is None and mean is not None else said or 0.0
-    if len(known) == len(epochs) and abs(mean - said) > APART_POINTS:
+    mean, published = sum(known) / len(known) if known else None, lenient(metric.get(_AU_MEAN))
+    if published is not None and not 0 <= published <= 100 + OVER_POINTS:
+        raise DataError(f"{SUMMARY}: {_AU_MEAN} is {published:g}; expected percent, 0 to 100")
+    if published is None and mean is None:
+        raise DataError(f"{SUMMARY}: there is no AU to import: {_AU} has no number, and {_AU_MEAN} is missing")
+    if published is None or mean is None:
+        return mean if published is None and mean is not None else published or 0.0
+    if len(known) == len(epochs) and abs(mean - published) > APART_POINTS:
         raise DataError(
-            f"{SUMMARY}: {_AU_MEAN} is {said:.2f}, the mean of {_AU} {mean:.2f}: the file was put together of two runs?"
+            f"{SUMMARY}: {_AU_MEAN} is {published:.2f}, but the mean of {_AU} is {mean:.2f}: values of different runs?"
         )
-    return said
+    return published
 
 
 def _published_rate(metric: Mapping[str, Any], epochs: tuple[Epoch, ...]) -> float | None:
-    if (said := lenient(metric.get(_RATE_MEAN))) is not None:
-        return said
+    if (published := lenient(metric.get(_RATE_MEAN))) is not None:
+        return published
     known = [epoch.samples_per_second for epoch in epochs if epoch.samples_per_second is not None]
     return sum(known) / len(known) if known and len(known) == len(epochs) else None
 
 
 def _wall(summary: Mapping[str, Any], stats: Mapping[str, Any] | None) -> float | None:
-    """The seconds from the start to the end of the run; of the epochs where the summary lacks one of them."""
-    epochs = [one for one in (stats or {}).values() if isinstance(one, Mapping)]
-    starts = [_moment(one.get("start")) for one in (summary, *epochs)]
-    ends = [_moment(one.get("end")) for one in (summary, *epochs)]
-    known = [one for one in starts if one is not None], [one for one in ends if one is not None]
-    if not all(known) or max(known[1]) <= min(known[0]):
+    """Return the seconds of the run, from the times of the summary and the epochs; None if unknown."""
+    entries = [summary, *(entry for entry in (stats or {}).values() if isinstance(entry, Mapping))]
+    starts = [time for entry in entries if (time := _moment(entry.get("start"))) is not None]
+    ends = [time for entry in entries if (time := _moment(entry.get("end"))) is not None]
+    if not starts or not ends or max(ends) <= min(starts):
         return None
-    return (max(known[1]) - min(known[0])) / 1e9
+    return (max(ends) - min(starts)) / 1e9
 
 
-def _said(
-    summary: Mapping[str, Any], metric: Mapping[str, Any], stats: Mapping[str, Any] | None, found: Configured
+def _remarks(
+    summary: Mapping[str, Any], metric: Mapping[str, Any], stats: Mapping[str, Any] | None, config: Configured
 ) -> list[str]:
-    """What else the files say that a reader of the numbers should know."""
+    """Return notes on the published numbers."""
     notes = []
     if any(value is None for value in _numbers(metric, _AU) or ()):
-        notes.append(f"{_AU} is not a number in every epoch; the mean is the published one, or of those that have one")
+        notes.append(f"{_AU} is not a number in every epoch; the mean is as published, or that of the other epochs")
     if metric.get("train_au_meet_expectation") not in (None, "success"):
-        notes.append(f"DLIO says of it: train_au_meet_expectation is {show(metric['train_au_meet_expectation'])}")
+        notes.append(f"DLIO reports train_au_meet_expectation {show(metric['train_au_meet_expectation'])}")
     cached = summary.get("potential_caching")
-    if isinstance(cached, list) and (hosts := sum(one == 1 for one in cached if isinstance(one, int))):
+    if isinstance(cached, list) and (hosts := sum(flag == 1 for flag in cached if isinstance(flag, int))):
         notes.append(
-            f"DLIO says that the data of {hosts} of {len(cached)} hosts fits into their memory: part of it may have "
-            "come from the page cache"
+            f"the result may measure the page cache: DLIO reports that the data of {hosts} of {len(cached)} hosts fit "
+            "in their memory"
         )
     if (au := lenient(metric.get("eval_au_mean_percentage"))) is not None and math.isfinite(au) and au > 0:
-        notes.append(f"evaluation was published too, and is in no number here: AU {au:.2f} %")
-    elif any(isinstance(one, Mapping) and "eval" in one for one in (stats or {}).values()):
-        notes.append("what the results say of eval is not imported")
-    if found.source and not found.is_whole:
-        notes.append(f"there is no config.yaml: of the workload only what {found.source} says is known")
+        notes.append(f"the published evaluation (AU {au:.2f} %) is not imported")
+    elif any(isinstance(entry, Mapping) and "eval" in entry for entry in (stats or {}).values()):
+        notes.append("eval of the results is not imported")
+    if config.source and not config.is_whole:
+        notes.append(f"there is no config.yaml, so only the overrides of {config.source} are known")
     return notes
 
 
-def _fits(reduced: Reduced, found: Configured) -> None:
-    """Refuse a configuration that cannot be that of these results."""
+def _fits(reduced: Reduced, config: Configured) -> None:
+    """Refuse a configuration that contradicts the results."""
     steps, compute, batch = reduced.steps, reduced.compute, reduced.batch_size
     for place, epoch in enumerate(reduced.epochs, 1):
         if steps is None or batch is None or epoch.seconds is None:
             continue
         if (rate := epoch.samples_per_second) is not None:
-            samples, made = steps * batch * reduced.world_size, rate * epoch.seconds
-            if abs(made - samples) > APART_SAMPLES * samples:
+            samples, measured = steps * batch * reduced.world_size, rate * epoch.seconds
+            if abs(measured - samples) > APART_SAMPLES * samples:
                 raise DataError(
-                    f"epoch {place}: {rate:.1f} samples/s over {epoch.seconds:.1f} s are {made:,.0f} samples; by "
-                    f"{SUMMARY} and {found.source} it has {samples:,}: files of different runs?"
+                    f"epoch {place}: {rate:.1f} samples/s over {epoch.seconds:.1f} s are {measured:,.0f} samples; by "
+                    f"{SUMMARY} and {config.source} it has {samples:,}: files of different runs?"
                 )
         if compute is not None and epoch.au is not None:
             least = min(100 * (steps - 1) * compute / epoch.seconds, 100.0)
             if epoch.au < least - BELOW_POINTS:
                 raise DataError(
-                    f"epoch {place}: AU is {epoch.au:.2f} %; {steps} steps of {compute:g} s ({found.source}) are at "
-                    f"least {least:.2f} % of its {epoch.seconds:.1f} s: a fraction, or files of different runs?"
+                    f"epoch {place}: AU is {epoch.au:.2f} %, but {steps} steps of {compute:g} s ({config.source}) "
+                    f"are at least {least:.2f} % of its {epoch.seconds:.1f} s: a fraction, or files of different runs?"
                 )

@@ -153,15 +153,11 @@ class Env:
     def scaled(
         self, start: int, end: int, at: Where, before: int, after: int, why: str, more: Mapping[str, float] = NOTHING
     ) -> None:
-        """Record that a rank had more readers, or fewer: between when that was wanted and when it was so (ns).
-
-        ``more`` is what else is said of it.
-        """
+        """Record that a rank had more readers, or fewer: between when that was wanted and when it was so (ns)."""
         told = {"from": before, "to": after, "why": why, **more}
         said = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
         lane = SPANS["scale"].lanes[self.role]
-        place = (at.rank, at.epoch, at.step, at.attempt)
-        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, place, 0, "ok", 0, said))
+        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, at, 0, "ok", 0, said))
 
     def standing(self) -> Iterator[Standing]:
         """What this role is doing, if it is doing anything."""

@@ -15,6 +15,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Steps
 from rayio.engines.virtual import simulation
 from rayio.errors import RunError, StorageError
+from rayio.files import replacing
 from rayio.model.plan import Plan
 from rayio.model.planning import plan_of, storage_of
 from rayio.place import batch_parts
@@ -25,7 +26,6 @@ from rayio.predict.processors import SeenCpu, cores_of_run, learn_cpu, scheduled
 from rayio.predict.replay import UNLIMITED, cut
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown, reads_of
-from rayio.replacing import replacing
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario.costs import CpuCosts
 from rayio.scenario.decode import Work

@@ -1,1 +1,1 @@
-"""What a run came to: typed, frozen values with a published JSON Schema, and the names of the metrics in them."""
+"""Results as typed, frozen records with a published JSON Schema, and the names of their metrics."""

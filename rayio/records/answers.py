@@ -1,4 +1,4 @@
-"""What commands print with ``--json``: typed records, and the JSON Schema of each by its name."""
+"""The output of commands with ``--json``: records, and their JSON Schemas by name."""
 
 from __future__ import annotations
 
@@ -15,134 +15,134 @@ from rayio.records.run_result import RunResult
 from rayio.records.running import Live
 from rayio.records.sizing import Advised, CapacityFound
 
-#: A value of a scenario's key: as it is, or written as YAML where it is a list or a mapping.
+#: A value of a scenario's key; a list or a mapping as YAML text.
 Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran(Record):
-    """One run: what ``run``, ``simulate``, ``report`` and ``import`` print."""
+    """A run: the output of ``run``, ``simulate``, ``report`` and ``import``."""
 
     directory: str = value("path or address of the run directory")
-    report: str | None = value("where its page was written; null when there is none", default=None)
-    result: RunResult = value("everything in result.json")
+    report: str | None = value("path or address of report.html; null if not written", default=None)
+    result: RunResult = value("content of result.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeats(Record):
-    """Runs of one scenario: what ``run --repeat`` prints."""
+    """Repeated runs of a scenario: the output of ``run --repeat``."""
 
-    runs: tuple[Ran, ...] = value("the runs in the order in which they were made")
-    metrics: tuple[Repeated, ...] = value("the metrics that every one of them has")
+    runs: tuple[Ran, ...] = value("the runs in their order")
+    metrics: tuple[Repeated, ...] = value("metrics that every run has")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Validated(Record):
-    """A scenario that is fine: what ``validate`` prints; of one that is not there is a line on standard error."""
+    """A valid scenario: the output of ``validate``."""
 
-    source: str = value("the file or name that was asked for")
+    source: str = value("file or name of the scenario, as given")
     name: str = value("name of the scenario")
     ranks: int = value("trainer ranks")
     steps: int = value("steps of the rank with the fewest, over all epochs", "steps")
     most_steps: int = value("steps of the rank with the most, over all epochs", "steps")
     samples: int = value("samples of the dataset", "samples")
     dataset_bytes: float = value("expected size of the dataset", "bytes")
-    dropped_samples_per_epoch: int = value("samples that drop_last leaves unread", "samples")
-    capped_samples_per_epoch: int = value("samples that train.steps leaves unread", "samples")
-    notes: tuple[str, ...] = value("keys that do nothing in this scenario, a sentence each")
-    not_simulated: tuple[str, ...] = value("what rayio simulate cannot do of it, a sentence each")
+    dropped_samples_per_epoch: int = value("samples not read because of drop_last", "samples")
+    capped_samples_per_epoch: int = value("samples not read because of train.steps", "samples")
+    notes: tuple[str, ...] = value("keys without effect, a sentence each")
+    not_simulated: tuple[str, ...] = value("reasons why rayio simulate cannot run it, a sentence each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedScenario(Record):
-    """A scenario that rayio brings along."""
+    """A packaged scenario."""
 
-    name: str = value("its name, which commands take")
-    description: str = value("what it is")
+    name: str = value("name for commands")
+    description: str = value("description")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackagedScenarios(Record):
-    """What ``scenarios`` prints."""
+    """The output of ``scenarios``."""
 
-    scenarios: tuple[PackagedScenario, ...] = value("all that are packaged")
+    scenarios: tuple[PackagedScenario, ...] = value("packaged scenarios")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeneratedDataset(Record):
-    """The files of one dataset."""
+    """The files of a dataset."""
 
-    path: str = value("its folder or address")
-    written_files: int = value("files that were made")
-    written_bytes: int = value("size of these", "bytes")
-    reused_files: int = value("files that were there")
-    reused_bytes: int = value("size of these", "bytes")
+    path: str = value("folder or address")
+    written_files: int = value("files generated now")
+    written_bytes: int = value("bytes generated now", "bytes")
+    reused_files: int = value("files that existed")
+    reused_bytes: int = value("bytes that existed", "bytes")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generated(Record):
-    """What ``generate`` prints."""
+    """The output of ``generate``."""
 
-    datasets: tuple[GeneratedDataset, ...] = value("that of evaluations, if any, and that of training")
+    datasets: tuple[GeneratedDataset, ...] = value("datasets of evaluation (if any) and training")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptRun(Record):
-    """One run of a sweep."""
+    """A run of a sweep."""
 
     point: tuple[Value, ...] = value("values of the swept keys, in their order; lists and mappings as YAML")
-    repeat: int = value("which of the repeats of its point, from 0")
-    status: str = value("done, unmet (expect:), impossible (values that cannot be together) or failed")
-    error: str | None = value("why it is not done", default=None)
-    readers: int | None = value("readers of all ranks", default=None)
-    window_bytes: float | None = value("expected bytes of all windows when they are full", "bytes", default=None)
-    result: RunResult | None = value("its numbers; null when nothing ran", default=None)
+    repeat: int = value("number of the repeat, from 0")
+    status: str = value("done, unmet (expect:), impossible (contradictory values) or failed")
+    error: str | None = value("error, unless done", default=None)
+    readers: int | None = value("workers of all ranks", default=None)
+    window_bytes: float | None = value("expected bytes of all full prefetch windows", "bytes", default=None)
+    result: RunResult | None = value("result; null if nothing ran", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweptPoints(Record):
-    """What ``sweep`` prints."""
+    """The output of ``sweep``."""
 
     directory: str = value("directory of the sweep, with sweep.html, sweep.csv and sweep.parquet")
     name: str = value("name of the scenario")
     engine: str = value("ray, local or virtual")
     swept: tuple[str, ...] = value("the swept keys")
-    missing: int = value("runs that were asked for and have not ended")
-    knee: tuple[Value, ...] | None = value("values after which more of the one swept key brings little AU")
-    front: tuple[tuple[Value, ...], ...] = value("values of the points that no other beats in AU, readers and memory")
-    runs: tuple[SweptRun, ...] = value("every run that ended")
+    missing: int = value("runs that have not ended")
+    knee: tuple[Value, ...] | None = value("point where diminishing returns of AU begin, with one swept key")
+    front: tuple[tuple[Value, ...], ...] = value("points of the Pareto front of AU, workers and memory")
+    runs: tuple[SweptRun, ...] = value("finished runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedFile(Record):
-    """A file that spans were written to."""
+    """A file of exported spans."""
 
     path: str = value("the file")
     spans: int = value("spans of the run in it")
-    roots: int = value("spans that were made to be the roots of traces")
-    seconds: float = value("how long it took to write", "s")
+    roots: int = value("root spans added")
+    seconds: float = value("time to write it", "s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedTo(Record):
-    """A collector that took spans."""
+    """A collector that accepted spans."""
 
-    target: str = value("its address, without credentials")
-    spans: int = value("spans of the run that it took")
-    roots: int = value("spans that were made to be the roots of traces")
+    target: str = value("address, without credentials")
+    spans: int = value("spans of the run")
+    roots: int = value("root spans added")
     traces: int = value("traces")
     requests: int = value("requests")
-    seconds: float = value("how long it took to send", "s")
+    seconds: float = value("time to send", "s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported(Record):
-    """What ``export`` prints."""
+    """The output of ``export``."""
 
-    recorded: int | None = value("spans that were recorded; null when nobody knows")
-    stored: int = value("spans that the run directory holds")
-    files: tuple[ExportedFile, ...] = value("files that were written")
-    collectors: tuple[ExportedTo, ...] = value("collectors that took all that was chosen")
+    recorded: int | None = value("spans recorded; null if unknown")
+    stored: int = value("spans in the run directory")
+    files: tuple[ExportedFile, ...] = value("files written")
+    collectors: tuple[ExportedTo, ...] = value("collectors that accepted all selected spans")
 
 
 def _described(record: type[Record]) -> Callable[[], Json]:
@@ -150,7 +150,7 @@ def _described(record: type[Record]) -> Callable[[], Json]:
 
 
 def _with_scenario(about: str, more: Mapping[str, Json]) -> Callable[[], Json]:
-    """A schema of an object with a scenario in it, which has a schema of its own."""
+    """Return the schema of an object with a scenario, whose schema is separate."""
     scenario = {"type": "object", "description": "the scenario, every key with its unit: see rayio schema scenario"}
     properties = {**more, "scenario": scenario}
     return lambda: {
@@ -166,7 +166,7 @@ _NUMBER: Json = {"type": "number"}
 _NUMBER_OR_NULL: Json = {"type": ["number", "null"]}
 _SENTENCES: Json = {"type": "array", "items": {"type": "string"}}
 
-#: The schema of what each command prints, by the name that ``rayio schema`` takes.
+#: Schemas of commands' outputs, by their names in ``rayio schema``.
 SCHEMAS: dict[str, Callable[[], Json]] = {
     **{name: partial(schema_of, name) for name in PUBLISHED},
     "run": _described(Ran),
@@ -174,11 +174,11 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
     "sweep": _described(SweptPoints),
     "validate": _described(Validated),
     "show": _with_scenario(
-        "What show prints.",
+        "The output of show.",
         {
             "derived": {
                 "type": "object",
-                "description": "numbers that follow from the scenario: bytes, seconds and bytes/s where a name says so",
+                "description": "numbers derived from the scenario, with units by name: bytes, seconds, bytes/s",
                 "properties": {name: {**_NUMBER_OR_NULL, "description": about} for name, about in DERIVED.items()},
                 "additionalProperties": _NUMBER,
             }
@@ -187,10 +187,10 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
     "scenarios": _described(PackagedScenarios),
     "generate": _described(Generated),
     "calibrate": _with_scenario(
-        "What calibrate prints.",
+        "The output of calibrate.",
         {
-            "file": {"type": ["string", "null"], "description": "the file that was written; null without --out"},
-            "notes": {**_SENTENCES, "description": "what was learned and from which run, a sentence each"},
+            "file": {"type": ["string", "null"], "description": "the written file; null without --out"},
+            "notes": {**_SENTENCES, "description": "fitted values and their runs, a sentence each"},
         },
     ),
     "capacity": _described(CapacityFound),
@@ -202,7 +202,7 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
     "query": lambda: {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "type": "array",
-        "description": "What query prints: a row each, its columns by their names in the query.",
+        "description": "The output of query: an object per row, with columns by name.",
         "items": {
             "type": "object",
             "additionalProperties": {"type": ["string", "number", "boolean", "array", "object", "null"]},
@@ -212,7 +212,7 @@ SCHEMAS: dict[str, Callable[[], Json]] = {
 
 
 def answer_schema(name: str) -> Json:
-    """The JSON Schema (draft 2020-12) of what a command prints, with an ``$id``."""
+    """Return the JSON Schema (draft 2020-12) of a command's output, with an ``$id``."""
     described = SCHEMAS[name]()
     first = {"$schema": described.pop("$schema"), "$id": described.pop("$id", f"urn:rayio:{name}:1")}
     return {**first, "title": described.pop("title", f"rayio {name} --json"), **described}

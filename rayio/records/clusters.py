@@ -1,4 +1,4 @@
-"""What ``rayio status`` and ``rayio doctor`` print with ``--json``."""
+"""The output of ``rayio status`` and ``rayio doctor`` with ``--json``."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from rayio.records.record import Record, value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobListed(Record):
-    """One job of a cluster."""
+    """A job of a cluster."""
 
-    id: str = value("its name, which commands take")
+    id: str = value("id for commands")
     status: str = value("PENDING, RUNNING, SUCCEEDED, FAILED or STOPPED")
-    scenario: str | None = value("name of its scenario; null where it was submitted in another way", default=None)
-    out: str | None = value("the run directory that was asked for; null where none was", default=None)
-    started: str | None = value("when it started, in UTC; null when it has not", default=None)
-    seconds: float | None = value("how long it has taken", "s", default=None)
-    exit_code: int | None = value("exit code of its command; null until it has one", default=None)
-    message: str = value("what Ray says of it")
+    scenario: str | None = value("name of its scenario; null if rayio did not submit it", default=None)
+    out: str | None = value("run directory as given by --out; null without", default=None)
+    started: str | None = value("start in UTC; null before", default=None)
+    seconds: float | None = value("time since the start, or until the end", "s", default=None)
+    exit_code: int | None = value("exit code of its command; null until the end", default=None)
+    message: str = value("Ray's message")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobsListed(Record):
-    """What ``status`` prints."""
+    """The output of ``status``."""
 
     address: str = value("address of the cluster's dashboard")
-    jobs: tuple[JobListed, ...] = value("its jobs, the first that started first")
+    jobs: tuple[JobListed, ...] = value("its jobs by start")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSeen(Record):
-    """One node of a Ray cluster, as it says itself."""
+    """A node of a Ray cluster."""
 
-    id: str = value("Ray's name of it")
+    id: str = value("Ray's node id")
     host: str = value("name of its host")
-    rayio: str = value("version of rayio there")
-    ray: str = value("version of Ray there")
-    python: str = value("version of Python there")
-    resources: dict[str, float] = value("what Ray may give away there: CPU, memory (bytes) and others")
-    free_bytes: int = value("memory that is free there", "bytes")
+    rayio: str = value("version of rayio")
+    ray: str = value("version of Ray")
+    python: str = value("version of Python")
+    resources: dict[str, float] = value("Ray's resources: CPU, memory (bytes) and others")
+    free_bytes: int = value("free memory", "bytes")
     object_store_bytes: int = value("size of its object store", "bytes")
-    clock_offset_ms: float = value("how far its clock is ahead of this one's", "ms")
-    clock_error_ms: float = value("how far that may be from the truth", "ms")
+    clock_offset_ms: float = value("offset of its clock from this machine's", "ms")
+    clock_error_ms: float = value("possible error of the offset", "ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding(Record):
-    """One thing that was looked at."""
+    """The result of a check."""
 
-    what: str = value("what was looked at")
+    what: str = value("subject of the check")
     state: str = value("ok, note (worth knowing) or problem (a run would fail)")
-    text: str = value("what was found, and what to do")
+    text: str = value("finding and remedy")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Doctored(Record):
-    """What ``doctor`` prints."""
+    """The output of ``doctor``."""
 
-    findings: tuple[Finding, ...] = value("all that was looked at")
-    nodes: tuple[NodeSeen, ...] = value("nodes of the cluster; none where no --address was given", default=())
+    findings: tuple[Finding, ...] = value("results of all checks")
+    nodes: tuple[NodeSeen, ...] = value("nodes of the cluster; none without --address", default=())

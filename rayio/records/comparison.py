@@ -1,4 +1,4 @@
-"""What ``rayio compare --json`` prints, field by field; its schema is what ``rayio schema compare`` prints."""
+"""The output of ``rayio compare --json``; ``rayio schema compare`` prints its schema."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from dataclasses import dataclass
 from rayio.records.record import Record, value
 from rayio.records.run_result import Number
 
-#: Version of what ``rayio compare --json`` prints.
+#: Version of the schema.
 VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group(Record):
-    """Runs of one scenario on one engine: repeats of each other."""
+    """Repeated runs: of one scenario on one engine."""
 
-    runs: tuple[str, ...] = value("the run directories, as they were given")
-    engine: str | None = value("ray, local, virtual, or dlio of imported results")
-    kind: str = value("measured, predicted or imported; empty where that is not known", default="")
+    runs: tuple[str, ...] = value("run directories as given")
+    engine: str | None = value("ray, local, virtual, or dlio for imported results")
+    kind: str = value("measured, predicted or imported; empty if unknown", default="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifferingKey(Record):
-    """A key of the scenario, or of run.json, that is not the same everywhere."""
+    """A key of the scenario or of run.json with different values."""
 
-    key: str = value("its dotted name")
+    key: str = value("dotted name")
     values: tuple[str | None, ...] = value(  # type: ignore[assignment]  # not the mapping's method
-        "what each group has, in the order of the groups; null where it has none"
+        "value of each group; null if it has none"
     )
 
 
@@ -34,51 +34,49 @@ class DifferingKey(Record):
 class Spread(Record):
     """A metric over the repeats of a group, in the unit of the metric."""
 
-    runs: int = value("runs that have it", "runs")
-    mean: float = value("its mean")
-    stdev: Number = value("its sample standard deviation; null of one run")
-    ci95: Number = value("half the width of the mean's 95 % confidence interval; null of one run")
+    runs: int = value("runs with the metric", "runs")
+    mean: float = value("mean")
+    stdev: Number = value("sample standard deviation; null for one run")
+    ci95: Number = value("half the width of the mean's 95 % confidence interval; null for one run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference(Record):
-    """What a group has more of a metric than the first group."""
+    """The difference of a metric from the first group's."""
 
-    absolute: float = value("the difference of the means, in the unit of the metric")
-    percent: Number = value("the same, of the first group's mean; null where that is 0", "percent")
-    noise: Number = value("what chance alone exceeds in 5 % of cases; null without repeats")
-    exceeds_noise: bool | None = value("whether the difference is more than that; null without repeats")
+    absolute: float = value("difference of the means, in the unit of the metric")
+    percent: Number = value("difference as a share of the first group's mean; null if that is 0", "percent")
+    noise: Number = value("difference that chance exceeds in 5 % of cases; null without repeats")
+    exceeds_noise: bool | None = value("true if the difference exceeds the noise; null without repeats")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricRow(Record):
-    """One metric of all groups."""
+    """A metric of all groups."""
 
-    name: str = value("its dotted place in result.json")
-    groups: tuple[Spread | None, ...] = value("its spread in each group; null where no run has it")
-    differences: tuple[Difference | None, ...] = value("each group but the first against the first")
+    name: str = value("dotted name in result.json")
+    groups: tuple[Spread | None, ...] = value("spread in each group; null if no run has it")
+    differences: tuple[Difference | None, ...] = value("differences of the other groups from the first")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repeated(Record):
-    """A metric over runs that are all repeats of each other."""
+    """A metric over repeated runs."""
 
-    name: str = value("its dotted place in result.json")
-    runs: int = value("runs that have it", "runs")
-    mean: float = value("its mean, in its own unit")
-    stdev: Number = value("its sample standard deviation; null of one run")
-    ci95: Number = value("half the width of the mean's 95 % confidence interval; null of one run")
+    name: str = value("dotted name in result.json")
+    runs: int = value("runs with the metric", "runs")
+    mean: float = value("mean, in the unit of the metric")
+    stdev: Number = value("sample standard deviation; null for one run")
+    ci95: Number = value("half the width of the mean's 95 % confidence interval; null for one run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison(Record):
-    """Runs side by side, every group held against the first: what ``rayio compare --json`` prints, version 1."""
+    """A comparison of groups of runs with the first group: the output of ``rayio compare --json``, version 1."""
 
     version: int = value("version of this schema", default=VERSION)
-    groups: tuple[Group, ...] = value("the runs, repeats taken together; one run a group where all are repeats")
-    differing_keys: tuple[DifferingKey, ...] = value("what was asked of them differently")
-    metrics: tuple[MetricRow, ...] = value("what came out")
-    notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")
-    repeats: tuple[Repeated, ...] | None = value(
-        "the spread over all runs, where all are repeats of each other", can_be_absent=True
-    )
+    groups: tuple[Group, ...] = value("groups of repeated runs; if all runs are repeats, a group for each")
+    differing_keys: tuple[DifferingKey, ...] = value("keys with different values")
+    metrics: tuple[MetricRow, ...] = value("metrics")
+    notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
+    repeats: tuple[Repeated, ...] | None = value("spread over all runs, if all are repeats", can_be_absent=True)

@@ -1,4 +1,4 @@
-"""The names of every number that ``expect:``, ``compare`` and ``sweep`` can use, and how one is found in a result."""
+"""Names of the metrics of ``expect:``, ``compare`` and ``sweep``, and their lookup in a result."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ def _names(record: type[Record], *kinds: str) -> tuple[str, ...]:
     return tuple(each.name for each in fields(record) if not kinds or each.type in kinds)  # type: ignore[arg-type]
 
 
-#: Numbers of a result that are not in tables.
+#: Metrics at the top level of a result.
 HEADLINE = tuple(name for name in _names(RunResult, "Number", "int | None") if name not in _NO_METRIC)
 
-#: What a rank's wall time is split into: phases, what a failure cost, and the rest.
+#: Parts of a rank's wall time: phases, losses to failures, and the rest.
 SPLIT = _names(Seconds)
 
-#: What of single things is given in ``percentiles``, beside their number.
+#: Statistics of ``percentiles``, without the count.
 STATISTICS = _names(Statistics, "float")
 
-#: The things that have percentiles; nothing ever collated, though version 0.1 had the key.
+#: Durations with percentiles; ``collate`` is a key of version 0.1 that was never recorded.
 TIMES = tuple(name for name in _names(Percentiles) if name != "collate")
 
-#: Every number that ``expect:`` may name, by its dotted place in ``result.json``.
+#: Every metric of ``expect:``, by its dotted name in ``result.json``.
 METRICS = (
     *HEADLINE,
     *(f"{table}.{name}" for table in ("time", "share") for name in SPLIT),
@@ -38,8 +38,8 @@ METRICS = (
 
 
 def lookup(result: RunResult, name: str) -> float | None:
-    """Find a number by its dotted name (``percentiles.data_wait.p99``); None where the result has none."""
-    held: object = result
+    """Return a number by its dotted name (``percentiles.data_wait.p99``); None if the result has none."""
+    content: object = result
     for part in name.split("."):
-        held = getattr(held, part, None)
-    return float(held) if isinstance(held, (int, float)) else None
+        content = getattr(content, part, None)
+    return float(content) if isinstance(content, (int, float)) else None

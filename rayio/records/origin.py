@@ -1,4 +1,4 @@
-"""Whether numbers were measured, predicted or imported, and which models they rest on: the record, and its words."""
+"""The origin of results (measured, predicted or imported, and the models used): the record, and its text."""
 
 from __future__ import annotations
 
@@ -8,75 +8,75 @@ from rayio.records.record import Record, value
 
 MEASURED, PREDICTED, IMPORTED = "measured", "predicted", "imported"
 
-#: What ``other`` is on the virtual clock, which has no overhead of its own.
+#: Meaning of ``other`` on the virtual clock, which has no overhead.
 CHARGED = "charged by costs: barrier, end of a step"
 
-#: What the results of an engine are; imported ones have the benchmark in the engine's place.
+#: Kinds of results by engine; imported ones have the benchmark as engine.
 _KINDS = {"ray": MEASURED, "local": MEASURED, "virtual": PREDICTED, "dlio": IMPORTED}
 
 
 def kind_of(engine: str | None) -> str:
-    """Say what the results of an engine are; empty of an engine that is not known."""
+    """Return the kind of an engine's results; empty for an unknown engine."""
     return _KINDS.get(engine or "", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageModel(Record):
-    """The model that stood for storage, and where its numbers come from."""
+    """The model of storage and the source of its numbers."""
 
-    name: str = value("the preset's name; parameters where the scenario has numbers of its own")
+    name: str = value("name of the preset; parameters if the scenario has the numbers")
     provenance: str = value("published, assumed, or fitted to a run")
-    source: str = value("what was published, what is assumed, or which run they were fitted to", default="")
+    source: str = value("the publication, the assumption, or the run", default="")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChargedCosts(Record):
-    """What was charged for the loader's own messages and copies, and how that was found."""
+    """The loader overhead model of a prediction and the source of its numbers."""
 
-    name: str = value("none, the name of measured costs, or parameters where the scenario has numbers of its own")
-    source: str = value("how the numbers were found", default="")
-    machine: str | None = value("what they were measured on", can_be_absent=True)
-    date: str | None = value("when they were measured", can_be_absent=True)
+    name: str = value("none, the name of measured costs, or parameters if the scenario has the numbers")
+    source: str = value("how the numbers were measured or fitted", default="")
+    machine: str | None = value("machine of the measurement", can_be_absent=True)
+    date: str | None = value("date of the measurement", can_be_absent=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin(Record):
-    """Whether the numbers were measured, predicted or imported, and which of them rest on a model."""
+    """The origin of results: measured, predicted or imported, and the models used."""
 
-    kind: str = value("measured (a wall clock), predicted (the virtual clock), or imported from another benchmark")
-    storage: str = value("real, modelled, or unknown: of imported results, and of runs of version 0.1")
-    model: StorageModel | None = value("the model of storage, where it was modelled", can_be_absent=True)
-    costs: ChargedCosts | None = value("what a prediction charged for the loader", can_be_absent=True)
-    leaves_out: tuple[str, ...] = value("what the numbers do not contain", default=())
+    kind: str = value("measured (wall clock), predicted (virtual clock), or imported from another benchmark")
+    storage: str = value("real, modelled, or unknown (imported results, and runs of version 0.1)")
+    model: StorageModel | None = value("the model of modelled storage", can_be_absent=True)
+    costs: ChargedCosts | None = value("the loader overhead model of a prediction", can_be_absent=True)
+    leaves_out: tuple[str, ...] = value("what the numbers exclude", default=())
 
 
 def of_old(engine: str) -> Origin:
-    """What can be said of a result that was written before results said it."""
+    """Return the origin of a result of version 0.1, which has none."""
     return Origin(kind=kind_of(engine) or MEASURED, storage="modelled" if kind_of(engine) == PREDICTED else "unknown")
 
 
 def storage_words(origin: Origin) -> tuple[str, str]:
-    """Say what stood for storage: its name, and a half sentence on how far to trust it; empty for real storage."""
+    """Return the name of the storage model and a remark on its numbers; empty for real storage."""
     if origin.storage != "modelled":
         return "", ""
     if (model := origin.model) is None:
-        return "a model", "which one is in the scenario"
-    said = model.source if model.provenance == "fitted" and model.source else model.provenance
-    return model.name, f"modelled, its numbers are {said}"
+        return "a model", "see the scenario"
+    source = model.source if model.provenance == "fitted" and model.source else model.provenance
+    return model.name, f"modelled, numbers {source}"
 
 
 def costs_words(origin: Origin) -> tuple[str, str]:
-    """Say what a prediction charged for the loader, and how that was found; empty where nothing is predicted."""
+    """Return the name of the loader overhead model and a remark on its numbers; empty without a prediction."""
     if (costs := origin.costs) is None:
         return "", ""
     if costs.name == "none":
-        return "none", "no time for the loader's messages and copies"
-    found = f"measured {costs.date}, {costs.machine}" if costs.date else costs.source or "as the scenario has them"
-    return costs.name, f"of the loader, {found}"
+        return "none", "loader overhead not modelled"
+    source = f"measured {costs.date}, {costs.machine}" if costs.date else costs.source or "from the scenario"
+    return costs.name, f"loader overhead, {source}"
 
 
 def head(origin: Origin | None, engine: str | None) -> str:
-    """Say in one line what kind of numbers these are, and on which models they rest."""
+    """Return a line on the kind of the numbers and the models used."""
     kind = origin.kind if origin else kind_of(engine)
     if kind == IMPORTED:
         return "imported from results of DLIO"

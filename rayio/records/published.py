@@ -1,4 +1,4 @@
-"""The JSON that commands print and files hold, by the name under which ``rayio schema`` has it: one line each."""
+"""Published JSON formats of commands and files, by their names in ``rayio schema``."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rayio.records.record import Json, Record, schema
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A record whose schema is published: where it is found, and the version of the schema."""
+    """A record with a published schema: the place of its JSON, and the schema's version."""
 
     record: type[Record]
     version: int
     where: str
-    #: Versions that are read, where there are more than that one.
+    #: All versions that can be read, if several.
     readable: tuple[int, ...] = ()
 
 
@@ -27,10 +27,10 @@ PUBLISHED: dict[str, Published] = {
 
 
 def schema_of(name: str) -> Json:
-    """Describe what is published under a name as JSON Schema (draft 2020-12)."""
-    one = PUBLISHED[name]
-    title = {"$id": f"urn:rayio:{name}:{one.version}", "title": f"rayio {name}, version {one.version}"}
-    described = schema(one.record)
-    versions: Json = {"enum": [*one.readable]} if one.readable else {"const": one.version}
+    """Return the JSON Schema (draft 2020-12) of a published format."""
+    published = PUBLISHED[name]
+    title = {"$id": f"urn:rayio:{name}:{published.version}", "title": f"rayio {name}, version {published.version}"}
+    described = schema(published.record)
+    versions: Json = {"enum": [*published.readable]} if published.readable else {"const": published.version}
     described["properties"]["version"] = {"description": "version of this schema", **versions}
     return {"$schema": described.pop("$schema"), **title, **described}

@@ -1,8 +1,7 @@
-"""Frozen values whose fields have a meaning and a unit: written as JSON, read back checked, described by JSON Schema.
+"""Records: frozen dataclasses whose fields have a meaning and a unit, with checked JSON and a JSON Schema.
 
-A record is a frozen dataclass of numbers, texts, other records, and tuples and dicts of them. Its fields are declared
-with :func:`value`. Dataclasses instead of pydantic: nothing here is written by people, and every command
-imports it.
+A record has numbers, texts, other records, and tuples and dicts of them, declared with :func:`value`. Records are not
+pydantic models, because every command imports them and no user writes them.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _SCALARS: dict[type, tuple[str, str]] = {
 
 
 class DamagedRecordError(ValueError):
-    """Why JSON is not a record; the text names the key, what it holds and what was expected."""
+    """An error of JSON that is not a valid record; the text names the key, its value and the expected type."""
 
 
 def value(
@@ -35,11 +34,11 @@ def value(
     """Declare a field of a record.
 
     Args:
-        about: what it says, as the end of a sentence; goes into the schema.
-        unit: ``s``, ``bytes``, ``fraction`` (0 to 1), ``percent``, ``steps`` …; empty for what has none.
-        default: what a file that lacks it means; without one it must be there.
-        can_be_absent: None is written by leaving the key out; the default is then None.
-        is_required: a file must have it, although a new record has a default.
+        about: its meaning, as a phrase for the schema.
+        unit: ``s``, ``bytes``, ``fraction`` (0 to 1), ``percent``, ``steps`` …; empty without one.
+        default: the value if a file lacks the key; without a default the key is required.
+        can_be_absent: None, the default, is written by leaving the key out.
+        is_required: the key is required in files despite the default.
     """
     metadata = {"about": about, "unit": unit, "can_be_absent": can_be_absent, "is_required": is_required}
     return field(default=None if can_be_absent else default, metadata=metadata)
@@ -51,15 +50,15 @@ class Record(Mapping[str, Any]):
     __slots__ = ()
 
     def as_json(self) -> Json:
-        """Write it as plain values that ``json.dumps`` takes, in the order of its fields."""
+        """Return the record as plain values for ``json.dumps``, in the order of its fields."""
         return {name: _plain(getattr(self, name)) for name in self}
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> Self:
-        """Read it from what ``json.loads`` gave; keys that are not known are passed over.
+        """Return the record of parsed JSON; unknown keys are ignored.
 
         Raises:
-            DamagedRecordError: a key is missing or holds another type.
+            DamagedRecordError: a key is missing or has another type.
         """
         return cast(Self, _read_record(cls, content, ""))
 
@@ -78,14 +77,14 @@ class Record(Mapping[str, Any]):
 
 
 def schema(record: type[Record]) -> Json:
-    """Describe a record as JSON Schema (draft 2020-12); each property has a ``description`` and, if any, a ``unit``."""
+    """Return the JSON Schema (draft 2020-12) of a record, with ``description`` and ``unit`` of each property."""
     definitions: Json = {}
     described = _object_schema(record, definitions)
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **described, "$defs": definitions}
 
 
 def units(record: type[Record], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Go through the fields of a record and of those in it: dotted name, unit, what it says."""
+    """Iterate over the fields of a record and of records in it: dotted name, unit, meaning."""
     for each in _fields(record):
         name = f"{prefix}{each.name}"
         yield name, each.metadata["unit"], each.metadata["about"]
@@ -94,27 +93,27 @@ def units(record: type[Record], prefix: str = "") -> Iterator[tuple[str, str, st
 
 
 def nested(record: type[Record]) -> Iterator[tuple[str, type[Record]]]:
-    """Go through the records in a record, each once: the place of the first, as ``ranks[]`` or ``operations.*``."""
-    seen, found = {record}, [("", record)]
-    while found:
-        place, outer = found.pop(0)
+    """Iterate over the record types in a record, each once, with the first place such as ``ranks[]``."""
+    known, queue = {record}, [("", record)]
+    while queue:
+        place, outer = queue.pop(0)
         yield place, outer
         inner = []
         for each in _fields(outer):
-            for one, suffix in _records_in(_hints(outer)[each.name]):
-                if one not in seen:
-                    seen.add(one)
-                    inner.append((f"{place}.{each.name}{suffix}".removeprefix("."), one))
-        found = inner + found
+            for kind, suffix in _records_in(_hints(outer)[each.name]):
+                if kind not in known:
+                    known.add(kind)
+                    inner.append((f"{place}.{each.name}{suffix}".removeprefix("."), kind))
+        queue = inner + queue
 
 
 def members(record: type[Record]) -> dict[str, Any]:
-    """The type of each field of a record."""
+    """Return the type of each field of a record."""
     return _hints(record)
 
 
 def type_name(kind: Any) -> str:
-    """Write a field's type for a reader: ``number or null``, ``list of Rank``."""
+    """Return a field's type as text: ``number or null``, ``list of Rank``."""
     names = []
     for choice in _choices(kind):
         if get_origin(choice) is tuple:
@@ -137,16 +136,16 @@ def _fields(record: type[Record]) -> tuple[Field[Any], ...]:
 
 
 def _must_be_there(each: Field[Any]) -> bool:
-    """Say whether a file must have a field: what came later, or is left out when unknown, it may lack."""
+    """Return True if files must have a field; later and optional ones may be missing."""
     return each.default is MISSING or bool(each.metadata["is_required"])
 
 
-def _plain(held: Any) -> Any:
-    if isinstance(held, Record):
-        return held.as_json()
-    if isinstance(held, dict):
-        return {name: _plain(item) for name, item in held.items()}
-    return [_plain(item) for item in held] if isinstance(held, tuple) else held
+def _plain(content: Any) -> Any:
+    if isinstance(content, Record):
+        return content.as_json()
+    if isinstance(content, dict):
+        return {name: _plain(item) for name, item in content.items()}
+    return [_plain(item) for item in content] if isinstance(content, tuple) else content
 
 
 def _is_record(kind: Any) -> bool:
@@ -154,7 +153,7 @@ def _is_record(kind: Any) -> bool:
 
 
 def _choices(kind: Any) -> tuple[Any, ...]:
-    """Split ``A | None`` into its types."""
+    """Return the types of ``A | None``."""
     return get_args(kind) if get_origin(kind) is UnionType or isinstance(kind, UnionType) else (kind,)
 
 
@@ -250,6 +249,6 @@ def _kind_schema(kind: Any, definitions: Json) -> Json:
         inner = _kinds_schema([*_choices(get_args(kind)[1])], definitions)
         return {"type": "object", "additionalProperties": inner}
     if kind.__name__ not in definitions:
-        definitions[kind.__name__] = {}  # holds the place, and the order
+        definitions[kind.__name__] = {}  # keeps the order, and ends recursion
         definitions[kind.__name__] = _object_schema(kind, definitions)
     return {"$ref": f"#/$defs/{kind.__name__}"}

@@ -1,4 +1,4 @@
-"""The schema of results as a page to read: ``docs/results.md``."""
+"""The schema of results as a page: ``docs/results.md``."""
 
 from __future__ import annotations
 
@@ -12,46 +12,48 @@ from rayio.records.record import Record, members, nested, type_name
 _HEAD = """\
 # Results
 
-`result.json` in a [run directory](runs.md) holds what a run came to; `rayio explain --json` and `rayio compare --json`
-print what they find in the same way. `rayio schema result`, `rayio schema explain` and `rayio schema compare` print the
-JSON Schema of each (draft 2020-12), for programs; with `--markdown` they print this page, which is made from them.
+`result.json` in a [run directory](runs.md) has the results of a run. `rayio explain --json` and
+`rayio compare --json` print theirs in the same form. `rayio schema result`, `rayio schema explain` and
+`rayio schema compare` print the JSON Schemas (draft 2020-12). This page is made from the schemas, by
+`rayio schema result --markdown`.
 
 ```sh
 rayio schema result > result.schema.json
 rayio schema explain > explain.schema.json
 ```
 
-In Python the same is a typed value: `run.result.au`, `run.result.ledger.even`, `run.result.percentiles.data_wait.p99`.
-Keys work as well (`run.result["au"]`), and `run.result.as_json()` gives plain dictionaries.
+In Python results are typed values: `run.result.au`, `run.result.ledger.even`,
+`run.result.percentiles.data_wait.p99`. Keys work too (`run.result["au"]`), and `run.result.as_json()` returns plain
+dictionaries.
 
-- Times are seconds, shares are fractions from 0 to 1, sizes are bytes, MiB are 2**20 bytes; DLIO's own numbers are
-  percent, as DLIO prints them.
-- `null` says "not known", and one of the `notes` says why. A key that is *left out when unknown* is then not there.
-- The window here is the measured part of a run, not the queue's: from when every rank is warm to the end of the last
-  step that all ranks share, with the pause after it.
-- `version` is 2 of `result.json`, 1 of the others. Results of version 1, in which the window ended when the first rank
-  was done, are read and keep their numbers. Within a version keys are added, never changed or taken away: a reader
-  passes over those that it does not know. A file that is damaged is refused in one line that names the key.
+- Times are seconds, shares are fractions from 0 to 1, sizes are bytes, MiB are 2**20 bytes. DLIO's numbers are percent,
+  as DLIO prints them.
+- `null` means "unknown"; one of the `notes` explains it. A key that is *left out when unknown* is missing instead.
+- The window is the measured part of a run. It starts when every rank is warm, and ends with the last step that all
+  ranks share and the pause after it.
+- `version` is 2 for `result.json` and 1 for the others. Results of version 1, in which the window ended when the first
+  rank was done, are still read. Within a version keys are only added: programs should ignore unknown keys. A damaged
+  file is refused in one line that names the key.
 
-Every number of a result that is not a count of the books can be named in `expect:`, by its dotted place
-(`expect: {percentiles.data_wait.p99: "< 0.1"}`), is compared by `rayio compare`, and is a column of a
-[sweep](sweep.md).
+All metrics of a result can be used in `expect:` by their dotted names
+(`expect: {percentiles.data_wait.p99: "< 0.1"}`). `rayio compare` compares them, and a [sweep](sweep.md) has them as
+columns.
 """
 
 
 def to_markdown() -> str:
-    """Write the page."""
-    return "\n".join([_HEAD, *(line for one in PUBLISHED.values() for line in _published(one))])
+    """Return the page."""
+    return "\n".join([_HEAD, *(line for published in PUBLISHED.values() for line in _sections(published))])
 
 
-def _published(one: Published) -> Iterator[str]:
-    """Write a section for the whole, and one for each record in it."""
-    for place, record in nested(one.record):
-        yield from _section(one.where if not place else f"{one.where}: {_title(place)}", record)
+def _sections(published: Published) -> Iterator[str]:
+    """Iterate over the lines of a section for each record of a published format."""
+    for place, record in nested(published.record):
+        yield from _section(published.where if not place else f"{published.where}: {_title(place)}", record)
 
 
 def _title(place: str) -> str:
-    """Name the place of a record: ``ranks[]`` is one of ``ranks``."""
+    """Return the title of a record's place: ``ranks[]`` is "one of ``ranks``"."""
     outer = place.removesuffix("[]").removesuffix(".*")
     return f"`{place}`" if outer == place else f"one of `{outer.replace('[]', '')}`"
 

@@ -1,4 +1,4 @@
-"""What ``rayio capacity --json`` and ``rayio advise --json`` print, field by field."""
+"""The output of ``rayio capacity --json`` and ``rayio advise --json``."""
 
 from __future__ import annotations
 
@@ -7,116 +7,116 @@ from dataclasses import dataclass
 from rayio.records.record import Record, value
 from rayio.records.run_result import Number
 
-#: What became of a point: sure to keep the target, sure not to, not sure after all repeats, not run to its end.
+#: Status of a point: above the target, below it, undecided after all repeats, or failed.
 HOLDS, FAILS, UNDECIDED, BROKEN = "holds", "fails", "undecided", "broken"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityPoint(Record):
-    """One number of accelerators that was tried."""
+    """A number of accelerators that was tried."""
 
-    setting: int = value("what the searched key was")
+    setting: int = value("value of the searched key")
     accelerators: int = value("trainer ranks of the whole cluster", "ranks")
-    status: str = value("holds, fails, undecided (its interval has the target in it) or broken (it could not be run)")
+    status: str = value("holds, fails, undecided (its interval contains the target) or broken (it failed)")
     au: Number = value("mean AU of its runs", "fraction")
-    au_low: Number = value("lower end of the 95 % interval of AU; null of too few steps", "fraction")
-    au_high: Number = value("upper end of it", "fraction")
-    runs: int = value("runs that this rests on", "runs")
-    steps: int | None = value("steps per rank that count, of all runs together", "steps")
-    samples_per_second: Number = value("what all ranks got", "samples/s")
-    bytes_per_second: Number = value("the bytes of these samples", "bytes/s")
-    needed_bytes_per_second: Number = value("what all ranks ask for when they never wait", "bytes/s")
-    page_cache_share: Number = value("bytes that the page cache gave, of those read", "fraction", can_be_absent=True)
-    busy_share: Number = value("processors of this machine that were busy meanwhile", "fraction", can_be_absent=True)
-    error: str | None = value("why it could not be run", default=None)
+    au_low: Number = value("lower end of the 95 % interval of AU; null with too few steps", "fraction")
+    au_high: Number = value("upper end of the 95 % interval of AU", "fraction")
+    runs: int = value("number of runs", "runs")
+    steps: int | None = value("counted steps per rank, all runs", "steps")
+    samples_per_second: Number = value("samples delivered, all ranks", "samples/s")
+    bytes_per_second: Number = value("bytes of these samples", "bytes/s")
+    needed_bytes_per_second: Number = value("demand of ranks that never wait", "bytes/s")
+    page_cache_share: Number = value("share of bytes from the page cache", "fraction", can_be_absent=True)
+    busy_share: Number = value("busy share of this machine's processors", "fraction", can_be_absent=True)
+    error: str | None = value("error of a broken point", default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityChange(Record):
-    """One thing changed at the first number that does not hold."""
+    """A change, tried at the first number that does not hold."""
 
-    change: str = value("what was changed")
-    au: Number = value("AU with it, at that number", "fraction")
-    holds: bool = value("whether that keeps the target")
+    change: str = value("the change")
+    au: Number = value("AU with the change", "fraction")
+    holds: bool = value("true if the target is reached")
     accelerators: int | None = value(
-        "accelerators that hold with it; of the best change alone", "ranks", can_be_absent=True
+        "accelerators that hold with the change; only for the best one", "ranks", can_be_absent=True
     )
-    is_at_least: bool | None = value("whether these are as many as were tried", can_be_absent=True)
+    is_at_least: bool | None = value("true if more were not tried", can_be_absent=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityFound(Record):
-    """What ``capacity`` prints."""
+    """The output of ``capacity``."""
 
-    directory: str = value("folder with every run that was made, its page and its tables")
+    directory: str = value("folder of the runs, the page and the tables")
     scenario: str = value("name of the scenario")
     engine: str = value("ray, local or virtual")
-    storage: str = value("the storage: the name of its model, or the dataset's path")
+    storage: str = value("name of the storage model, or the dataset's path")
     storage_in_words: str = value(
-        "the same for people: a model by its name or source, files by their mount", default=""
+        "the storage as text: a model by its name or source, files by their mount", default=""
     )
     over: str = value("the searched key")
-    target_au: float = value("AU that is to be kept", "fraction")
-    formula: str = value("au, or au_dlio by the rules of MLPerf Storage: whose AU is meant")
-    rules: str | None = value("mlperf where its rules were kept", default=None)
-    setting: int | None = value("largest value of the key that is sure to keep the target; null where 1 does not")
-    accelerators: int | None = value("accelerators that it is")
-    is_at_least: bool = value("whether nothing that could be tried fails, so that it may be more")
-    is_finished: bool = value("whether the search came to its end")
-    points: tuple[CapacityPoint, ...] = value("what was tried, by ascending value")
-    binds: str | None = value("what binds at the first value that does not hold")
-    changes: tuple[CapacityChange, ...] = value("one thing changed there, the best first; of simulations alone")
-    notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")
+    target_au: float = value("target AU", "fraction")
+    formula: str = value("formula of AU: au, or au_dlio (with the rules of MLPerf Storage)")
+    rules: str | None = value("mlperf with its rules", default=None)
+    setting: int | None = value("largest value of the key that reaches the target; null if 1 does not")
+    accelerators: int | None = value("accelerators at that value")
+    is_at_least: bool = value("true if no tried value fails, so that more may hold")
+    is_finished: bool = value("true if the search was not interrupted")
+    points: tuple[CapacityPoint, ...] = value("points tried, by value")
+    binds: str | None = value("the bottleneck at the first value that does not hold")
+    changes: tuple[CapacityChange, ...] = value("changes simulated there, the best first")
+    notes: tuple[str, ...] = value("notes on the numbers, a sentence each")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price(Record):
-    """What a setting costs, as far as a scenario says."""
+    """The price of a setting."""
 
-    readers: int = value("readers of all ranks")
-    memory: float = value("expected bytes of all windows when they are full", "bytes")
+    readers: int = value("workers of all ranks")
+    memory: float = value("expected bytes of all full prefetch windows", "bytes")
     nodes: int = value("nodes of the cluster")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting(Record):
-    """One setting that was simulated."""
+    """A simulated setting."""
 
     values: tuple[str | int | float | bool | None, ...] = value(  # type: ignore[assignment]  # not the mapping's method
         "values of the varied keys, in their order; lists and mappings as YAML"
     )
-    status: str = value("holds, fails, undecided (its interval has the goal in it) or broken (it could not be run)")
+    status: str = value("holds, fails, undecided (its interval contains the goal) or broken (it failed)")
     au: Number = value("mean AU of its runs", "fraction")
-    au_low: Number = value("lower end of the 95 % interval of AU; null of too few steps", "fraction")
-    au_high: Number = value("upper end of it", "fraction")
-    runs: int = value("simulations that this rests on", "runs")
-    price: Price = value("what it costs")
+    au_low: Number = value("lower end of the 95 % interval of AU; null with too few steps", "fraction")
+    au_high: Number = value("upper end of the 95 % interval of AU", "fraction")
+    runs: int = value("number of simulations", "runs")
+    price: Price = value("price")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checked(Record):
-    """The advised setting, run for real."""
+    """A run of the advised setting on real storage."""
 
     engine: str = value("ray or local")
-    directory: str = value("its run directory")
-    au: Number = value("its AU", "fraction")
-    reaches: bool = value("whether that reaches the goal")
+    directory: str = value("run directory")
+    au: Number = value("AU", "fraction")
+    reaches: bool = value("true if it reaches the goal")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advised(Record):
-    """What ``advise`` prints."""
+    """The output of ``advise``."""
 
-    directory: str = value("folder with every simulation that was made, its page and its tables")
+    directory: str = value("folder of the simulations, the page and the tables")
     scenario: str = value("name of the scenario")
     varied: tuple[str, ...] = value("the varied keys")
-    goal: str = value("au, or au_dlio: whose AU is meant")
-    target_au: float = value("AU that is to be reached", "fraction")
-    priced_by: tuple[str, ...] = value("what is dear first, then what decides between equals: readers, memory, nodes")
-    possible: int = value("settings that there are")
-    simulations: int = value("simulations that were made for it, repeats with another seed included")
-    is_finished: bool = value("whether the search came to its end")
-    advice: Setting | None = value("the cheapest that is sure to reach the goal; null where none is")
-    tried: tuple[Setting, ...] = value("what was simulated, by ascending price")
-    check: Checked | None = value("the advised setting, run for real; null where nobody asked", default=None)
-    notes: tuple[str, ...] = value("what a reader of the numbers should know, a sentence each")
+    goal: str = value("formula of AU: au or au_dlio")
+    target_au: float = value("target AU", "fraction")
+    priced_by: tuple[str, ...] = value("costs to minimize, most important first: readers, memory, nodes")
+    possible: int = value("possible settings")
+    simulations: int = value("simulations made, including repeats with other seeds")
+    is_finished: bool = value("true if the search was not interrupted")
+    advice: Setting | None = value("the cheapest setting that reaches the goal; null if none does")
+    tried: tuple[Setting, ...] = value("settings simulated, by price")
+    check: Checked | None = value("run of the advised setting; null without --check", default=None)
+    notes: tuple[str, ...] = value("notes on the numbers, a sentence each")

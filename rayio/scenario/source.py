@@ -12,8 +12,8 @@ from typing import Any
 
 import yaml
 
-from rayio import regular
 from rayio.errors import ScenarioError
+from rayio.files import read_regular
 from rayio.schema.fields import show
 from rayio.units import format_bytes
 
@@ -205,7 +205,7 @@ def read(path: Path, label: str) -> Layer:
         ScenarioError: the file cannot be read, or is not a mapping in YAML.
     """
     try:
-        content = regular.read_bytes(path, MAX_BYTES + 1)
+        content = read_regular(path, MAX_BYTES + 1)
         if len(content) > MAX_BYTES:
             raise ScenarioError(f"{label}: is larger than {format_bytes(MAX_BYTES)}, so it is no scenario")
         text = content.decode("utf-8-sig")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from rayio.interrupts import held
+from rayio.signals import deferred
 from rayio.units import BYTES, RATE, SECONDS, Dimension
 
 JsonSchema = dict[str, Any]
@@ -33,7 +33,7 @@ class Section(BaseModel):
 
     def model_dump(self, **how: Any) -> dict[str, Any]:
         """Return plain values; a signal waits meanwhile, because Pydantic would turn it into another error."""
-        with held():
+        with deferred():
             return super().model_dump(**how)
 
     @classmethod
@@ -85,6 +85,20 @@ def refusal(error: ValueError) -> PydanticCustomError:
         return PydanticCustomError("not_yet", "{reason}", {"reason": str(error), "key": error.key})
     key, value = (error.key, error.value) if isinstance(error, RefusedError) else ("", None)
     return PydanticCustomError("refused", "{reason}", {"reason": str(error), "key": key, "value": value})
+
+
+def without_removed(data: Any, removed: Mapping[str, tuple[tuple[Any, ...], str]]) -> Any:
+    """Return a section's data without keys of earlier versions, which run directories carry with their defaults.
+
+    ``removed`` has, by key, the values that are accepted and why any other is refused.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    for key in data.keys() & removed.keys():
+        accepted, reason = removed[key]
+        if data[key] not in accepted:
+            raise refusal(RefusedError(reason, key, data[key]))
+    return {key: value for key, value in data.items() if key not in removed}
 
 
 def refusing(read: Callable[[Any], Any]) -> Callable[[Any], Any]:

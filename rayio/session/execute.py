@@ -17,7 +17,6 @@ from rayio import __version__, storage
 from rayio.analyze.retries import retried
 from rayio.analyze.shape import RunShape
 from rayio.errors import RayioError, StorageError
-from rayio.interrupts import Interrupts, hold
 from rayio.model.engine import Site, engine_named
 from rayio.model.ledger import Tally
 from rayio.model.planning import plan_of
@@ -35,6 +34,7 @@ from rayio.session.fetched import eviction_notes, fetched
 from rayio.session.folders import refuse_inside, refuse_overlaps
 from rayio.session.progress_writer import ProgressWriter
 from rayio.session.result import Run
+from rayio.signals import Interrupts, hold
 from rayio.storage.address import join
 from rayio.trace.clocks import Anchor
 from rayio.trace.parts import write_what_fits

@@ -7,8 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from rayio.schema.choice import NotYetError, RefusedError
-from rayio.schema.fields import Section
+from rayio.schema.fields import NotYetError, RefusedError, Section
 
 
 def drawn(section: type[Section], **fixed: Any) -> st.SearchStrategy[Any]:

@@ -1,32 +1,27 @@
-"""Names that laws run over: ours, and those of packages that are installed, as the toy package is here."""
+"""Laws run over every kind that is registered: ours, and those of packages that are installed, as the toy one is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from packages import TOY, installed
+from packages import toy_installed
 
-from rayio.kinds import REGISTRIES
 from rayio.registry import Registry
 
-
-@contextmanager
-def toy_installed(folder: Path) -> Iterator[None]:
-    """Have the toy package installed for a while."""
-    with pytest.MonkeyPatch.context() as patch:
-        for registry in REGISTRIES:
-            patch.setattr(registry, "_loaded", {})
-        patch.syspath_prepend(installed(folder, TOY / "pyproject.toml"))
-        patch.syspath_prepend(str(TOY))
-        yield
+Law = TypeVar("Law", bound=Callable[..., None])
 
 
-def every(registry: Registry[Any], argument: str = "name") -> pytest.MarkDecorator:
+def every(registry: Registry[Any], argument: str = "name") -> Callable[[Law], Law]:
     """Run a law once for every kind of a registry, which it gets by its name."""
     with TemporaryDirectory() as folder, toy_installed(Path(folder)):
-        return pytest.mark.parametrize(argument, [*registry])
+        names = [*registry]
+
+    def run(law: Law) -> Law:
+        marked: Law = pytest.mark.parametrize(argument, names)(pytest.mark.usefixtures("toy_there")(law))
+        return marked
+
+    return run

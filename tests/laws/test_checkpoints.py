@@ -60,13 +60,16 @@ def written(run: Outcome) -> dict[tuple[int, str], int]:
 
 @every_kind
 @pytest.mark.parametrize("cluster", [{"nodes": 1, "ranks_per_node": 3}, {"nodes": 3, "ranks_per_node": 2}], ids=str)
-@pytest.mark.parametrize("state", [11, 10_007])
+@pytest.mark.parametrize(("state", "is_behind"), [(11, False), (10_007, True)], ids=["waiting", "behind"])
 def test_sizes_are_those_on_disk_those_shown_and_those_simulated(
-    name: str, cluster: dict[str, int], state: int, tmp_path: Path
+    name: str, cluster: dict[str, int], state: int, is_behind: bool, tmp_path: Path
 ) -> None:
     section = CHECKPOINTS[name].model_json_schema()
     said: Any = {"kind": name} | dict.fromkeys(section.get("required", []), 5)  # as many writers as no rank's number
-    checkpoint = {"every": {"steps": 2}, "path": "ck", "model": {"bytes": state}, "writers": said, "fsync": False}
+    checkpoint = {
+        "every": {"steps": 2}, "path": "ck", "model": {"bytes": state}, "writers": said, "fsync": False,
+        "asynchronous": is_behind,
+    }  # fmt: skip
     wanted = on_disk(
         scenario(
             checkpoint=checkpoint, cluster=cluster, dataset__path="data", train__compute="100 us", train__epochs=1,
@@ -93,5 +96,8 @@ def test_sizes_are_those_on_disk_those_shown_and_those_simulated(
             rank: len(folders) * sum(sizes[number] for number in writers.of_rank(rank, topology))
             for rank in range(topology.ranks)
         }
+        over = [max(row["start_ns"] + row["duration_ns"] for row in run.rows(kind)) for kind in ("write", "life")]
+        assert over == sorted(over), "a run is over before its files are there"
+        assert run.ledger.even
         homes = {int(row["index"]): row["node"] for row in run.rows("write")}
         assert homes == {number: writers.node(number, topology) for number in homes}

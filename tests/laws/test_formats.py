@@ -23,7 +23,7 @@ from rayio.errors import DataError
 from rayio.schema.choice import options_of
 from rayio.schema.distribution import Constant, Distribution, Uniform
 from rayio.schema.fields import Section
-from rayio.storage.base import Opener
+from rayio.storage.base import READ, Opener
 from rayio.storage.real import counted_opener
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.posix import PosixStore
@@ -83,7 +83,7 @@ def is_sample(layout: Layout, sample: int, found: bytes) -> bool:
     files, index = layout.locate(np.array([sample]))
     whole = np.zeros(int(layout.sample_bytes_of(files)[0]), np.uint8)
     if len(found) < len(whole):  # a part of it is not read
-        return HEADER.unpack_from(found)[0] == sample
+        return bool(HEADER.unpack_from(found)[0] == sample)
     fill(whole, layout.seed, sample)
     place = Place(layout.path(int(files[0])), sample, int(index[0]))
     is_made = layout.options == type(layout.options)()
@@ -118,6 +118,13 @@ def test_what_is_written_is_read_in_any_order_with_the_planned_requests(  # type
     ]
     assert (asked.opens, asked.requests, asked.nbytes) == (planned.num_opens, len(planned.nbytes), planned.total_bytes)
     assert planned.total_bytes == planned.nbytes.sum()
+    assert asked.issued is not None
+    rows = asked.issued.rows[asked.issued.rows["kind"] == READ]
+    assert rows["nbytes"].tolist() == planned.nbytes.tolist()
+    if planned.places is not None:
+        files, file, offsets = planned.places()
+        assert rows["offset"].tolist() == offsets.tolist()
+        assert [asked.issued.files[number] for number in rows["file"]] == [files[number] for number in file]
 
 
 @every_format
@@ -176,6 +183,7 @@ def is_delivered(form: Format, layout: Layout, content: bytes, right: tuple[list
         assert found == right
         return True
     assert re.search(NAMED, message), message
+    assert "\n" not in message
     return False
 
 

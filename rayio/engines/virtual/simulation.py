@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, ClassVar
 from rayio.engines.in_process import InProcess
 from rayio.engines.recording import Recording, bounded, threads_note
 from rayio.engines.virtual.clock import VirtualKernel
-from rayio.interrupts import hold, softly
 from rayio.kinds import LOADERS
 from rayio.model.engine import Outcome, Site, Watch
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.processors import cores_of
+from rayio.signals import cancelling, hold
 from rayio.trace.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
     """
     kernel = VirtualKernel(watch)
     recorder.pid = 0
-    with softly(kernel.cancel):
+    with cancelling(kernel.cancel):
         cores = cores_of(kernel, plan.cluster, plan.costs.cpu)
         roles = InProcess(
             plan, kernel, recorder, tallies, costs=plan.costs, loader=LOADERS[MODELLED], cores=cores, clock=kernel,

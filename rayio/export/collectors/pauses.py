@@ -1,4 +1,4 @@
-"""How long to wait before a request is sent again: by our own patience, and by what the collector asks for."""
+"""Pauses before a request is sent again: by our own limits, or as the collector requests."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from email.utils import parsedate_to_datetime
 
 @dataclass(frozen=True)
 class Patience:
-    """How often a request is sent, and how long the pauses between are."""
+    """Limits of retries: tries of a request, and the pauses between them."""
 
     tries: int = 5
     first_seconds: float = 0.5
     longest_seconds: float = 30.0
 
-    def pause(self, tried: int, asked: float | None) -> float:
-        """The seconds before the next try: what the collector asks for, else twice the last, give or take 20 %."""
-        if asked is not None:
-            return min(asked, self.longest_seconds)
+    def pause(self, tried: int, requested: float | None) -> float:
+        """Return the seconds before the next try: as requested by the collector, else doubled, ± 20 %."""
+        if requested is not None:
+            return min(requested, self.longest_seconds)
         return min(self.first_seconds * 2.0 ** (tried - 1), self.longest_seconds) * random.uniform(0.8, 1.2)
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Read ``Retry-After``: seconds, or a date (RFC 9110, 10.2.3); None where it says neither.
+    """Return the seconds of ``Retry-After``: a number or a date (RFC 9110, 10.2.3); None if it is neither.
 
-    A date counts from the answer's own ``Date`` where there is one: the clocks of two machines may differ.
+    A date is relative to the answer's ``Date``, because the machines' clocks may differ.
     """
-    said = headers.get("Retry-After", "").strip()
-    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", said):
-        return float(said)
-    until = _date(said)
+    value = headers.get("Retry-After", "").strip()
+    if re.fullmatch(r"[0-9]+(\.[0-9]+)?", value):
+        return float(value)
+    until = _date(value)
     if until is None:
         return None
     since = _date(headers.get("Date", "")) or datetime.now(UTC)
@@ -41,16 +41,16 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
 
 
 def _date(text: str) -> datetime | None:
-    """Read a date of HTTP in any of its three forms, all of them in UTC."""
+    """Return a date of HTTP, in any of its three forms."""
     try:
-        found = parsedate_to_datetime(text)
+        date = parsedate_to_datetime(text)
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    return date.replace(tzinfo=UTC) if date.tzinfo is None else date
 
 
 def retry_info(trailers: Iterable[tuple[str, str | bytes]]) -> float | None:
-    """The pause that a gRPC server asks for (``RetryInfo`` among its details); None where it asks for none."""
+    """Return the seconds that a gRPC server requests (``RetryInfo`` in its details); None without."""
     try:
         from google.protobuf.message import DecodeError
         from google.rpc.error_details_pb2 import RetryInfo

@@ -1,4 +1,4 @@
-"""Requests to a collector: the contract of a way to send one, and many of them, a few at a time, every span counted."""
+"""Sending of requests to a collector, a few in parallel, with counts of all spans."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from typing import NamedTuple, Protocol
 
 from rayio.export.collectors.pauses import Patience
 
-#: Requests under way together.
+#: Requests in parallel.
 CONNECTIONS = 4
 
 
 class Request(NamedTuple):
-    """One message to a collector."""
+    """A message to a collector."""
 
     body: bytes
-    #: Spans of the run in it, and roots that were made for them.
+    #: Spans of the run in it, and added roots.
     spans: int
-    made: int
+    added: int
 
 
 class Taken(NamedTuple):
-    """What a collector said of a request that it took."""
+    """A collector's answer to an accepted request."""
 
     rejected: int = 0
     why: str = ""
 
 
 class RefusedError(Exception):
-    """A request that was not taken; in words, and whether it may be sent again, after how many seconds."""
+    """A refused request: the reason, whether to send it again, and after how many seconds."""
 
     def __init__(self, why: str, *, again: bool = False, after: float | None = None) -> None:
         super().__init__(why)
@@ -41,9 +41,9 @@ class RefusedError(Exception):
 
 
 class Sender(Protocol):
-    """One way to send one request."""
+    """A connection to a collector."""
 
-    #: Where it goes, without a password; and the option of ``rayio export`` that sends there again.
+    #: The address without a password, and the option of ``rayio export`` for it.
     target: str
     option: str
 
@@ -51,22 +51,22 @@ class Sender(Protocol):
         """Send a request once.
 
         Raises:
-            RefusedError: it was not taken.
+            RefusedError: the collector refused it, or was not reached.
         """
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
 
 
 @dataclass
 class Sent:
-    """What became of spans; ``spans`` are the run's, ``made`` the roots that came on top."""
+    """Counts of an export: ``spans`` of the run, and ``added`` roots."""
 
     spans: int = 0
-    made: int = 0
-    #: Refused by a collector that took the rest of the request.
+    added: int = 0
+    #: Rejected in a request that was accepted otherwise.
     rejected: int = 0
-    #: Not taken, or never sent after a request that was not.
+    #: In refused requests, or in those after one.
     unsent: int = 0
     why: str = ""
     requests: int = 0
@@ -74,16 +74,16 @@ class Sent:
 
     @property
     def is_whole(self) -> bool:
-        """Say whether everything was taken."""
+        """True if everything was accepted."""
         return not self.rejected and not self.unsent
 
     def __add__(self, other: Sent) -> Sent:
-        """Put the counts of two together; the first reason is kept."""
+        """Return the sums of the counts, with the first reason."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in _COUNTS}
         return Sent(**sums, why=self.why or other.why)
 
-    def told(self, target: str) -> str:
-        """Say in one line what was not taken, and why."""
+    def complaint(self, target: str) -> str:
+        """Return a line on the spans that were not accepted."""
         total = self.spans + self.rejected + self.unsent
         parts = [f"{self.rejected} rejected"] if self.rejected else []
         parts += [f"{self.unsent} not taken"] if self.unsent else []
@@ -91,14 +91,14 @@ class Sent:
         return f"{total - self.spans} of {total} spans were not exported to {target}: {', '.join(parts)}{why}"
 
 
-_COUNTS = ("spans", "made", "rejected", "unsent", "requests", "retries")
+_COUNTS = ("spans", "added", "rejected", "unsent", "requests", "retries")
 
 
 def deliver(sender: Sender, body: bytes, patience: Patience, stop: Event, tried: Callable[[], None]) -> Taken:
-    """Send a request until it is taken, refused for good, or sent often enough.
+    """Send a request until it is accepted, refused for good, or out of tries.
 
     Raises:
-        RefusedError: it was not taken; or ``stop`` was set while it waited.
+        RefusedError: it was not accepted, or ``stop`` was set during a pause.
     """
     tries = 0
     while True:
@@ -114,7 +114,7 @@ def deliver(sender: Sender, body: bytes, patience: Patience, stop: Event, tried:
 def send_all(
     sender: Sender, requests: Iterable[Request], patience: Patience | None = None, stop: Event | None = None
 ) -> Sent:
-    """Send requests, a few at a time. After one that was not taken no more are begun; all are counted."""
+    """Send requests, a few in parallel, until one is refused; return the counts of all."""
     patience, stop = patience or Patience(), stop or Event()
     sent = Sent()
     waiting: deque[tuple[Request, Future[Taken]]] = deque()
@@ -132,11 +132,11 @@ def send_all(
             sent.why = sent.why or str(error)
             return
         sent.requests += 1
-        rejected = min(taken.rejected, request.spans + request.made)
+        rejected = min(taken.rejected, request.spans + request.added)
         sent.rejected += rejected
         sent.why = sent.why or taken.why
         sent.spans += max(0, request.spans - rejected)
-        sent.made += request.made
+        sent.added += request.added
 
     with ThreadPoolExecutor(CONNECTIONS, "rayio-export") as pool:
         try:
@@ -149,7 +149,7 @@ def send_all(
                     settle()
             while waiting:
                 settle()
-        except BaseException:  # whoever waits to try again shall not hold up an interrupt
+        except BaseException:  # pauses must not delay an interrupt
             stop.set()
             raise
     return sent

@@ -1,4 +1,4 @@
-"""Where a collector is and how it is spoken to: what the command line says, and the standard variables."""
+"""Settings of a collector: from the command line and OpenTelemetry's standard variables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rayio.export.collectors.tls import Named
 
 @dataclass(frozen=True)
 class Settings:
-    """What the standard variables ``OTEL_EXPORTER_OTLP_*`` say; those of ``_TRACES_`` come first."""
+    """Settings from the variables ``OTEL_EXPORTER_OTLP_*``; those of ``_TRACES_`` come first."""
 
     headers: dict[str, str]
     seconds: float
@@ -25,10 +25,10 @@ class Settings:
 
     @classmethod
     def of(cls, variables: Mapping[str, str] = os.environ) -> Settings:
-        """Read the variables; the timeout is in seconds (10), as in OpenTelemetry's own Python exporter.
+        """Return the settings of the variables; the timeout is in seconds, as in OpenTelemetry's Python exporter.
 
         Raises:
-            ExportError: a value that cannot be, or a file that is no certificate; a header's value is never shown.
+            ExportError: an invalid value or certificate; the message never shows a header's value.
         """
         timeout, compression = _variable(variables, "TIMEOUT"), _variable(variables, "COMPRESSION")
         insecure, headers = _variable(variables, "INSECURE"), _variable(variables, "HEADERS")
@@ -37,12 +37,12 @@ class Settings:
             if not 0 < seconds < float("inf"):
                 raise ValueError
         except ValueError:
-            raise ExportError(f"{timeout}: give seconds above 0") from None
+            raise ExportError(f"{timeout}: must be seconds above 0") from None
         if compression and compression.value not in ("gzip", "none"):
-            raise ExportError(f"{compression}: gzip or none")
+            raise ExportError(f"{compression}: must be gzip or none")
         if insecure and insecure.value.lower() not in ("true", "false"):
-            raise ExportError(f"{insecure}: true or false")
-        found = cls(
+            raise ExportError(f"{insecure}: must be true or false")
+        settings = cls(
             headers=_headers(*headers) if headers else {},
             seconds=seconds,
             is_compressed=compression is None or compression.value != "none",
@@ -53,8 +53,8 @@ class Settings:
             ),
             is_insecure=insecure.value.lower() == "true" if insecure else None,
         )
-        tls.context(found.files)
-        return found
+        tls.context(settings.files)
+        return settings
 
 
 def _variable(variables: Mapping[str, str], name: str) -> Named | None:
@@ -65,26 +65,26 @@ def _variable(variables: Mapping[str, str], name: str) -> Named | None:
 
 
 def _headers(variable: str, text: str) -> dict[str, str]:
-    """Read headers; what neither HTTP nor gRPC could send is refused here, for their own words show the value."""
-    found = {}
-    for part in filter(None, (one.strip() for one in text.split(","))):
+    """Return the headers; invalid ones are refused here because errors of HTTP or gRPC would show the value."""
+    headers = {}
+    for part in filter(None, (entry.strip() for entry in text.split(","))):
         name, equals, value = part.partition("=")
         name, value = unquote(name.strip()).lower(), unquote(value.strip())
         if not equals or not name:
-            raise ExportError(f"{variable}: an entry is not name=value; separate entries by commas")
+            raise ExportError(f"{variable}: an entry is not name=value; write name=value,name=value")
         if not re.fullmatch(r"[a-z0-9!#$%&'*+.^_`|~-]+", name):
-            raise ExportError(f"{variable}: a header's name has letters, digits and -_. only, one of them has others")
+            raise ExportError(f"{variable}: a header's name is invalid; use letters, digits and -_. only")
         if not re.fullmatch(r"[ -~]*", value):
-            raise ExportError(f"{variable}: the value of {name} has characters that are not printable ASCII")
-        found[name] = value
-    return found
+            raise ExportError(f"{variable}: the value of {name} is invalid; use printable ASCII only")
+        headers[name] = value
+    return headers
 
 
 def endpoint(given: str | None, *, grpc: bool, variables: Mapping[str, str] = os.environ) -> str:
-    """Where to send: what was given (for HTTP, ``/v1/traces`` is added to a bare host), else the variables.
+    """Return the collector's address: as given (for HTTP, ``/v1/traces`` is added), else from the variables.
 
     Raises:
-        ExportError: neither says it, or it is no URL.
+        ExportError: there is none, or it is not a URL.
     """
     option = "--grpc" if grpc else "--otlp"
     url = given or ""
@@ -95,7 +95,7 @@ def endpoint(given: str | None, *, grpc: bool, variables: Mapping[str, str] = os
         url = url or variables.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip()
     if not url:
         example = "localhost:4317" if grpc else "http://localhost:4318"
-        raise ExportError(f"{option}: say where, such as {option} {example}, or set OTEL_EXPORTER_OTLP_ENDPOINT")
+        raise ExportError(f"{option}: no address; write {option} {example}, or set OTEL_EXPORTER_OTLP_ENDPOINT")
     if grpc and "://" not in url:
         url = f"//{url}"
     try:
@@ -115,7 +115,7 @@ def endpoint(given: str | None, *, grpc: bool, variables: Mapping[str, str] = os
 
 
 def shown(url: str) -> str:
-    """A URL without the user and password in it."""
+    """Return a URL without its user and password."""
     return (
         url.partition("//")[0] + "//" + url.rpartition("@")[2] if "@" in url and "//" in url else url.rpartition("@")[2]
     )

@@ -1,4 +1,4 @@
-"""OTLP over HTTP and over gRPC: one request sent once, and in one line why it was not taken."""
+"""OTLP over HTTP and gRPC: senders of one request, with the reason for a refusal in one line."""
 
 from __future__ import annotations
 
@@ -25,40 +25,40 @@ from rayio.export.collectors.pauses import retry_after, retry_info
 from rayio.export.collectors.sending import CONNECTIONS, RefusedError, Sender, Taken
 from rayio.export.collectors.settings import Settings, endpoint, shown
 
-#: Statuses of HTTP after which the same request may be sent again.
+#: HTTP statuses after which the same request may be sent again.
 RETRYABLE = frozenset({429, 502, 503, 504})
-#: Codes of gRPC likewise, by OTLP's table; RESOURCE_EXHAUSTED only where the server says when (``RetryInfo``).
+#: gRPC codes likewise, by OTLP's table; RESOURCE_EXHAUSTED only with the server's ``RetryInfo``.
 RETRYABLE_CODES = frozenset({"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"})
 
 
 class _Tls:
-    """What is known of a connection when it fails: says once why, where TLS is why."""
+    """A diagnosis of failed connections: finds TLS problems, with at most one probe."""
 
     def __init__(self, url: str, port: int, settings: Settings, *, is_plain: bool) -> None:
         parts = urlsplit(url)
         self._host, self._port = parts.hostname or "", parts.port or port
         self._settings, self._is_plain = settings, is_plain
-        self._said: tls.Trouble | None = None
+        self._probed: tls.Trouble | None = None
         self._is_known = False
 
     def why(self, error: BaseException | None = None) -> tls.Trouble | None:
-        """Say why; without an error of TLS, by a handshake on a connection of its own."""
+        """Return the TLS problem of an error; without a TLS error, that of a separate handshake."""
         if (
             error is not None
-            and (of_tls := tls.failure(error))
-            and (said := tls.diagnosis(of_tls, self._host, self._settings.files))
+            and (tls_error := tls.failure(error))
+            and (trouble := tls.diagnosis(tls_error, self._host, self._settings.files))
         ):
-            return said
+            return trouble
         if not self._is_known:
-            self._said = tls.probe(
+            self._probed = tls.probe(
                 self._host, self._port, self._settings.files, self._settings.seconds, is_plain=self._is_plain
             )
             self._is_known = True
-        return self._said
+        return self._probed
 
 
 class Http:
-    """OTLP over HTTP with protobuf bodies."""
+    """A sender of OTLP over HTTP with protobuf bodies."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         import requests
@@ -73,7 +73,7 @@ class Http:
         self._session.headers.update(settings.headers | {"Content-Type": "application/x-protobuf"})
         if settings.is_compressed:
             self._session.headers["Content-Encoding"] = "gzip"
-        if "authorization" in settings.headers:  # else one in ~/.netrc or in the URL would take its place
+        if "authorization" in settings.headers:  # else ~/.netrc or the URL would replace it
             self._session.auth = lambda request: request
         self._session.mount("http://", requests.adapters.HTTPAdapter(pool_maxsize=CONNECTIONS))
         self._session.mount("https://", requests.adapters.HTTPAdapter(pool_maxsize=CONNECTIONS))
@@ -86,7 +86,7 @@ class Http:
         import requests
 
         data = gzip.compress(body, 1, mtime=0) if self._settings.is_compressed else body
-        # Said with each request: said of the session, REQUESTS_CA_BUNDLE would come before it.
+        # set for each request: REQUESTS_CA_BUNDLE would override the session's
         authority = self._settings.files.certificate.value if self._settings.files.certificate else None
         try:
             answer = self._session.post(
@@ -99,7 +99,7 @@ class Http:
                 raise RefusedError(trouble.why, again=not trouble.is_sure) from None
             raise RefusedError(_cause(error), again=True) from None
         except requests.exceptions.ChunkedEncodingError:
-            raise RefusedError("the connection broke off within the answer", again=True) from None
+            raise RefusedError("the connection was closed during the answer", again=True) from None
         except (requests.exceptions.RequestException, OSError) as error:
             raise RefusedError(_cause(error)) from None
         if answer.status_code // 100 == 2:
@@ -116,7 +116,7 @@ class Http:
 
 
 class Grpc:
-    """OTLP over gRPC."""
+    """A sender of OTLP over gRPC."""
 
     def __init__(self, url: str, settings: Settings) -> None:
         self._grpc = grpc = _grpc()
@@ -134,7 +134,7 @@ class Grpc:
             self._channel = grpc.insecure_channel(self.target, compression=compression)
         else:
             client = settings.files.client_certificate
-            # gRPC ends the whole process when it gets one of the two only.
+            # gRPC aborts the process if it gets only one of the two
             files = (settings.files.certificate, settings.files.client_key or client, client)
             credentials = grpc.ssl_channel_credentials(
                 *(Path(file.value).read_bytes() if file else None for file in files)
@@ -167,36 +167,36 @@ class Grpc:
 
 
 def _grpc() -> Any:
-    """Load gRPC so that it writes nothing to standard error: what it has to say comes as an error."""
-    said = os.environ.get("GRPC_VERBOSITY")
+    """Return the grpc module, loaded so that it writes nothing to standard error."""
+    verbosity = os.environ.get("GRPC_VERBOSITY")
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         import grpc
     except ImportError:
-        raise ExportError('--grpc needs grpcio: pip install "rayio[grpc]", or send by --otlp') from None
+        raise ExportError('--grpc needs grpcio: pip install "rayio[grpc]", or use --otlp') from None
     finally:
-        if said is None:
+        if verbosity is None:
             del os.environ["GRPC_VERBOSITY"]
     return grpc
 
 
-#: How gRPC says that a connection broke off, or that its handshake did.
+#: Words in gRPC's details for a broken connection or handshake.
 _BROKEN = re.compile("handshake|verification|socket closed|connection reset|broken pipe|\\beof\\b", re.IGNORECASE)
 
 
 def _is_broken(error: BaseException) -> bool:
-    """Say whether the other side hung up, or answered in another tongue, in place of an answer."""
+    """Return True if the other side closed the connection or used another protocol."""
     kinds = (ConnectionResetError, ConnectionAbortedError, BrokenPipeError, http.client.BadStatusLine)
-    return any(isinstance(one, kinds) for one in tls.causes(error))
+    return any(isinstance(cause, kinds) for cause in tls.causes(error))
 
 
 def connect(url: str, *, grpc: bool, longest_seconds: float | None = None) -> Sender:
-    """Connect to a collector; "" means the one that the standard variables name.
+    """Return a sender to a collector; an empty ``url`` means that of the standard variables.
 
-    A request waits for its answer as long as the variables say, but no longer than ``longest_seconds``.
+    A request times out as set by the variables, but after at most ``longest_seconds``.
 
     Raises:
-        ExportError: no address, a variable that cannot be, or a package that is missing.
+        ExportError: no address, an invalid variable, or a missing package.
     """
     settings = Settings.of()
     if longest_seconds is not None:
@@ -209,28 +209,28 @@ def connect(url: str, *, grpc: bool, longest_seconds: float | None = None) -> Se
 
 
 def _taken(answer: bytes) -> Taken:
-    """Read what was left out of a request that was taken."""
+    """Return the rejected spans of an accepted request."""
     try:
         partial = ExportTraceServiceResponse.FromString(answer).partial_success
-    except DecodeError:  # an answer in other words, after a status that says "taken"
+    except DecodeError:  # accepted by its status, with an answer of another form
         return Taken()
     return Taken(partial.rejected_spans, " ".join(partial.error_message.split()))
 
 
 def _reason(answer: Any) -> str:
-    """What a server says of a request that it did not take: a text, or the message of a ``Status``."""
-    kind, said = answer.headers.get("Content-Type", ""), ""
+    """Return a server's reason for a refusal: a text, or the message of a ``Status``."""
+    kind, reason = answer.headers.get("Content-Type", ""), ""
     if "protobuf" in kind:
-        # Its message has the number and the type of this one's; its own class is in a package of gRPC's extra.
+        # a Status has its message in the same field; its class is in gRPC's extra
         with contextlib.suppress(DecodeError):
-            said = ExportTracePartialSuccess.FromString(answer.content).error_message
+            reason = ExportTracePartialSuccess.FromString(answer.content).error_message
     elif "text" in kind:
-        said = answer.text
-    return " ".join(said[:200].split()) or answer.reason or ""
+        reason = answer.text
+    return " ".join(reason[:200].split()) or answer.reason or ""
 
 
 def _cause(error: BaseException) -> str:
-    """The innermost reason, in a few words."""
+    """Return the innermost reason of an error, in a few words."""
     while isinstance(inner := getattr(error, "reason", None) or (error.args and error.args[-1]), BaseException):
         error = inner
     if isinstance(error, OSError) and error.strerror:

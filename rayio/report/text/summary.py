@@ -309,14 +309,12 @@ def format_done(share: float) -> str:
 def books_line(books: Books) -> str:
     """Return how many of the planned samples were delivered, and whether each was exactly once."""
     size = format_bytes(books.delivered_bytes)
-    if books.even and (skipped := books.skipped_samples):
-        return (
-            f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered exactly once ({size}), "
-            f"{skipped:,} skipped after errors"
-        )
-    if books.even:
+    if books.even and not books.skipped_samples:
         return f"all {books.planned_samples:,} samples delivered exactly once ({size})"
     counts = f"{books.delivered_samples:,} of {books.planned_samples:,} samples delivered ({size})"
+    counts += f", {books.skipped_samples:,} skipped after errors" if books.skipped_samples else ""
+    if books.even:
+        return counts
     if books.even is None:
         done = "" if books.share_done is None else f", {format_done(books.share_done)}"
         return f"run incomplete{done}: {counts}"

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from rayio import regular
 from rayio.errors import StorageError
+from rayio.files import NotAFileError, open_regular
 from rayio.machine.mounts import Mounted, existing, mount_of, mounts_here
 from rayio.machine.pages import ALIGNMENT, PAGE, aligned, resident
 from rayio.storage.stores.counted import Traffic
@@ -147,8 +147,8 @@ def open_file(path: str | Path, flags: int, *, direct: bool) -> int:
         OSError: the system refuses, or it is no regular file.
     """
     try:
-        return regular.opener(str(path), flags | (os.O_DIRECT if direct else 0))
-    except regular.NotAFileError:
+        return open_regular(str(path), flags | (os.O_DIRECT if direct else 0))[0]
+    except NotAFileError:
         raise
     except OSError as error:
         if direct and error.errno == errno.EINVAL:

@@ -15,11 +15,10 @@ from time import perf_counter_ns
 from typing import Any, BinaryIO, cast
 from uuid import uuid4
 
-from rayio import regular
 from rayio.errors import StorageError
+from rayio.files import NotAFileError, check_regular, open_regular, read_regular, replacing
 from rayio.machine.mounts import Source
 from rayio.machine.pages import evict
-from rayio.replacing import replacing
 from rayio.storage.address import path_of
 from rayio.storage.base import FSYNC, OPEN, READ, WRITE
 from rayio.storage.stores.counted import WINDOW_BYTES, CountedFile, Timed, Traffic
@@ -57,7 +56,7 @@ class PosixFile(CountedFile):
                 self._descriptor = open_file(path, os.O_RDONLY, direct=True)
                 self._size = os.fstat(self._descriptor).st_size
             else:
-                self._descriptor, self._size = regular.sized(self.shown, os.O_RDONLY)
+                self._descriptor, self._size = open_regular(self.shown, os.O_RDONLY)
         except OSError as error:
             raise refusal(error, path, "reading") from error
         self._opened(start)
@@ -211,7 +210,7 @@ class PosixStore:
         """Read a whole file."""
         path = self.root / name
         try:
-            return regular.read_bytes(path)
+            return read_regular(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -280,12 +279,12 @@ class PosixStore:
                 for entry in entries:
                     if not entry.name.endswith(PARTIAL) and not entry.is_dir():
                         if not entry.is_file():
-                            regular.check(entry.path)
+                            check_regular(entry.path)
                         sizes[entry.name] = entry.stat().st_size
         except FileNotFoundError as error:
             if str(error.filename) != str(place):  # a link that leads nowhere
                 raise refusal(error, error.filename, "reading") from error
-        except regular.NotAFileError as error:
+        except NotAFileError as error:
             raise refusal(error, error.filename, "reading") from error
         except OSError as error:
             raise refusal(error, place, "reading") from error

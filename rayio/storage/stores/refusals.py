@@ -7,15 +7,15 @@ import shutil
 from contextlib import suppress
 from pathlib import Path
 
-from rayio import regular
 from rayio.errors import DataError, RayioError, StorageError
+from rayio.files import NotAFileError
 from rayio.storage.stores.opening import told
 from rayio.units import format_bytes
 
 
 def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
     """Say in a user's words what the operating system said, with the path and what to do about it."""
-    if isinstance(error, regular.NotAFileError):
+    if isinstance(error, NotAFileError):
         return DataError(f"{path}: {error.strerror}")
     match error.errno:
         case errno.ENOENT:

@@ -17,7 +17,6 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.window import Interval
 from rayio.errors import RayioError
 from rayio.imports.dlio_formulas import dlio
-from rayio.interrupts import held
 from rayio.model.engine import engine_named
 from rayio.model.ledger import Tally
 from rayio.records.run_result import RunResult
@@ -27,6 +26,7 @@ from rayio.scenario import derive
 from rayio.scenario.model import Scenario
 from rayio.session.conclude import with_spans
 from rayio.session.execute import run as run_one
+from rayio.signals import deferred
 from rayio.study.sweeps.sweep_directory import SweepDirectory
 from rayio.study.sweeps.sweep_rows import DONE, FAILED, UNMET, Row, row_of
 
@@ -178,7 +178,7 @@ class Trials:
 
     def _keep(self, trial: Trial, row: Row) -> None:
         """Record a finished run; signals wait."""
-        with held():
+        with deferred():
             self.directory.add(row)
             self.made += 1
             self._add(trial, row)

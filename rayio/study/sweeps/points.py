@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from rayio import regular
 from rayio.errors import ScenarioError
+from rayio.files import read_regular
 from rayio.scenario.load import bounded, parsed
 from rayio.scenario.source import UNREADABLE, UnfitError, plain
 from rayio.schema.fields import show
@@ -82,7 +82,7 @@ def listed(path: str | Path, overrides: Sequence[str] | Mapping[str, Any]) -> Po
             raise ScenarioError(f"{key} has {len(values)} values; with --points, the points are those of {path}")
         fixed[key] = values[0]
     try:
-        content = regular.read_bytes(path, MOST_BYTES + 1)
+        content = read_regular(path, MOST_BYTES + 1)
         text = content.decode("utf-8-sig")  # spreadsheets write a byte-order mark
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is not text"

@@ -14,9 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from rayio import __version__, regular, strict_json
+from rayio import __version__
 from rayio.errors import StorageError
-from rayio.replacing import replacing
+from rayio.files import NotAFileError, parse_json, read_regular, replacing
 from rayio.schema.fields import show
 from rayio.storage.stores.refusals import unwritten
 from rayio.study.sweeps.sweep_rows import Row
@@ -51,8 +51,8 @@ class SweepDirectory:
                 path.mkdir(parents=True, exist_ok=True)
                 sweep.write("sweep.json", (json.dumps(definition, indent=2) + "\n").encode())
                 return sweep
-            before = strict_json.loads(regular.read_bytes(file))
-        except regular.NotAFileError as error:
+            before = parse_json(read_regular(file))
+        except NotAFileError as error:
             raise StorageError(f"{file}: {error.strerror}, or choose another --out") from None
         except OSError as error:
             raise unwritten(error, path, "--out") from None
@@ -72,12 +72,12 @@ class SweepDirectory:
         """
         file = self.path / "points.jsonl"
         try:
-            lines = regular.read_bytes(file).split(b"\n") if file.exists() else []
+            lines = read_regular(file).split(b"\n") if file.exists() else []
         except OSError as error:
             raise StorageError(f"cannot read {file}: {error.strerror}") from None
         for number, line in enumerate(lines[:-1], 1):
             try:
-                yield Row.of_json(strict_json.loads(line), f"{file}:{number}")
+                yield Row.of_json(parse_json(line), f"{file}:{number}")
             except (ValueError, KeyError, TypeError):
                 raise StorageError(f"{file}:{number} is damaged; remove that line to repeat its run") from None
 
@@ -85,7 +85,7 @@ class SweepDirectory:
         file = self.path / "points.jsonl"
         try:
             if file.exists():
-                content = regular.read_bytes(file)
+                content = read_regular(file)
                 if (end := content.rfind(b"\n") + 1) < len(content):  # an incomplete line
                     with file.open("r+b") as torn:
                         torn.truncate(end)

@@ -7,7 +7,8 @@ from importlib import resources
 
 import yaml
 
-from rayio import __version__, regular, strict_json
+from rayio import __version__
+from rayio.files import parse_json, read_regular
 from rayio.report import colours, tables
 from rayio.report.page import NOTHING_OUTSIDE
 from rayio.report.sections import section
@@ -137,7 +138,7 @@ def _points(sweep: Sweep, names: list[str]) -> str:
 
 
 def _shared(sweep: Sweep) -> str:
-    definition = strict_json.loads(regular.read_bytes(sweep.path / "sweep.json"))
+    definition = parse_json(read_regular(sweep.path / "sweep.json"))
     text = yaml.safe_dump(definition.get("scenario", {}), sort_keys=False, allow_unicode=True, width=100)
     return f"<details><summary>the scenario, without the swept keys</summary><pre>{escape(text)}</pre></details>"
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rayio.errors import ContradictionError, RayioError, ScenarioError
-from rayio.interrupts import held
 from rayio.model.engine import engine_named
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import checks
@@ -17,6 +16,7 @@ from rayio.scenario.model import Scenario
 from rayio.schema.fields import MAX_WHOLE
 from rayio.session.dataset import base_folder
 from rayio.session.execute import run as run_one
+from rayio.signals import deferred
 from rayio.storage.address import is_path, join
 from rayio.study.sweeps import worker
 from rayio.study.sweeps.points import Points, grid, listed
@@ -182,7 +182,7 @@ class _Sweeping:
 
     def _keep(self, row: Row) -> None:
         """Record a finished run; signals wait."""
-        with held():
+        with deferred():
             self.rows[row.identity] = row
             self.directory.add(row)
             self.made += 1

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rayio.interrupts import INTERRUPTED
+from rayio.signals import INTERRUPTED
 from rayio.study.sweeps import choices
 from rayio.study.sweeps.sweep_rows import DONE, FAILED, UNMET, Point, Row, columns, points_of
 

@@ -2,8 +2,7 @@
 
 Children of a process write into a spool (``rayio.trace.otel.spool``) of that process, which takes the lines in: forks
 by themselves, other children through OpenTelemetry's own entry point (``opentelemetry_tracer_provider``) and two
-environment variables. Other processes of the run on its hosts (tasks of Ray's) have the same entry point, and a spool
-per host and run (``rayio.trace.otel.hosts``).
+environment variables.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from rayio.trace.otel import hosts
 from rayio.trace.otel.foreign import HERE
 from rayio.trace.otel.provider import Target, TracerProvider
 from rayio.trace.otel.spool import HELD, PREFIX, Intake, Spool, held, sweep
@@ -82,17 +80,12 @@ def follow(provider: TracerProvider | None, recorder: Recorder, node: int, ancho
         return None
 
 
-def variables(run: str) -> dict[str, str]:
-    """The environment by which processes that are no children find the spool that their host has for the run."""
-    return {PROVIDER: NAME, hosts.RUN: hosts.name_of(run)}
-
-
 def provider() -> TracerProvider:
-    """The provider of a new process: the entry point. One that is no child or task of a run keeps nothing yet."""
+    """The provider of a new process: the entry point. One that is no child of a run keeps nothing yet."""
     global _joined
     try:
-        spool = Spool(*json.loads(os.environ[SPOOL])) if SPOOL in os.environ else hosts.find()
-    except (KeyError, OSError, TypeError, ValueError):
+        spool = Spool(*json.loads(os.environ[SPOOL]))
+    except (KeyError, TypeError, ValueError):
         return TracerProvider()  # which a run that begins here makes its own
     ours = TracerProvider(spool.target())
     _joined = ours, spool

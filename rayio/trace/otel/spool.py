@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from rayio.replacing import replacing
+from rayio.files import replacing
 from rayio.trace.otel.provider import NOWHERE, Target
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide

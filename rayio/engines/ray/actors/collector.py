@@ -69,17 +69,17 @@ class Collector:
         """The time that the run goes by, in ns since the Unix epoch."""
         return self._anchor.ns + time.perf_counter_ns()
 
-    def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
+    def met(self, boot_id: str, node: int, estimate: Offset | None, own_ns: int) -> int | None:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        return self._clocks.met(boot_id, node, found, own_ns)
+        return self._clocks.met(boot_id, node, estimate, own_ns)
 
     def wants_drift(self, boot_id: str, at: int | None) -> bool:
         """See ``rayio.trace.clocks.Timekeeper``."""
         return self._clocks.wants_drift(boot_id, at)
 
-    def drifted(self, boot_id: str, found: Offset, at: int) -> None:
+    def drifted(self, boot_id: str, estimate: Offset, at: int) -> None:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        self._clocks.drifted(boot_id, found, at)
+        self._clocks.drifted(boot_id, estimate, at)
 
     def strayed(self, boot_id: str) -> Stray | None:
         """See ``rayio.trace.clocks.Timekeeper``."""

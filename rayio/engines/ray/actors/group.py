@@ -13,7 +13,6 @@ from ray.exceptions import ActorUnavailableError, GetTimeoutError, RayError, Ray
 from ray.util.placement_group import PlacementGroup, remove_placement_group
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
-from rayio.deadline import within
 from rayio.engines.ray.actors import shells
 from rayio.engines.ray.actors.birth import Birth
 from rayio.engines.ray.actors.collector import Collector
@@ -27,13 +26,13 @@ from rayio.engines.ray.placement import SERVERS, ActorSpec, actors
 from rayio.engines.ray.rounds import Rounds
 from rayio.engines.ray.transport.remote import plain
 from rayio.errors import ClusterError, RayioError, RunError
-from rayio.interrupts import hold
 from rayio.model.cpu_account import CpuAccount
 from rayio.model.ledger import Tally
 from rayio.model.plan import Plan
 from rayio.model.sighting import Sighting
 from rayio.model.standing import Vigil
 from rayio.records.running import Live
+from rayio.signals import hold, within
 from rayio.trace.clocks import Anchor
 
 T = TypeVar("T")

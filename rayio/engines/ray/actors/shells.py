@@ -25,7 +25,6 @@ from rayio.engines.ray.transport.remote import (
     RemoteWriter,
 )
 from rayio.engines.ray.transport.shared import Arenas, SharedBuffers
-from rayio.engines.ray.transport.tasks import tell
 from rayio.engines.ray.transport.turns import Turns
 from rayio.model import roles
 from rayio.model.cpu_account import ProcessCpu, Stopwatch
@@ -41,7 +40,7 @@ from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.arrow import empty_table
 from rayio.trace.clocks import agree
-from rayio.trace.otel import children, hosts, provider
+from rayio.trace.otel import children, provider
 from rayio.trace.recorder import Recorder
 from rayio.trace.run_directory import to_ipc
 
@@ -62,7 +61,7 @@ class Host(ReachesModelled):
     reads_in_place = False
     #: Whether it reads or writes files, so that what its host mounts matters.
     reaches_storage = True
-    #: Whether it has steps to keep: it waits awake for the last of a sleep, and leaves spans of tasks to others.
+    #: Whether it has steps to keep: it waits awake for the last of a sleep.
     keeps_steps = False
 
     def __init__(self, birth: Birth) -> None:
@@ -84,8 +83,8 @@ class Host(ReachesModelled):
         self._keeper = Keeper.of(birth.anchor, self.collector, self.born)
         #: What its ranks have consumed.
         self.tallies: dict[int, Tally] = {}
-        #: What takes in the spans of other processes: this one's children, and tasks of the run on this host.
-        self._others: list[children.Children | hosts.HostSpool] = self._capture()
+        #: What takes in the spans of this process's children.
+        self._others: list[children.Children] = self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self._calls: ReaderCalls  # of an actor that has queues
         #: Where others of this host may call this actor; None where nobody does.
@@ -100,7 +99,7 @@ class Host(ReachesModelled):
         restarted = context.was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
-    def _capture(self) -> list[children.Children | hosts.HostSpool]:
+    def _capture(self) -> list[children.Children]:
         """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
         if not self.plan.trace.captures:
             return []
@@ -112,14 +111,7 @@ class Host(ReachesModelled):
         offspring = children.follow(
             provider.capture(provider.Target(here[0], writer, self.kernel.now, run, actor)), *here
         )
-        if offspring is None:
-            return []
-        if not self.plan.trace.captures_tasks or not offspring.is_told:
-            return [offspring]
-        if (shared := hosts.share(run, *here, not self.keeps_steps)) is None:
-            return [offspring]
-        tell(children.variables(run))
-        return [offspring, shared]
+        return [] if offspring is None else [offspring]
 
     def wake(self) -> None:
         """Begin to empty the recorder regularly; every call of an actor says this first, a restarted one too."""

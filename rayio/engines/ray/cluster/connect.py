@@ -31,8 +31,8 @@ from rayio.engines.ray.cluster.local_ray import (
 )
 from rayio.engines.ray.placement import ACTOR_BYTES, READERS, TIER, Grounds, Place, grounds, is_tiered, num_processes
 from rayio.errors import ClusterError
-from rayio.interrupts import uninterrupted
 from rayio.model.plan import IN_FLIGHT_SHARE, Plan
+from rayio.signals import uninterrupted
 from rayio.units import format_bytes
 
 #: What rayio leaves free of a node's memory when it decides whether a run fits.

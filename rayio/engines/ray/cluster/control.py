@@ -13,8 +13,8 @@ from typing import Any
 
 import ray
 
-from rayio.deadline import within
 from rayio.errors import ClusterError
+from rayio.signals import within
 
 #: Seconds between two knocks, and that one may take.
 KNOCK_SECONDS = 1.0

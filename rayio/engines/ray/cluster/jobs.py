@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, TypeVar
 
-from rayio.deadline import within
 from rayio.engines.ray.cluster import token
 from rayio.errors import ClusterError
+from rayio.signals import within
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from typing import Any
 import psutil
 import ray
 
-from rayio.deadline import within
 from rayio.engines.ray.cluster.control import LAST_SECONDS
 from rayio.errors import ClusterError
+from rayio.signals import within
 
 #: Seconds within which one that lives answers.
 ANSWER_SECONDS = 5.0
