@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from registered import every, toy_installed
+from packages import toy_installed
+from registered import every
 
 import rayio
 from rayio.analyze.stalls import attribute
