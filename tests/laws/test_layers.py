@@ -6,8 +6,6 @@ import pickle
 from pathlib import Path
 from typing import Any
 
-import pytest
-from packages import toy_installed
 from registered import every
 
 import rayio
@@ -44,12 +42,6 @@ def scenario(name: str) -> Any:
         },
         "law.yaml",
     )
-
-
-@pytest.fixture(autouse=True)
-def _toy(tmp_path: Path) -> Any:
-    with toy_installed(tmp_path):
-        yield
 
 
 @every(LAYERS)
