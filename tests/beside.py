@@ -30,9 +30,10 @@ def group(item: pytest.Item) -> str | None:
     """Name the tests that one process runs, one after the other: on one Ray, or with the same costly thing."""
     if item.get_closest_marker("ray") is not None:
         return "ray"
-    chosen = getattr(getattr(item, "callspec", None), "params", {}).values()
-    kinds = {COSTLY_KINDS[kind] for kind in chosen if isinstance(kind, str) and kind in COSTLY_KINDS}
-    needed = {item.path.stem, *getattr(item, "fixturenames", ()), *kinds}
+    needed = {item.path.stem, *getattr(item, "fixturenames", ())}
+    if item.path.parent.name == "laws":
+        chosen = getattr(getattr(item, "callspec", None), "params", {}).values()
+        needed |= {COSTLY_KINDS[kind] for kind in chosen if isinstance(kind, str) and kind in COSTLY_KINDS}
     return next((name for name in COSTLY if name in needed), None)
 
 

@@ -45,10 +45,10 @@ def test_what_is_no_run_directory_is_called_what_it_is(home: Path, capsys: pytes
     (home / "theirs/summary.json").write_text("{}")
     assert said("runs/ome") == "no such path; did you mean runs/one?"
     assert said("runs") == "it has no run.json; name a run in it: runs/one"
-    assert said("swept") == "it holds a sweep: see its sweep.html"
+    assert said("swept") == "it contains a sweep: see its sweep.html"
     (home / "runs").rename(home / "swept/runs")
-    assert said("swept") == "it holds a sweep: see its sweep.html, or name a run of it: swept/runs/one"
-    assert said("theirs") == "it holds results of DLIO: rayio import dlio-results makes a run of them"
+    assert said("swept") == "it contains a sweep: see its sweep.html, or name a run of it: swept/runs/one"
+    assert said("theirs") == "it contains results of DLIO: rayio import dlio-results makes a run of them"
 
 
 def test_a_file_that_another_wrote_is_replaced_only_when_forced(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

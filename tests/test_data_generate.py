@@ -155,14 +155,14 @@ def test_verify_reads_every_sample(format: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layout", "says"),
     [
-        (replace(LAYOUT, num_files=31), "dataset.num_files = 30, the scenario says 31;"),
-        (replace(LAYOUT, samples_per_file=1), "dataset.samples_per_file = 2, the scenario says 1;"),
-        (replace(LAYOUT, seed=6), "seed = 5, the scenario says 6;"),
-        (replace(LAYOUT, options=Hdf5Options(chunk=4096)), "dataset.chunk = none, the scenario says 4096;"),
-        (replace(LAYOUT, seed=6, num_files=3), r"dataset.num_files = 30, the scenario says 3 \(and 1 more\);"),
+        (replace(LAYOUT, num_files=31), "dataset.num_files = 30, the scenario has 31;"),
+        (replace(LAYOUT, samples_per_file=1), "dataset.samples_per_file = 2, the scenario has 1;"),
+        (replace(LAYOUT, seed=6), "seed = 5, the scenario has 6;"),
+        (replace(LAYOUT, options=Hdf5Options(chunk=4096)), "dataset.chunk = none, the scenario has 4096;"),
+        (replace(LAYOUT, seed=6, num_files=3), r"dataset.num_files = 30, the scenario has 3 \(and 1 more\);"),
         (
             replace(LAYOUT, sample_bytes=Constant(value=300)),
-            r"dataset.sample_bytes = \{.*\}, the scenario says \{.*\};",
+            r"dataset.sample_bytes = \{.*\}, the scenario has \{.*\};",
         ),
     ],
 )
@@ -170,14 +170,14 @@ def test_another_dataset_is_refused_and_left_alone(layout: Layout, says: str, tm
     make(tmp_path)
     before = files_in(tmp_path)
     for check in (prepare, verify):
-        with pytest.raises(DataError, match=f"the dataset there has .*{says} choose another dataset.path"):
+        with pytest.raises(DataError, match=f"this dataset has .*{says} choose another dataset.path"):
             check(layout, "npz", tmp_path)
     assert files_in(tmp_path) == before
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").write_text("")
-    with pytest.raises(DataError, match=r"the folder holds 'holiday.jpg' and no rayio-dataset.json"):
+    with pytest.raises(DataError, match=r"the folder contains 'holiday.jpg' and no rayio-dataset.json"):
         make(tmp_path)
     assert list(files_in(tmp_path)) == ["holiday.jpg"]
 
@@ -201,7 +201,7 @@ def test_a_path_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_manifest_that_cannot_be_read_is_refused(text: str, tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / NAME).write_text(text)
-    with pytest.raises(DataError, match=r"rayio-dataset.json: not a manifest that this version reads \(.+\); delete"):
+    with pytest.raises(DataError, match=r"rayio-dataset.json: not a manifest of this version \(.+\); delete"):
         make(tmp_path)
 
 
@@ -221,7 +221,7 @@ def test_a_manifest_of_rayio_0_1_is_read_which_has_its_chunks_beside_the_rest(tm
     (tmp_path / NAME).write_text(json.dumps(note | {"chunk": 4096}))
     assert prepare(layout, "hdf5", tmp_path).reused_files == 30
     (tmp_path / NAME).write_text(json.dumps(note | {"chunk": 1024}))
-    with pytest.raises(DataError, match=r"the dataset there has dataset.chunk = 1024, the scenario says 4096;"):
+    with pytest.raises(DataError, match=r"this dataset has dataset.chunk = 1024, the scenario has 4096;"):
         prepare(layout, "hdf5", tmp_path)
 
 
@@ -237,7 +237,9 @@ def test_too_little_space_is_said_before_anything_is_written(tmp_path: Path, mon
     usage = namedtuple("usage", "total used free")
     needed = make(tmp_path / "there").written_bytes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - needed + 1, needed - 1))
-    with pytest.raises(StorageError, match=r"full: the dataset needs .* more, .* are free; free some, choose another"):
+    with pytest.raises(
+        StorageError, match=r"full: the dataset needs .* more, only .* are free; free space, choose another"
+    ):
         make(tmp_path / "full")
     assert files_in(tmp_path / "full") == {}
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(10**9, 10**9 - needed, needed))

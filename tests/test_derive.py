@@ -142,7 +142,6 @@ def test_a_replicated_dataset_is_read_whole_by_every_rank(scaling: str) -> None:
             "loader.shuffle=file: shuffles nothing, all 50 samples are in one",
         ),
         ({"loader": {"scaling": "weak", "partition": "replicated"}}, "loader.scaling=weak: changes nothing with"),
-        ({"trace": {"level": "step", "tasks": True}}, "trace.tasks=true: no span of theirs is kept"),
         ({"loader": {"shuffle": "block", "shuffle_block": 49}}, None),
         ({"loader": {"shuffle": "buffer", "shuffle_buffer": 1000}}, None),
         ({"loader": {"shuffle": "file"}}, None),

@@ -41,9 +41,9 @@ mirror = lambda num_samples, key, positions, sizes: num_samples - 1 - positions
     [
         ("still", "is no permutation: epoch 0 has sample 0 48 times; tell its authors, or use another"),
         ("beyond", "is no permutation: epoch 0 has sample 48, and there are 48; "),
-        ("text", "is no permutation: asked at 48 positions it gives 48 values of <U2, not a sample for each; "),
-        ("short", "is no permutation: asked at 48 positions it gives 1 values of int64, not a sample for each; "),
-        ("moody", "is no permutation: epoch 0 has other samples at the same positions when it is asked again; "),
+        ("text", "is no permutation: for 48 positions it returns 48 values of <U2, not one sample for each; "),
+        ("short", "is no permutation: for 48 positions it returns 1 values of int64, not one sample for each; "),
+        ("moody", "is no permutation: epoch 0 has other samples at the same positions in a second call; "),
         ("once", "is no permutation: epoch 1 has sample 0 2 times; "),
         ("fails", "shuffle 'fails' of package rayio-shuffling 0.2 failed: ZeroDivisionError: division by zero; "),
     ],

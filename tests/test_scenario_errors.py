@@ -6,11 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rayio.errors import ScenarioError
-from rayio.scenario.load import load
+from rayio.scenario.load import build, load
 
 NEEDED = "name: x\ndataset: {path: d, num_files: 64, sample_bytes: 1 MB}\ntrain: {compute: 1 ms}\n"
 
@@ -46,7 +47,7 @@ def complaint_about(text: str) -> str:
         ("loader.batch_szie=3", "loader.batch_szie=3: no such key; did you mean batch_size?"),
         ("batch_size=3", "batch_size=3: no such key; did you mean loader.batch_size?"),
         ("loadr.batch_size=3", "loadr={batch_size: 3}: no such key; did you mean loader?"),
-        ("trace.xyzzy=3", "trace.xyzzy=3: no such key; trace has level, live, resolution, tasks"),
+        ("trace.xyzzy=3", "trace.xyzzy=3: no such key; trace has level, live, resolution"),
         ("train.compute.stddev=1", "train.compute.stddev=1: no such key; did you mean stdev?"),
         (
             "train.sync={kind: allreduce, bytes: 1, bandwith: 3}",
@@ -67,7 +68,7 @@ def complaint_about(text: str) -> str:
         ("loader.assignment=statc", "loader.assignment=statc: must be static or dynamic"),
         ("loader.max_bytes_in_flight=0", "loader.max_bytes_in_flight=0: must be greater than 0"),
         ("loader=null", "loader=null: give it keys, or leave it out for the defaults"),
-        ("trace=3", "trace=3: must be a mapping with level, live, resolution or tasks"),
+        ("trace=3", "trace=3: must be a mapping with level, live or resolution"),
         ("train.stragglers={ranks: [2], factor: 1.5}", "train.stragglers.ranks=[2]: no rank 2; cluster.nodes=1 ×"),
         ("train.stragglers={ranks: 1, factor: 2}", "train.stragglers.ranks=1: must be a list of ranks, such as [3]"),
         ("train.stragglers={ranks: [], factor: 2}", "train.stragglers.ranks=[]: must be a list of ranks"),
@@ -180,6 +181,14 @@ def test_a_key_that_was_renamed_is_refused_with_its_new_name() -> None:
     line = complaint_about(NEEDED + "storage:\n  model: s3\n  direct: false\n")
     assert line == "x.yaml:6: storage.direct=false: is called storage.page_cache now; give use, drop or direct"
     assert complaint("unet3d-small", "storage.page_cache=no").endswith("page_cache=false: must be use, drop or direct")
+
+
+def test_a_key_that_was_removed_is_refused_but_for_the_default_that_run_directories_carry() -> None:
+    line = complaint("unet3d-small", "trace.tasks=true")
+    assert line == (
+        "unet3d-small.yaml: override: trace.tasks=true: is removed: leave it out; spans of Ray tasks are not kept"
+    )
+    assert build({**yaml.safe_load(NEEDED), "trace": {"tasks": False}}) == build(yaml.safe_load(NEEDED))
 
 
 def test_what_version_01_wrote_into_its_run_directories_is_still_read() -> None:

@@ -116,7 +116,7 @@ def test_at_the_end_one_actor_of_another_host_says_how_far_its_clock_has_drifted
         said = collector.clocks.of_node[node]
         assert abs(int(said["drift_ns"]) - 7_300_000) <= int(said["drift_error_ns"]) <= 200
     (told,) = drifts(collector.clocks.of_node)
-    assert told.startswith("the clock of node 1, 2 drifted 7.3 ms (± 0.0) from the driver's during the run: ")
+    assert told.startswith("the clock of node 1, 2 drifted 7.3 ms (± 0.0) from the driver's during the run. ")
 
 
 def test_the_drivers_host_is_not_asked_at_the_end_nor_one_that_never_agreed() -> None:

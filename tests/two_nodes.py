@@ -12,11 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import ray
 from ray.cluster_utils import Cluster
 
 from rayio.errors import RayioError
-from rayio.reporter import Reporter
+from rayio.reporter import SILENT, Reporter
 from rayio.session import Run, run
 from scenarios import scenario
 
@@ -43,35 +42,6 @@ class Loser(Reporter):
             self.node = None
 
 
-class Library(Reporter):
-    """Has a reader submit a task to each node, once the run is under way; each says what its environment is."""
-
-    asked = False
-
-    def live(self, text: str, share: float | None = None) -> None:
-        def submit(_: Any) -> None:
-            import os
-
-            import ray
-            from opentelemetry import trace
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-            def task() -> None:
-                tracer = trace.get_tracer("library")
-                tracer.start_span(ray.get_runtime_context().get_node_id(), attributes={"job": os.environ["JOB"]}).end()
-
-            nodes = [node["NodeID"] for node in ray.nodes()]
-            remote: Any = ray.remote(num_cpus=0)(task)
-            where = [NodeAffinitySchedulingStrategy(node, soft=False) for node in nodes]
-            ray.get([remote.options(scheduling_strategy=one).remote() for one in where])
-
-        if not self.asked and int(text.split("/")[0]) >= 2:
-            self.asked = True
-            named = ray.util.list_named_actors(all_namespaces=True)
-            (reader,) = (n for n in named if n["name"] == "reader-0-0")
-            ray.get(ray.get_actor(**reader).__ray_call__.remote(submit))
-
-
 def main(root: str, *, lose: bool) -> None:
     resources = {"num_cpus": 2, "object_store_memory": 100 << 20, "memory": 2 << 30}
     cluster = Cluster(initialize_head=True, head_node_args=resources)
@@ -82,17 +52,16 @@ def main(root: str, *, lose: bool) -> None:
     other = cluster.add_node(**resources, env_vars={"PYTHONPATH": path})
     wanted = scenario(
         dataset__path="data", cluster__nodes=2, cluster__ranks_per_node=1, cluster__placement="spread",
-        train__epochs=2000 if lose else 4, train__compute="100 ms", trace__tasks=True,
+        train__epochs=2000 if lose else 4, train__compute="100 ms",
     )  # fmt: skip
     told: dict[str, Any] = {}
-    reporter = Loser(cluster, other) if lose else Library()
+    reporter = Loser(cluster, other) if lose else SILENT
     try:
         run(wanted, address=cluster.address, root=root, out="out", reporter=reporter)
     except RayioError as error:
         told["error"] = str(error)
     left = Run.open(f"{root}/out")
     spans, info = left.spans(), left.directory.info
-    tasks = spans[spans["role"] == "process"]
     told |= {
         "exit": left.exit_code,
         "ledger": left.result["ledger"],
@@ -108,10 +77,6 @@ def main(root: str, *, lose: bool) -> None:
         "lasted": {
             rank: of_rank.sort_values("start_ns")["duration_ns"].tolist()
             for rank, of_rank in spans[spans["name"] == "compute"].groupby("rank")
-        },
-        "tasks": {
-            name: json.loads(said)["attributes"]["job"]
-            for name, said in zip(tasks["name"], tasks["attributes"], strict=True)
         },
     }
     sys.stdout.write(json.dumps(told) + "\n")

@@ -69,7 +69,7 @@ class Timelines:
         paused: list[tuple[Ints, Ints]] = []
         numbers = [0]
         for (its_lives, steps), pauses in self.slices.each(
-            lambda _, table: (timeline(table), _paused(table)), *OF_TIMELINES, of_ranks=True
+            lambda _, table: (timeline(table), _paused(table)), *OF_TIMELINES
         ):
             lives.append(its_lives)
             paused.append(pauses)

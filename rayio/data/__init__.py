@@ -1,1 +1,1 @@
-"""What is read, and by whom: layouts, partitions, shuffles and samplers are pure; formats and generation make bytes."""
+"""Datasets: pure layouts, partitions, shuffles and samplers; formats and generation write and read files."""

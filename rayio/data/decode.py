@@ -1,6 +1,6 @@
-"""Decoding that a processor really does: checksums over a batch's samples, or zlib data inflated in their place.
+"""Decoding done by a CPU: checksums over a batch's samples, or zlib data inflated in their place.
 
-Both run in C and outside Python's lock for all but small samples, so the threads of a worker work side by side.
+Both run in C and release Python's lock for all but small samples, so a worker's threads run in parallel.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pydantic import Field
 from rayio.scenario.decode import Work
 from rayio.schema.fields import Positive, Reads, RefusedError, choice
 
-#: What one piece of scratch data inflates to; it stays in the processor's cache, as a decoder's buffers do.
+#: Inflated size of one piece of scratch data; it fits the processor's cache, as a decoder's buffers do.
 PLAIN_BYTES = 1 << 18
-#: Repeated data repeats pieces of this many bytes, from at most so many pieces before: within zlib's 32 KiB.
+#: Repeated data repeats pieces of this many bytes, from at most REACH pieces before: within zlib's 32 KiB.
 PIECE, REACH = 64, 400
 
 
-#: Beyond this zlib's matches, not the data, decide how long inflating takes.
+#: Beyond this ratio zlib's matches, not the data, determine the time.
 MAX_RATIO = 16
 
 
@@ -34,42 +34,41 @@ def _ratio(value: Any) -> float:
 
 
 class Checksum(Work):
-    """Every byte of every sample goes through a checksum, ``passes`` times."""
+    """A checksum over every byte of every sample, ``passes`` times."""
 
     kind: Literal["checksum"] = "checksum"
     algorithm: Annotated[Literal["crc32", "sha256"], choice("crc32", "sha256")] = Field(
-        "sha256", description="Which checksum."
+        "sha256", description="Checksum to compute."
     )
-    passes: Positive = Field(1, description="Times that each sample goes through it.")
+    passes: Positive = Field(1, description="Checksums computed of each sample.")
 
     def __call__(self, samples: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> int:
-        """Run every sample through it; give the bytes that went through."""
+        """Compute the checksums; return the bytes processed."""
         return _checksums(samples.data, nbytes.tolist(), self.algorithm, self.passes)
 
 
 class Decompress(Work):
-    """For every sample as many bytes of zlib data are inflated as it has, to ``ratio`` times that.
+    """Inflation of zlib data: for each sample as many compressed bytes as it has, to ``ratio`` times as many.
 
-    A sample's own bytes are random and do not compress, so that no storage can cheat; in their place stand data made
-    for the ratio.
+    The data is generated for the ratio, because a sample's bytes are random and do not compress.
     """
 
     kind: Literal["decompress"] = "decompress"
     ratio: Annotated[float, Reads(_ratio, {"type": "number", "minimum": 1, "maximum": MAX_RATIO})] = Field(
-        2.0, description="Bytes that come out for each byte that goes in."
+        2.0, description="Output bytes per input byte."
     )
 
     def prepare(self) -> None:
-        """Make the data that are inflated."""
+        """Generate the compressed data."""
         compressed(self.ratio)
 
     def __call__(self, samples: NDArray[np.uint8], nbytes: NDArray[np.int64]) -> int:
-        """Inflate as many bytes as the samples have; give the bytes that came out."""
+        """Inflate as many bytes as the samples have; return the bytes of output."""
         return sum(_inflate(compressed(self.ratio), size) for size in nbytes.tolist())
 
 
 def _checksums(samples: memoryview, sizes: list[int], algorithm: str, passes: int) -> int:
-    """Run every sample through the checksum, so many times; give the bytes that went through."""
+    """Compute each sample's checksum ``passes`` times; return the bytes processed."""
     start = 0
     for size in sizes:
         sample = samples[start : start + size]
@@ -83,30 +82,30 @@ def _checksums(samples: memoryview, sizes: list[int], algorithm: str, passes: in
 
 
 def _inflate(data: bytes, size: int) -> int:
-    """Inflate ``data`` again and again until ``size`` bytes of it are used up; give the bytes that came out."""
+    """Inflate ``data`` repeatedly until ``size`` input bytes are used; return the bytes of output."""
     whole, rest = divmod(size, len(data))
-    made = sum(len(zlib.decompress(data, bufsize=PLAIN_BYTES)) for _ in range(whole))
-    return made + len(zlib.decompressobj().decompress(data[:rest]))
+    inflated = sum(len(zlib.decompress(data, bufsize=PLAIN_BYTES)) for _ in range(whole))
+    return inflated + len(zlib.decompressobj().decompress(data[:rest]))
 
 
 @lru_cache(maxsize=4)
 def compressed(ratio: float) -> bytes:
-    """Make zlib data that inflate to ``ratio`` times their size, within one percent; always the same ones.
+    """Return zlib data that inflates to ``ratio`` times its size, within one percent; the same for every call.
 
-    Random pieces, of which enough are repeated; how many, is found by halving.
+    The share of repeated random pieces is found by bisection.
     """
     low, high = 0.0, 1.0
     while True:
         fresh = (low + high) / 2 if ratio > 1 else 1.0
         data = zlib.compress(_pieces(fresh), 6)
-        found = PLAIN_BYTES / len(data)
-        if abs(found / ratio - 1) <= 0.01:
+        measured = PLAIN_BYTES / len(data)
+        if abs(measured / ratio - 1) <= 0.01:
             return data
-        low, high = (low, fresh) if found < ratio else (fresh, high)
+        low, high = (low, fresh) if measured < ratio else (fresh, high)
 
 
 def _pieces(fresh: float) -> bytes:
-    """Make random bytes of which a share ``fresh`` is new and the rest repeats what came shortly before."""
+    """Return random bytes: a share ``fresh`` is new, the rest repeats recent pieces."""
     number = PLAIN_BYTES // PIECE
     stream = np.random.Generator(np.random.PCG64DXSM(7))
     pieces = stream.integers(0, 256, (number, PIECE), np.uint8)

@@ -1,7 +1,6 @@
-"""Write a dataset, resume one, or verify the one that is there; its bytes follow from the layout alone.
+"""Write, resume or verify a dataset; its bytes follow from the layout alone.
 
-Threads, not processes: drawing, hashing and writing are calls into C that mostly run side by side, and threads start
-at once, in notebooks and scripts without a main guard too.
+It uses threads: drawing, hashing and writing run in C, mostly in parallel, and threads need no main guard.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.opening import DEFAULTS, Settings, Store
 from rayio.units import format_bytes
 
-#: Called with the files and bytes on disk that are finished so far, and of how many, in the caller's thread.
+#: Called in the caller's thread with finished files, finished bytes, all files and all bytes.
 Progress = Callable[[int, int, int, int], None]
 
-#: Work handed to a thread at once ends at either.
+#: Limits of one thread's work item.
 SHARD_FILES = 64
 SHARD_BYTES = 64 << 20
-#: More threads than this wait for Python's lock, unless the caller knows better.
+#: The default number of threads is at most this; more wait for Python's lock.
 MAX_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What became of a dataset: files there before and files written now, with their bytes on disk."""
+    """The outcome for a dataset: files reused and files written, with their bytes on disk."""
 
     reused_files: int
     reused_bytes: int
@@ -47,11 +46,11 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Which files of a dataset are there; a file has its name only once it is whole."""
+    """The state of a dataset's files; a file has its name only once it is complete."""
 
     #: Numbers and sizes of files that have to be written.
     missing: list[tuple[int, int]]
-    #: Numbers, sizes found and sizes expected of files that are there but are not what they should be.
+    #: Numbers, actual sizes and expected sizes of files of the wrong size.
     wrong: list[tuple[int, int, int]]
     found_bytes: int
 
@@ -66,12 +65,11 @@ def prepare(
     progress: Progress | None = None,
     section: str = "dataset",
 ) -> Report:
-    """Make the dataset be there: verify and reuse it, resume an interrupted one, or write it.
+    """Verify and reuse a dataset, resume an interrupted one, or write it.
 
-    ``root`` is its address, ``settings`` how that is reached. Every file appears whole or not at all; equal layouts
-    give equal bytes whatever the number of ``threads`` (one a processor, up to 8, when None). An interrupt leaves what
-    is finished, and the next call goes on from there. Several processes may prepare one folder at the same time.
-    ``section`` is what messages call the dataset.
+    ``root`` is its address, ``settings`` are the store's. Every file appears whole or not at all; equal layouts give
+    equal bytes for any number of ``threads`` (None: one per processor, up to 8). After an interrupt the next call
+    continues. Several processes may prepare one folder at the same time. ``section`` is its name in messages.
 
     Raises:
         DataError: ``root`` holds another dataset, something else, or a finished file of the wrong size.
@@ -86,7 +84,7 @@ def prepare(
     missing = survey.missing
     if present is not None and present.complete and survey.wrong:
         raise _wrong_size(layout, store, survey.wrong)
-    # In an unfinished dataset a wrong size is a file that a crash of the machine cut short.
+    # In an unfinished dataset a wrong size is a file truncated by a crash of the machine.
     missing = sorted(missing + [(number, expected) for number, _, expected in survey.wrong])
     written_bytes = sum(size for _, size in missing)
     report = Report(layout.num_files - len(missing), survey.found_bytes, len(missing), written_bytes)
@@ -95,9 +93,9 @@ def prepare(
     store.prepare("creating the dataset's folder")
     _check_space(store, written_bytes)
     wanted.write(store)
-    # Pages leave the page cache only once they are on the device: better now than while the run is measured.
+    # Pages leave the page cache only once they are on the device; flush them now, not during the measured run.
     fsync = settings.page_cache != "use"
-    _side_by_side(lambda number: write_file(layout, form, store, number, fsync=fsync), missing, threads, progress)
+    _in_threads(lambda number: write_file(layout, form, store, number, fsync=fsync), missing, threads, progress)
     replace(wanted, complete=True).write(store)
     return report
 
@@ -114,7 +112,7 @@ def verify(
     """Read every sample of a finished dataset and check its id, checksum and label.
 
     Raises:
-        DataError: the first file that is missing, truncated, corrupted or of another dataset.
+        DataError: names the first file that is missing, truncated, corrupted or of another dataset.
         StorageError: no permission.
     """
     form, store = FORMATS[format], storage.open(root, settings)
@@ -130,7 +128,7 @@ def verify(
         raise DataError(f"{lost}: the file is missing; generate the dataset again")
     sizes = [size for _, _, block in _blocks(layout, form) for size in block]
     layout = layout.stored
-    _side_by_side(lambda number: _verify_file(layout, form, store, number), list(enumerate(sizes)), threads, progress)
+    _in_threads(lambda number: _verify_file(layout, form, store, number), list(enumerate(sizes)), threads, progress)
     return Report(layout.num_files, survey.found_bytes, 0, 0)
 
 
@@ -145,7 +143,7 @@ def write_file(layout: Layout, form: Format, store: Store, number: int, *, fsync
 
 
 def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
-    """Compare names and sizes with those expected, a folder at a time; remove what dead writers left.
+    """Compare file names and sizes with the expected ones; remove temporary files of interrupted writers.
 
     Raises:
         StorageError: no permission.
@@ -155,20 +153,20 @@ def take_stock(layout: Layout, form: Format, store: Store) -> Survey:
     found_bytes = 0
     for first, folder, expected in _blocks(layout, form):
         store.tidy(folder)
-        found = store.sizes(folder)
+        sizes = store.sizes(folder)
         for number, size in enumerate(expected, first):
-            there = found.get(PurePosixPath(layout.path(number)).name)
-            if there is None:
+            actual = sizes.get(PurePosixPath(layout.path(number)).name)
+            if actual is None:
                 survey_missing.append((number, size))
-            elif there != size:
-                survey_wrong.append((number, there, size))
+            elif actual != size:
+                survey_wrong.append((number, actual, size))
             else:
                 found_bytes += size
     return Survey(survey_missing, survey_wrong, found_bytes)
 
 
 def _blocks(layout: Layout, form: Format) -> Iterator[tuple[int, str, list[int]]]:
-    """Yield each folder: its first file's number, its path, the sizes of its files."""
+    """Yield each folder's first file number, its path and the sizes of its files."""
     for first in range(0, layout.num_files, FILES_PER_FOLDER):
         numbers = np.arange(first, min(first + FILES_PER_FOLDER, layout.num_files), dtype=np.int64)
         yield first, str(PurePosixPath(layout.path(first)).parent), form.file_bytes(layout, numbers).tolist()
@@ -178,19 +176,19 @@ def _check_space(store: Store, needed: int) -> None:
     free = store.free_bytes()
     if free is not None and needed > free:
         raise StorageError(
-            f"{store.address}: the dataset needs {format_bytes(needed)} more, {format_bytes(free)} are free; "
-            f"free some, choose another dataset.path, or lower dataset.num_files"
+            f"{store.address}: the dataset needs {format_bytes(needed)} more, only {format_bytes(free)} are free; "
+            f"free space, choose another dataset.path, or lower dataset.num_files"
         )
 
 
 def _wrong_size(layout: Layout, store: Store, wrong: Sequence[tuple[int, int, int]]) -> DataError:
-    number, found, expected = wrong[0]
+    number, actual, expected = wrong[0]
     first = number * layout.samples_per_file
     last = first + layout.samples_per_file - 1
     which = f"sample {first}" if first == last else f"samples {first} to {last}"
     more = f" (and {len(wrong) - 1} more files)" if len(wrong) > 1 else ""
     return DataError(
-        f"{store.full(layout.path(number))}: {which}: expected a file of {expected} bytes, found {found}{more}; "
+        f"{store.full(layout.path(number))}: {which}: expected a file of {expected} bytes, found {actual}{more}; "
         f"delete it and generate the dataset again"
     )
 
@@ -204,10 +202,10 @@ def _verify_file(layout: Layout, form: Format, store: Store, number: int) -> Non
     check_labels(form, counted_opener(store, Traffic()), layout, number)
 
 
-def _side_by_side(
+def _in_threads(
     work: Callable[[int], None], files: Sequence[tuple[int, int]], threads: int | None, progress: Progress | None
 ) -> None:
-    """Do the work for each (file, bytes) in threads; stop all soon after the first error or an interrupt."""
+    """Call ``work`` for each (file, bytes) in threads; stop all soon after the first error or an interrupt."""
     stop = threading.Event()
 
     def finish(shard: Sequence[tuple[int, int]]) -> tuple[int, int]:

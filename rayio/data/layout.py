@@ -1,4 +1,4 @@
-"""Where samples lie: a dataset as files of equal sample counts, described by a handful of numbers and never listed."""
+"""Layout: a dataset as files of equal sample counts, described by a handful of numbers and never listed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILES_PER_FOLDER = 1000
 
 
 class SampleBytes(Draws, Protocol):
-    """Sizes in bytes, one for each file."""
+    """A distribution of sample sizes in bytes, with one draw for each file."""
 
     @property
     def expected(self) -> float:
@@ -30,7 +30,7 @@ class SampleBytes(Draws, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The samples of one step of one rank, in the order they are delivered: arrays of equal length, one entry a sample.
+    """The samples of one step of one rank, in order of delivery: arrays of equal length, one entry a sample.
 
     The arrays may be views of a shared block: treat them as read-only.
     """
@@ -48,16 +48,15 @@ class Batch:
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all samples together: the length of the buffer that a format fills."""
+        """Bytes of all samples: the length of the buffer that a format fills."""
         return int(self.nbytes.sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A dataset: ``num_files`` files of ``samples_per_file`` samples, all samples of a file of one size.
+    """A dataset of ``num_files`` files with ``samples_per_file`` samples each; all samples of a file have one size.
 
-    The size is drawn per file at the address ``(seed, "sample_bytes")``, so nothing is stored: a dataset of a billion
-    files costs what its parameters cost.
+    The size is drawn per file at the address ``(seed, "sample_bytes")``: nothing is stored per file.
 
     Raises:
         DataError: a count is not positive.
@@ -68,7 +67,7 @@ class Layout:
     sample_bytes: SampleBytes
     seed: int
     extension: str = ".npz"
-    #: What the format has been told beside its name.
+    #: The format's options.
     options: Section = NO_OPTIONS
 
     def __post_init__(self) -> None:
@@ -82,13 +81,13 @@ class Layout:
         return self.num_files * self.samples_per_file
 
     def path(self, file: int) -> str:
-        """Name a file, relative to the dataset's folder, with forward slashes."""
+        """Return a file's path relative to the dataset's folder, with forward slashes."""
         return f"{file // FILES_PER_FOLDER:06d}/{file:09d}{self.extension}"
 
     def sample_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The bytes of every sample in each of ``files`` (any shape), in O(len).
+        """Return the bytes of every sample in each of ``files`` (any shape), in O(len).
 
-        Draws are rounded to whole bytes; one below 16, which could not hold the sample's id and checksum, becomes 16.
+        Draws are rounded to whole bytes, at least 16: the id and the checksum of a sample.
 
         Raises:
             DataError: the distribution draws a size that no file can have.
@@ -99,13 +98,13 @@ class Layout:
         return np.maximum(np.rint(drawn).astype(np.int64), MIN_SAMPLE_BYTES)
 
     def read_bytes_of(self, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes that are read and delivered of every sample in each of ``files``: less, where columns are left out."""
+        """Return the bytes read and delivered of every sample in each of ``files``: fewer if columns are left out."""
         sizes: NDArray[np.int64] = derive.read_bytes(self.options, self.sample_bytes_of(files))
         return sizes
 
     @property
     def stored(self) -> Layout:
-        """The dataset as it lies in files, all of which is read: what differs only in reading is the same dataset."""
+        """The layout of the stored files: the same dataset without options that affect only reading."""
         reading: frozenset[str] = getattr(self.options, "reading", frozenset())
         if not reading & self.options.model_fields_set:
             return self
@@ -113,14 +112,14 @@ class Layout:
         return replace(self, options=type(self.options)(**left))
 
     def locate(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Find each sample's file and its place in that file (both of the shape of ``samples``)."""
+        """Return each sample's file and its index in that file (both of the shape of ``samples``)."""
         if self.samples_per_file == 1:
             return samples, np.zeros_like(samples)
         files = samples // self.samples_per_file
         return files, samples - files * self.samples_per_file
 
     def whole_file(self, file: int, first: int = 0, last: int | None = None) -> Batch:
-        """Make a batch of a file's samples ``first`` to ``last`` (exclusive), to verify or to copy it."""
+        """Return a batch of a file's samples from ``first`` to ``last`` (exclusive), to verify or copy them."""
         index = np.arange(first, self.samples_per_file if last is None else last, dtype=np.int64)
         files = np.full_like(index, file)
         return Batch(-1, -1, -1, index + file * self.samples_per_file, files, index, self.read_bytes_of(files))

@@ -1,4 +1,4 @@
-"""The note beside a dataset's files that says which dataset they are, and whether all of them were written."""
+"""The manifest of a dataset: a file in its folder that identifies it and records whether all files were written."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from rayio.files import parse_json
 from rayio.storage.stores.opening import Store
 
 NAME = "rayio-dataset.json"
-#: Version of the manifest, of the files' names and of the samples' bytes.
+#: Version of the manifest, the file names and the samples' bytes.
 VERSION = 1
-#: What a file system itself may put into an empty folder.
+#: Entries that a file system may create in an empty folder.
 IGNORED = frozenset({"lost+found"})
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What identifies a dataset: two datasets with equal manifests (but for ``complete``) have equal bytes."""
+    """The identity of a dataset: datasets whose manifests are equal (except ``complete``) have equal bytes."""
 
     format: str
     num_files: int
     samples_per_file: int
-    #: The distribution of sizes, as plain data: its kind and parameters.
+    #: The distribution of sizes, as plain data: kind and parameters.
     sample_bytes: Any
     seed: int
-    #: Set once every file has its name; until then the dataset can be resumed.
+    #: True once every file is written; until then the dataset can be resumed.
     complete: bool = False
-    #: What the format was told beside its name, as plain data.
+    #: The format's options, as plain data.
     options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, layout: Layout, format: str) -> Manifest:
-        """Describe the dataset that a scenario asks for."""
+        """Return the manifest of a scenario's dataset."""
         sizes = layout.sample_bytes
         dump = getattr(sizes, "model_dump", None)
         spec = dump(mode="json", exclude_none=True) if dump else repr(sizes)
@@ -46,7 +46,7 @@ class Manifest:
         return cls(format, layout.num_files, layout.samples_per_file, spec, layout.seed, options=options)
 
     def write(self, store: Store) -> None:
-        """Put the manifest beside a dataset's files, whole or not at all.
+        """Write the manifest to a dataset's folder, atomically.
 
         Raises:
             StorageError: no space or no permission.
@@ -55,27 +55,27 @@ class Manifest:
         store.write(NAME, lambda file: file.write(f"{text}\n".encode()), fsync=True)
 
     def agree(self, wanted: Manifest, root: str, section: str = "dataset") -> None:
-        """Refuse when the dataset found in ``root`` is not the wanted one; ``section`` of the scenario describes it.
+        """Refuse a dataset in ``root`` that differs from the ``wanted`` one; ``section`` of the scenario describes it.
 
         Raises:
-            DataError: it names the field that differs and both values.
+            DataError: names the field that differs and both values.
         """
-        mine, theirs = self._said(), wanted._said()
+        mine, theirs = self._identity(), wanted._identity()
         others = [name for name in {**theirs, **mine} if mine.get(name) != theirs.get(name)]
         if others:
             name = others[0]
-            # An evaluation has the format of training.
+            # An evaluation uses the format of training.
             owner = "dataset" if name == "format" or name not in self.__slots__ else section
             key = "seed" if name == "seed" else f"{owner}.{name}"
             more = f" (and {len(others) - 1} more)" if len(others) > 1 else ""
             raise DataError(
-                f"{root}: the dataset there has {key} = {_shown(mine.get(name))}, "
-                f"the scenario says {_shown(theirs.get(name))}{more}; "
+                f"{root}: this dataset has {key} = {_shown(mine.get(name))}, "
+                f"the scenario has {_shown(theirs.get(name))}{more}; "
                 f"choose another {section}.path, delete that folder, or change the scenario"
             )
 
-    def _said(self) -> dict[str, Any]:
-        """What two datasets are compared by."""
+    def _identity(self) -> dict[str, Any]:
+        """Return the fields by which datasets are compared."""
         names = ("format", "num_files", "samples_per_file", "sample_bytes")
         return {**{name: getattr(self, name) for name in names}, **self.options, "seed": self.seed}
 
@@ -87,27 +87,27 @@ def _shown(value: Any) -> str:
 
 
 def find(store: Store) -> Manifest | None:
-    """Read the manifest in a dataset's folder; None when there is nothing there yet.
+    """Return the manifest in a dataset's folder; None if the folder is empty or missing.
 
     Raises:
-        DataError: a file, or a folder of something else, is there, or its manifest cannot be read.
+        DataError: the path is a file or a folder of something else, or the manifest cannot be read.
         StorageError: no permission.
     """
     if store.is_file:
-        raise DataError(f"{store.address}: dataset.path is a file; it must be a folder, new or of this dataset")
+        raise DataError(f"{store.address}: dataset.path is a file; use a folder, new or of this dataset")
     if (text := store.read(NAME)) is None:
         foreign = sorted(name for name in store.entries() if not _is_ours(name))
         if foreign:
             raise DataError(
-                f"{store.address}: the folder holds {foreign[0]!r} and no {NAME}, so it is no dataset of ours; "
-                f"choose a new or empty folder as dataset.path"
+                f"{store.address}: the folder contains {foreign[0]!r} and no {NAME}, so it is no rayio dataset; "
+                f"use a new or empty folder as dataset.path"
             )
         return None
     try:
         return _parse(parse_json(text))
     except (ValueError, TypeError, KeyError) as error:
-        told = f"{store.full(NAME)}: not a manifest that this version reads ({error}); delete the folder"
-        raise DataError(told) from error
+        message = f"{store.full(NAME)}: not a manifest of this version ({error}); delete the folder"
+        raise DataError(message) from error
 
 
 def _is_ours(name: str) -> bool:
@@ -119,7 +119,7 @@ def _parse(fields: Any) -> Manifest:
         raise TypeError("expected a mapping")
     if fields.get("version") != VERSION:
         raise ValueError(f"expected version {VERSION}, found {fields.get('version')!r}")
-    chunk = fields.get("chunk")  # the one option of rayio 0.1, which it wrote beside the others
+    chunk = fields.get("chunk")  # rayio 0.1 wrote its only option at the top level
     fields.setdefault("options", {} if chunk is None else {"chunk": chunk})
     if not isinstance(fields["options"], dict):
         raise TypeError("options must be a mapping")

@@ -1,4 +1,4 @@
-"""Which positions of an epoch's order belong to which rank: pure maps, computed for any rank without the others."""
+"""Partitions: pure maps from positions of an epoch's order to ranks, each computed without the other ranks."""
 
 from __future__ import annotations
 
@@ -15,45 +15,44 @@ from rayio.registry import Registry
 class Partition(NamedTuple):
     """A rule that gives each position in ``[0, num_samples)`` to exactly one rank, or to every rank if ``shared``.
 
-    Shares of any two ranks differ by at most one. ``positions`` maps places within a rank's share, ``0 <= local <
-    share``, to positions of the epoch's order.
+    The shares of any two ranks differ by at most one.
     """
 
-    #: ``(num_samples, world_size, rank)`` to the number of positions this rank has.
+    #: ``(num_samples, world_size, rank)`` to the rank's number of positions.
     share: Callable[[int, int, int], int]
-    #: ``(num_samples, world_size, rank, local)`` to positions, of the shape of ``local``.
+    #: ``(num_samples, world_size, rank, local)`` to positions, for places ``0 <= local < share``; shape of ``local``.
     positions: Callable[[int, int, int, NDArray[np.int64]], NDArray[np.int64]]
-    #: Whether every rank has all positions, in place of a share of its own.
+    #: True if every rank has all positions.
     shared: bool = False
 
 
 def contiguous_share(num_samples: int, world_size: int, rank: int) -> int:
-    """Count the positions between this rank's edges, ``num_samples * rank // world_size`` and the next rank's."""
+    """Return the number of positions from ``num_samples * rank // world_size`` to the next rank's first one."""
     return num_samples * (rank + 1) // world_size - num_samples * rank // world_size
 
 
 def contiguous_positions(num_samples: int, world_size: int, rank: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Assign each rank one run of positions."""
+    """Return positions such that each rank has one contiguous run."""
     return local + num_samples * rank // world_size
 
 
 def strided_share(num_samples: int, world_size: int, rank: int) -> int:
-    """Count ``rank, rank + world_size, …`` below ``num_samples``; the first ranks have one more when it is uneven."""
+    """Return the number of ``rank, rank + world_size, …`` below ``num_samples``."""
     return (num_samples - rank + world_size - 1) // world_size
 
 
 def strided_positions(num_samples: int, world_size: int, rank: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Deal positions out in turn, as torch's DistributedSampler does."""
+    """Return positions dealt out in turn, as torch's DistributedSampler does."""
     return local * world_size + rank
 
 
 def replicated_share(num_samples: int, world_size: int, rank: int) -> int:
-    """Count all positions: every rank has them."""
+    """Return ``num_samples``: every rank has all positions."""
     return num_samples
 
 
 def replicated_positions(num_samples: int, world_size: int, rank: int, local: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Assign every rank the whole order: at each step all ranks read the same samples."""
+    """Return the whole order for every rank: at each step all ranks read the same samples."""
     return local
 
 

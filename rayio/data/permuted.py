@@ -1,4 +1,4 @@
-"""What a shuffle says an epoch's order is; one of another package is held to its word: every sample, each once."""
+"""The order of an epoch, by its shuffle; shuffles of other packages are checked: every sample exactly once."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rayio import seeds
 from rayio.data.shuffle import SHUFFLES, Sizes
 from rayio.errors import ScenarioError
 
-#: Positions that are looked at before a run, in all; so many at a time, and so many that are asked for twice.
+#: Positions checked before a run, in all; per call; and repeated to test that answers stay the same.
 MOST, PIECE, AGAIN = 1 << 21, 1 << 16, 256
 
 
 def samples_at(
     shuffle: str, num_samples: int, seed: int, epoch: int, positions: NDArray[np.int64], sizes: Sizes
 ) -> NDArray[np.int64]:
-    """The samples at these positions (any shape) of an epoch's order.
+    """Return the samples at these positions (any shape) of an epoch's order.
 
     Raises:
-        ScenarioError: another package's shuffle failed, or gives what are no samples, or one of them twice.
+        ScenarioError: another package's shuffle failed, or returned invalid or repeated samples.
     """
     key = seeds.key(seed, "shuffle", epoch)
     if shuffle in SHUFFLES.built_in:
@@ -30,7 +30,7 @@ def samples_at(
         given = np.asarray(SHUFFLES[shuffle](num_samples, key, positions.copy(), sizes))
     if given.shape != positions.shape or given.dtype.kind not in "iu":
         each = (
-            f"asked at {positions.size} positions it gives {given.size} values of {given.dtype}, not a sample for each"
+            f"for {positions.size} positions it returns {given.size} values of {given.dtype}, not one sample for each"
         )
         raise _refusal(shuffle, each)
     samples = given.astype(np.int64)
@@ -44,28 +44,28 @@ def samples_at(
 
 @lru_cache(maxsize=64)
 def check(shuffle: str, num_samples: int, seed: int, epochs: int, sizes: Sizes) -> None:
-    """Refuse another package's shuffle that is none: the first epochs, or parts of the first that lie evenly.
+    """Check another package's shuffle in the first epochs, at all positions or at evenly spaced parts.
 
     Raises:
-        ScenarioError: it gives no permutation, or answers otherwise when it is asked again.
+        ScenarioError: it gives no permutation, or another answer for the same positions.
     """
     if shuffle in SHUFFLES.built_in:
         return
     for epoch in range(max(1, min(epochs, MOST // num_samples))):
-        found = [
+        parts = [
             samples_at(shuffle, num_samples, seed, epoch, np.arange(first, last, dtype=np.int64), sizes)
             for first, last in _pieces(num_samples)
         ]
-        seen = np.concatenate(found)
-        if np.unique(seen).size != seen.size:
-            raise _twice(shuffle, epoch, seen)
+        samples = np.concatenate(parts)
+        if np.unique(samples).size != samples.size:
+            raise _twice(shuffle, epoch, samples)
         some = np.arange(min(AGAIN, num_samples), dtype=np.int64)[::-1]
-        if (samples_at(shuffle, num_samples, seed, epoch, some, sizes) != seen[some]).any():
-            raise _refusal(shuffle, f"epoch {epoch} has other samples at the same positions when it is asked again")
+        if (samples_at(shuffle, num_samples, seed, epoch, some, sizes) != samples[some]).any():
+            raise _refusal(shuffle, f"epoch {epoch} has other samples at the same positions in a second call")
 
 
 def _pieces(num_samples: int) -> list[tuple[int, int]]:
-    """All positions in pieces, or as many pieces as may be, as far apart."""
+    """Return all positions in pieces, or the allowed number of pieces, evenly spaced."""
     number = -(-num_samples // PIECE)
     chosen = range(number) if num_samples <= MOST else [number * n // (MOST // PIECE) for n in range(MOST // PIECE)]
     return [(n * PIECE, min((n + 1) * PIECE, num_samples)) for n in chosen]

@@ -1,4 +1,4 @@
-"""The changes that make a batch take fewer requests, or have more of them in flight (see ``scenario/change.py``)."""
+"""Changes that reduce a batch's requests or increase its requests in flight (see ``scenario/change.py``)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rayio.schema.choice import options_of
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
 
-#: Requests of a sample that another format must save to be tried, and formats that are looked at.
+#: A format is tried if it needs at most this share of the requests per sample; formats compared at most.
 FEWER, MOST_FORMATS = 0.9, 8
-#: Changes that take away what each request costs by itself: fewer of them help where one of these does.
+#: Changes that remove the fixed cost of a request: fewer requests help only if one of these does.
 OF_REQUESTS = ("latency = 0", "requests/s = ∞", "no throttling")
 
 
 def of_dataset(run: Run) -> Iterator[Change]:
-    """``dataset``: the same samples in every other format, and what their own format offers; of modelled storage."""
+    """Yield changes of ``dataset`` with modelled storage: other formats, the format's own, and deeper ``io_depth``."""
     if run.modelled is None:
         return
     scenario = run.scenario
@@ -46,7 +46,7 @@ def of_dataset(run: Run) -> Iterator[Change]:
 
 
 def _other_formats(scenario: Scenario) -> Iterator[Change]:
-    """Every format that can be used, with its default options, in place of the dataset's own."""
+    """Yield a change to every other usable format, with its default options."""
     others = ((name, form) for name, form in FORMATS.usable().items() if name != scenario.dataset.format)
     for name, form in islice(others, MOST_FORMATS):
         to = with_keys("dataset", format=name, options=options_of(form)())
@@ -54,7 +54,7 @@ def _other_formats(scenario: Scenario) -> Iterator[Change]:
 
 
 def _has_fewer(change: Change, now: Callable[[], float]) -> Callable[[Scenario], bool]:
-    """Return what says whether a dataset, changed, would be read in fewer requests than ``now``, if it can be."""
+    """Return a test that a changed dataset needs fewer requests per sample than ``now``."""
 
     def is_of_use(scenario: Scenario) -> bool:
         changed = change.to(scenario)

@@ -1,4 +1,4 @@
-"""Which samples rank r reads at step s of epoch e: computed from parameters, anywhere, at any time, in O(batch)."""
+"""The sampler: the samples of rank r at step s of epoch e, computed from parameters in O(batch)."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from rayio.storage.base import RequestTable
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
 
-#: Samples computed together when the caller names no number.
+#: Default number of samples computed together.
 BLOCK_SAMPLES = 4096
-#: Up to so many ids of a step are added up without numpy, which costs by the call.
+#: Up to this many ids of a step are summed without numpy, which costs per call.
 FEW = 64
 
 
 def sample_digest(epoch: int, rank: int, step: int, ids: NDArray[np.int64]) -> int:
-    """Sum hash(epoch, rank, step, id) over the samples of a step, mod 2**64.
+    """Return the sum of hash(epoch, rank, step, id) over the samples of a step, mod 2**64.
 
-    A sum does not depend on the order of the samples, and unlike an exclusive or it shows a sample that comes twice.
+    A sum ignores the order of the samples and, unlike XOR, detects a repeated sample.
     """
     if len(ids) > FEW:
         return int(_digests(epoch, rank, np.array([step], np.int64), ids.reshape(1, -1))[0])
     mix, golden = seeds.mix_one, seeds.GOLDEN
     step_key = seeds.word(seeds.key(0, "digest", epoch, rank), step)
-    return sum(mix((one + 1) * golden + step_key) for one in ids.tolist()) & seeds.MASK
+    return sum(mix((sample + 1) * golden + step_key) for sample in ids.tolist()) & seeds.MASK
 
 
 def _digests(epoch: int, rank: int, steps: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Digest each step; ``ids`` has one row a step."""
+    """Return the digest of each step; ``ids`` has one row a step."""
     step_keys = seeds.words(seeds.key(0, "digest", epoch, rank), steps)
     hashes = seeds.mix((ids.astype(np.uint64) + np.uint64(1)) * np.uint64(seeds.GOLDEN) + step_keys[:, None])
     digests: NDArray[np.uint64] = hashes.sum(axis=1, dtype=np.uint64)
@@ -50,7 +50,7 @@ def _digests(epoch: int, rank: int, steps: NDArray[np.int64], ids: NDArray[np.in
 
 
 class Planned(NamedTuple):
-    """What one rank is to be delivered in one epoch; the digest is the sum of its steps' digests mod 2**64."""
+    """The planned deliveries of a rank in an epoch; the digest is the sum of its steps' digests mod 2**64."""
 
     steps: int
     samples: int
@@ -58,7 +58,7 @@ class Planned(NamedTuple):
 
 
 class Block:
-    """Consecutive steps of one (epoch, rank), computed together because numpy costs per call, not per sample."""
+    """Consecutive steps of one (epoch, rank), computed together because numpy costs per call."""
 
     __slots__ = (
         "batch_size",
@@ -83,31 +83,30 @@ class Block:
             rows = slice(first, first + len(samples))
             self.files, self.index, self.nbytes = within.files[rows], within.index[rows], within.nbytes[rows]
             self.step_bytes = within.step_bytes[rows]
-        #: Filled when first asked for.
+        #: None until first used.
         self.digests: list[int] | None = None
-        #: What the format asks of storage for these steps, kept here by who works it out.
+        #: The format's requests for these steps; filled by the code that computes them.
         self.requests: RequestTable | None = None
-        #: How long decoding each step's samples takes, kept here by who draws it.
+        #: Decode time (s) of each step's samples; filled by the code that draws it.
         self.decode_seconds: list[float] | None = None
 
     def split(self, num_steps: int, layout: Layout) -> list[Block]:
-        """Cut into blocks of ``num_steps`` rows each, which share its arrays."""
+        """Return blocks of ``num_steps`` rows each, which share this block's arrays."""
         starts = range(0, len(self.samples), num_steps)
         return [Block(self.samples[first : first + num_steps], layout, self, first) for first in starts]
 
 
 class Sampler:
-    """The plan of what every rank reads in every epoch, as a handful of parameters: it pickles to a few hundred bytes.
+    """The plan of all ranks and epochs, as a handful of parameters; it pickles to a few hundred bytes.
 
-    With ``drop_last`` every rank has the same number of steps; samples that do not fill a batch on every rank are
-    dropped from the end of each rank's share, and with ``shuffle="global"`` those are others every epoch. Without it
-    every rank has all of its share: its last batch may be smaller, and ranks may differ by a step.
-    ``shuffle_options`` are those of the shuffle. ``block_samples`` and ``max_blocks`` bound a
-    cache of computed steps, which is no part of the plan; see :meth:`cached_for`.
+    With ``drop_last`` every rank has the same number of steps: samples that do not fill a batch on every rank are
+    dropped from the end of each rank's share (with ``shuffle="global"`` other samples every epoch). Without it every
+    rank has all of its share: its last batch may be smaller, and ranks may differ by a step. ``block_samples`` and
+    ``max_blocks`` bound a cache of computed steps, which is no part of the plan; see :meth:`cached_for`.
 
     Raises:
-        DataError: a size is not positive, or one batch a rank (one sample, without ``drop_last``) is more than the
-            dataset has.
+        DataError: a size is not positive, or the dataset is smaller than one batch a rank (one sample without
+            ``drop_last``).
         ScenarioError: no such partition or shuffle.
     """
 
@@ -139,13 +138,13 @@ class Sampler:
         self.max_steps = max_steps
         self.drop_last = drop_last
         share = PARTITIONS[partition].share
-        SHUFFLES[shuffle]  # refused here when there is none
-        #: With ``drop_last`` the smallest share decides: a rank with one step more would meet nobody there.
+        SHUFFLES[shuffle]  # refuses an unknown one
+        #: With ``drop_last`` the smallest share decides: in a further step the other ranks would be missing.
         shares = [share(layout.num_samples, world_size, rank) for rank in range(world_size)]
         smallest = min(shares)
-        #: Samples given out in an epoch; those that every rank has count once for each.
+        #: Samples of an epoch over all ranks; replicated samples count once per rank.
         self.shared_out = sum(shares)
-        #: Whole batches that every rank has in an epoch.
+        #: Full batches that every rank has in an epoch.
         self.whole_steps = smallest // batch_size
         if smallest < (batch_size if drop_last else 1):
             each = f"batch_size {batch_size}" if drop_last else "one"
@@ -153,27 +152,27 @@ class Sampler:
                 f"{layout.num_samples} samples are fewer than {each} on each of {world_size} ranks; "
                 f"lower loader.batch_size or the number of ranks, or raise dataset.num_files"
             )
-        #: Steps of the ranks that have the most, at most ``max_steps``.
+        #: The largest number of steps of a rank, at most ``max_steps``.
         self.num_steps = self._capped(self.whole_steps if drop_last else -(-max(shares) // batch_size))
         self._cache(block_samples, max_blocks)
 
     def _cache(self, block_samples: int, max_blocks: int) -> None:
         self.block_steps = max(1, min(block_samples // self.batch_size, self.num_steps))
         self.max_blocks = max(1, max_blocks)
-        #: Ranks whose blocks are computed together, where all ranks advance side by side here.
+        #: Ranks whose blocks are computed together.
         self._together = 1
-        #: Oldest first, and the oldest leaves first: hits change nothing, so threads may share a sampler.
+        #: Oldest first; the oldest is evicted first. Hits change nothing, so threads may share a sampler.
         self._blocks: dict[tuple[int, int, int], Block] = {}
 
     @classmethod
     def from_scenario(cls, scenario: Scenario) -> Sampler:
-        """Build the sampler that every role of this scenario shares.
+        """Return the sampler that all processes of this scenario share.
 
         Raises:
             ScenarioError: another package's shuffle gives no permutation.
         """
         loader = scenario.loader
-        made = cls(
+        sampler = cls(
             layout_of(scenario),
             batch_size=loader.batch_size,
             world_size=derive.world_size(scenario),
@@ -184,18 +183,18 @@ class Sampler:
             max_steps=scenario.train.steps,
             drop_last=loader.drop_last,
         )
-        permuted.check(made.shuffle, made.layout.num_samples, made.seed, scenario.train.epochs, made.sizes)
-        return made
+        permuted.check(sampler.shuffle, sampler.layout.num_samples, sampler.seed, scenario.train.epochs, sampler.sizes)
+        return sampler
 
     def cached_for(self, num_ranks: int, memory_bytes: int = 256 << 20) -> Sampler:
-        """Copy this sampler with a cache for ``num_ranks`` ranks that advance side by side, in about ``memory_bytes``.
+        """Return a copy with a cache of about ``memory_bytes`` for ``num_ranks`` ranks that advance in lockstep.
 
-        Two blocks a rank: readers work ahead of their rank, across a block's edge or an epoch's.
+        It keeps two blocks a rank, because workers read ahead across the edges of blocks and epochs.
         """
         copy = Sampler.__new__(Sampler)
         copy.__dict__.update(self.__dict__)
         bytes_per_sample = 8 * 4
-        blocks = (2 if self.drop_last else 3) * num_ranks  # a smaller last step is a block of its own
+        blocks = (2 if self.drop_last else 3) * num_ranks  # a smaller last step is a separate block
         copy._cache(min(BLOCK_SAMPLES, memory_bytes // (2 * num_ranks * bytes_per_sample)), blocks)
         if num_ranks == self.world_size:
             copy._together = max(1, BLOCK_SAMPLES // (copy.block_steps * self.batch_size))
@@ -211,26 +210,26 @@ class Sampler:
         return self.__dict__ | {"_blocks": {}}
 
     def steps(self, epoch: int, rank: int) -> int:
-        """Count the steps of a rank in an epoch, at most ``max_steps``; with ``drop_last`` equal for all ranks."""
+        """Return a rank's steps in an epoch, at most ``max_steps``; with ``drop_last`` equal for all ranks."""
         return self.num_steps if self.drop_last else self._capped(-(-self._share(rank) // self.batch_size))
 
     def samples(self, epoch: int, rank: int) -> int:
-        """Count the samples of a rank in an epoch."""
+        """Return the number of a rank's samples in an epoch."""
         most = self.num_steps * self.batch_size
         return most if self.drop_last else min(most, self._share(rank))
 
     @property
     def dropped(self) -> int:
-        """Samples that one epoch leaves out because they fill no batch on every rank (``max_steps`` not considered).
+        """Samples that an epoch leaves out because they fill no batch on every rank, without regard to ``max_steps``.
 
-        A sample that every rank has and leaves out counts once for each.
+        A replicated sample counts once per rank.
         """
         if not self.drop_last:
             return 0
         return self.shared_out - self.whole_steps * self.batch_size * self.world_size
 
     def batch(self, epoch: int, rank: int, step: int) -> Batch:
-        """Compute what a rank reads at a step.
+        """Return the batch of a rank at a step.
 
         Raises:
             IndexError: there is no such rank or step.
@@ -239,33 +238,33 @@ class Sampler:
         return Batch(epoch, rank, step, block.samples[row], block.files[row], block.index[row], block.nbytes[row])
 
     def step_bytes(self, epoch: int, rank: int, step: int) -> int:
-        """The bytes of a step's samples."""
+        """Return the bytes of a step's samples."""
         block, row = self.block(epoch, rank, step)
         return block.step_bytes[row]
 
     def digest(self, epoch: int, rank: int, step: int) -> int:
-        """The planned digest of a step: what :func:`sample_digest` says of the samples that should arrive."""
+        """Return the planned digest of a step: :func:`sample_digest` of its planned samples."""
         block, row = self.block(epoch, rank, step)
         return self.digest_in(block, row, epoch, rank, step)
 
     @staticmethod
     def digest_in(block: Block, row: int, epoch: int, rank: int, step: int) -> int:
-        """What :meth:`digest` gives, for a step whose block is at hand."""
+        """Return :meth:`digest` of a step whose block is known."""
         if block.digests is None:
             steps = np.arange(step - row, step - row + len(block.samples), dtype=np.int64)
             block.digests = _digests(epoch, rank, steps, block.samples).tolist()
         return block.digests[row]
 
     def left(self, epoch: int, rank: int, step: int) -> tuple[int, int]:
-        """Count the steps and the samples that a rank has in an epoch from a step on."""
+        """Return the number of steps and of samples from a step to the end of a rank's epoch."""
         num_steps, num_samples = self.steps(epoch, rank), self.samples(epoch, rank)
         return max(0, num_steps - step), max(0, num_samples - step * self.batch_size)
 
     def planned(self, epoch: int, rank: int, step: int = 0) -> Planned:
-        """Count and digest a rank's epoch from a step on, in blocks: memory stays bounded, the cache is left alone."""
+        """Return counts and digest of a rank's epoch from a step on; computed in blocks, without the cache."""
         digest, many = 0, max(1, (1 << 16) // self.batch_size)
         num_steps, whole = self.steps(epoch, rank), self.samples(epoch, rank) // self.batch_size
-        edges = [*range(step, whole, many), *range(max(step, whole), num_steps + 1)]  # a smaller last step by itself
+        edges = [*range(step, whole, many), *range(max(step, whole), num_steps + 1)]  # the last may be smaller
         for first, last in pairwise(edges):
             steps = np.arange(first, last, dtype=np.int64)
             samples = self._samples(epoch, rank, first, len(steps))
@@ -273,11 +272,11 @@ class Sampler:
         return Planned(*self.left(epoch, rank, step), digest & seeds.MASK)
 
     def _samples(self, epoch: int, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
-        """Compute the sample ids of consecutive steps of one size, one row a step."""
+        """Return the sample ids of consecutive steps of one size, one row a step."""
         return self._shuffled(epoch, self._positions(rank, first_step, num_steps)).reshape(num_steps, -1)
 
     def _positions(self, rank: int, first_step: int, num_steps: int) -> NDArray[np.int64]:
-        """The places of consecutive steps of a rank in the order of an epoch."""
+        """Return the positions of a rank's consecutive steps in the order of an epoch."""
         last = min((first_step + num_steps) * self.batch_size, self._share(rank))
         local = np.arange(first_step * self.batch_size, last, dtype=np.int64)
         return PARTITIONS[self.partition].positions(self.layout.num_samples, self.world_size, rank, local)
@@ -286,7 +285,7 @@ class Sampler:
         return permuted.samples_at(self.shuffle, self.layout.num_samples, self.seed, epoch, positions, self.sizes)
 
     def block(self, epoch: int, rank: int, step: int) -> tuple[Block, int]:
-        """Find the block of a step and the step's row in it, computing the block when it is not at hand."""
+        """Return the block of a step and the step's row in it."""
         number, row = divmod(step, self.block_steps)
         address = (epoch, rank, number)
         block = self._blocks.get(address)
@@ -296,24 +295,24 @@ class Sampler:
                     f"no step {step} for rank {rank} in epoch {epoch}: {self.world_size} ranks, {self.num_steps} steps"
                 )
             first, many = step - row, self._whole_steps(epoch, rank, number)
-            if row >= many:  # smaller than the others, so a block of its own
+            if row >= many:  # smaller than the others, so a separate block
                 return self._last(epoch, rank, step), 0
             ranks = self._side_by_side(epoch, rank, number, many)
-            samples = np.concatenate([self._positions(one, first, many) for one in ranks])
+            samples = np.concatenate([self._positions(each_rank, first, many) for each_rank in ranks])
             whole = Block(self._shuffled(epoch, samples).reshape(-1, self.batch_size), self.layout)
             parts = whole.split(many, self.layout) if len(ranks) > 1 else [whole]
-            for one, part in zip(ranks, parts, strict=True):
-                self._keep((epoch, one, number), part)
+            for each_rank, part in zip(ranks, parts, strict=True):
+                self._keep((epoch, each_rank, number), part)
             block = parts[0]
         return block, row
 
     def _whole_steps(self, epoch: int, rank: int, number: int) -> int:
-        """Count the steps of a block that are not smaller than the others; 0 where there are none."""
+        """Return the number of full-size steps of a block."""
         first = number * self.block_steps
         return min(self.block_steps, self.samples(epoch, rank) // self.batch_size - first)
 
     def _last(self, epoch: int, rank: int, step: int) -> Block:
-        """Find or compute the smaller last step of a rank."""
+        """Return the block of a rank's smaller last step."""
         address = (epoch, rank, -1)
         if (block := self._blocks.get(address)) is None:
             block = Block(self._samples(epoch, rank, step, 1), self.layout)
@@ -326,10 +325,10 @@ class Sampler:
         self._blocks[address] = block
 
     def _side_by_side(self, epoch: int, rank: int, number: int, many: int) -> list[int]:
-        """This rank and those around it whose block of this number is missing too and has as many whole steps."""
+        """Return this rank and its neighbours whose block of this number is missing and has as many full steps."""
         if self._together == 1:
             return [rank]
         first = rank - rank % self._together
         around = range(first, min(first + self._together, self.world_size))
-        missing = [one for one in around if one != rank and (epoch, one, number) not in self._blocks]
-        return [rank, *(one for one in missing if self._whole_steps(epoch, one, number) == many)]
+        missing = [other for other in around if other != rank and (epoch, other, number) not in self._blocks]
+        return [rank, *(other for other in missing if self._whole_steps(epoch, other, number) == many)]

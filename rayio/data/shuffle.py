@@ -1,9 +1,8 @@
-"""In which order an epoch visits samples: keyed permutations, evaluated at any positions without a table.
+"""Shuffles: the order of an epoch's samples, as keyed permutations evaluated at any positions without a table.
 
-They differ in what a reader meets. With ``none`` files are read from end to end, one after the other; with ``file`` and
-``block`` in long runs that jump between; with ``buffer`` the reader stays within a window but hops about in it; with
-``global`` nearly every sample is in another file than the one before. All use memory for the positions asked of them
-and nothing else.
+They differ in access pattern. ``none`` reads files from end to end, one after the other; ``file`` and ``block`` read
+long runs in random order; ``buffer`` jumps within a window; ``global`` reads nearly every sample from another file
+than the one before. Memory is proportional to the positions of a call.
 """
 
 from __future__ import annotations
@@ -27,64 +26,64 @@ if TYPE_CHECKING:
 
 
 class Sizes(NamedTuple):
-    """How many consecutive samples belong together, where a shuffle asks for it."""
+    """Numbers of consecutive samples that a shuffle may keep together."""
 
     #: Samples of one file.
     file: int = 1
-    #: What the shuffle has been told beside its name.
+    #: The shuffle's options.
     options: Section = NO_OPTIONS
 
 
 class Shuffle(Protocol):
-    """An order of samples for each key: a permutation of ``[0, num_samples)``, evaluated at any positions.
+    """A permutation of ``[0, num_samples)`` for each key, evaluated at any positions.
 
-    One that has options of its own beside ``loader.shuffle`` says so by ``options``, see
-    :class:`rayio.scenario.kind.Kind`; it finds them in ``sizes.options``.
+    A shuffle with options names their class in ``options``, see :class:`rayio.scenario.kind.Kind`; they are passed in
+    ``sizes.options``.
     """
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """The samples at these positions (any shape) of the epoch that has this key."""
+        """Return the samples at these positions (any shape) of the epoch with this key."""
 
 
-#: Rounds of the Feistel network; small domains take twice as many, or some orders come three times as often as others.
+#: Rounds of the Feistel network; doubled for small domains, where some orders would be three times as frequent.
 ROUNDS = 8
 SMALL_BITS = 10
-#: What a round multiplies with, and how far it shifts in between.
+#: Multipliers of a round, and the shift between them.
 _FIRST, _SECOND, _HALF = np.uint64(seeds.GOLDEN), np.uint64(0xD6E8FEB86659FD93), np.uint64(32)
-#: Positions worked on at once: their words fit the nearest caches, and numpy's cost per call is small beside them.
+#: Positions per numpy call: they fit the nearest caches, and numpy's cost per call is small in comparison.
 CHUNK = 1 << 12
 
 
 class Unshuffled(Kind):
-    """Visit samples in file order, the same every epoch."""
+    """File order, the same every epoch."""
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """The positions themselves."""
+        """Return the positions."""
         return positions
 
 
 class GlobalShuffle(Kind):
-    """Permute all samples, in O(1) memory and time per position, for any ``num_samples`` up to 2**62."""
+    """A permutation of all samples, in O(1) memory and time per position, for any ``num_samples`` up to 2**62."""
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """A permutation of all samples: neighbours lie anywhere."""
+        """Return samples of which neighbours lie anywhere."""
         return _permute(num_samples, key, positions)
 
 
 class FileShuffle(Kind):
-    """Permute files and keep the order within each: every file is read from end to end. One file stays as it is."""
+    """A permutation of files; every file is read from end to end. A single file is not shuffled."""
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """A permutation of files: samples follow each other, but for those at the edges of files."""
+        """Return samples that follow each other, except at the edges of files."""
         return _permute_runs(num_samples, key, positions, sizes.file)
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
-        """Say that one file leaves nothing to permute."""
+        """Yield a note if the dataset has a single file."""
         yield from _in_one(scenario, scenario.dataset.samples_per_file)
 
 
 class BlockOptions(Section):
-    """What ``loader`` may say of shuffle block."""
+    """Options of ``shuffle: block``."""
 
     shuffle_block: Annotated[int | None, whole(1, or_none=True)] = Field(
         None, description="Samples of a block; there is no default."
@@ -92,25 +91,25 @@ class BlockOptions(Section):
 
 
 class BlockShuffle(Kind):
-    """Permute blocks of ``shuffle_block`` consecutive samples and keep the order within each.
+    """A permutation of blocks of ``shuffle_block`` consecutive samples; the order within a block stays.
 
-    Blocks begin at sample 0 and disregard the edges of files; when the dataset is no multiple of a block, its last
-    samples are a shorter one. A block as large as the dataset shuffles nothing.
+    Blocks begin at sample 0 and ignore the edges of files; the last block may be shorter. A block as large as the
+    dataset shuffles nothing.
     """
 
     options = BlockOptions
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """A permutation of blocks: samples follow each other, but for those at the edges of blocks."""
+        """Return samples that follow each other, except at the edges of blocks."""
         return _permute_runs(num_samples, key, positions, self._samples(sizes.options) or 1)
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """Say that the number of samples is missing."""
+        """Yield a message if ``shuffle_block`` is missing."""
         if self._samples(scenario.loader.shuffle_options) is None:
             yield "loader.shuffle=block: give loader.shuffle_block, a number of samples"
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
-        """Say that one block leaves nothing to permute."""
+        """Yield a note if there is a single block."""
         yield from _in_one(scenario, self._samples(scenario.loader.shuffle_options) or 1)
 
     def _samples(self, options: Section) -> int | None:
@@ -118,7 +117,7 @@ class BlockShuffle(Kind):
 
 
 class BufferOptions(Section):
-    """What ``loader`` may say of shuffle buffer."""
+    """Options of ``shuffle: buffer``."""
 
     shuffle_buffer: Annotated[int | None, whole(1, or_none=True)] = Field(
         None, description="Samples that the shuffle buffer holds; there is no default."
@@ -126,19 +125,19 @@ class BufferOptions(Section):
 
 
 class BufferShuffle(Kind):
-    """Permute within consecutive windows of ``shuffle_buffer`` samples; the last window is what remains.
+    """A permutation within each consecutive window of ``shuffle_buffer`` samples; the last window may be shorter.
 
-    This stands in for a shuffle buffer that is filled in file order. It mixes as far, and a sample comes at most
-    ``buffer - 1`` positions early, as from such a buffer. What differs: a real buffer may keep a sample for any length
-    of time, here it comes at most ``buffer - 1`` positions late; and no sample crosses from one window to the next.
-    Windows are cut from the whole epoch's order before the partition: with ``contiguous`` a rank meets them one after
-    the other, with ``strided`` all ranks work in the same one.
+    It models a shuffle buffer filled in file order: it mixes as far, and a sample comes at most ``buffer - 1``
+    positions early, as from a real buffer. Differences: a real buffer may keep a sample for any length of time, here it
+    comes at most ``buffer - 1`` positions late, and no sample crosses windows. Windows are cut from the epoch's order
+    before the partition: with ``contiguous`` a rank reads them one after the other, with ``strided`` all ranks read the
+    same one.
     """
 
     options = BufferOptions
 
     def __call__(self, num_samples: int, key: int, positions: NDArray[np.int64], sizes: Sizes) -> NDArray[np.int64]:
-        """An order in which samples are at most a window away from where they lie."""
+        """Return samples that are less than a window away from their positions."""
         window = min(self._samples(sizes.options) or 1, num_samples)
         flat = positions.ravel()
         numbers = flat // window
@@ -149,13 +148,13 @@ class BufferShuffle(Kind):
         in_rest = numbers == whole
         if not in_rest.any():
             samples += _permute(window, key, places, tweak)
-        else:  # a domain of its own: walking the large one's cycles until they hit a small rest could take for ever
+        else:  # a separate domain: walking the large one's cycles until they hit a small rest could take very long
             for chosen, size in ((~in_rest, window), (in_rest, num_samples - whole * window)):
                 samples[chosen] += _permute(size, key, places[chosen], tweak[chosen])
         return samples.reshape(positions.shape)
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """Say that the number of samples is missing."""
+        """Yield a message if ``shuffle_buffer`` is missing."""
         if self._samples(scenario.loader.shuffle_options) is None:
             yield "loader.shuffle=buffer: give loader.shuffle_buffer, a number of samples"
 
@@ -164,13 +163,13 @@ class BufferShuffle(Kind):
 
 
 def _in_one(scenario: Scenario, together: int) -> Iterator[str]:
-    """Say when all samples are in one of what is permuted."""
+    """Yield a note if one unit of the permutation, of ``together`` samples, holds all samples."""
     if together >= (samples := derive.num_samples(scenario)):
         yield f"loader.shuffle={scenario.loader.shuffle}: shuffles nothing, all {samples} samples are in one"
 
 
 def _window_words(key: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Draw a word for each window; positions that follow each other share a few windows, drawn once."""
+    """Return a random word for each window; consecutive positions share a few windows, drawn once."""
     first, last = (int(numbers.min()), int(numbers.max())) if numbers.size else (0, 0)
     if last - first >= numbers.size:
         return seeds.words(key, numbers)
@@ -178,10 +177,9 @@ def _window_words(key: int, numbers: NDArray[np.int64]) -> NDArray[np.uint64]:
 
 
 def _permute_runs(num_samples: int, key: int, positions: NDArray[np.int64], run: int) -> NDArray[np.int64]:
-    """Permute runs of ``run`` consecutive samples as wholes.
+    """Return samples with whole runs of ``run`` consecutive samples permuted.
 
-    Whole runs are permuted among themselves, and the shorter rest, if any, is put before a random one of them or after
-    the last: together every order of the runs is possible.
+    The shorter rest, if any, is inserted before a random run or after the last: every order of the runs is possible.
     """
     run = min(run, num_samples)
     whole, rest = divmod(num_samples, run)
@@ -202,11 +200,11 @@ def _permute_runs(num_samples: int, key: int, positions: NDArray[np.int64], run:
 def _permute(
     size: int, key: int, positions: NDArray[np.int64], tweak: NDArray[np.uint64] | None = None
 ) -> NDArray[np.int64]:
-    """Permute ``[0, size)``; positions with another ``tweak`` (one word for each, flat) see another permutation.
+    """Return a permutation of ``[0, size)``; each ``tweak`` (one word per position, flat) selects another permutation.
 
-    A Feistel network over the smallest power of two that holds ``size``, with halves as equal as they come, walked
-    along its cycles until it lands inside: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002. At
-    most half of that domain lies outside, so a position costs less than two passes on average.
+    A Feistel network over the smallest power of two that holds ``size``, walked along its cycles until the result is
+    inside: Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002. At most half of that domain lies
+    outside, so a position costs less than two passes on average.
     """
     bits = max(2, (size - 1).bit_length())
     rounds = ROUNDS if bits > SMALL_BITS else 2 * ROUNDS
@@ -232,13 +230,13 @@ def _permute(
 def _feistel(
     words: NDArray[np.uint64], bits: int, round_keys: NDArray[np.uint64], tweak: NDArray[np.uint64] | None
 ) -> NDArray[np.uint64]:
-    """Permute ``[0, 2**bits)``: halves take turns in being combined with a hash of the other (and of the tweak)."""
+    """Return a permutation of ``[0, 2**bits)``: each half in turn is mixed with a hash of the other and the tweak."""
     low_bits = bits // 2
     low = words & np.uint64((1 << low_bits) - 1)
     high = words >> np.uint64(low_bits)
     scratch = np.empty_like(words)
     shifted = np.empty_like(words)
-    # The last argument is where the result goes. A position costs eight times these seven calls: nothing else counts.
+    # The last argument is the output. These seven calls, ROUNDS times, are nearly all of the cost of a position.
     for number, round_key in enumerate(round_keys):
         source, target, width = (low, high, bits - low_bits) if number % 2 == 0 else (high, low, low_bits)
         np.add(source, round_key, scratch)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from rayio.schema.fields import Flag, Section, choice
+from rayio.schema.fields import Flag, Section, choice, without_removed
 
 
 class Trace(Section):
@@ -25,11 +24,6 @@ class Trace(Section):
     resolution: Annotated[Literal["1 ns", "1 us"], choice("1 ns", "1 us")] = Field(
         "1 ns", description="What times in spans are cut down to."
     )
-    tasks: Flag = Field(
-        False,
-        description="Whether Ray's methods that submit tasks and actors are wrapped, so that their spans are kept.",
-    )
-
     live: Flag = Field(
         True,
         description=(
@@ -37,10 +31,10 @@ class Trace(Section):
         ),
     )
 
-    def idle(self) -> Iterator[str]:
-        """Tasks whose spans nobody keeps."""
-        if self.tasks and not self.captures:
-            yield f"trace.tasks=true: no span of theirs is kept with trace.level={self.level}"
+    @model_validator(mode="before")
+    @classmethod
+    def _earlier_keys(cls, data: Any) -> Any:
+        return without_removed(data, {"tasks": ((False,), "is removed: leave it out; spans of Ray tasks are not kept")})
 
     @property
     def resolution_ns(self) -> int:
@@ -51,11 +45,6 @@ class Trace(Section):
     def captures(self) -> bool:
         """Return True if spans of other libraries (OpenTelemetry) are kept."""
         return self.level not in ("none", "step")
-
-    @property
-    def captures_tasks(self) -> bool:
-        """Return True if spans of Ray tasks and actors that a library submits are kept too."""
-        return self.captures and self.tasks
 
     @property
     def is_itemised(self) -> bool:

@@ -87,6 +87,20 @@ def refusal(error: ValueError) -> PydanticCustomError:
     return PydanticCustomError("refused", "{reason}", {"reason": str(error), "key": key, "value": value})
 
 
+def without_removed(data: Any, removed: Mapping[str, tuple[tuple[Any, ...], str]]) -> Any:
+    """Return a section's data without keys of earlier versions, which run directories carry with their defaults.
+
+    ``removed`` has, by key, the values that are accepted and why any other is refused.
+    """
+    if not isinstance(data, Mapping):
+        return data
+    for key in data.keys() & removed.keys():
+        accepted, reason = removed[key]
+        if data[key] not in accepted:
+            raise refusal(RefusedError(reason, key, data[key]))
+    return {key: value for key, value in data.items() if key not in removed}
+
+
 def refusing(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return a validator that passes on the refusals of ``read``, and those of sections within it, unchanged."""
 

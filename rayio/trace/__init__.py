@@ -1,4 +1,4 @@
-"""What happened: spans in columns, and the run directory that keeps them."""
+"""Traces: spans in columns, and the run directory that stores them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """Find ``RunDirectoryExporter`` where version 0.1 had it; it is in ``rayio.trace.otel`` now."""
+    """Return ``RunDirectoryExporter``, which was here in version 0.1; it is now in ``rayio.trace.otel``."""
     if name == "RunDirectoryExporter":
         return import_module("rayio.trace.otel").RunDirectoryExporter
     raise AttributeError(f"module 'rayio.trace' has no attribute {name!r}")

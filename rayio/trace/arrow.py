@@ -1,7 +1,6 @@
-"""Arrow's columns from numpy's arrays and back, without pandas.
+"""Conversions between Arrow's columns and numpy's arrays, without pandas.
 
-``pyarrow.array``, its scalars and ``to_numpy`` load pandas, for half a second in every process that records or reads a
-span: to ask whether what they were given is a Series.
+``pyarrow.array``, its scalars and ``to_numpy`` import pandas to test for a Series: half a second in every process.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def numbers(values: NDArray[Any]) -> pa.Array:
-    """The numbers of an array, which they share."""
+    """Return an array's numbers as a column, without a copy."""
     import pyarrow as pa
 
     values = np.ascontiguousarray(values)
@@ -27,17 +26,17 @@ def numbers(values: NDArray[Any]) -> pa.Array:
 
 
 def texts(values: Iterable[str]) -> pa.Array:
-    """Texts, one after the other."""
+    """Return a column of texts."""
     import pyarrow as pa
 
     encoded = [value.encode() for value in values]
     ends = np.zeros(len(encoded) + 1, np.int32)
-    np.cumsum([len(one) for one in encoded], out=ends[1:])
+    np.cumsum([len(text) for text in encoded], out=ends[1:])
     return pa.StringArray.from_buffers(len(encoded), pa.py_buffer(ends), pa.py_buffer(b"".join(encoded)))
 
 
 def coded(codes: NDArray[Any], values: Iterable[str] | pa.Array) -> pa.Array:
-    """Texts by their numbers in a list."""
+    """Return a column of texts by their numbers in a list."""
     import pyarrow as pa
 
     dictionary = values if isinstance(values, pa.Array) else texts(values)
@@ -45,7 +44,7 @@ def coded(codes: NDArray[Any], values: Iterable[str] | pa.Array) -> pa.Array:
 
 
 def empty_table() -> pa.Table:
-    """A table without a span."""
+    """Return a table without spans."""
     import pyarrow as pa
 
     nothing = np.zeros(0, np.int32)
@@ -54,13 +53,13 @@ def empty_table() -> pa.Table:
 
 
 def plain(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
-    """The numbers of a column, not to be written to."""
+    """Return a column's numbers, read-only."""
     import pyarrow as pa
 
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     if any(chunk.null_count for chunk in chunks):
-        found: NDArray[Any] = column.to_numpy()
-        return found
+        values: NDArray[Any] = column.to_numpy()
+        return values
     dtype = np.dtype(column.type.to_pandas_dtype())
     parts = [
         np.frombuffer(chunk.buffers()[1], dtype, len(chunk), chunk.offset * dtype.itemsize)
@@ -71,14 +70,14 @@ def plain(column: pa.Array | pa.ChunkedArray) -> NDArray[Any]:
 
 
 def is_text(column: pa.ChunkedArray, text: str) -> NDArray[np.bool_]:
-    """Say of each of a column's texts whether it is this one."""
+    """Return a mask of the rows with this text."""
     parts = [
-        np.array([*(one == text for one in chunk.dictionary.to_pylist()), False])[plain(chunk.indices)]
+        np.array([*(value == text for value in chunk.dictionary.to_pylist()), False])[plain(chunk.indices)]
         for chunk in column.chunks
     ]
     return np.concatenate([np.zeros(0, np.bool_), *parts])
 
 
 def rows(table: pa.Table, are_wanted: NDArray[np.bool_]) -> pa.Table:
-    """The rows of a table that are wanted."""
+    """Return the wanted rows of a table."""
     return table.take(numbers(np.flatnonzero(are_wanted)))

@@ -1,4 +1,4 @@
-"""What is where a run directory was to be, and where runs are instead."""
+"""Messages for a path that is no run directory: its actual content, and nearby runs."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 
 from rayio.storage.stores.opening import Store
 
-#: Folders in one that are looked into for runs.
+#: Entries of a folder that are checked for runs.
 MOST_FOLDERS = 100
-#: What else folders hold, by a file in them, and what to do with it.
+#: Other kinds of folders by one of their files, with a remedy.
 HOLDERS = {
-    "sweep.json": "holds a sweep: see its sweep.html",
-    "summary.json": "holds results of DLIO: rayio import dlio-results makes a run of them",
-    "rayio-dataset.json": "holds a dataset: rayio run reads it",
+    "sweep.json": "contains a sweep: see its sweep.html",
+    "summary.json": "contains results of DLIO: rayio import dlio-results makes a run of them",
+    "rayio-dataset.json": "contains a dataset: rayio run reads it",
 }
 
 
-def told_apart(store: Store, info: str) -> str:
-    """Say what there is in place of a run directory, which holds a file named ``info``.
+def explained(store: Store, info: str) -> str:
+    """Return the reason why a path is no run directory, which contains a file named ``info``.
 
     Raises:
         StorageError: the system refuses.
@@ -42,7 +42,7 @@ def told_apart(store: Store, info: str) -> str:
 
 def _runs(folder: Path, info: str) -> list[Path]:
     with suppress(OSError):
-        return [one for one in sorted(folder.iterdir())[:MOST_FOLDERS] if (one / info).exists()]
+        return [path for path in sorted(folder.iterdir())[:MOST_FOLDERS] if (path / info).exists()]
     return []
 
 
@@ -51,8 +51,8 @@ def _some(runs: list[Path]) -> str:
 
 
 def _similar(place: Path) -> str:
-    """Name what is beside it and called nearly so."""
-    found: list[str] = []
+    """Return a hint to an entry of the same folder with a similar name, or an empty text."""
+    matches: list[str] = []
     with suppress(OSError):
-        found = difflib.get_close_matches(place.name, [one.name for one in place.parent.iterdir()], 1)
-    return f"; did you mean {place.parent / found[0]}?" if found else ""
+        matches = difflib.get_close_matches(place.name, [entry.name for entry in place.parent.iterdir()], 1)
+    return f"; did you mean {place.parent / matches[0]}?" if matches else ""

@@ -1,7 +1,4 @@
-"""Trace and span ids that are worked out, never drawn: the same wherever they are asked for, and stored nowhere.
-
-Any actor can so compute the trace of step k, and an export of the same run gives the same ids twice.
-"""
+"""Trace and span ids derived from a run, never drawn: any actor can compute them, and exports repeat them."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from rayio import seeds
 
 
 def _word(part: str | int) -> bytes:
-    """Write a text or number with its type and its length, so that no two lists of parts run together."""
+    """Return a text or number with its type and length, so that lists of parts differ in their bytes."""
     text = str(part).encode()
     return b"%c%d:%s" % (b"i" if isinstance(part, int) else b"s", len(text), text)
 
@@ -27,12 +24,12 @@ def _hashed(num_bytes: int, *parts: str | int) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def trace_id(run: str, kind: str, *index: int | str) -> int:
-    """The 128-bit id of a trace of a run, never zero: ``trace_id(run, "step", epoch, step)``."""
+    """Return the 128-bit id of a run's trace, never zero: ``trace_id(run, "step", epoch, step)``."""
     return _hashed(16, "trace", run, kind, *index) or 1
 
 
 class _Words(dict[int, bytes]):
-    """Numbers as they are hashed, each worked out once."""
+    """A cache of numbers as they are hashed."""
 
     def __missing__(self, number: int) -> bytes:
         self[number] = word = _word(number)
@@ -40,7 +37,7 @@ class _Words(dict[int, bytes]):
 
 
 def trace_ids(run: str, kind: str, *index: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The :func:`trace_id` of each of many indexes, as upper and lower halves: shape (indexes, 2)."""
+    """Return the :func:`trace_id` of each index, as upper and lower halves: shape (indexes, 2)."""
     base, words = blake2b(b"".join(map(_word, ("trace", run, kind))), digest_size=16), _Words()
     digests = []
     for numbers in zip(*(column.tolist() for column in index), strict=True):
@@ -58,9 +55,9 @@ def _actor_key(run: str, actor: str) -> int:
 
 
 def span_id(run: str, actor: str, sequence: int) -> int:
-    """The 64-bit id, never zero, of the span that an actor of a run recorded as its ``sequence``-th.
+    """Return the 64-bit id, never zero, of an actor's ``sequence``-th span in a run.
 
-    Ids of one actor are distinct for distinct sequences below 2**64, but for the one that would be zero and is one.
+    Ids of one actor are distinct for distinct sequences below 2**64, except that zero becomes one.
     """
     mixed = ((sequence + 1) * seeds.GOLDEN + _actor_key(run, actor)) & seeds.MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & seeds.MASK
@@ -69,5 +66,5 @@ def span_id(run: str, actor: str, sequence: int) -> int:
 
 
 def span_ids(run: str, actor: str, sequences: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """The :func:`span_id` of each of many sequences."""
+    """Return the :func:`span_id` of each sequence."""
     return np.maximum(seeds.words(_actor_key(run, actor), sequences), np.uint64(1))

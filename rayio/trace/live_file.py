@@ -1,7 +1,4 @@
-"""How far a run is, in ``live.json`` of its directory while it goes.
-
-On this machine alone: an address is not written to every second.
-"""
+"""The progress of a run, in ``live.json`` of its directory; only on this machine."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ LIVE = "live.json"
 
 
 def read_live(directory: RunDirectory) -> Live | None:
-    """Read it; None where there is none.
+    """Return the progress of a run; None without the file.
 
     Raises:
-        StorageError: it is damaged.
+        StorageError: the file is damaged.
     """
     if (content := directory.store.read(LIVE)) is None:
         return None
@@ -32,7 +29,7 @@ def read_live(directory: RunDirectory) -> Live | None:
 
 
 def write_live(directory: RunDirectory, live: Live) -> None:
-    """Replace it.
+    """Write the progress of a run.
 
     Raises:
         StorageError: no space, no permission.
@@ -42,7 +39,7 @@ def write_live(directory: RunDirectory, live: Live) -> None:
 
 
 def remove_live(directory: RunDirectory) -> None:
-    """Take it away: the result has taken its place."""
+    """Remove the file; the result replaces it."""
     if directory.store.is_local:
         with contextlib.suppress(OSError):
             directory.store.local(LIVE).unlink()

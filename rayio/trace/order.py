@@ -1,4 +1,4 @@
-"""Sorting by several whole numbers at once, for arrays of millions of spans."""
+"""Sorts by several integer keys, for arrays of millions of spans."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 
 Ints = NDArray[np.int64]
 
-#: Numbers between the lowest and the highest key, by key, up to which a table of them all is quicker than sorting.
+#: A table of all numbers between the lowest and highest key is faster than sorting up to this many numbers per row.
 DENSE = 8
 
-#: Bits of a number that keys are packed into.
+#: Bits of a number into which keys are packed.
 _BITS = 63
 
 
 def order_by(*keys: NDArray[np.signedinteger]) -> Ints:
-    """The order of rows by these keys, the first one first; rows that are equal in all stay as they are.
+    """Return the order of rows by these keys, the first key first; stable.
 
-    It is that of ``np.lexsort``, which takes keys the other way round, in a fraction of the time: as many keys as there
-    is room for are packed into one number, and the others are looked at where that is the same.
+    It equals ``np.lexsort`` (whose keys are in reverse order) in a fraction of the time: as many keys as fit are packed
+    into one number, and the others are compared only where that number is equal.
 
     >>> order_by(np.array([1, 0, 1]), np.array([5, 7, 4])).tolist()
     [1, 2, 0]
@@ -32,7 +32,7 @@ def order_by(*keys: NDArray[np.signedinteger]) -> Ints:
     if (packed[1:] >= packed[:-1]).all():
         order: Ints = np.arange(len(packed))
     else:
-        order = np.argsort(packed)  # not the stable one: processors sort by vectors, and take a third of the time
+        order = np.argsort(packed)  # not stable: processors sort by vectors in a third of the time
         packed = packed[order]
     same = packed[1:] == packed[:-1]
     if not same.any():
@@ -40,16 +40,16 @@ def order_by(*keys: NDArray[np.signedinteger]) -> Ints:
     alike = np.zeros(len(order), np.bool_)
     alike[1:] |= same
     alike[:-1] |= same
-    at = np.flatnonzero(alike)
-    if 2 * len(at) > len(order):
+    ties = np.flatnonzero(alike)
+    if 2 * len(ties) > len(order):
         return np.lexsort(keys[::-1])
-    rows = order[at]
-    order[at] = rows[np.lexsort((rows, *(key[rows] for key in keys[: number - 1 : -1]), packed[at]))]
+    rows = order[ties]
+    order[ties] = rows[np.lexsort((rows, *(key[rows] for key in keys[: number - 1 : -1]), packed[ties]))]
     return order
 
 
 def dense_order(*keys: NDArray[np.signedinteger]) -> Ints | None:
-    """The order of rows by these keys without sorting them; None where rows are equal, or most keys do not occur.
+    """Return the order of rows by these keys without sorting; None if rows are equal, or most keys do not occur.
 
     >>> dense_order(np.array([1, 0, 1]), np.array([5, 7, 4])).tolist()
     [1, 2, 0]
@@ -72,13 +72,13 @@ def dense_order(*keys: NDArray[np.signedinteger]) -> Ints | None:
 
 
 def groups_by(*keys: NDArray[np.signedinteger]) -> Ints:
-    """Number rows by these keys, from 0 and as the keys sort: rows that are equal in all have the same number.
+    """Return the group number of each row by these keys, from 0 in key order; equal rows share a number.
 
     >>> groups_by(np.array([7, 3, 7]), np.array([1, 1, 1])).tolist()
     [1, 0, 1]
     """
-    packed, held = packed_of(keys)
-    if packed is not None and held == len(keys) and (numbered := _dense(packed)) is not None:
+    packed, packed_keys = packed_of(keys)
+    if packed is not None and packed_keys == len(keys) and (numbered := _dense(packed)) is not None:
         return numbered
     order = order_by(*keys)
     number = np.zeros(len(order), np.int64)
@@ -92,7 +92,7 @@ def groups_by(*keys: NDArray[np.signedinteger]) -> Ints:
 
 
 def sums_by(of: Ints, values: Ints, number: int) -> Ints:
-    """Sum values by the place that each is ``of``, from 0 to ``number``; quickest where equal places lie together.
+    """Return sums of values by their group ``of``, from 0 to ``number``; fastest where equal groups are adjacent.
 
     >>> sums_by(np.array([0, 0, 2]), np.array([1, 2, 4]), 3).tolist()
     [3, 0, 4]
@@ -107,7 +107,7 @@ def sums_by(of: Ints, values: Ints, number: int) -> Ints:
 
 
 def _dense(key: NDArray[np.signedinteger]) -> Ints | None:
-    """Number rows by one key without sorting them; None where keys lie far apart."""
+    """Return group numbers by one key without sorting; None if keys are sparse."""
     low = int(key.min(initial=0 if not len(key) else key[0]))
     size = int(key.max(initial=low)) - low + 1
     if size > DENSE * len(key):
@@ -120,9 +120,9 @@ def _dense(key: NDArray[np.signedinteger]) -> Ints | None:
 
 
 def packed_of(keys: Sequence[NDArray[np.signedinteger]]) -> tuple[Ints | None, int]:
-    """Put the first keys, as many as there is room for, side by side into one number that sorts as they do.
+    """Return the first keys packed into one number that sorts as they do, and the number of keys packed.
 
-    The answer is None where the first one alone does not fit, and how many did.
+    The packed number is None if even the first key does not fit.
     """
     packed, left = None, _BITS
     if not len(keys[0]):

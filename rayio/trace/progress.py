@@ -1,4 +1,4 @@
-"""Numbers while a run is under way: sums over the spans that have arrived so far. Rough on purpose, cheap to keep."""
+"""Progress of a run: approximate sums over the spans that have arrived so far."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Running sums of what the ranks did."""
+    """Running sums over the ranks' spans."""
 
     def __init__(self) -> None:
-        #: Steps whose compute has ended, over all ranks.
+        #: Steps over all ranks whose compute has ended.
         self.steps = 0
-        #: Nanoseconds by name of span, over all ranks.
+        #: Nanoseconds by span name, over all ranks.
         self.time: dict[str, int] = {}
         self.nbytes = 0
         self.num_spans = 0
 
     def add(self, table: pa.Table) -> None:
-        """Count in some spans."""
+        """Add a table of spans to the sums."""
         self.num_spans += len(table)
         ranks = rows(table, (plain(table["lane"]) == 0) & is_text(table["role"], "rank"))
         duration, nbytes = plain(ranks["duration_ns"]), plain(ranks["bytes"])
         first = 0
         for chunk in ranks["name"].chunks:
-            codes, names = plain(chunk.indices), chunk.dictionary.to_pylist()  # names that did not occur are many
+            codes, names = plain(chunk.indices), chunk.dictionary.to_pylist()  # the dictionary has unused names too
             here = slice(first, first := first + len(codes))
             for code in np.unique(codes).tolist():
                 has_name, name = codes == code, names[code]
@@ -41,5 +41,5 @@ class Progress:
                     self.nbytes += int(nbytes[here][has_name].sum())
 
     def snapshot(self) -> dict[str, Any]:
-        """The sums as plain values."""
+        """Return the sums as plain values."""
         return {"steps": self.steps, "time": dict(self.time), "bytes": self.nbytes, "spans": self.num_spans}

@@ -1,4 +1,4 @@
-"""SQL over the spans of a run, by DuckDB: it reads them and nothing else, and writes nothing."""
+"""SQL over the spans of a run, read-only, by DuckDB."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-#: Seconds between two looks whether an answer is there.
+#: Seconds between two checks for the answer.
 LOOK_SECONDS = 0.05
-#: What the engine may not do: show a bar among our output, spill to disk, see our variables, load extensions, reach
-#: files or the network. The last one keeps a statement from undoing the others.
+#: Settings that forbid DuckDB progress bars, spilling to disk, Python variables, extensions, files and the network. The
+#: last one keeps statements from undoing the others.
 _LOCKS = (
     "SET temp_directory = ''",
     "SET enable_progress_bar = false",
@@ -39,23 +39,22 @@ _LOCKS = (
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a query gave, as an Arrow table, and the names of the span files that were damaged and left out."""
+    """The answer to a query as an Arrow table, and the names of damaged span files, which it leaves out."""
 
     table: pa.Table
     damaged: tuple[str, ...]
 
 
 def query(directory: RunDirectory, sql: str) -> Answer:
-    """Run one SELECT over the view ``spans``: every span of the run that can be read.
+    """Run a SELECT over the view ``spans``: every readable span of the run.
 
-    Columns are those of :data:`rayio.trace.span.COLUMNS`; only those that the query names are read, and each page is
-    checked as it is.
+    Columns are those of :data:`rayio.trace.span.COLUMNS`; only the columns that the query names are read and verified.
 
     Raises:
-        QueryError: one sentence: not SQL, not a SELECT, a name that does not exist, too little memory.
-        StorageError: there were spans, and no file of them can be read.
+        QueryError: not SQL, not a SELECT, an unknown name, or too little memory.
+        StorageError: the run has spans, and no file of them can be read.
     """
-    with deferred():  # as C code is loaded, a signal that is raised would abort the process
+    with deferred():  # a signal raised while C code is loaded would abort the process
         import duckdb
 
     files: dict[Path, str] = {}
@@ -74,7 +73,7 @@ def query(directory: RunDirectory, sql: str) -> Answer:
         try:
             table = _run(engine, files, sql)
         except duckdb.Error as error:
-            # The statement is at fault, or a page is: which of the two, a look into every file tells.
+            # Either the statement or a page is wrong: read every file to decide.
             broken = [path for path in files if not _is_whole(path)]
             if not broken:
                 raise QueryError(_sentence(error, sql)) from None
@@ -89,7 +88,7 @@ def query(directory: RunDirectory, sql: str) -> Answer:
 
 
 def _refuse_none(directory: RunDirectory, whole: int, damaged: Sequence[str]) -> None:
-    """Refuse to answer of no span where there were some, and not one file of them can be read."""
+    """Refuse a run with spans but without a readable span file."""
     if damaged and not whole:
         where = directory.store.full(f"{SPANS}/{min(damaged)}")
         more = f" (and {len(damaged) - 1} more)" if len(damaged) > 1 else ""
@@ -97,7 +96,7 @@ def _refuse_none(directory: RunDirectory, whole: int, damaged: Sequence[str]) ->
 
 
 def _check(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
-    """Refuse everything but one SELECT."""
+    """Refuse everything except a single SELECT."""
     import duckdb
 
     statements = engine.extract_statements(sql)
@@ -110,17 +109,17 @@ def _check(engine: duckdb.DuckDBPyConnection, sql: str) -> None:
 
 
 def _column(file: SpanFile, name: str) -> str:
-    """Say in SQL how a column is made of what a file holds."""
-    if (held := file.held(name)) is None:
+    """Return the SQL expression of a column from a file's columns."""
+    if (stored := file.stored(name)) is None:
         nothing = NOTHING[name]
         value = f"'{nothing}'" if isinstance(nothing, str) else str(nothing)
     else:
-        value = f'"{held[0]}"' + (f" * {held[1]}" if held[1] != 1 else "")
+        value = f'"{stored[0]}"' + (f" * {stored[1]}" if stored[1] != 1 else "")
     return f'{value} as "{name}"'
 
 
 def _run(engine: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sql: str) -> pa.Table:
-    """Run it over files, each with its columns in SQL; those that hold them alike are one dataset."""
+    """Run a query over files, each with its columns in SQL; files with the same columns are one dataset."""
     import pyarrow.dataset as ds
 
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
@@ -133,7 +132,7 @@ def _run(engine: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sql: str)
         engine.register(f"files_{number}", ds.dataset(paths, format=form))
         parts.append(f"select {columns} from files_{number}")
     engine.execute(f"create or replace temp view spans as {' union all '.join(parts)}")
-    # The engine holds the main thread, which then hears no Ctrl-C; another thread it may hold.
+    # The engine would block Ctrl-C in the main thread, so it runs in another.
     try:
         return within(math.inf, lambda: engine.sql(sql).to_arrow_table(), every=LOOK_SECONDS)
     except KeyboardInterrupt:
@@ -144,7 +143,7 @@ def _run(engine: duckdb.DuckDBPyConnection, files: Mapping[Path, str], sql: str)
 
 
 def _is_whole(path: Path) -> bool:
-    """Read a file to its end, page by page, against its checksums."""
+    """Return True if all pages of a file match their checksums."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -158,7 +157,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def _sentence(error: Exception, sql: str) -> str:
-    """The engine's message without the picture of the statement below it, and what it cannot know."""
+    """Return the engine's message without its drawing of the statement, with rayio's hints."""
     text = " ".join(str(error).partition("\nLINE ")[0].partition("Candidate functions:")[0].split())
     if text.startswith("Catalog Error: Table with name"):
         return f"{text.partition(' Did you mean')[0]} The table is spans"

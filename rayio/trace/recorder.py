@@ -1,6 +1,6 @@
-"""Where a process keeps its spans until they are stored: packed bytes, so that a span costs well under a microsecond.
+"""The recorder of a process's spans, as packed bytes until they are stored: well under a microsecond a span.
 
-Nothing is ever dropped: ``recorded`` counts what was added, and what was drained must add up to it.
+No span is dropped: ``recorded`` counts all added ones, and all drained ones must add up to it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rayio.trace.span import SPANS, STATUSES
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: One packed span: the fields of :meth:`Recorder.add` with names as codes, no padding.
+#: A packed span: the fields of :meth:`Recorder.add`, names as codes, no padding.
 _ROW = np.dtype(
     [
         ("start", "<i8"),
@@ -46,7 +46,7 @@ _pack = Struct("<qqqqqiiiiiihhh").pack
 
 
 class Add(Protocol):
-    """Records one span of a role: its name, its times (ns), its place (rank, epoch, step, attempt), and the rest."""
+    """A function that records a span of one role: name, times (ns), place (rank, epoch, step, attempt), and more."""
 
     def __call__(
         self, name: str, start: int, end: int, at: tuple[int, int, int, int], lane: int = 0, nbytes: int = 0,
@@ -56,7 +56,7 @@ class Add(Protocol):
 
 
 class _Codes(dict[str, int]):
-    """Small numbers for texts, handed out in order of appearance."""
+    """Numbers of texts, in order of first use."""
 
     def __missing__(self, text: str) -> int:
         self[text] = code = len(self)
@@ -64,7 +64,7 @@ class _Codes(dict[str, int]):
 
 
 class _Writers:
-    """The registered roles as columns; made again only when more have registered."""
+    """The registered roles as columns; rebuilt when more roles register."""
 
     def __init__(self, registered: list[tuple[str, str, int, int | None]]) -> None:
         roles, indexes = _Codes(), _Codes()
@@ -73,30 +73,29 @@ class _Writers:
         self._index = np.array([indexes[index] for _, index, *_ in registered], np.int32)
         self._node = np.array([node for *_, node, _ in registered], np.int32)
         self._pid = np.array([-1 if pid is None else pid for *_, pid in registered], np.int32)
-        #: Whether some live in a process other than the recorder's.
+        #: True if a role is in another process than the recorder.
         self.are_elsewhere = bool((self._pid >= 0).any())
         self._roles, self._indexes = texts(roles), texts(indexes)
 
     def of(self, writer: NDArray[np.int32]) -> tuple[pa.Array, pa.Array, NDArray[np.int32]]:
-        """The role, index and node of each of these writers."""
+        """Return the role, index and node of each writer."""
         role, index = coded(self._role[writer], self._roles), coded(self._index[writer], self._indexes)
         return role, index, self._node[writer]
 
     def pids(self, writer: NDArray[np.int32], own: NDArray[np.int32] | int) -> NDArray[np.int32]:
-        """The process of each of these writers; ``own`` is what the recorder's process has for its own."""
+        """Return the process of each writer; ``own`` is the recorder's."""
         return np.where(self._pid[writer] >= 0, self._pid[writer], own).astype(np.int32)
 
 
 class Recorder:
     """The spans of one process, in the order in which they were added.
 
-    Threads may add while another drains. ``chunk_rows`` bounds the packed buffer: beyond it, rows become an Arrow table
-    inside, which is what :meth:`drain` gives out. Times are cut down to multiples of ``resolution_ns``, so that spans
-    that met still meet.
+    Threads may add while another drains. After ``chunk_rows`` packed rows the recorder converts them to an Arrow table.
+    Times are rounded down to multiples of ``resolution_ns``, so adjacent spans stay adjacent.
     """
 
     def __init__(self, chunk_rows: int = 1 << 15, resolution_ns: int = 1) -> None:
-        #: What the spans say of their process; 0 on the virtual clock.
+        #: The process id in the spans; 0 on the virtual clock.
         self.pid = os.getpid()
         self.resolution_ns = resolution_ns
         self._rows = chunk_rows
@@ -114,9 +113,9 @@ class Recorder:
         self._adders = self._made_adders()
 
     def register(self, role: str, index: str, node: int, pid: int | None = None) -> int:
-        """The number under which a role adds its spans; asking again for the same role gives the same number.
+        """Return the number under which a role adds its spans; the same for each call with the same role.
 
-        ``pid`` is the process of a role that lives elsewhere and has its spans entered here.
+        ``pid`` is the role's process, if it is not the recorder's.
         """
         with self._lock:
             return self._writers.setdefault((role, index, node, pid), len(self._writers))
@@ -138,7 +137,7 @@ class Recorder:
         link: int = 0,
         status: str = "ok",
     ) -> None:
-        """Record one span; arguments are positional because this runs for every span of a simulation."""
+        """Record a span; positional arguments, because a simulation calls this for every span."""
         packed = self._packed
         packed += _pack(
             start_ns,
@@ -160,7 +159,7 @@ class Recorder:
             self._spill()
 
     def adder(self, writer: int) -> Add:
-        """What :meth:`add` does, for one role and quicker."""
+        """Return a faster :meth:`add` for one role."""
         if type(self).add is Recorder.add:
             return self._adders(writer)
 
@@ -173,7 +172,7 @@ class Recorder:
         return add
 
     def _made_adders(self) -> Callable[[int], Add]:
-        """Make what makes adders: what all of them need is at hand, and there once."""
+        """Return the factory of adders; it binds everything that they share."""
         packed, limit, names, statuses, pack = self._packed, self._limit, self._names, self._statuses, _pack
 
         def adder(writer: int) -> Add:
@@ -181,7 +180,7 @@ class Recorder:
                 name: str, start: int, end: int, at: tuple[int, int, int, int], lane: int = 0, nbytes: int = 0,
                 requests: int = 0, link: int = 0, status: str = "ok",
             ) -> None:  # fmt: skip
-                nonlocal packed  # to be added to in place: it stays the same buffer
+                nonlocal packed  # appended to in place: it stays the same buffer
                 rank, epoch, step, attempt = at
                 packed += pack(
                     start, end, nbytes, 0, link, requests, writer, rank, epoch, step, attempt, names[name], lane,
@@ -205,7 +204,7 @@ class Recorder:
             self._spill()
 
     def add_wide(self, span: Wide) -> None:
-        """Record one span with every column."""
+        """Record a span with every column."""
         self._wide.append(span)
         if len(self._wide) >= self._rows:
             self._spill()
@@ -215,19 +214,19 @@ class Recorder:
 
     @property
     def recorded(self) -> int:
-        """How many spans were ever added, drained or not."""
+        """The number of spans added, drained or not."""
         with self._lock:
-            held = len(self._packed) // _ROW.itemsize + len(self._wide) + sum(len(one.rows) for one in self._many)
-            return self._drained_rows + held
+            buffered = len(self._packed) // _ROW.itemsize + len(self._wide) + sum(len(many.rows) for many in self._many)
+            return self._drained_rows + buffered
 
     @property
     def drained(self) -> int:
-        """How many of them have been given out; after a drain with nobody adding, all."""
+        """The number of drained spans; after a drain without concurrent adds, equal to ``recorded``."""
         with self._lock:
             return self._drained_rows - sum(map(len, self._chunks))
 
     def drain(self) -> pa.Table | None:
-        """Every span added since the last drain, in order, or None when there is none."""
+        """Return all spans added since the last drain, in order; None if there are none."""
         import pyarrow as pa
 
         with uninterrupted(), self._lock:
@@ -236,7 +235,7 @@ class Recorder:
         return pa.concat_tables(chunks) if chunks else None
 
     def _take(self) -> None:
-        """Turn what is held into tables. In place, for an `add` may hold a buffer: what it appended meanwhile stays."""
+        """Convert the buffers to tables, in place: a concurrent `add` may append to a buffer meanwhile."""
         if taken := bytes(self._packed):
             self._keep(self._columns(np.frombuffer(taken, _ROW)))
             del self._packed[: len(taken)]
@@ -253,7 +252,7 @@ class Recorder:
             self._drained_rows += number
 
     def _columns(self, rows: NDArray[np.void]) -> dict[str, Any]:
-        """Unpack spans that were added one by one."""
+        """Return the columns of packed spans."""
         column = {name: np.ascontiguousarray(rows[name]) for name in _ROW.names or ()}
         return column | {
             "name": coded(column["name"], self._names),

@@ -1,4 +1,4 @@
-"""Spans that come many at once, or with more to say than those of a batch: rows of requests, and of other libraries."""
+"""Span rows of requests and of other libraries: many at once, or with every column."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: A column: an array of numbers, a list of texts, or one value for all rows.
 Column = NDArray[Any] | Sequence[str] | int | str
 
-#: What a span's columns hold when it has nothing to say.
+#: The values of empty columns.
 NOTHING: dict[str, int | str] = {
     "lane": 0, "rank": -1, "epoch": -1, "step": -1, "attempt": 0, "batch": -1, "bytes": 0, "requests": 0, "parent": 0,
     "link": 0, "status": "ok",
@@ -26,22 +26,22 @@ NOTHING: dict[str, int | str] = {
 
 
 class Many(NamedTuple):
-    """Rows of one call to storage, to become spans of one role at one place of the run."""
+    """The requests of one call to storage, as spans of one role at one place of the run."""
 
     writer: int
     place: tuple[int, int, int, int]
     #: Fields start, end, offset, nbytes, file, thread, kind and slot, see :func:`requests_table`.
     rows: NDArray[np.void]
     files: list[str]
-    #: Names by ``kind``, and the lane of slot 0.
+    #: Names by ``kind``; then the lane of slot 0.
     names: tuple[str, ...] = REQUESTS
     lane: int = REQUEST_LANE
-    #: What the column of that name has, by ``kind`` too; nothing where there are none.
+    #: Values of the column ``attributes`` by ``kind``, or empty.
     attributes: tuple[str, ...] = ()
 
 
 class Wide(NamedTuple):
-    """One span with every column."""
+    """A span with every column."""
 
     writer: int
     name: str
@@ -52,14 +52,12 @@ class Wide(NamedTuple):
     parent: int
     status: str
     thread: int
-    #: The text, or what makes it when the recorder is emptied, off the path of whoever ends a span.
+    #: The text, or a function that returns it; called when the recorder is drained.
     attributes: str | Callable[[], str]
-    #: The process, when it is another than the recorder's.
-    pid: int | None = None
 
 
 def table_of(number: int, columns: Mapping[str, Column | pa.Array]) -> pa.Table:
-    """Make a table of spans; columns that are missing hold nothing."""
+    """Return a table of spans; missing columns are empty."""
     import pyarrow as pa
 
     arrays = []
@@ -79,60 +77,56 @@ def table_of(number: int, columns: Mapping[str, Column | pa.Array]) -> pa.Table:
 
 
 def columns_of(many: Sequence[Many]) -> dict[str, Any]:
-    """The columns of the requests of these calls, and ``writer``, ``start`` and ``end``."""
-    rows = np.concatenate([one.rows for one in many])
-    lengths = [len(one.rows) for one in many]
-    place = np.repeat(np.array([one.place for one in many], np.int32), lengths, axis=0)
-    names, name = _coded([one.names for one in many], lengths, rows["kind"])
-    files, file = _coded([one.files for one in many], lengths, rows["file"])
-    said = {}
-    if any(one.attributes for one in many):
-        attributes, code = _coded([one.attributes or ("",) * len(one.names) for one in many], lengths, rows["kind"])
-        said["attributes"] = coded(code, attributes)
+    """Return the columns of these calls' requests, and ``writer``, ``start`` and ``end``."""
+    rows = np.concatenate([call.rows for call in many])
+    lengths = [len(call.rows) for call in many]
+    place = np.repeat(np.array([call.place for call in many], np.int32), lengths, axis=0)
+    names, name = _coded([call.names for call in many], lengths, rows["kind"])
+    files, file = _coded([call.files for call in many], lengths, rows["file"])
+    attributes_column = {}
+    if any(call.attributes for call in many):
+        attributes, code = _coded([call.attributes or ("",) * len(call.names) for call in many], lengths, rows["kind"])
+        attributes_column["attributes"] = coded(code, attributes)
     is_request = np.array([text in ("io.read", "io.write") for text in names], np.int32)
     return {
-        "writer": np.repeat(np.array([one.writer for one in many], np.int32), lengths),
+        "writer": np.repeat(np.array([call.writer for call in many], np.int32), lengths),
         "start": rows["start"],
         "end": rows["end"],
         "name": coded(name, names),
         "file": coded(file, files),
-        "lane": (rows["slot"] + np.repeat([one.lane for one in many], lengths)).astype(np.int16),
-        **{
-            column: np.ascontiguousarray(place[:, at]) for at, column in enumerate(("rank", "epoch", "step", "attempt"))
-        },
+        "lane": (rows["slot"] + np.repeat([call.lane for call in many], lengths)).astype(np.int16),
+        **{column: np.ascontiguousarray(place[:, n]) for n, column in enumerate(("rank", "epoch", "step", "attempt"))},
         "bytes": rows["nbytes"],
         "requests": is_request[name],
         "thread": rows["thread"],
         "offset": rows["offset"],
-        **said,
+        **attributes_column,
     }
 
 
 def wide_columns(spans: Sequence[Wide], pid: int) -> dict[str, Any]:
-    """The columns of these spans of process ``pid``, and ``writer``, ``start`` and ``end``."""
-    place = np.array([one.place for one in spans], np.int32)
+    """Return the columns of these spans of process ``pid``, and ``writer``, ``start`` and ``end``."""
+    place = np.array([span.place for span in spans], np.int32)
     return {
-        "writer": np.array([one.writer for one in spans], np.int32),
-        "start": np.array([one.start_ns for one in spans], np.int64),
-        "end": np.array([one.end_ns for one in spans], np.int64),
-        "name": [one.name for one in spans],
-        "lane": np.array([one.lane for one in spans], np.int16),
-        **{
-            column: np.ascontiguousarray(place[:, at]) for at, column in enumerate(("rank", "epoch", "step", "attempt"))
-        },
-        "parent": np.array([one.parent for one in spans], np.int64),
-        "status": [one.status for one in spans],
-        "thread": np.array([one.thread for one in spans], np.int32),
-        "pid": np.array([pid if one.pid is None else one.pid for one in spans], np.int32),
-        "attributes": [one.attributes if isinstance(one.attributes, str) else one.attributes() for one in spans],
+        "writer": np.array([span.writer for span in spans], np.int32),
+        "start": np.array([span.start_ns for span in spans], np.int64),
+        "end": np.array([span.end_ns for span in spans], np.int64),
+        "name": [span.name for span in spans],
+        "lane": np.array([span.lane for span in spans], np.int16),
+        **{column: np.ascontiguousarray(place[:, n]) for n, column in enumerate(("rank", "epoch", "step", "attempt"))},
+        "parent": np.array([span.parent for span in spans], np.int64),
+        "status": [span.status for span in spans],
+        "thread": np.array([span.thread for span in spans], np.int32),
+        "pid": np.full(len(spans), pid, np.int32),
+        "attributes": [span.attributes if isinstance(span.attributes, str) else span.attributes() for span in spans],
     }
 
 
 def _coded(
     lists: Sequence[Sequence[str]], lengths: list[int], places: NDArray[np.int64]
 ) -> tuple[list[str], NDArray[np.int32]]:
-    """Number the texts of all lists together, and turn places in each call's own list into those numbers."""
+    """Return codes of all lists' texts in one numbering, translated from places in each call's list."""
     codes: dict[str, int] = {}
-    numbers = np.array([codes.setdefault(text, len(codes)) for one in lists for text in one], np.int32)
-    sizes = np.array([len(one) for one in lists], np.int64)
+    numbers = np.array([codes.setdefault(text, len(codes)) for texts in lists for text in texts], np.int32)
+    sizes = np.array([len(texts) for texts in lists], np.int64)
     return list(codes), numbers[places + np.repeat(np.cumsum(sizes) - sizes, lengths)]

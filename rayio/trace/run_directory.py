@@ -1,8 +1,8 @@
-"""The run directory: what was asked, on what, what happened and what came out; readable whenever the run broke off.
+"""The run directory: scenario, environment, spans and results of a run; readable after any interruption.
 
 ``scenario.yaml`` (resolved), ``run.json`` (versions, cluster, clocks), ``spans/*.parquet``, ``result.json`` and
-``log.txt``. Every file but the log appears whole or not at all. It lies wherever its address says; span files that
-are not on this machine are fetched into a temporary folder once.
+``log.txt``. Every file except the log appears whole or not at all. The directory may be on any storage; span files on
+other machines are fetched once into a temporary folder.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rayio.files import parse_json
 from rayio.records.run_result import RunResult, read_result
 from rayio.storage import address as addresses
 from rayio.storage.stores.mirror import Mirror
-from rayio.storage.stores.opening import DEFAULTS, Fill, Settings, told
+from rayio.storage.stores.opening import DEFAULTS, Fill, Settings, with_option
 from rayio.trace import span_files
 from rayio.trace.arrow import empty_table
-from rayio.trace.elsewhere import told_apart
+from rayio.trace.elsewhere import explained
 from rayio.trace.slices import SLICE_ROWS, Slices, sliced
 
 if TYPE_CHECKING:
@@ -32,40 +32,37 @@ if TYPE_CHECKING:
 #: Version of the layout of a run directory, in ``run.json``.
 VERSION = 1
 
-#: Spans that compaction sorts and writes at a time: what it holds in memory, three times.
+#: Spans that compaction sorts and writes together; their memory is needed three times.
 COMPACT_ROWS = 1 << 19
 
-#: A file that keeps space for the result while a run goes, and how much.
+#: A file that reserves space for the result during a run, and its size.
 RESERVED, RESERVED_BYTES = ".reserved", 128 << 10
 
-#: Names in a run directory.
+#: File names in a run directory.
 INFO, RESULT, SCENARIO, SPANS, LOG = "run.json", "result.json", "scenario.yaml", "spans", "log.txt"
 
 
 class RunDirectory:
-    """One run, wherever its files are: :meth:`create` makes it, :meth:`open` reads it back.
-
-    ``settings`` say how its address is reached where that is no path.
-    """
+    """A run on any storage: :meth:`create` makes it, :meth:`open` reads it. ``settings`` are the store's."""
 
     def __init__(self, address: str | Path, settings: Settings = DEFAULTS) -> None:
         self.store = storage.open(address, settings)
         self._mirror = None if self.store.is_local else Mirror(self.store)
         self._spans: pa.Table | None = None
         self._lost: tuple[str, ...] | None = None
-        #: Whether the run was there before: then spans that it should have are missed.
+        #: True if the run existed before: then missing spans are an error.
         self._is_reopened = False
-        #: Whether it was made here.
+        #: True if this object created the directory.
         self._is_ours = False
 
     @classmethod
     def create(
         cls, address: str | Path, info: Mapping[str, Any] | None = None, settings: Settings = DEFAULTS
     ) -> RunDirectory:
-        """Make a new run directory, with parents, and its ``run.json`` from ``info``.
+        """Return a new run directory, with parents, and its ``run.json`` from ``info``.
 
         Raises:
-            StorageError: the address holds a run, or files that are not ours, or cannot be written.
+            StorageError: the address has a run or foreign files, or cannot be written.
         """
         run = cls(address, settings)
         try:
@@ -76,7 +73,7 @@ class RunDirectory:
         return run
 
     def make(self, info: Mapping[str, Any]) -> None:
-        """Make the directory, where there is none, for :meth:`unmake` to remove; see :meth:`create`."""
+        """Create the directory if it is missing, so that :meth:`unmake` can remove it; see :meth:`create`."""
         if self.store.is_file:
             raise StorageError(f"{self.address} is a file; give --out a directory that does not exist yet")
         there = self.store.entries()
@@ -89,25 +86,25 @@ class RunDirectory:
             self.store.prepare("writing there", SPANS)
         except StorageError as error:
             self._is_ours = False
-            raise told(error, "cannot make the run directory", "--out") from None
+            raise with_option(error, "cannot make the run directory", "--out") from None
         self.write_info(info)
 
     def unmake(self) -> None:
-        """Remove what :meth:`make` made, if it did; what was there before stays."""
+        """Remove the files that :meth:`make` created."""
         if self._is_ours:
             self.store.remove_all()
 
     @classmethod
     def open(cls, address: str | Path, settings: Settings = DEFAULTS) -> RunDirectory:
-        """Open an existing run directory.
+        """Return an existing run directory.
 
         Raises:
-            StorageError: no run is there, it cannot be read, or another version of rayio wrote it in another layout.
+            StorageError: no run there, not readable, or another layout version.
         """
         run = cls(address, settings)
         run._is_reopened = True
         if not run.holds(INFO):
-            raise StorageError(f"{run.address} is not a run directory: {told_apart(run.store, INFO)}")
+            raise StorageError(f"{run.address} is not a run directory: {explained(run.store, INFO)}")
         version = run.info.get("version")
         if version != VERSION:
             raise StorageError(
@@ -117,103 +114,103 @@ class RunDirectory:
 
     @property
     def address(self) -> str:
-        """Where the run is, as it was given."""
+        """The address as given."""
         return self.store.address
 
     @property
     def shown(self) -> str:
-        """Where the run is, as it can be used from anywhere."""
+        """The address, usable from any working directory."""
         return addresses.shown(self.address)
 
     @property
     def name(self) -> str:
-        """The last part of its address."""
+        """The last part of the address."""
         return addresses.last_part(self.address)
 
     @property
     def path(self) -> Path:
-        """Where the run directory is on this machine.
+        """The run directory's path on this machine.
 
         Raises:
-            StorageError: it is somewhere else.
+            StorageError: it is on another storage.
         """
         if not self.store.is_local:
-            raise StorageError(f"{self.address} is no folder of this machine: it has an address and no path")
+            raise StorageError(f"{self.address} has no path: it is no folder of this machine")
         return self.store.local("")
 
     def holds(self, name: str) -> bool:
-        """Say whether the run has a file of this name."""
+        """Return True if the run has a file of this name."""
         return self.store.size(name) is not None
 
     def close(self) -> None:
-        """Release what reading took on this machine; the run can still be read."""
+        """Remove the local copies made for reading; the run stays readable."""
         if self._mirror is not None:
             self._mirror.close()
 
     @property
     def log(self) -> Path:
-        """Where on this machine the log is written: everything that did not fit on one line (see :meth:`keep_log`)."""
+        """The log's path on this machine; it has everything that does not fit on one line (see :meth:`keep_log`)."""
         return self.store.local(LOG) if self._mirror is None else self._mirror.folder / LOG
 
     def keep_log(self) -> None:
-        """Have what is in the log so far in the run directory."""
+        """Copy the log so far into the run directory."""
         if self._mirror is not None and self.log.exists():
             content = self.log.read_bytes()
             self.store.write(LOG, lambda file: file.write(content))
 
     @property
     def info(self) -> dict[str, Any]:
-        """What ``run.json`` says: versions, cluster, clock anchors, engine settings."""
+        """The content of ``run.json``: versions, cluster, clock anchors, engine settings."""
         return self._read_json(INFO) or {}
 
     @property
     def result(self) -> RunResult | None:
-        """What ``result.json`` says, or None for a run that broke off before its numbers were made.
+        """The content of ``result.json``; None for a run that was interrupted before.
 
         Raises:
-            StorageError: it is damaged, or another version of rayio wrote it.
+            StorageError: the file is damaged, or of another version.
         """
         content = self._read_json(RESULT)
         return None if content is None else read_result(content, f"{self.address}/{RESULT}")
 
     @property
     def scenario(self) -> str | None:
-        """The resolved scenario as YAML text, or None when the run broke off before it was written."""
+        """The resolved scenario as YAML; None for a run that was interrupted before."""
         try:
             return None if (text := self.store.read(SCENARIO)) is None else text.decode()
         except UnicodeDecodeError as error:
             raise StorageError(f"cannot read {self.store.full(SCENARIO)}: {error}") from None
 
     def write_scenario(self, text: str) -> None:
-        """Keep the resolved scenario."""
+        """Write the resolved scenario."""
         self.write(SCENARIO, text.encode())
 
     def write_info(self, info: Mapping[str, Any]) -> None:
-        """Replace ``run.json``; the layout's version is added."""
+        """Write ``run.json``, with the layout version."""
         self.write(INFO, _json({"version": VERSION, **info}))
 
     def write_result(self, result: RunResult) -> None:
-        """Replace ``result.json``.
+        """Write ``result.json``.
 
         Raises:
-            ValueError: a number is not finite; null is what says "not known".
+            ValueError: a number is not finite; write unknown numbers as null.
         """
         self.write(RESULT, _json(result.as_json()))
 
     def reserve(self) -> None:
-        """Keep the space that the result will take, where the run is on this machine: spans can fill a disk."""
+        """Reserve space for the result on this machine, because spans can fill a disk."""
         if self._mirror is None:
             with contextlib.suppress(OSError), self.store.local(RESERVED).open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, RESERVED_BYTES)
 
     def release(self) -> None:
-        """Give the space for the result free."""
+        """Free the reserved space."""
         if self._mirror is None:
             with contextlib.suppress(OSError):
                 self.store.local(RESERVED).unlink()
 
     def write(self, name: str, content: bytes) -> None:
-        """Put a file into the run directory, whole or not at all.
+        """Write a file into the run directory, atomically.
 
         Raises:
             StorageError: no space, no permission.
@@ -221,9 +218,9 @@ class RunDirectory:
         self.store.write(name, lambda file: file.write(content))
 
     def write_spans(self, table: pa.Table, stem: str) -> Path:
-        """Store a table of spans as ``spans/<stem>.parquet``, or ``<stem>-1`` and so on when that name is taken.
+        """Write a table of spans to ``spans/<stem>.parquet``, or ``<stem>-1`` and so on if the name is taken.
 
-        What it gives is a path on this machine with the file's content.
+        Returns a path on this machine with the file's content.
         """
         return self._write_spans(table, stem)
 
@@ -244,7 +241,7 @@ class RunDirectory:
         return self.store.local(name)
 
     def span_paths(self) -> list[Path]:
-        """Paths on this machine with the content of each span file, by name."""
+        """Return paths on this machine with the content of each span file, by name."""
         names = sorted(name for name in self.store.sizes(SPANS) if name.endswith(".parquet"))
         if not names and self._is_reopened:
             self._miss_spans()
@@ -252,15 +249,15 @@ class RunDirectory:
             return [self.store.local(f"{SPANS}/{name}") for name in names]
         paths = []
         for name in names:
-            with contextlib.suppress(DataError):  # one that stands for it has taken its place since
+            with contextlib.suppress(DataError):  # a compacted file has replaced it since
                 paths.append(self._mirror.path(f"{SPANS}/{name}"))
         return paths
 
     def _miss_spans(self) -> None:
-        """Refuse a run without a span file where there should be one.
+        """Refuse a run whose span files are missing.
 
         Raises:
-            StorageError: its folder is gone, or its result says that there are spans.
+            StorageError: the folder is missing, or the result lists spans.
         """
         where, trace = self.store.full(SPANS), None if (result := self.result) is None else result.trace
         if trace is not None and trace.stored:
@@ -272,14 +269,14 @@ class RunDirectory:
         (self.store if self._mirror is None else self._mirror).remove(f"{SPANS}/{name}")
 
     def compact(self, rows: int = COMPACT_ROWS) -> None:
-        """Join the parts that a run wrote into few files in an order that takes half the bytes.
+        """Join the span parts of a run into few files, in an order that takes half the bytes.
 
-        Parts go only when the file that stands for them is whole; a part that is damaged stays as it is.
+        Parts are removed once the new file is complete; damaged parts stay.
 
         Raises:
-            StorageError: no space, no permission; what was there is there still.
+            StorageError: no space, no permission; the parts stay.
         """
-        for name in span_files.replaced(self.span_paths()):  # a compaction that was killed left them behind
+        for name in span_files.replaced(self.span_paths()):  # left by a compaction that was killed
             self._remove_part(name)
         parts = [file for file in span_files.among(self.span_paths())[0] if not file.path.name.startswith("spans-")]
         group: list[span_files.SpanFile] = []
@@ -302,17 +299,17 @@ class RunDirectory:
             self._remove_part(path.name)
 
     def write_compacted(self, table: pa.Table, replaces: Iterable[str] = ()) -> None:
-        """Store a table of spans in the order that takes half the bytes; ``replaces`` are files that it stands for."""
+        """Write spans in the order that takes half the bytes; ``replaces`` names the files that it replaces."""
         number = sum(name.startswith("spans-") and name.endswith(".parquet") for name in self.store.sizes(SPANS))
         self._write_spans(span_files.ordered(table, span_files.ORDER), f"spans-{number:05d}", replaces)
 
     @property
     def stored(self) -> int:
-        """How many spans the files say that they hold."""
+        """The number of spans in all files, from their metadata."""
         return sum(file.num_rows for file in span_files.among(self.span_paths())[0])
 
     def columns(self, *names: str) -> pa.Table:
-        """Read these columns of every span, in no order; far quicker and smaller than :meth:`spans`."""
+        """Return these columns of every span, unordered; much faster and smaller than :meth:`spans`."""
         import pyarrow as pa
 
         tables = []
@@ -325,7 +322,7 @@ class RunDirectory:
         return pa.concat_tables(tables).unify_dictionaries()
 
     def spans(self) -> pa.Table:
-        """Read every span, sorted by start; a file that cannot be read is left out and named in ``lost_files``.
+        """Return every span, sorted by start; unreadable files are skipped and named in ``lost_files``.
 
         Raises:
             StorageError: a newer version of rayio wrote them.
@@ -345,21 +342,21 @@ class RunDirectory:
         return self._spans
 
     def slices(self, rows: int = SLICE_ROWS) -> Slices:
-        """The spans by slices of ranks, of about so many each, for who goes through all: few are one slice, sorted."""
+        """Return the spans in slices of ranks of about ``rows`` spans; a small run is one sorted slice."""
         whole, damaged = span_files.among(self.span_paths())
         if sum(file.num_rows for file in whole) <= rows:
             return Slices.of(self.spans())
-        found, lost = sliced(whole, rows)
+        slices, lost = sliced(whole, rows)
         self._lost = tuple(sorted([*damaged, *lost]))
-        return found
+        return slices
 
     def damaged_files(self) -> list[str]:
-        """The names of span files whose footer cannot be read; quicker than reading them (see ``lost_files``)."""
+        """Return the names of span files with an unreadable footer; faster than reading them (see ``lost_files``)."""
         return span_files.among(self.span_paths())[1]
 
     @property
     def lost_files(self) -> tuple[str, ...]:
-        """Names of span files that are truncated, corrupted or of another schema; their spans are missing."""
+        """Names of truncated, corrupted or foreign span files, whose spans are missing."""
         if self._lost is None:
             self.spans()
         return self._lost or ()
@@ -382,7 +379,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def to_ipc(table: pa.Table) -> bytes:
-    """Serialise a table for a message: an Arrow IPC stream, compressed with LZ4."""
+    """Return a table as an Arrow IPC stream, compressed with LZ4, for a message."""
     import pyarrow as pa
 
     sink = pa.BufferOutputStream()
@@ -392,7 +389,7 @@ def to_ipc(table: pa.Table) -> bytes:
 
 
 def from_ipc(message: bytes) -> pa.Table:
-    """Read the table that :func:`to_ipc` wrote."""
+    """Return the table of a message from :func:`to_ipc`."""
     import pyarrow as pa
 
     return pa.ipc.open_stream(message).read_all()

@@ -1,6 +1,6 @@
 """The spans of a run by slices of its ranks, for whoever goes through all of them: a long run is never held whole.
 
-Span files are read once, one after the other, and what numbers are made of is laid aside in few bytes (``narrow.py``).
+Span files are read once, one after the other, and what numbers are made of is laid aside (``slice_file.py``).
 Every span of rayio's own is in one slice: those of a rank together, with those of its readers and its queue; what
 belongs to no rank is in the first. Within a slice they are in the order of the files.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from rayio.trace.arrow import empty_table, is_text, numbers, plain, rows
-from rayio.trace.narrow import Narrowed
+from rayio.trace.slice_file import SliceFile
 from rayio.trace.span import FOREIGN_LANE
 from rayio.trace.span_files import DamagedError, SpanFile
 
@@ -49,7 +49,7 @@ FEW = (
 class Slices:
     """The spans of a run, slice by slice; :meth:`parts` goes through them as often as it is called."""
 
-    def __init__(self, names: Mapping[str, int], table: pa.Table | None = None, aside: Narrowed | None = None) -> None:
+    def __init__(self, names: Mapping[str, int], table: pa.Table | None = None, aside: SliceFile | None = None) -> None:
         #: How many spans there are, by name.
         self.names = names
         self._table = table
@@ -78,20 +78,19 @@ class Slices:
         """How many slices there are."""
         return 1 if self._aside is None else self._aside.number
 
-    def each(self, work: Callable[[int, pa.Table], T], *columns: str, of_ranks: bool = False) -> Iterator[T]:
+    def each(self, work: Callable[[int, pa.Table], T], *columns: str) -> Iterator[T]:
         """What some work gives of each slice (its number, and its spans with these columns or all), in their order.
 
-        Slices are read and worked at in threads, :data:`TOGETHER` at a time. With ``of_ranks`` spans of other roles may
-        be missing.
+        Slices are read and worked at in threads, :data:`TOGETHER` at a time.
         """
         if self.number == 1:
-            yield work(0, self._part(0, columns, of_ranks))
+            yield work(0, self._part(0, columns))
             return
         waiting: deque[Future[T]] = deque()
         with ThreadPoolExecutor(TOGETHER, "rayio-slice") as pool:
             try:
                 for number in range(self.number):
-                    waiting.append(pool.submit(lambda at: work(at, self._part(at, columns, of_ranks)), number))
+                    waiting.append(pool.submit(lambda at: work(at, self._part(at, columns)), number))
                     if len(waiting) > TOGETHER:
                         yield waiting.popleft().result()
                 while waiting:
@@ -100,11 +99,11 @@ class Slices:
                 for late in waiting:
                     late.cancel()
 
-    def _part(self, number: int, columns: Sequence[str], of_ranks: bool = False) -> pa.Table:
+    def _part(self, number: int, columns: Sequence[str]) -> pa.Table:
         if self._table is not None:
             return self._table
         assert self._aside is not None
-        return self._aside.table(number, columns, of_ranks=of_ranks)
+        return self._aside.table(number, columns)
 
     def named(self, *names: str) -> pa.Table:
         """All spans of some of the names of :data:`FEW`, sorted by start."""
@@ -168,7 +167,7 @@ def _sliced(files: Sequence[SpanFile], rows: int) -> tuple[Slices, list[str]]:
     )
     # The slice of each rank: what lies before it in whole slices, numbered on without gaps.
     slice_of = np.unique((np.cumsum(by_rank) - by_rank) // rows, return_inverse=True)[1].astype(np.uint16)
-    aside = Narrowed(columns, int(slice_of.max(initial=0)) + 1, FEW)
+    aside = SliceFile(columns, int(slice_of.max(initial=0)) + 1, FEW)
     kept = dict[str, int]()
     for _, table in _ahead(whole, columns, damaged):
         aside.keep(table, slice_of)

@@ -1,7 +1,7 @@
-"""What a span is: the names that may be recorded, and the schema they are stored in.
+"""The schema of spans: their names and columns.
 
-The only place that names spans and columns. On lane 0 the spans of a role do not overlap and tile its life, so that
-what they leave over is a measured number; whatever runs beside or around them is on another lane.
+Only this module names spans and columns. On lane 0 the spans of a role do not overlap and tile its life, so the rest is
+a measured number; spans that run in parallel are on other lanes.
 """
 
 from __future__ import annotations
@@ -13,44 +13,44 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Version of the columns below; stored in every span file.
+#: Version of the columns; stored in every span file.
 SCHEMA_VERSION = 2
 
-#: What a role may be; a reader is named by its rank and its number there ("3-1"), the others by one number ("3"), and
-#: the queue of a rank's evaluations by both ("3-eval"). ``pool`` is a node that comes and goes, named by its number.
+#: Roles. A reader is named by its rank and its number there ("3-1"), the queue of a rank's evaluations "3-eval", others
+#: by one number ("3"). ``pool`` is a node that comes and goes.
 ROLES = ("reader", "queue", "rank", "checkpoint_writer", "barrier", "storage", "network", "pool", "cache", "layer")
 
 
 @dataclass(frozen=True, slots=True)
 class SpanName:
-    """One name in the table: the lane it has with each role that records it, and what its duration means."""
+    """A span name: its lane by role, and the meaning of its duration."""
 
     lanes: dict[str, int]
     meaning: str
 
 
-#: Names of requests to storage, by the code that a storage gives them.
+#: Names of requests to storage, by their code.
 REQUESTS = ("io.open", "io.read", "io.write", "io.fsync")
 
-#: Requests that are under way together are on lanes of their own, from this one on.
+#: Concurrent requests are on separate lanes, from this one on.
 REQUEST_LANE = 2
 
-#: Who issues requests.
+#: Roles that issue requests.
 _REQUESTING = {"reader": REQUEST_LANE, "rank": REQUEST_LANE, "checkpoint_writer": REQUEST_LANE}
 
-#: Requests that failed and were made again are on lanes of their own, from this one on.
+#: Failed requests that were repeated are on separate lanes, from this one on.
 RETRY_LANE = 1 << 9
 _RETRYING = {"reader": RETRY_LANE, "rank": RETRY_LANE, "checkpoint_writer": RETRY_LANE}
 
-#: What layers of storage held up is on a lane of its own.
+#: Delays by layers of storage are on this lane.
 DELAY_LANE = 3 << 8
 _DELAYED = {"reader": DELAY_LANE, "rank": DELAY_LANE, "checkpoint_writer": DELAY_LANE}
 
 #: Spans of other libraries (see ``rayio.trace.otel``) are on this lane and above, one lane per thread; their names are
-#: their own, and no number of a result is made of them.
+#: free, and results ignore them.
 FOREIGN_LANE = 1 << 10
 
-#: Every name that rayio records. A rank with ``num_workers: 0`` reads inside its own ``data_wait``, hence on lane 1.
+#: Every name that rayio records. A rank with ``num_workers: 0`` reads during its ``data_wait``, hence on lane 1.
 SPANS: dict[str, SpanName] = {
     "startup": SpanName({"rank": 0}, "from the start of a rank until it asks for its first batch"),
     "data_wait": SpanName({"rank": 0}, "exposed data loading time: asked for a batch, not yet there"),
@@ -116,18 +116,19 @@ SPANS: dict[str, SpanName] = {
     ),
 }
 
-#: Every status: how the spanned work ended.
+#: The outcome of the spanned work.
 STATUSES = ("ok", "error", "lost")
 
-#: The columns of a span file, in order, with their Arrow types; "text" is a string by its number in a dictionary. Times
-#: are nanoseconds (of the Unix epoch, or of the virtual clock), ``bytes`` and ``requests`` count what storage was asked
-#: for; -1 means "none" for rank, epoch, step, batch and offset, 0 for parent and link, "" for texts.
+#: The columns of a span file, in order, with their Arrow types; "text" is a dictionary-encoded string. Times are in ns
+#: (of the Unix epoch, or of the virtual clock); ``bytes`` and ``requests`` count requests to storage. No value is -1
+#: for
+#: rank, epoch, step, batch and offset, 0 for parent and link, "" for texts.
 #:
-#: Since version 2: ``pid`` is the operating system's process (0 on the virtual clock), ``thread`` its native thread (0:
-#: the role's own), ``file`` is relative to the root of its storage, ``offset`` counts bytes from the file's start.
-#: ``attributes`` is "" for rayio's own spans but ``scale``, ``retry`` and ``delay``; for those of other libraries it
-#: is compact JSON, an object with the keys ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and where there
-#: are any ``parent``, ``attributes``, ``events``, ``links`` and ``status`` (see ``rayio.trace.otel.foreign``).
+#: Since version 2: ``pid`` is the operating system's process (0 on the virtual clock), ``thread`` the native thread (0:
+#: the role's main one), ``file`` is relative to the root of its storage, ``offset`` is in bytes. ``attributes`` is JSON
+#: for ``scale``, ``retry`` and ``delay``, "" for rayio's other spans. For spans of other libraries it is an object with
+#: the keys ``trace`` and ``span`` (ids in hex), ``kind``, ``scope``, and optionally ``parent``, ``attributes``,
+#: ``events``, ``links`` and ``status`` (see ``rayio.trace.otel.foreign``).
 COLUMNS: dict[str, str] = {
     "name": "text",
     "role": "text",
@@ -153,13 +154,13 @@ COLUMNS: dict[str, str] = {
     "attributes": "text",
 }
 
-#: What the columns that a version added hold in a file of an older version.
+#: Values of the columns that a version added, for files of older versions.
 ADDED: dict[int, dict[str, int | str]] = {2: {"pid": 0, "thread": 0, "file": "", "offset": -1, "attributes": ""}}
 
 
 @cache
 def schema() -> pa.Schema:
-    """:data:`COLUMNS` as an Arrow schema that carries its version."""
+    """Return :data:`COLUMNS` as an Arrow schema with its version."""
     import pyarrow as pa
 
     text = pa.dictionary(pa.int32(), pa.string())

@@ -1,7 +1,7 @@
-"""Span files: Parquet, encoded for what spans are. About six bytes a span at one nanosecond, four at one microsecond.
+"""Span files: Parquet with encodings for spans; about six bytes a span at 1 ns resolution, four at 1 us.
 
-A file says in its metadata which version of the schema it has, and which files it stands for: compaction writes the
-whole before it removes the parts, so a crash between the two loses nothing and counts nothing twice.
+A file's metadata has the schema version and the names of the files that it replaces. Compaction writes the new file
+before it removes the old ones, so a crash in between loses nothing and counts nothing twice.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from rayio.trace.span import ADDED, COLUMNS, SCHEMA_VERSION, schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Columns by their encoding: few values, often the same (a dictionary), and numbers near their neighbours (deltas).
+#: Columns by encoding: repeated values (dictionary), and numbers close to their neighbours (deltas).
 _DICTIONARY = [name for name, kind in COLUMNS.items() if kind == "text"] + [
     "node", "lane", "attempt", "requests", "parent", "pid", "thread",
 ]  # fmt: skip
 _DELTA = [name for name in COLUMNS if name not in _DICTIONARY]
 
-#: Spans in this order lie beside those that resemble them: half the bytes of the order of time.
+#: In this order similar spans are adjacent: half the bytes of time order.
 ORDER = ("role", "name", "index", "start_ns")
 
 _VERSION, _REPLACES = b"rayio.span_schema", b"rayio.replaces"
 
-#: Times that are whole microseconds are stored as such, in columns whose names say so.
+#: Times in whole microseconds are stored in these columns.
 _MICROSECONDS = {"start_ns": "start_us", "duration_ns": "duration_us"}
 
 
 def write(file: Path | BinaryIO, table: pa.Table, replaces: Iterable[str] = ()) -> None:
-    """Write a table of spans into a file; ``replaces`` names the files beside it that it stands for.
+    """Write a table of spans into a file; ``replaces`` names the files of the folder that it replaces.
 
     Raises:
-        OSError: it could not be written; what is left of it is the caller's to remove.
+        OSError: the file cannot be written; the caller removes the rest of it.
     """
     import pyarrow.parquet as pq
 
@@ -65,13 +65,13 @@ def write(file: Path | BinaryIO, table: pa.Table, replaces: Iterable[str] = ()) 
 
 
 class SpanFile:
-    """One span file that is whole, as far as its end says; its pages are verified when they are read."""
+    """A span file with a valid footer; pages are verified when they are read."""
 
     def __init__(self, path: Path) -> None:
-        """Read the file's end.
+        """Read the footer.
 
         Raises:
-            DamagedError: it is not whole, or no span file.
+            DamagedError: truncated, or no span file.
             StorageError: a newer version of rayio wrote it.
         """
         import pyarrow as pa
@@ -96,7 +96,7 @@ class SpanFile:
         self._stored = set(metadata.schema.to_arrow_schema().names)
 
     def read(self, columns: Sequence[str] = tuple(COLUMNS)) -> pa.Table:
-        """Read some columns of every span, in the file's order; what an older version did not have is filled in.
+        """Return some columns of every span, in the file's order; columns that an older version lacks are filled.
 
         Raises:
             DamagedError: a page is damaged, or a column is missing or of another type.
@@ -104,17 +104,17 @@ class SpanFile:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        held = {name: self.held(name) for name in columns}
-        stored = {name: found[0] for name, found in held.items() if found is not None}
+        stored_columns = {name: self.stored(name) for name in columns}
+        stored = {name: source[0] for name, source in stored_columns.items() if source is not None}
         try:
             with pq.ParquetFile(self.path, page_checksum_verification=True) as file:
                 table = file.read(columns=list(stored.values()))
             arrays = {}
             for name in columns:
-                if (found := held[name]) is None:
+                if (source := stored_columns[name]) is None:
                     arrays[name] = _filled(name, len(table) if stored else self.num_rows)
-                elif found[1] != 1:
-                    arrays[name] = pa.chunked_array([numbers(plain(table[found[0]]) * found[1])])
+                elif source[1] != 1:
+                    arrays[name] = pa.chunked_array([numbers(plain(table[source[0]]) * source[1])])
                 else:
                     arrays[name] = table[name]
             wanted = pa.schema([schema().field(name) for name in columns], schema().metadata)
@@ -122,11 +122,11 @@ class SpanFile:
         except (pa.ArrowException, OSError, KeyError, ValueError):
             raise DamagedError(self.path.name) from None
 
-    def held(self, column: str) -> tuple[str, int] | None:
-        """Say in which column of the file a column is, and what to multiply that by; None: its version had none yet.
+    def stored(self, column: str) -> tuple[str, int] | None:
+        """Return the file's column that stores ``column``, and its factor; None if the file's version lacks it.
 
         Raises:
-            DamagedError: it should be there and is not.
+            DamagedError: the column is missing.
         """
         if any(version > self.version and column in names for version, names in ADDED.items()):
             return None
@@ -141,14 +141,14 @@ class DamagedError(Exception):
 
 
 def among(paths: Iterable[Path]) -> tuple[list[SpanFile], list[str]]:
-    """The span files of a folder that count, by name, and the names of those that are damaged."""
+    """Return a folder's current span files by name, and the names of damaged ones."""
     files, damaged = _all(paths)
     gone = _replaced(files)
     return [file for file in files if file.path.name not in gone], [name for name in damaged if name not in gone]
 
 
 def replaced(paths: Iterable[Path]) -> frozenset[str]:
-    """The names that files of a folder stand for: what has such a name does not count."""
+    """Return the names that files of a folder replace; files of these names do not count."""
     return _replaced(_all(paths)[0])
 
 
@@ -167,7 +167,7 @@ def _replaced(files: Iterable[SpanFile]) -> frozenset[str]:
 
 
 def ordered(table: pa.Table, by: Sequence[str]) -> pa.Table:
-    """Sort a table of spans; texts sort by their place in the dictionary, which is as good for lying together."""
+    """Return spans sorted; texts sort by their place in the dictionary, which also groups equal ones."""
     table = table.unify_dictionaries().combine_chunks()
     if not len(table):
         return table
@@ -176,7 +176,7 @@ def ordered(table: pa.Table, by: Sequence[str]) -> pa.Table:
 
 
 def emptied(tables: list[pa.Table]) -> pa.Table:
-    """Join tables; the list is empty afterwards, so that what was copied is not there beside the copy."""
+    """Return the tables joined, and empty the list to free the originals."""
     import pyarrow as pa
 
     joined = pa.concat_tables(tables).unify_dictionaries().combine_chunks()
@@ -185,14 +185,14 @@ def emptied(tables: list[pa.Table]) -> pa.Table:
 
 
 def give_back() -> None:
-    """Give back the memory that Arrow keeps for more tables."""
+    """Release the memory that Arrow keeps for further tables."""
     import pyarrow as pa
 
     pa.default_memory_pool().release_unused()
 
 
 def together(*tables: pa.Table) -> pa.Table:
-    """Join tables of spans, sorted by start."""
+    """Return tables of spans joined and sorted by start."""
     import pyarrow as pa
 
     return ordered(pa.concat_tables(tables), ["start_ns"])

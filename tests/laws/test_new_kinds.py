@@ -51,6 +51,11 @@ class Boastful(ToyStore):
         traffic.requests += 1
         return super().open(name, traffic)
 """
+UNTRIED = """
+
+class Untried(ToyStore):
+    trial = None
+"""
 FORGETFUL = """
 
 class Forgetful(PerNode):
@@ -71,6 +76,10 @@ ADDED = (
     Added(
         "STORAGES", "boastful", "storage.py", "rayio.storage.stores.boastful", "Boastful", BOASTFUL,
         "test_what_is_counted_of_reads_is_what_the_system_was_asked",
+    ),
+    Added(
+        "STORAGES", "untried", "storage.py", "rayio.storage.stores.untried", "Untried", UNTRIED,
+        "test_what_is_written_is_read_listed_replaced_and_removed",
     ),
     Added("CHECKPOINTS", "each_node", "saving.py", "rayio.scenario.each_node", "PerNode"),
     Added(
@@ -99,7 +108,7 @@ def with_added_kinds(copy: Path) -> None:
 def test_a_kind_in_a_copy_gets_its_laws_by_itself_and_a_defect_in_it_is_found(tmp_path: Path) -> None:
     with_added_kinds(tmp_path)
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=no", "-p", "no:cacheprovider", "tests/laws",
+        [sys.executable, "-m", "pytest", "-q", "-rA", "--tb=line", "-p", "no:cacheprovider", "tests/laws",
          "--hypothesis-profile=brief", "-k", " or ".join(added.name for added in ADDED)],
         cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
@@ -108,4 +117,5 @@ def test_a_kind_in_a_copy_gets_its_laws_by_itself_and_a_defect_in_it_is_found(tm
         laws = [(how, law) for how, law, case in results if added.name in case.split("-")]
         assert len({*laws}) >= 2, f"hardly a law was tried on {added.name}\n{done.stdout}{done.stderr}"
         failed = {law for how, law in laws if how != "PASSED"}
+        assert added.defect != UNTRIED or f"no law can be tried on {added.name}://: give what" in done.stdout
         assert added.breaks in failed if added.breaks else not failed, f"{added.name}: {failed}\n{done.stdout}"

@@ -1,4 +1,4 @@
-"""One file per format: each says what its library asks of storage, and reads and writes with that library."""
+"""Formats, one module each: a format plans the requests of its library, and writes and reads with that library."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Format(Protocol):
-    """A way to lay samples into files. Implementations hold no state.
+    """A file format of samples. Implementations are stateless.
 
-    One that has options of its own beside ``dataset.format`` says so by ``options``, see
-    :class:`rayio.scenario.kind.Kind`; it finds them in ``layout.options``.
+    A format with options names their class in ``options``, see :class:`rayio.scenario.kind.Kind`; they are passed in
+    ``layout.options``.
 
     >>> FORMATS["tfrecord"].file_bytes(layout_of(load("unet3d-small")), np.arange(3)).shape
     (3,)
@@ -29,35 +29,35 @@ class Format(Protocol):
 
     @property
     def extension(self) -> str:
-        """End of a file's name, with the dot."""
+        """The suffix of file names, with the dot."""
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The exact size of each of ``files``, in bytes, without writing it."""
+        """Return the exact size of each of ``files``, in bytes, computed without writing it."""
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
         """Write file ``number`` of the dataset: the same bytes for the same layout, on every machine."""
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """The opens and reads that :meth:`read` issues for this batch."""
+        """Return the opens and reads that :meth:`read` issues for this batch."""
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Read and verify a batch into ``out``, its samples one after the other, and give the ids found in them.
+        """Read and verify a batch into ``out``, sample after sample, and return the ids read.
 
         ``out`` is contiguous and ``batch.total_bytes`` long.
 
         Raises:
-            DataError: a file is missing, truncated, corrupted or another one; it names file, sample and expectation.
-            StorageError: the storage system refuses.
+            DataError: a file is missing, truncated, corrupted or another one; names file, sample and expectation.
+            StorageError: the storage refuses.
         """
 
 
 def request_table(
     form: Format, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
 ) -> RequestTable | None:
-    """The :meth:`Format.requests` of each of many steps, without their places; None where there is no short way.
+    """Return :meth:`Format.requests` of each of many steps, without places; None if the format has no fast way.
 
-    ``files``, ``index`` and ``nbytes`` are those of :class:`Batch`, of one row a step. A format may offer a method
-    ``request_table`` of the same arrays, which answers None where it is no faster than step by step.
+    ``files``, ``index`` and ``nbytes`` are those of :class:`Batch`, with one row a step. A format may offer a method
+    ``request_table`` of the same arrays; it returns None where it is no faster than step by step.
     """
     at_once = getattr(form, "request_table", None)
     table: RequestTable | None = at_once and at_once(layout, files, index, nbytes)
@@ -65,12 +65,12 @@ def request_table(
 
 
 def check_labels(form: Format, opener: Opener, layout: Layout, number: int) -> None:
-    """Read and verify the labels of file ``number``, where a format has them apart from what :meth:`Format.read` reads.
+    """Read and verify the labels of file ``number``, if the format stores them apart from the samples.
 
-    A format says so by a method ``check_labels`` of the same arguments.
+    Such a format has a method ``check_labels`` with the same arguments.
 
     Raises:
-        DataError: it names file, sample, byte, and what was found.
+        DataError: names file, sample, byte and the label.
     """
     check = getattr(form, "check_labels", None)
     if check is not None:
@@ -81,7 +81,7 @@ FORMATS: Registry[Format] = kinds.FORMATS
 
 
 def layout_of(scenario: Scenario) -> Layout:
-    """Take the dataset section and the seed; the file extension is the format's."""
+    """Return the layout of a scenario's dataset; the format sets the extension."""
     dataset = scenario.dataset
     return Layout(
         num_files=derive.num_files(scenario),

@@ -1,4 +1,4 @@
-"""Chunks of an HDF5 file: what a scenario may say of them, how many samples one holds, and what is read for a batch."""
+"""Chunks of an HDF5 file: options, shapes, and the reads of a batch."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rayio.data.layout import Batch, Layout
 from rayio.schema.fields import RefusedError, Section, quantity, refusal
 from rayio.units import BYTES
 
-#: HDF5 keeps the bytes of a chunk in 32 bits.
+#: HDF5 stores the size of a chunk in 32 bits.
 MAX_CHUNK_BYTES = 1 << 32
 
 
 class Hdf5Options(Section):
-    """What ``dataset`` may say of HDF5."""
+    """Options of HDF5."""
 
     chunk: Annotated[int | None, quantity(BYTES, positive=True, integer=True, or_none=True)] = Field(
-        None, description="The most bytes of a chunk: whole samples, or an even part of one; none is contiguous."
+        None, description="Largest size of a chunk: whole samples, or an equal part of one; none is contiguous."
     )
 
     @model_validator(mode="after")
@@ -32,12 +32,12 @@ class Hdf5Options(Section):
 
 
 def chunk_of(layout: Layout) -> int | None:
-    """The most bytes of a chunk; None without chunks."""
+    """Return the largest size of a chunk in bytes; None without chunks."""
     return layout.options.chunk if isinstance(layout.options, Hdf5Options) else None
 
 
 def chunk_shape(layout: Layout, nbytes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The samples and the bytes of each that make a chunk, for files of samples of ``nbytes``.
+    """Return a chunk's number of samples and its bytes of each, for files with samples of ``nbytes``.
 
     Without chunks it is one sample.
     """
@@ -48,20 +48,20 @@ def chunk_shape(layout: Layout, nbytes: NDArray[np.int64]) -> tuple[NDArray[np.i
 
 
 class Reads(NamedTuple):
-    """What is read of ``x`` for a batch: an entry for each run of samples, or in chunks for each sample."""
+    """The reads of ``x`` for a batch: an entry for each run of samples, or with chunks for each sample."""
 
     files: NDArray[np.int64]
-    #: Which entries are the first of their file.
+    #: True for the first entry of each file.
     is_first: NDArray[np.bool_]
-    #: Requests of an entry: those of a sample in several chunks follow each other in the file, a sample in the chunk
-    #: that was just read has none. Then where in ``x`` the first of them starts, and the bytes of each.
+    #: Requests of an entry: consecutive in the file for a sample in several chunks, none for a sample in the chunk just
+    #: read; then the offset in ``x`` of the first, and the bytes of each.
     times: NDArray[np.int64]
     starts: NDArray[np.int64]
     nbytes: NDArray[np.int64]
 
     @classmethod
     def of(cls, layout: Layout, batch: Batch) -> Reads:
-        """Work them out for a batch that is not empty."""
+        """Return the reads of a batch that is not empty."""
         runs = Runs.of(batch)
         if chunk_of(layout) is None:
             first = runs.order[runs.starts]
@@ -77,7 +77,7 @@ class Reads(NamedTuple):
         return cls(files, is_first, np.where(parts > 1, parts, is_other), chunk * parts * length, length)
 
     def repeated(self, of_heads: NDArray[np.int64], of_entries: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Repeat values for each request: the head's before a file's first entry, then those of entries."""
+        """Return values by request: the head's before a file's first entry, then those of entries."""
         values, times = np.stack([of_heads, of_entries], axis=1), np.stack([self.is_first, self.times], axis=1)
         repeated: NDArray[np.int64] = np.repeat(values.ravel(), times.ravel())
         return repeated

@@ -1,13 +1,12 @@
 """HDF5 through h5py: a dataset ``x`` of shape (samples, bytes), uint8, and the labels ``y``, int64.
 
-``x`` is contiguous, or cut into chunks: ``dataset.chunk`` is the most bytes a chunk may have. A chunk holds as many
-whole samples as fit, or, when not even one does, an even part of one. Chunks lie one after the other (HDF5's implicit
-index), the last ones filled up with zeros, so a file's size and the requests for any batch are known without the file.
-The chunk cache holds one chunk, and h5py reads Python's files without a sieve buffer, so a sample costs its own bytes
-or its chunk's.
+``x`` is contiguous, or cut into chunks of at most ``dataset.chunk`` bytes. A chunk holds as many whole samples as fit,
+or an equal part of one. Chunks lie one after the other (HDF5's implicit index), the last ones filled with zeros, so a
+file's size and the requests of any batch are known without the file. The chunk cache holds one chunk, and h5py reads
+Python's files without a sieve buffer: a sample costs its bytes or its chunk's.
 
-The files are those of HDF5 1.10 and later, whose metadata carry checksums, without a time in them; the line of the
-HDF5 library (1.14, 2.0) shows in a version number and nowhere else, so bytes are equal for equal seeds and equal lines.
+The files are those of HDF5 1.10 and later, with metadata checksums and without times. Only a version number shows the
+release line of the HDF5 library (1.14, 2.0): bytes are equal for equal seeds and equal lines.
 """
 
 from __future__ import annotations
@@ -37,14 +36,13 @@ if TYPE_CHECKING:
     from rayio.scenario.change import Run
     from rayio.scenario.model import Scenario
 
-#: Bytes of a file that are no data: superblock, groups, descriptions of both datasets. All that is needed to read ``x``
-#: is at the start.
+#: Bytes of a file's metadata: superblock, groups, descriptions of both datasets. Reading ``x`` needs only the start.
 METADATA_BYTES = 715
-#: Those of them before ``x``.
+#: Bytes of metadata before ``x``.
 HEAD_BYTES = 447
-#: Requests for the description of a file, its checks included, that are still no sign of damage: ours takes 10.
+#: Requests allowed to read a file's description; more indicate damage. Files of rayio take 10.
 METADATA_READS = 1000
-#: Requests of a batch: each is planned before it is made.
+#: Limit of a batch's requests: each is planned separately.
 MAX_REQUESTS = 1 << 22
 
 
@@ -55,7 +53,7 @@ class Hdf5(Kind):
     options = Hdf5Options
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """Chunks so small that a sample takes more requests than can be planned one by one."""
+        """Yield a message if chunks are so small that a batch takes too many requests."""
         dataset, options = scenario.dataset, scenario.dataset.options
         if isinstance(options, Hdf5Options) and options.chunk is not None:
             parts = -(-dataset.sample_bytes.expected // options.chunk) * scenario.loader.batch_size
@@ -66,7 +64,7 @@ class Hdf5(Kind):
                 )
 
     def changes(self, run: Run) -> Iterator[Change]:
-        """Larger chunks."""
+        """Yield a change to larger chunks."""
         options = run.scenario.dataset.options
         if isinstance(options, Hdf5Options) and options.chunk is not None:
             larger = options.model_copy(update={"chunk": 2 * options.chunk})
@@ -74,7 +72,7 @@ class Hdf5(Kind):
             yield Change("chunk × 2", kind="setting", to=with_keys("dataset", options=larger), key=key)
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add up whole chunks, labels and metadata."""
+        """Return the sum of whole chunks, labels and metadata."""
         nbytes = layout.sample_bytes_of(files)
         rows, columns = chunk_shape(layout, nbytes)
         x = -(-layout.samples_per_file // rows) * rows * -(-nbytes // columns) * columns
@@ -82,13 +80,13 @@ class Hdf5(Kind):
         return sizes
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
-        """Write HDF5's description of the file, and samples and labels where it says; a label is the id of a sample."""
+        """Write HDF5's description, samples and labels; a label is the id of a sample."""
         whole = layout.whole_file(number)
         num_rows, row_bytes = shape = len(whole.samples), int(whole.nbytes[0])
         rows, columns = chunk = tuple(int(edge[0]) for edge in chunk_shape(layout, whole.nbytes[:1]))
         head, middle = _description(shape, None if chunk_of(layout) is None else chunk)
         file.write(head)
-        # Chunks hold whole samples, or parts of one that follow each other: x is one sample after the other.
+        # Chunks hold whole samples or consecutive parts of one: x is one sample after the other.
         row = np.zeros(-(-row_bytes // columns) * columns, np.uint8)
         for sample in whole.samples.tolist():
             fill(row[:row_bytes], layout.seed, sample)
@@ -99,7 +97,7 @@ class Hdf5(Kind):
         file.write(whole.samples.astype("<i8").data)
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """Plan, per file, a read of its start, then of each run of samples or each chunk that differs from the last."""
+        """Return, per file, a read of its start, then of each run of samples or each new chunk."""
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
@@ -109,18 +107,18 @@ class Hdf5(Kind):
         return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """The files of the requests, in order, and where in them each reads."""
+        """Return the files of the requests, in order, and the offset of each request in its file."""
         reads = Reads.of(layout, batch)
         files, file = np.unique(reads.files, return_inverse=True)
         offsets = reads.repeated(np.zeros_like(reads.starts), HEAD_BYTES + reads.starts)
-        # Requests of one entry follow each other in the file: its head stands before them, if it is a file's first.
+        # Requests of an entry are consecutive in the file; a file's first entry follows its head.
         times = reads.is_first + reads.times
         number = np.arange(len(offsets)) - np.repeat(np.cumsum(times) - times, times) - np.repeat(reads.is_first, times)
         offsets += np.maximum(number, 0) * np.repeat(reads.nbytes, times)
-        return [layout.path(one) for one in files.tolist()], np.repeat(file, times), offsets
+        return [layout.path(name) for name in files.tolist()], np.repeat(file, times), offsets
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Let HDF5 read the wanted rows straight into ``out``, or through its chunk cache, and verify each."""
+        """Read the wanted rows with HDF5 into ``out``, directly or through its chunk cache, and verify each."""
         check_length(batch.total_bytes, out)
         ids = np.empty(len(batch.samples), np.int64)
         if not ids.size:
@@ -131,7 +129,7 @@ class Hdf5(Kind):
         for _, runs in by_file(batch):
             place = place_of(layout, batch, runs[0][0])
             shape = layout.samples_per_file, int(batch.nbytes[runs[0][0]])
-            with opened(opener, place) as file, _told(place, shape, stream := _Stream(file)), _opened(stream) as h5:
+            with opened(opener, place) as file, _one_line(place, shape, stream := _Stream(file)), _opened(stream) as h5:
                 x = _find(h5, layout, place, shape, stream)
                 allowed = stream.allowed
                 for start, stop in runs:
@@ -141,9 +139,9 @@ class Hdf5(Kind):
                     x.read(h5s.create_simple(part.shape), wanted, part)
                     if stream.missing:
                         raise place_of(layout, batch, start).error(stream.missing)
-                    for at in range(start, stop):
-                        sample = place_of(layout, batch, at)
-                        ids[at] = check(part[at - start].data, layout.seed, sample)
+                    for row in range(start, stop):
+                        sample = place_of(layout, batch, row)
+                        ids[row] = check(part[row - start].data, layout.seed, sample)
         return ids
 
     def check_labels(self, opener: Opener, layout: Layout, number: int) -> None:
@@ -152,7 +150,7 @@ class Hdf5(Kind):
 
         whole = layout.whole_file(number)
         place, shape = place_of(layout, whole, 0), (layout.samples_per_file,)
-        with opened(opener, place) as file, _told(place, shape, stream := _Stream(file)), _opened(stream) as h5:
+        with opened(opener, place) as file, _one_line(place, shape, stream := _Stream(file)), _opened(stream) as h5:
             y = _described(h5, b"y", np.dtype("<i8"), place, shape, stream)
             labels = np.empty(shape, "<i8")
             y.read(h5s.ALL, h5s.ALL, labels)
@@ -162,34 +160,34 @@ class Hdf5(Kind):
 
 
 class _Stream:
-    """The file as HDF5 sees it: short reads of metadata come from windows, and nothing is ever raised into C.
+    """The file as HDF5 reads it: short reads of metadata come from windows, and no error is raised into C.
 
-    What goes wrong is kept, and HDF5 goes on with zeros, so that it can close its file. Zeros are also what it gets
-    when it asks more often than any file needs: a damaged one could send it in circles.
+    An error is kept, and HDF5 continues with zeros so that it can close its file. It also gets zeros after more
+    requests than any file needs: a damaged file could send it in circles.
     """
 
     def __init__(self, file: BinaryIO) -> None:
         self.file = file
         self.error: BaseException | None = None
-        #: Requests that are still answered.
+        #: Requests that may still be made.
         self.allowed = METADATA_READS
-        #: Set when what follows are samples.
+        #: True once samples follow.
         self.is_described = False
-        #: What a file that ends too early has, in words.
+        #: A message for a file that ends too early.
         self.missing = ""
         self._position = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move, within this object alone where possible."""
+        """Set the position, without a request where possible."""
         self._position = offset if whence == io.SEEK_SET else self._try(self.file.seek, offset, whence)
         return self._position
 
     def tell(self) -> int:
-        """The position of the next access, in bytes from the file's start."""
+        """Return the offset of the next access."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the buffer, with zeros where there is nothing."""
+        """Fill the buffer, with zeros after the end or an error."""
         view = memoryview(buffer)
         self.allowed -= 1
         got = self._try(self._fill, view) if self.allowed >= 0 else 0
@@ -221,30 +219,30 @@ class _Stream:
 
 
 class _Written:
-    """A file that keeps what HDF5 writes, piece by piece, and no hole between."""
+    """A file in memory of the pieces that HDF5 writes, without holes."""
 
     def __init__(self) -> None:
         self.pieces: dict[int, bytes] = {}
         self._position = self._end = 0
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move."""
+        """Set the position."""
         self._position = offset if whence == io.SEEK_SET else self._end + offset
         return self._position
 
     def tell(self) -> int:
-        """The position of the next access, in bytes from the file's start."""
+        """Return the offset of the next access."""
         return self._position
 
     def write(self, buffer: Any) -> int:
-        """Keep a piece."""
+        """Store a piece."""
         self.pieces[self._position] = bytes(buffer)
         self._position += len(buffer)
         self._end = max(self._end, self._position)
         return len(buffer)
 
     def truncate(self, size: int) -> int:
-        """Take the length from HDF5."""
+        """Set the length."""
         self._end = size
         return size
 
@@ -252,7 +250,7 @@ class _Written:
         """Do nothing."""
 
     def between(self, start: int, end: int) -> bytes:
-        """Join the pieces that start in a range."""
+        """Return the pieces that start in a range, joined."""
         content = bytearray(end - start)
         for place, piece in self.pieces.items():
             if start <= place < end:
@@ -262,11 +260,10 @@ class _Written:
 
 @contextmanager
 def _library(stream: _Stream | _Written) -> Iterator[Any]:
-    """Let HDF5 reach a stream within the block, and end that whatever happens.
+    """Return HDF5's access to a stream, closed on every exit.
 
-    As long as that handle is open, HDF5 holds a reference to the stream that no garbage collector sees. A stream that
-    an exception's traceback leads to would keep itself alive through it until HDF5 closes all handles at the exit of
-    the process, when there is no Python any more to release it: a crash. So no handle is left to its destructor.
+    While that handle is open, HDF5 holds a reference to the stream that no garbage collector sees. A stream in an
+    exception's traceback would then live until HDF5 closes all handles at process exit, after Python: a crash.
     """
     from h5py import h5f, h5fd, h5p
 
@@ -282,7 +279,7 @@ def _library(stream: _Stream | _Written) -> Iterator[Any]:
 
 @contextmanager
 def _opened(stream: _Stream) -> Iterator[Any]:
-    """Open a stream with HDF5 and close it whatever happens; an error of the stream comes before HDF5's own."""
+    """Open a stream with HDF5 and close it on every exit; the stream's error has priority over HDF5's."""
     from h5py import h5f
 
     try:
@@ -302,9 +299,9 @@ def _opened(stream: _Stream) -> Iterator[Any]:
 
 @lru_cache(maxsize=64)
 def _description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple[bytes, bytes]:
-    """Let HDF5 describe a file of this shape: give what stands before the bytes of ``x``, and between ``x`` and ``y``.
+    """Return HDF5's bytes of a file of this shape before ``x``, and between ``x`` and ``y``.
 
-    HDF5 writes no byte of ``x`` and ``y`` itself: through it they would be copied, one thread at a time.
+    HDF5 itself does not write the data: it would copy them, one thread at a time.
     """
     from h5py import h5d, h5f, h5p, h5s, h5t
 
@@ -333,13 +330,13 @@ def _description(shape: tuple[int, int], chunk: tuple[int, int] | None) -> tuple
 
 
 @contextmanager
-def _told(place: Place, shape: tuple[int, ...], stream: _Stream) -> Iterator[None]:
-    """Turn what h5py raises for bytes that are no HDF5 into one line."""
+def _one_line(place: Place, shape: tuple[int, ...], stream: _Stream) -> Iterator[None]:
+    """Turn h5py's exceptions for invalid bytes into a DataError of one line."""
     try:
         yield
     except RayioError:
         raise
-    except Exception as error:  # h5py raises a dozen kinds
+    except Exception as error:  # h5py raises a dozen classes
         reason = stream.missing if stream.allowed < 0 else " ".join(str(error).split())
         raise place.error(
             f"expected an hdf5 file with x of shape {shape}, found none ({reason}): "
@@ -348,7 +345,7 @@ def _told(place: Place, shape: tuple[int, ...], stream: _Stream) -> Iterator[Non
 
 
 def _find(h5: Any, layout: Layout, place: Place, shape: tuple[int, int], stream: _Stream) -> Any:
-    """Open ``x``, having checked that it is of this shape, plainly stored, and in this very file."""
+    """Return ``x``, opened and checked for shape, plain storage and place in this file."""
     from h5py import h5p
 
     access = h5p.create(h5p.DATASET_ACCESS)
@@ -367,34 +364,34 @@ def _described(
     stream: _Stream,
     access: Any = None,
 ) -> Any:
-    """Open a dataset, having checked that it is of this type and shape, plainly stored, and in this very file."""
+    """Return a dataset, opened and checked for type, shape, plain storage and place in this file."""
     from h5py import h5d, h5l
 
-    said = name.decode()
+    label = name.decode()
     if h5.links.get_info(name).type != h5l.TYPE_HARD:
-        raise place.error(f"expected {said} in this file, found a link to another place")
+        raise place.error(f"expected {label} in this file, found a link to another place")
     x = h5d.open(h5, name, access)
     if x.shape != shape or x.dtype != dtype:
-        raise place.error(f"expected {said} of shape {shape} and {dtype}, found {x.shape} and {x.dtype}")
+        raise place.error(f"expected {label} of shape {shape} and {dtype}, found {x.shape} and {x.dtype}")
     plan = x.get_create_plist()
     if plan.get_nfilters():
-        raise place.error(f"expected {said} stored plainly, found it compressed or filtered")
+        raise place.error(f"expected {label} stored plainly, found it compressed or filtered")
     kind = plan.get_layout()
     if kind not in (h5d.CONTIGUOUS, h5d.CHUNKED) or plan.get_external_count():
-        raise place.error(f"expected {said} stored in this file, contiguous or in chunks, found it elsewhere")
+        raise place.error(f"expected {label} stored in this file, contiguous or in chunks, found it elsewhere")
     edges = plan.get_chunk() if kind == h5d.CHUNKED else shape
     if math.prod(edges) > stream.seek(0, io.SEEK_END):
         raise place.error(
             f"expected chunks that fit the file, found some of {edges}: the file is truncated or corrupted"
         )
-    # Every chunk at most once, with the index that leads to it.
+    # Every chunk is read at most once, with its index.
     stream.allowed = METADATA_READS + 2 * math.prod(-(-size // edge) for size, edge in zip(shape, edges, strict=True))
     stream.is_described = True
     return x
 
 
 def _rows(x: Any, first: int, rows: int, row_bytes: int) -> Any:
-    """Select whole rows of ``x``."""
+    """Return a selection of whole rows of ``x``."""
     space = x.get_space()
     space.select_hyperslab((first, 0), (rows, row_bytes))
     return space

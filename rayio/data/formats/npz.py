@@ -1,8 +1,7 @@
 """NumPy's npz: an uncompressed zip with ``x.npy``, the samples as rows of bytes, and ``y.npy``, their labels.
 
-A file is what ``numpy.savez(file, x=..., y=...)`` makes, but for the order in time: it is written a sample at a time,
-so memory does not grow with ``samples_per_file``, and read a row at a time, so one sample of a file of thousands does
-not cost the whole file.
+A file equals ``numpy.savez(file, x=..., y=...)``. It is written a sample at a time, so memory does not grow with
+``samples_per_file``, and read a row at a time, so one of thousands of samples does not cost the whole file.
 """
 
 from __future__ import annotations
@@ -36,31 +35,32 @@ from rayio.storage.base import Opener, Requests, RequestTable
 from rayio.storage.stores.counted import WINDOW_BYTES
 
 SAMPLES, LABELS = "x.npy", "y.npy"
-#: The earliest time a zip can say: equal layouts give equal bytes.
+#: The earliest time of a zip: equal layouts give equal bytes.
 DATE = (1980, 1, 1, 0, 0, 0)
-#: Fixed parts, in bytes: a zip's local header, its entry in the directory, the end; zip64's field with two sizes,
-#: zip64's end; the header of an npy file.
+#: Sizes in bytes: a zip's local header, its directory entry, its end; zip64's field with two sizes, zip64's end; the
+#: header of an npy file.
 LOCAL, ENTRY, END, ZIP64_SIZES, ZIP64_END, NPY = 30, 46, 22, 20, 76, 128
-#: Where the rows of ``x.npy`` start in a file that we wrote.
+#: Offset of the rows of ``x.npy`` in a file written by rayio.
 ROWS = LOCAL + len(SAMPLES) + ZIP64_SIZES + NPY
-#: NumPy parses headers that are not ours with Python's own parser, which in 3.11 fails now and then when threads do so
-#: together ("AST constructor recursion depth mismatch").
+#: NumPy parses other headers with Python's parser, which in 3.11 sometimes fails in concurrent threads ("AST
+#: constructor
+#: recursion depth mismatch").
 _PARSING = threading.Lock()
-#: Of a local header and of an entry: signature, flags, method, lengths of name and extra field; of the end: signature,
-#: size and place of the directory. An entry also says where its local header is.
+#: Of a local header and of an entry: signature, flags, method, lengths of name and extra field; an entry also has the
+#: offset of its local header. Of the end: signature, size and offset of the directory.
 LOCAL_FIELDS, ENTRY_FIELDS, END_FIELDS = map(struct.Struct, ("<4s2xHH16xHH", "<4s4xHH16xH12xI", "<4s8xII2x"))
-#: What they say of ``x.npy`` in a file that we wrote, but for the length of the entry's extra field.
+#: Their values for ``x.npy`` in a file written by rayio, without the length of the entry's extra field.
 NAME = SAMPLES.encode()
 FIRST_LOCAL, FIRST_ENTRY = (b"PK\3\4", 0, 0, len(NAME), ZIP64_SIZES), (b"PK\1\2", 0, 0, len(NAME), 0)
 
 
 class Npz:
-    """The format of DLIO's and MLPerf Storage's unet3d, with ``samples_per_file`` rows of one size."""
+    """The format of unet3d in DLIO and MLPerf Storage, with ``samples_per_file`` rows of one size."""
 
     extension = ".npz"
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add up samples, labels and the zip's own records, whose size depends on zip64's limit."""
+        """Return the sizes of samples, labels and the zip's records, which depend on zip64's limit."""
         limit, rows = zipfile.ZIP64_LIMIT, layout.samples_per_file
         x = NPY + rows * layout.sample_bytes_of(files)
         y = NPY + rows * 8
@@ -76,7 +76,7 @@ class Npz:
         whole = layout.whole_file(number)
         rows, row_bytes = len(whole.samples), int(whole.nbytes[0])
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            # zip64 is forced so that any size fits and rows always start at the same place.
+            # zip64 is forced so that any size fits and rows start at a fixed offset.
             with archive.open(_member(SAMPLES), "w", force_zip64=True) as member:
                 member.write(_npy_header("|u1", (rows, row_bytes)))
                 row = np.empty(row_bytes, np.uint8)
@@ -88,7 +88,7 @@ class Npz:
                 member.write(whole.samples.astype("<i8").tobytes())
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """Plan, per file, reads of its end (the zip's directory), its start (the headers), then each run of rows."""
+        """Return, per file, reads of its end (the zip's directory), its start (the headers), then each run of rows."""
         address = (batch.rank, batch.epoch, batch.step)
         if layout.samples_per_file == 1 and batch.nbytes.size and batch.nbytes.min() >= WINDOW_BYTES:
             nbytes = np.full((batch.nbytes.size, 3), WINDOW_BYTES, np.int64)
@@ -102,7 +102,7 @@ class Npz:
         return Requests(address, int(runs.is_first.sum()), table[table > 0], places)
 
     def _sizes(self, layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
-        """Bytes of each run's reads of a file's end, of its start and of rows, shape (runs, 3); 0 for none."""
+        """Return the bytes of each run's reads of a file's end, start and rows, shape (runs, 3); 0 for none."""
         file_bytes = self.file_bytes(layout, batch.files[runs.order[runs.starts]])
         table = np.zeros((len(runs.starts), 3), np.int64)
         table[:, 0] = np.where(runs.is_first, np.minimum(file_bytes, WINDOW_BYTES), 0)
@@ -111,7 +111,7 @@ class Npz:
         return table
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """The files of the requests, in order, and where in them each reads."""
+        """Return the files of the requests, in order, and the offset of each request in its file."""
         runs = Runs.of(batch)
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)
@@ -121,12 +121,12 @@ class Npz:
         offsets[:, 1] = np.where(runs.is_first & (file_bytes > WINDOW_BYTES), 0, -1)
         offsets[:, 2] = ROWS + batch.index[first] * batch.nbytes[first]
         issued = offsets >= 0
-        return [layout.path(one) for one in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
+        return [layout.path(number) for number in files.tolist()], np.repeat(file, issued.sum(axis=1)), offsets[issued]
 
     def request_table(
         self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
     ) -> RequestTable | None:
-        """The requests of many steps at once."""
+        """Return the requests of many steps."""
         if not nbytes.size:
             return None
         steps, size = nbytes.shape
@@ -141,7 +141,7 @@ class Npz:
         return requests_of(runs, nbytes.shape, self._sizes(layout, runs, whole))
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Find the rows with zipfile and numpy, read the wanted ones straight into ``out``, verify each."""
+        """Find the rows with zipfile and numpy, read the wanted ones into ``out`` and verify each."""
         offsets = [0, *accumulate(batch.nbytes.tolist())]
         check_length(offsets[-1], out)
         samples, rows = batch.samples.tolist(), batch.index.tolist()
@@ -175,38 +175,38 @@ class Npz:
         whole = layout.whole_file(number)
         place = place_of(layout, whole, 0)
         with opened(opener, place) as stream:
-            at = _find_rows(stream, place, LABELS, "<i8", (layout.samples_per_file,))
-            _check_labels(stream, at, place, layout.samples_per_file)
+            offset = _find_rows(stream, place, LABELS, "<i8", (layout.samples_per_file,))
+            _check_labels(stream, offset, place, layout.samples_per_file)
 
 
-def _check_labels(stream: BinaryIO, at: int, first: Place, rows: int) -> None:
-    """Compare so many labels, from byte ``at`` on, with the ids of ``first`` and the samples after it."""
-    stream.seek(at)
+def _check_labels(stream: BinaryIO, offset: int, first: Place, rows: int) -> None:
+    """Compare ``rows`` labels, from byte ``offset`` on, with the ids of ``first`` and the samples after it."""
+    stream.seek(offset)
     content = stream.read(rows * LABEL)
     if len(content) < rows * LABEL:
-        raise _few_labels(first, at, rows, len(content))
-    wrong_label(np.frombuffer(content, "<i8"), first, at)
+        raise _few_labels(first, offset, rows, len(content))
+    wrong_label(np.frombuffer(content, "<i8"), first, offset)
 
 
-def _few_labels(first: Place, at: int, rows: int, have: int) -> DataError:
-    return first.error(f"expected {rows * LABEL} bytes of labels at byte {at}, found {have}: truncated")
+def _few_labels(first: Place, offset: int, rows: int, have: int) -> DataError:
+    return first.error(f"expected {rows * LABEL} bytes of labels at byte {offset}, found {have}: truncated")
 
 
 def _check_labels_in(tail_at: int, tail: bytes, shape: tuple[int, int], first: Place, rows: int) -> None:
-    """Compare so many labels of a file laid out as we write it, where they came with its end."""
-    at = ROWS + shape[0] * shape[1] + LOCAL + len(LABELS) + ZIP64_SIZES + NPY + first.row * LABEL - tail_at
-    if at < 0 or (rows == 1 and tail[at : at + LABEL] == first.sample.to_bytes(LABEL, "little")):
+    """Compare ``rows`` labels of a file written by rayio, as far as they are in the window at its end."""
+    offset = ROWS + shape[0] * shape[1] + LOCAL + len(LABELS) + ZIP64_SIZES + NPY + first.row * LABEL - tail_at
+    if offset < 0 or (rows == 1 and tail[offset : offset + LABEL] == first.sample.to_bytes(LABEL, "little")):
         return
-    if (have := max(0, len(tail) - at)) < rows * LABEL:
-        raise _few_labels(first, tail_at + at, rows, have)
-    wrong_label(np.frombuffer(tail, "<i8", rows, at), first, tail_at + at)
+    if (have := max(0, len(tail) - offset)) < rows * LABEL:
+        raise _few_labels(first, tail_at + offset, rows, have)
+    wrong_label(np.frombuffer(tail, "<i8", rows, offset), first, tail_at + offset)
 
 
 def _tail_if_plain(stream: BinaryIO, shape: tuple[int, int]) -> tuple[int, bytes] | None:
-    """Say whether a file is laid out as we write it, by giving its end and where that starts; None: it is not.
+    """Return the offset and bytes of the window at a file's end if rayio wrote the file, else None.
 
-    Then its rows start at :data:`ROWS`. It looks where zipfile and numpy would, at the directory at the end and at the
-    headers at the start, but a tenth as long. Whatever it does not know is left to them.
+    Then its rows start at :data:`ROWS`. It checks what zipfile and numpy would (the directory at the end, the headers
+    at the start) in a tenth of the time; other files are left to them.
     """
     find = getattr(stream, "window", None)
     size = stream.seek(0, io.SEEK_END) if find is None else stream.size  # type: ignore[attr-defined]
@@ -236,7 +236,7 @@ def _tail_if_plain(stream: BinaryIO, shape: tuple[int, int]) -> tuple[int, bytes
 
 
 def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tuple[int, ...]) -> int:
-    """The offset of the first row of a member, having checked that it is stored plainly and of this type and shape."""
+    """Return the offset of a member's first row, after checking that it is stored plainly with this type and shape."""
     dtype = np.dtype(descr)
     try:
         with zipfile.ZipFile(stream) as archive:
@@ -256,13 +256,13 @@ def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tup
         if version != (1, 0):
             raise place.error(f"expected npy version (1, 0) in {name}, found {version}")
         with _PARSING:
-            found, fortran_order, found_type = np.lib.format.read_array_header_1_0(stream)
-        if found != shape or fortran_order or found_type != dtype:
-            raise place.error(f"expected {name} of shape {shape} and {dtype}, found {found} and {found_type}")
+            actual_shape, fortran_order, actual_type = np.lib.format.read_array_header_1_0(stream)
+        if actual_shape != shape or fortran_order or actual_type != dtype:
+            raise place.error(f"expected {name} of shape {shape} and {dtype}, found {actual_shape} and {actual_type}")
         return stream.tell()
     except RayioError:
         raise
-    except Exception as error:  # zipfile and numpy raise a dozen kinds for bytes that are no npz
+    except Exception as error:  # zipfile and numpy raise a dozen classes for invalid bytes
         raise place.error(
             f"expected an npz file with {name} of shape {shape}, found none ({error}): "
             f"truncated, corrupted or foreign; delete it and generate it again"
@@ -270,7 +270,7 @@ def _find_rows(stream: BinaryIO, place: Place, name: str, descr: str, shape: tup
 
 
 def _zip64_field(num_values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The bytes of a directory entry's zip64 field: 4 and 8 a value, none without values."""
+    """Return the bytes of a directory entry's zip64 field: 4 and 8 a value, none without values."""
     return (num_values > 0) * (4 + 8 * num_values)
 
 

@@ -1,15 +1,14 @@
-"""Parquet: row groups of column chunks, read by pyarrow, of which a reader may want only some columns.
+"""Parquet: row groups of column chunks, read by pyarrow; a reader may read only some columns.
 
 A sample is a row. Its id and checksum are the column ``id``; the bytes after them are cut into ``dataset.columns``
-columns, as evenly as they go (``x``, or ``x0``, ``x1`` ...). A reader reads ``id`` and the first
-``dataset.read_columns`` of the others, and delivers just these bytes of each sample. Only whole row groups can be read:
-one sample costs its row group, in the columns that are read.
+columns, as evenly as possible (``x``, or ``x0``, ``x1`` ...). A reader reads ``id`` and the first
+``dataset.read_columns`` of the others, and delivers these bytes of each sample. Only whole row groups can be read: one
+sample costs its row group, in these columns.
 
-What is asked for is what pyarrow asks for by default (``pre_buffer``): the last 64 KiB of the file, the description
-where it is longer than that, and for each row group the chunks of the wanted columns, neighbours together up to 32 MiB.
+The requests are pyarrow's by default (``pre_buffer``): the last 64 KiB of the file, the description if it is longer,
+and for each row group the chunks of these columns, neighbours together up to 32 MiB.
 
-The values of every chunk have a checksum in the description, in which the place of the chunk takes part. So whatever
-was read is verified, with any number of columns.
+The description has a checksum of each chunk's values and place, so any set of columns can be verified.
 """
 
 from __future__ import annotations
@@ -45,25 +44,25 @@ from rayio.units import format_bytes
 if TYPE_CHECKING:
     from rayio.scenario.model import Scenario
 
-#: pyarrow refuses descriptions with longer lists and longer texts.
+#: pyarrow refuses descriptions with longer lists.
 MAX_CHUNKS = 1_000_000
-#: Up to which length it reads neighbouring chunks together.
+#: pyarrow reads neighbouring chunks together up to this many bytes.
 TOGETHER_BYTES = 32 << 20
 
 
 class Parquet(Kind):
-    """One open, one or two requests for the description, then one or more for each row group that holds a sample."""
+    """One open, one or two requests for the description, then one or more for each row group that contains a sample."""
 
     extension = ".parquet"
     options = ParquetOptions
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """More column chunks than pyarrow reads the description of, or larger values than Parquet has."""
+        """Yield messages about more column chunks than pyarrow reads, or larger values than Parquet supports."""
         dataset, options = scenario.dataset, chosen(scenario.dataset.options)
         if (size := dataset.sample_bytes.expected) > options.columns * MAX_PAGE_BYTES:
             yield (
                 f"dataset.columns={options.columns}: samples of {format_bytes(size)} have values of 2 GiB or more, "
-                "which parquet has not; use more columns"
+                "more than parquet supports; use more columns"
             )
         groups = -(-dataset.samples_per_file // (options.row_group or dataset.samples_per_file))
         if (chunks := groups * (options.columns + 1)) > MAX_CHUNKS:
@@ -73,13 +72,13 @@ class Parquet(Kind):
             )
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
-        """A row group that is not less than the file."""
+        """Yield a note about a row group larger than the file."""
         dataset, options = scenario.dataset, chosen(scenario.dataset.options)
         if options.row_group is not None and options.row_group > dataset.samples_per_file:
             yield f"dataset.row_group={options.row_group}: a file has {dataset.samples_per_file} samples"
 
     def table(self, scenario: Scenario) -> Mapping[str, float]:
-        """What a sample costs: the expected bytes of a whole row group in the columns that are read."""
+        """Return the cost of a sample: the expected bytes of a row group in the columns read."""
         dataset, options = scenario.dataset, chosen(scenario.dataset.options)
         shape = options.shape(dataset.samples_per_file)
         size = np.array([max(round(dataset.sample_bytes.expected), HEADER.size)])
@@ -88,15 +87,15 @@ class Parquet(Kind):
         }
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add up pages, their headers and the description."""
+        """Return the sum of pages, their headers and the description."""
         return shape_of(layout).file_bytes(layout.sample_bytes_of(files))
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
-        """Write the file as :mod:`rayio.data.formats.parquet_file` says."""
+        """Write the file, see :mod:`rayio.data.formats.parquet_file`."""
         described.write(file, layout, shape_of(layout), number)
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """Plan, per file, reads of its end and its description, then of the chunks of each row group."""
+        """Return, per file, reads of its end and its description, then of the chunks of each row group."""
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
@@ -105,16 +104,16 @@ class Parquet(Kind):
         return Requests(address, int(reads.is_first.sum()), nbytes, partial(self._places, layout, batch))
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """The files of the requests, in order, and where in them each reads."""
+        """Return the files of the requests, in order, and the offset of each request in its file."""
         reads = _Reads.of(layout, batch)
         files, file = np.unique(reads.files, return_inverse=True)
         footers_at = reads.sizes - len(MAGIC) - 4 - reads.footers
         offsets = reads.each(reads.sizes - reads.tails, footers_at, [ranges[0] for ranges in reads.ranges])
         number = reads.each(file, file, [np.full_like(r[0], f) for r, f in zip(reads.ranges, file, strict=True)])
-        return [layout.path(one) for one in files.tolist()], number, offsets
+        return [layout.path(name) for name in files.tolist()], number, offsets
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Let pyarrow read the row groups, verify each chunk, and put the wanted rows into ``out``."""
+        """Read the row groups with pyarrow, verify each chunk, and copy the wanted rows into ``out``."""
         check_length(batch.total_bytes, out)
         ids = np.empty(len(batch.samples), np.int64)
         if not ids.size:
@@ -134,36 +133,36 @@ class Parquet(Kind):
 
 
 def shape_of(layout: Layout) -> Shape:
-    """How the files of a dataset are cut."""
+    """Return the shape of a dataset's files."""
     return chosen(layout.options).shape(layout.samples_per_file)
 
 
 def columns_of(layout: Layout) -> int:
-    """How many of the columns ``x`` are read."""
+    """Return the number of columns ``x`` that are read."""
     options = chosen(layout.options)
     return options.read_columns or options.columns
 
 
 class _Reads(NamedTuple):
-    """What is read for a batch: an entry for each row group, those of a file together."""
+    """The reads of a batch: an entry for each row group, those of a file together."""
 
     files: NDArray[np.int64]
     groups: NDArray[np.int64]
-    #: Which entries are the first of their file.
+    #: True for the first entry of each file.
     is_first: NDArray[np.bool_]
-    #: Of each entry's file: bytes of a sample, of the file, of its end that is read, of its description.
+    #: By entry, of its file: bytes of a sample, of the file, of its end that is read, of its description.
     sample_bytes: NDArray[np.int64]
     sizes: NDArray[np.int64]
     tails: NDArray[np.int64]
     footers: NDArray[np.int64]
-    #: Where each entry's requests begin, and how long they are.
+    #: By entry: offsets and lengths of its requests.
     ranges: list[tuple[NDArray[np.int64], NDArray[np.int64]]]
-    #: Places in the batch of the samples of each entry.
+    #: By entry: places of its samples in the batch.
     members: list[NDArray[np.int64]]
 
     @classmethod
     def of(cls, layout: Layout, batch: Batch) -> _Reads:
-        """Work them out for a batch that is not empty."""
+        """Return the reads of a batch that is not empty."""
         shape, columns = shape_of(layout), columns_of(layout)
         group = batch.index // shape.group_rows
         order = np.lexsort((batch.index, group, batch.files))
@@ -179,9 +178,9 @@ class _Reads(NamedTuple):
         else:
             sizes, starts_at = shape.file_bytes(sample_bytes), shape.group_at(sample_bytes, groups).tolist()
         ranges = []
-        for number, at, size in zip(groups.tolist(), starts_at, sample_bytes.tolist(), strict=True):
+        for number, offset, size in zip(groups.tolist(), starts_at, sample_bytes.tolist(), strict=True):
             begins, lengths = _ranges(shape, shape.rows_of(number), size, columns)
-            ranges.append((at + begins, lengths))
+            ranges.append((offset + begins, lengths))
         return cls(
             files,
             groups,
@@ -197,7 +196,7 @@ class _Reads(NamedTuple):
     def each(
         self, of_tails: NDArray[np.int64], of_footers: NDArray[np.int64], of_ranges: list[NDArray[np.int64]]
     ) -> NDArray[np.int64]:
-        """A value for each request, in order."""
+        """Return a value for each request, in order."""
         parts = []
         for unit, values in enumerate(of_ranges):
             if self.is_first[unit]:
@@ -211,16 +210,16 @@ class _Reads(NamedTuple):
 
 @lru_cache(maxsize=64)
 def _sizes(shape: Shape, sample_bytes: int) -> tuple[int, int]:
-    """Bytes of a file, and of a row group that is not its last."""
-    one, group = np.array([sample_bytes]), np.array([1])
-    return int(shape.file_bytes(one)[0]), int(shape.group_at(one, group)[0]) - len(MAGIC)
+    """Return the bytes of a file, and of a full row group."""
+    sizes, group = np.array([sample_bytes]), np.array([1])
+    return int(shape.file_bytes(sizes)[0]), int(shape.group_at(sizes, group)[0]) - len(MAGIC)
 
 
 @lru_cache(maxsize=1024)
 def _ranges(
     shape: Shape, num_rows: int, sample_bytes: int, columns: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where the requests for the wanted columns of a row group begin, from its start, and how long they are."""
+    """Return offsets, from the row group's start, and lengths of the requests for the wanted columns."""
     ends = shape.chunks(num_rows, np.array([sample_bytes]), np.arange(columns + 1))
     edges = [0]
     if int(ends[-1]) > TOGETHER_BYTES:
@@ -233,7 +232,7 @@ def _ranges(
 
 
 class _Rows:
-    """Where the samples of a batch go."""
+    """The destination of a batch's samples."""
 
     def __init__(
         self, layout: Layout, shape: Shape, batch: Batch, out: NDArray[np.uint8], ids: NDArray[np.int64]
@@ -241,11 +240,11 @@ class _Rows:
         self.layout, self.shape, self.batch, self.out, self.ids = layout, shape, batch, out, ids
         self.names = shape.names()[: columns_of(layout) + 1]
         self.offsets = np.concatenate([[0], np.cumsum(batch.nbytes)])
-        #: The batch as a matrix, where its samples are of one size.
+        #: The batch as a matrix, if its samples have one size.
         self.matrix = out.reshape(len(ids), -1) if (batch.nbytes == batch.nbytes[0]).all() else None
 
     def take(self, parquet: Any, stream: Stream, reads: _Reads, unit: int) -> None:
-        """Read one row group, verify it and take the wanted rows out of it."""
+        """Read and verify a row group, and copy the wanted rows."""
         number, group = int(reads.files[unit]), int(reads.groups[unit])
         members = reads.members[unit]
         place = place_of(self.layout, self.batch, int(members[0]))
@@ -256,49 +255,49 @@ class _Rows:
         stream.expect(place, reads.ranges[unit], chunks, self.shape)
         table = parquet.read_row_group(group, columns=self.names, use_threads=False)
         digests = (parquet.metadata.metadata or {}).get(KEY.encode(), b"")
-        rows, at = self.batch.index[members] - group * self.shape.group_rows, 0
+        rows, offset = self.batch.index[members] - group * self.shape.group_rows, 0
         for column, (chunk, width) in enumerate(zip(chunks, widths, strict=True)):
             cells, at_chunk = _cells(table.column(column), chunk), chunk_number(self.shape, group, column)
-            said = digests[at_chunk * DIGEST_BYTES : (at_chunk + 1) * DIGEST_BYTES]
-            if digest(cells.data, self.layout.seed, number, at_chunk) != said:
-                raise self._another(place, cells, said, number, at_chunk, chunk.name)
+            expected = digests[at_chunk * DIGEST_BYTES : (at_chunk + 1) * DIGEST_BYTES]
+            if digest(cells.data, self.layout.seed, number, at_chunk) != expected:
+                raise self._mismatch(place, cells, expected, number, at_chunk, chunk.name)
             if column == 0:
                 self.ids[members] = np.ascontiguousarray(cells[rows, :8]).view("<i8")[:, 0]
-            self._put(members, cells, rows, at, width)
-            at += width
+            self._put(members, cells, rows, offset, width)
+            offset += width
         wrong = np.flatnonzero(self.ids[members] != self.batch.samples[members])
         if wrong.size:
             sample = place_of(self.layout, self.batch, int(members[wrong[0]]))
             raise sample.error(f"expected id {sample.sample}, found id {self.ids[members[wrong[0]]]}: {AGAIN}")
 
     def _put(
-        self, members: NDArray[np.int64], cells: NDArray[np.uint8], rows: NDArray[np.int64], at: int, width: int
+        self, members: NDArray[np.int64], cells: NDArray[np.uint8], rows: NDArray[np.int64], offset: int, width: int
     ) -> None:
-        """Copy the cells of a column to where they are in their samples."""
+        """Copy the cells of a column to their places in the samples."""
         if self.matrix is not None:
-            self.matrix[_as_slice(members), at : at + width] = cells[_as_slice(rows), :width]
+            self.matrix[_as_slice(members), offset : offset + width] = cells[_as_slice(rows), :width]
             return
-        for offset, row in zip((self.offsets[members] + at).tolist(), rows.tolist(), strict=True):
-            self.out[offset : offset + width] = cells[row, :width]
+        for start, row in zip((self.offsets[members] + offset).tolist(), rows.tolist(), strict=True):
+            self.out[start : start + width] = cells[row, :width]
 
-    def _another(
-        self, place: Place, cells: NDArray[np.uint8], said: bytes, number: int, chunk: int, name: str
+    def _mismatch(
+        self, place: Place, cells: NDArray[np.uint8], expected: bytes, number: int, chunk: int, name: str
     ) -> RayioError:
-        """Say what is wrong with a chunk whose checksum is not the one said."""
+        """Return an error for a chunk whose checksum is not the ``expected`` one."""
         seed = self.layout.seed
         if name == "id":
-            found = int(cells[place.row % self.shape.group_rows, :8].copy().view("<u8")[0])
-            if found != place.sample:
-                there = found // self.shape.num_rows
-                if said and there < self.layout.num_files and digest(cells.data, seed, there, chunk) == said:
+            read_id = int(cells[place.row % self.shape.group_rows, :8].copy().view("<u8")[0])
+            if read_id != place.sample:
+                file = read_id // self.shape.num_rows
+                if expected and file < self.layout.num_files and digest(cells.data, seed, file, chunk) == expected:
                     return place.error(
-                        f"expected id {place.sample}, found the sample with id {found}: files were swapped or renamed"
+                        f"expected id {place.sample}, found the sample with id {read_id}: files were swapped or renamed"
                     )
                 return place.error(
-                    f"expected id {place.sample}, found id {found} with a wrong checksum: "
+                    f"expected id {place.sample}, found id {read_id} with a wrong checksum: "
                     f"the file is corrupted or of another dataset; delete it and generate it again"
                 )
-        text = said.decode("ascii", "replace") if said.isalnum() else "of 16 digits"
+        text = expected.decode("ascii", "replace") if expected.isalnum() else "of 16 digits"
         computed = digest(cells.data, seed, number, chunk).decode()
         return place.error(
             f"expected checksum {text} of column {name}, its bytes give {computed}: "
@@ -307,23 +306,23 @@ class _Rows:
 
 
 def _as_slice(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
-    """Turn neighbours in ascending order into a slice, which is copied faster."""
+    """Return ascending neighbours as a slice, which is copied faster."""
     first, last = int(places[0]), int(places[-1])
     is_run = last - first + 1 == len(places) and bool((places[1:] - places[:-1] == 1).all())
     return slice(first, last + 1) if is_run else places
 
 
 def _check_group(parquet: Any, place: Place, group: int, chunks: list[Chunk]) -> None:
-    """Refuse a file that is described otherwise than ours are, before memory is taken for what it says."""
+    """Refuse a file with another description than rayio's, before memory is allocated for its sizes."""
     import pyarrow as pa
 
     wanted = {chunk.name: pa.binary(chunk.width) for chunk in chunks}
     schema = parquet.schema_arrow
-    found = {name: schema.field(name).type for name in schema.names if name in wanted}
-    if found != wanted:
-        name = next(name for name in wanted if found.get(name) != wanted[name])
+    types = {name: schema.field(name).type for name in schema.names if name in wanted}
+    if types != wanted:
+        name = next(name for name in wanted if types.get(name) != wanted[name])
         raise place.error(
-            f"expected column {name} of {wanted[name].byte_width} bytes, found {found.get(name, 'none')}: {AGAIN}"
+            f"expected column {name} of {wanted[name].byte_width} bytes, found {types.get(name, 'none')}: {AGAIN}"
         )
     described = parquet.metadata
     rows = described.row_group(group).num_rows if group < described.num_row_groups else 0
@@ -332,7 +331,7 @@ def _check_group(parquet: Any, place: Place, group: int, chunks: list[Chunk]) ->
 
 
 def _cells(column: Any, chunk: Chunk) -> NDArray[np.uint8]:
-    """A column's cells as rows of bytes, as they lie in Arrow's memory."""
+    """Return a column's cells as rows of bytes in Arrow's memory."""
     parts = []
     for part in column.chunks:
         values = np.frombuffer(part.buffers()[1], np.uint8)

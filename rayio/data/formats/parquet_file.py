@@ -1,7 +1,7 @@
-"""A Parquet file as bytes: what is where in it, exactly, before it is written.
+"""A Parquet file as bytes: the exact place of every part, known before it is written.
 
 ======================  ====================================================================================
-part                    what it is
+part                    content
 ======================  ====================================================================================
 ``PAR1``                4 bytes
 row groups              each: column ``id``, then the columns ``x``, a chunk each; a chunk is pages of about 1 MiB
@@ -9,9 +9,9 @@ description             Thrift: schema, place and size of every chunk, a checksu
 length, ``PAR1``        8 bytes
 ======================  ====================================================================================
 
-Thrift writes a number in as few bytes as it takes, or in more: here every number that differs between files has a fixed
-length, so that the description has too. A chunk has a fixed length as well: one that a codec shrinks further than
-promised is filled up with zeros behind its last page, where no reader looks.
+Every Thrift number that differs between files is written in a fixed number of bytes, so the description has a fixed
+length. A chunk has a fixed length too: if a codec shrinks it further than planned, zeros follow its last page, where no
+reader looks.
 """
 
 from __future__ import annotations
@@ -34,48 +34,48 @@ from rayio.errors import DataError
 MAGIC = b"PAR1"
 #: A page holds as many whole cells as fit, and at least one.
 PAGE_BYTES = 1 << 20
-#: What a page, a cell and a description may have at most: their lengths are signed numbers of 32 bits.
+#: Limit of a page, a cell and a description: their lengths are signed 32-bit numbers.
 MAX_PAGE_BYTES = (1 << 31) - (1 << 24)
-#: Of each so many bytes of a compressed column some are random and the rest are zero; and what a codec takes to say so.
+#: Of every STRIPE_BYTES bytes of a compressed column some are random, the rest zero; then a codec's overheads.
 STRIPE_BYTES, STRIPE_COST, PAGE_COST = 256, 24, 128
 MAX_RATIO = 8.0
-#: Parquet's numbers for codecs, by the names that pyarrow knows them by.
+#: Parquet's numbers of codecs, by pyarrow's names.
 CODECS = {"none": 0, "snappy": 1, "gzip": 2, "lz4": 7, "zstd": 6}
-#: Of a chunk's values, as 16 digits.
+#: Length of the checksum of a chunk's values: 16 digits.
 DIGEST_BYTES = 16
 KEY = "rayio"
 #: Thrift's types in its compact protocol.
 TRUE, FALSE, I32, I64, BINARY, LIST, STRUCT = 1, 2, 5, 6, 8, 9, 12
-#: Parquet's: INT types are not used here; REQUIRED is 0, PLAIN is 0.
+#: Parquet's type of columns.
 FIXED_LEN_BYTE_ARRAY = 7
 
 
 class Shape(NamedTuple):
-    """What decides where the bytes of a dataset's files are, but for the size of their samples."""
+    """The parameters that, with the sample size, determine the place of every byte in a file."""
 
-    #: Samples of a file, and of a row group.
+    #: Samples in a file and in a row group.
     num_rows: int
     group_rows: int
-    #: Columns that the bytes of a sample after its header are cut into, as evenly as they go.
+    #: Columns that share the bytes of a sample after its header, as evenly as possible.
     num_columns: int
     codec: str
-    #: How many times smaller a compressed column is in the file.
+    #: Uncompressed size divided by the size in the file, of a compressed column.
     ratio: float
 
     @property
     def num_groups(self) -> int:
-        """Row groups of a file; the last one may be smaller."""
+        """Number of row groups in a file; the last may be smaller."""
         return -(-self.num_rows // self.group_rows)
 
     def rows_of(self, group: int) -> int:
-        """Rows of a group."""
+        """Return the number of rows in a group."""
         return min(self.group_rows, self.num_rows - group * self.group_rows)
 
     def widths(self, sample_bytes: int) -> list[int]:
-        """Bytes of a sample in each column ``x``.
+        """Return the bytes of a sample in each column ``x``.
 
         Raises:
-            DataError: the sample is too large for so few columns.
+            DataError: the sample is too large for the number of columns.
         """
         if sample_bytes - HEADER.size > self.num_columns * MAX_PAGE_BYTES:
             raise DataError(
@@ -86,14 +86,14 @@ class Shape(NamedTuple):
         return [int(width) for width in np.diff(edges)]
 
     def slot(self, num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes that a page's values have in the file at most; as they are when they would not become fewer."""
+        """Return the largest size of a page's values in the file; incompressible values are stored plainly."""
         if self.codec == "none":
             return num_bytes
         shrunk = np.ceil(num_bytes / self.ratio).astype(np.int64) + PAGE_COST
         return np.minimum(num_bytes, shrunk)
 
     def chunk(self, num_rows: int, width: NDArray[np.int64], *, is_id: bool = False) -> NDArray[np.int64]:
-        """Bytes of a column chunk in the file, page headers included, for cells of ``width`` bytes."""
+        """Return the bytes of a column chunk in the file, page headers included, for cells of ``width`` bytes."""
         rows = np.maximum(1, PAGE_BYTES // width)
         pages, left = num_rows // rows, num_rows % rows
         full, rest = (rows * width, left * width) if is_id else (self.slot(rows * width), self.slot(left * width))
@@ -101,7 +101,7 @@ class Shape(NamedTuple):
         return chunk
 
     def chunks(self, num_rows: int, sample_bytes: NDArray[np.int64], columns: Any) -> NDArray[np.int64]:
-        """Bytes of ``id`` and of the first ``columns`` (a number, or several) in a group of ``num_rows`` rows."""
+        """Return the bytes of ``id`` and the first ``columns`` (one or several numbers) in ``num_rows`` rows."""
         payload = sample_bytes - HEADER.size
         narrow = payload // self.num_columns
         wide = part_bytes(payload, columns, self.num_columns) - columns * narrow
@@ -111,16 +111,16 @@ class Shape(NamedTuple):
         return sizes
 
     def group_at(self, sample_bytes: NDArray[np.int64], group: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Where a row group starts."""
+        """Return the offset of a row group."""
         return len(MAGIC) + group * self.chunks(self.group_rows, sample_bytes, self.num_columns)
 
     def footer_bytes(self) -> int:
-        """Bytes of the description, without its length and the end."""
-        empty, one = _described(self._replace(num_rows=0)), _described(self._replace(num_rows=1, group_rows=1))
-        return empty + self.num_groups * (one - empty)
+        """Return the length of the description, without its length field and the end."""
+        empty, single = _described(self._replace(num_rows=0)), _described(self._replace(num_rows=1, group_rows=1))
+        return empty + self.num_groups * (single - empty)
 
     def file_bytes(self, sample_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes of a file with samples of this size."""
+        """Return the bytes of a file with samples of this size."""
         last = self.num_groups - 1
         groups_at = self.group_at(sample_bytes, np.full_like(sample_bytes, last))
         last_group = self.chunks(self.rows_of(last), sample_bytes, self.num_columns)
@@ -128,20 +128,20 @@ class Shape(NamedTuple):
         return sizes
 
     def names(self) -> list[str]:
-        """Names of the columns, ``id`` first."""
+        """Return the names of the columns, ``id`` first."""
         digits = len(str(self.num_columns - 1))
         return ["id", *(["x"] if self.num_columns == 1 else [f"x{n:0{digits}}" for n in range(self.num_columns)])]
 
 
 def part_bytes(payload: Any, columns: Any, num_columns: int) -> Any:
-    """Bytes of a sample, without its header, that are in the first ``columns`` of ``num_columns``; rounded down."""
-    # Written so that no product is much larger than the payload.
+    """Return the payload bytes of a sample in the first ``columns`` of ``num_columns``, rounded down."""
+    # No product is much larger than the payload.
     quotient, rest = np.divmod(payload, num_columns)
     return quotient * columns + rest * columns // num_columns
 
 
 def write(file: BinaryIO, layout: Layout, shape: Shape, number: int) -> None:
-    """Write file ``number``, a row group at a time; memory grows with ``row_group``, as in every writer of Parquet."""
+    """Write file ``number``, one row group at a time; memory grows with ``row_group``, as in every Parquet writer."""
     sample_bytes = int(layout.sample_bytes_of(np.array([number]))[0])
     widths = shape.widths(sample_bytes)
     first = number * layout.samples_per_file
@@ -155,7 +155,7 @@ def write(file: BinaryIO, layout: Layout, shape: Shape, number: int) -> None:
         if shape.codec != "none":
             _stripe(rows, edges, shape, layout.seed)
         for column, (begin, end) in enumerate(zip([0, *edges], edges, strict=False)):
-            # A value of Parquet has a byte at least: that of a column without any part of the sample is zero.
+            # A Parquet value has at least one byte; a column without part of the sample holds a zero.
             cells = np.ascontiguousarray(rows[:, begin:end]) if end > begin else np.zeros((len(rows), 1), np.uint8)
             digests.append(digest(cells.data, layout.seed, number, chunk_number(shape, group, column)))
             _write_chunk(file, cells, shape, is_id=column == 0)
@@ -164,12 +164,12 @@ def write(file: BinaryIO, layout: Layout, shape: Shape, number: int) -> None:
 
 
 def chunk_number(shape: Shape, group: int, column: int) -> int:
-    """Number the chunks of a file in the order in which they lie; column 0 is ``id``."""
+    """Return the number of a chunk in the order of a file; column 0 is ``id``."""
     return group * (shape.num_columns + 1) + column
 
 
 def digest(cells: memoryview, seed: int, number: int, chunk: int) -> bytes:
-    """The checksum of a chunk's values, in digits; its place takes part in it, so no other chunk passes for it."""
+    """Return the checksum of a chunk's values and place, as digits: no other chunk passes for it."""
     key = _digest_seed(seed) + (number << 24) + chunk
     return b"%016x" % xxhash.xxh3_64_intdigest(cells, key & seeds.MASK)
 
@@ -180,7 +180,7 @@ def _digest_seed(seed: int) -> int:
 
 
 def _stripe(rows: NDArray[np.uint8], edges: list[int], shape: Shape, seed: int) -> None:
-    """Set so many bytes of each column's pages to zero that every codec gets them as small as promised."""
+    """Set enough bytes of each column's pages to zero that every codec reaches the planned size."""
     keep = int(STRIPE_BYTES / shape.ratio) - STRIPE_COST
     for begin, end in pairwise(edges):
         if begin == end:
@@ -210,7 +210,7 @@ def _write_chunk(file: BinaryIO, cells: NDArray[np.uint8], shape: Shape, *, is_i
             if len(shrunk) <= slot and len(shrunk) < len(page):
                 content, is_compressed = memoryview(shrunk), True
         if len(content) > slot:
-            raise RuntimeError(f"{shape.codec} made {len(content)} bytes of {len(page)}, {slot} were promised")
+            raise RuntimeError(f"{shape.codec} made {len(content)} bytes of {len(page)}, planned were {slot}")
         crc = zlib.crc32(content)
         written += file.write(page_header(len(page), len(content), crc, len(cells[top : top + many]), is_compressed))
         written += file.write(content)
@@ -219,22 +219,22 @@ def _write_chunk(file: BinaryIO, cells: NDArray[np.uint8], shape: Shape, *, is_i
 
 
 def compressed(page: NDArray[np.uint8], codec: str) -> bytes:
-    """Compress with the library that reads it again."""
+    """Return a page compressed with pyarrow's codec."""
     import pyarrow as pa
 
-    # pyarrow's lz4 is that of files; Parquet has the plain blocks.
+    # pyarrow's "lz4" is the frame format; Parquet uses raw blocks.
     shrunk: bytes = pa.Codec("lz4_raw" if codec == "lz4" else codec).compress(page, asbytes=True)
     return shrunk
 
 
 def _varint(value: int, length: int) -> bytes:
-    """A number in zigzag, in exactly ``length`` bytes."""
+    """Return a number in zigzag encoding, in exactly ``length`` bytes."""
     value = value << 1 ^ value >> 63
     return bytes([*((value >> 7 * place & 0x7F) | 0x80 for place in range(length - 1)), value >> 7 * (length - 1)])
 
 
 def _size(value: int) -> bytes:
-    """The length of a text or a list, in 5 bytes."""
+    """Return the length of a text or list, in 5 bytes."""
     return bytes([*((value >> 7 * place & 0x7F) | 0x80 for place in range(4)), value >> 28])
 
 
@@ -255,7 +255,7 @@ def _list(kind: int, number: int) -> bytes:
 
 
 def _field(step: int, kind: int, value: bytes = b"") -> bytes:
-    """A field, ``step`` numbers after the one before it."""
+    """Return a field whose number is ``step`` above the one before it."""
     return bytes([step << 4 | kind]) + value
 
 
@@ -263,7 +263,7 @@ END = b"\0"
 
 
 def page_header(plain: int, stored: int, crc: int, num_rows: int, is_compressed: bool) -> bytes:
-    """Describe a page (``PageHeader`` with ``DataPageHeaderV2`` of ``parquet.thrift``), always in as many bytes."""
+    """Return a page header of fixed length (``PageHeader`` with ``DataPageHeaderV2`` of ``parquet.thrift``)."""
     signed = crc - (crc >> 31 << 32)
     data = b"".join(
         [
@@ -285,12 +285,12 @@ PAGE_HEADER_BYTES = len(page_header(0, 0, 0, 0, False))
 
 
 def stored_bytes(header: bytes) -> int:
-    """What a page's header says its values have in the file."""
+    """Return the bytes of a page's values in the file, from its header."""
     return sum((byte & 0x7F) << 7 * place for place, byte in enumerate(header[9:14])) >> 1
 
 
 def is_header_of(header: bytes, plain: int, num_rows: int) -> bool:
-    """Whether a page is described as a page of so many rows is, whatever its codec made of it."""
+    """Return True if the header describes a page of this size and rows, whatever its codec."""
     ours = page_header(plain, 0, 0, num_rows, False)
     is_same = header[:9] == ours[:9] and header[14] == ours[14] and header[20:-3] == ours[20:-3]
     return len(header) == len(ours) and is_same and header[-3] in (16 | TRUE, 16 | FALSE) and header[-2:] == ours[-2:]
@@ -309,7 +309,7 @@ def _schema(names: list[str], widths: list[int]) -> bytes:
     return _list(STRUCT, len(parts)) + b"".join(parts)
 
 
-def _column(name: str, codec: int, num_rows: int, plain: int, stored: int, at: int) -> bytes:
+def _column(name: str, codec: int, num_rows: int, plain: int, stored: int, offset: int) -> bytes:
     described = b"".join(
         [
             _field(1, I32, _varint(FIXED_LEN_BYTE_ARRAY, 1)),
@@ -319,16 +319,16 @@ def _column(name: str, codec: int, num_rows: int, plain: int, stored: int, at: i
             _field(1, I64, _i64(num_rows)),
             _field(1, I64, _i64(plain)),
             _field(1, I64, _i64(stored)),
-            _field(2, I64, _i64(at)),
+            _field(2, I64, _i64(offset)),
             END,
         ]
     )
-    return _field(2, I64, _i64(at)) + _field(1, STRUCT, described) + END
+    return _field(2, I64, _i64(offset)) + _field(1, STRUCT, described) + END
 
 
 def _footer(shape: Shape, widths: list[int], digests: bytes) -> bytes:
-    """Describe a file (``FileMetaData`` of ``parquet.thrift``)."""
-    names, codec, at = shape.names(), CODECS[shape.codec], len(MAGIC)
+    """Return the description of a file (``FileMetaData`` of ``parquet.thrift``)."""
+    names, codec, offset = shape.names(), CODECS[shape.codec], len(MAGIC)
     cells = [max(width, 1) for width in widths]
     columns = [
         (names[0], HEADER.size, 0),
@@ -340,8 +340,8 @@ def _footer(shape: Shape, widths: list[int], digests: bytes) -> bytes:
         sizes = _chunk_sizes(shape, num_rows, tuple(sorted({*cells})))
         for name, width, of_column in columns:
             plain, stored = sizes[0] if name == "id" else sizes[width]
-            parts.append(_column(name, of_column, num_rows, plain, stored, at))
-            at += stored
+            parts.append(_column(name, of_column, num_rows, plain, stored, offset))
+            offset += stored
             plain_bytes += plain
         groups.append(
             _field(1, LIST, _list(STRUCT, len(parts)) + b"".join(parts))
@@ -365,7 +365,7 @@ def _footer(shape: Shape, widths: list[int], digests: bytes) -> bytes:
 
 @lru_cache(maxsize=64)
 def _chunk_sizes(shape: Shape, num_rows: int, widths: tuple[int, ...]) -> dict[int, tuple[int, int]]:
-    """By the width of a cell, a chunk's bytes before compression and in the file, headers included; 0 is ``id``."""
+    """Return a chunk's bytes before compression and in the file, with headers, by the width of a cell; 0 is ``id``."""
     plain = shape._replace(codec="none")
     sizes = {
         width: (int(plain.chunk(num_rows, np.array([width]))[0]), int(shape.chunk(num_rows, np.array([width]))[0]))
@@ -377,7 +377,7 @@ def _chunk_sizes(shape: Shape, num_rows: int, widths: tuple[int, ...]) -> dict[i
 
 @lru_cache(maxsize=64)
 def _described(shape: Shape) -> int:
-    """Length of the description of a file with no row group, or one."""
+    """Return the length of the description of a file with at most one row group."""
     widths = [1] * shape.num_columns
     digests = bytes(DIGEST_BYTES * shape.num_groups * (shape.num_columns + 1))
     return len(_footer(shape, widths, digests))

@@ -1,4 +1,4 @@
-"""What a scenario may say of Parquet, and what follows from it for samples and files."""
+"""Options of Parquet, and the sizes that follow from them."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ def _ratio(value: Any) -> float | None:
 
 
 class ParquetOptions(Section):
-    """What ``dataset`` may say of Parquet."""
+    """Options of Parquet."""
 
     row_group: Annotated[int | None, whole(1, or_none=True)] = Field(
-        None, description="Samples of a row group, which is the least that can be read; none is the whole file."
+        None, description="Samples of a row group, the smallest unit that can be read; none is the whole file."
     )
-    columns: Positive = Field(1, description="Columns that the bytes of a sample are cut into.")
+    columns: Positive = Field(1, description="Columns into which the bytes of a sample are cut.")
     read_columns: Annotated[int | None, whole(1, or_none=True)] = Field(
-        None, description="How many of the columns are read and delivered, from the first on; none is all of them."
+        None, description="Columns read and delivered, counted from the first; none is all."
     )
     compression: Annotated[str, choice(*CODECS, later=("brotli",))] = Field(
-        "none", description="What columns are compressed by; samples are then made such that they can be."
+        "none", description="Codec of the columns; samples are generated so that they compress."
     )
     compression_ratio: Annotated[float | None, Reads(_ratio, _RATIO_SCHEMA)] = Field(
-        None, description="How many times smaller a compressed column is in the file; by default 2."
+        None, description="Uncompressed size divided by the size in the file, of a compressed column; by default 2."
     )
 
-    #: What changes only how files are read, and not their bytes.
+    #: Options that change only how files are read, not their bytes.
     reading: ClassVar[frozenset[str]] = frozenset({"read_columns"})
 
     @model_validator(mode="after")
@@ -54,17 +54,17 @@ class ParquetOptions(Section):
         return self
 
     def shape(self, num_rows: int) -> Shape:
-        """How a file of so many samples is cut."""
+        """Return the shape of a file with ``num_rows`` samples."""
         group_rows = min(self.row_group or num_rows, num_rows)
         return Shape(num_rows, group_rows, self.columns, self.compression, self.compression_ratio or 2.0)
 
     def read_bytes(self, sample_bytes: Any) -> Any:
-        """Bytes that are read and delivered of samples of these sizes."""
+        """Return the bytes read and delivered of samples of these sizes."""
         if self.read_columns is None:
             return sample_bytes
         return HEADER.size + part_bytes(sample_bytes - HEADER.size, self.read_columns, self.columns)
 
 
 def chosen(options: Section) -> ParquetOptions:
-    """The options of a dataset; the defaults where nothing was said."""
+    """Return a dataset's options of Parquet, or the defaults."""
     return options if isinstance(options, ParquetOptions) else ParquetOptions()

@@ -9,8 +9,8 @@ length   bytes    payload: the serialized ``Example``
 4        u32, LE  masked CRC32C of the payload
 =======  =======  ============================================================================
 
-A file has no index, and needs none: all samples of a file are of one size, and a label, which is the sample's id, takes
-one byte for every 7 bits, so the start of any record follows from its number.
+Files need no index: all samples of a file have one size, and a label (the sample's id) takes one byte for every 7
+bits, so the start of any record follows from its number.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from rayio.data.layout import Batch, Layout
 from rayio.storage.base import Opener, Requests, RequestTable
 
 HEAD, TAIL = struct.Struct("<QI"), struct.Struct("<I")
-#: Neighbouring records are read together up to this many bytes; a longer record is one request of its own.
+#: Neighbouring records are read together up to this many bytes; a longer record is a separate request.
 READ_BYTES = 8 << 20
 #: Fields of Example, Features, Feature, and of its kinds: ``example.proto`` and ``feature.proto`` of TensorFlow.
 FEATURES, FEATURE, KEY, VALUE, BYTES_LIST, INT64_LIST, ITEMS = 1, 1, 1, 2, 1, 3, 1
-#: Protobuf's ways to write a value.
+#: Wire types of Protobuf.
 VARINT, FIXED64, DELIMITED, FIXED32 = 0, 1, 2, 5
-#: The first numbers that take a byte more: a byte holds 7 bits.
+#: The smallest numbers with one more byte: a byte holds 7 bits.
 _LONGER = np.left_shift(1, np.arange(7, 63, 7))
 
 
 class TfRecord:
-    """Records one after the other, a sample each; neighbours in a batch are read together."""
+    """Records, one per sample; neighbours in a batch are read together."""
 
     extension = ".tfrecord"
 
     def file_bytes(self, layout: Layout, files: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Add up the records."""
+        """Return the sum of the records' sizes."""
         return _starts(layout, files, np.full_like(files, layout.samples_per_file), layout.sample_bytes_of(files))
 
     def write(self, file: BinaryIO, layout: Layout, number: int) -> None:
-        """Write a record at a time; a label is the sample's id."""
+        """Write one record after the other; a label is the sample's id."""
         whole = layout.whole_file(number)
         row_bytes = int(whole.nbytes[0])
         for sample in whole.samples.tolist():
@@ -65,7 +65,7 @@ class TfRecord:
             file.write(record.data)
 
     def requests(self, layout: Layout, batch: Batch) -> Requests:
-        """Plan one read for each run of records."""
+        """Return one read for each run of records."""
         address = (batch.rank, batch.epoch, batch.step)
         if not batch.nbytes.size:
             return Requests(address, 0, batch.nbytes)
@@ -76,7 +76,7 @@ class TfRecord:
     def request_table(
         self, layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
     ) -> RequestTable | None:
-        """The requests of many steps at once."""
+        """Return the requests of many steps."""
         if not nbytes.size:
             return None
         whole, apart = as_one(layout, files, index, nbytes)
@@ -84,14 +84,14 @@ class TfRecord:
         return requests_of(runs, nbytes.shape, _sizes(layout, runs, whole)[:, np.newaxis])
 
     def _places(self, layout: Layout, batch: Batch) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-        """The files of the requests, in order, and where in them each reads."""
+        """Return the files of the requests, in order, and the offset of each request in its file."""
         runs = Runs.of(batch, _records_per_read(layout, batch))
         first = runs.order[runs.starts]
         files, file = np.unique(batch.files[first], return_inverse=True)
-        return [layout.path(one) for one in files.tolist()], file, _spans(layout, batch)[0][first]
+        return [layout.path(number) for number in files.tolist()], file, _spans(layout, batch)[0][first]
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Read runs of records, verify both checksums of each, unpack it and verify the sample in it."""
+        """Read runs of records, verify both checksums of each, unpack it and verify its sample."""
         check_length(batch.total_bytes, out)
         ids = np.empty(len(batch.samples), np.int64)
         if not ids.size:
@@ -106,28 +106,28 @@ class TfRecord:
                     if num_bytes > len(buffer):
                         buffer = np.empty(num_bytes, np.uint8)
                     length = read_into(stream, begin, buffer.data[:num_bytes])
-                    for at in range(start, stop):
-                        place = place_of(layout, batch, at)
-                        record = buffer[starts[at] - begin : stops[at] - begin]
-                        have = min(length - (starts[at] - begin), len(record))
+                    for row in range(start, stop):
+                        place = place_of(layout, batch, row)
+                        record = buffer[starts[row] - begin : stops[row] - begin]
+                        have = min(length - (starts[row] - begin), len(record))
                         if have < len(record):
                             raise place.error(
-                                f"expected a record of {len(record)} bytes at byte {starts[at]}, "
+                                f"expected a record of {len(record)} bytes at byte {starts[row]}, "
                                 f"found {max(have, 0)}: the file is truncated"
                             )
-                        sample = out[offsets[at] : offsets[at + 1]]
+                        sample = out[offsets[row] : offsets[row + 1]]
                         label = _unpack(record, sample, place)
-                        ids[at] = check(sample.data, layout.seed, place)
+                        ids[row] = check(sample.data, layout.seed, place)
                         if label != place.sample:
                             raise place.error(f"expected label {place.sample}, found {label}")
         return ids
 
 
 def masked_crc(data: NDArray[np.generic]) -> int:
-    """Compute TensorFlow's checksum: a CRC32C, rotated and shifted so that it can itself be checksummed."""
+    """Return TensorFlow's checksum: a CRC32C, rotated and shifted so that it can itself be checksummed."""
     import google_crc32c
 
-    crc: int = google_crc32c.value(data)  # takes an array as it is, and a memoryview not at all
+    crc: int = google_crc32c.value(data)  # accepts an array, but no memoryview
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
@@ -144,18 +144,18 @@ def _unpack(record: NDArray[np.uint8], sample: NDArray[np.uint8], place: Place) 
         if written != (computed := masked_crc(data)):
             raise place.error(f"expected CRC {written:08x} of the record's {name}, found {computed:08x}: {again}")
     try:
-        found, label = decode(payload.data)
+        content, label = decode(payload.data)
     except (ValueError, TypeError) as error:
         raise place.error(f"expected a tf.train.Example with x and y, found none ({error}): {again}") from error
-    if found is None or len(found) != len(sample):
-        have = "none" if found is None else f"{len(found)} bytes"
+    if content is None or len(content) != len(sample):
+        have = "none" if content is None else f"{len(content)} bytes"
         raise place.error(f"expected x of {len(sample)} bytes, found {have}: {again}")
-    sample.data[:] = found
+    sample.data[:] = content
     return label
 
 
 def _around(row_bytes: int, label: int) -> tuple[bytes, bytes]:
-    """Encode an ``Example`` but for the bytes of ``x``: what stands before them, and what after."""
+    """Return the encoding of an ``Example`` before and after the bytes of ``x``."""
     before, length = b"", row_bytes
     for field, key in ((ITEMS, b""), (BYTES_LIST, b""), (VALUE, _delimited(KEY, b"x")), (FEATURE, b"")):
         before = key + _tag(field, length) + before
@@ -166,7 +166,7 @@ def _around(row_bytes: int, label: int) -> tuple[bytes, bytes]:
 
 
 def decode(example: memoryview) -> tuple[memoryview | None, int | None]:
-    """Find the bytes ``x`` and the number ``y`` in an ``Example``, in any order and among any other features.
+    """Return the bytes ``x`` and the number ``y`` of an ``Example``, in any order and among any other features.
 
     Raises:
         ValueError: not protobuf's wire format.
@@ -179,11 +179,11 @@ def decode(example: memoryview) -> tuple[memoryview | None, int | None]:
             key = b"".join(bytes(part) for part in _items(entry, KEY))
             for feature in _items(entry, VALUE):
                 if key == b"x":
-                    for found in _items(feature, BYTES_LIST):
-                        x = next(_items(found, ITEMS), None)
+                    for items in _items(feature, BYTES_LIST):
+                        x = next(_items(items, ITEMS), None)
                 elif key == b"y":
-                    for found in _items(feature, INT64_LIST):
-                        y = next((_number(value) for number, value in _fields(found) if number == ITEMS), None)
+                    for items in _items(feature, INT64_LIST):
+                        y = next((_number(value) for number, value in _fields(items) if number == ITEMS), None)
     return x, y
 
 
@@ -200,33 +200,33 @@ def _number(value: int | memoryview) -> int:
 
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Yield each field's number and value: an integer, or bytes."""
-    at = 0
-    while at < len(message):
-        tag, at = _read_varint(message, at)
+    """Yield each field's number and its value: an integer or bytes."""
+    position = 0
+    while position < len(message):
+        tag, position = _read_varint(message, position)
         number, kind = tag >> 3, tag & 7
         if kind == VARINT:
-            value, at = _read_varint(message, at)
+            value, position = _read_varint(message, position)
             yield number, value
             continue
         if kind == DELIMITED:
-            length, at = _read_varint(message, at)
+            length, position = _read_varint(message, position)
         elif kind in (FIXED64, FIXED32):
             length = 8 if kind == FIXED64 else 4
         else:
             raise ValueError(f"wire type {kind} of field {number}")
-        if at + length > len(message):
+        if position + length > len(message):
             raise ValueError(f"field {number} ends outside its message")
-        yield number, message[at : at + length]
-        at += length
+        yield number, message[position : position + length]
+        position += length
 
 
-def _read_varint(message: memoryview, at: int) -> tuple[int, int]:
+def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
     value = 0
-    for place, byte in enumerate(message[at : at + 10]):
+    for place, byte in enumerate(message[position : position + 10]):
         value |= (byte & 0x7F) << 7 * place
         if byte < 0x80:
-            return value, at + place + 1
+            return value, position + place + 1
     raise ValueError("a number has no end")
 
 
@@ -251,7 +251,7 @@ def _varint_bytes(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _record_bytes(nbytes: NDArray[np.int64]) -> Callable[[int], NDArray[np.int64]]:
-    """Find the size of a record with a sample of ``nbytes``, by the bytes of its label: what is in ``_around``."""
+    """Return a function from the bytes of a label to the bytes of a record with a sample of ``nbytes``."""
     inner = nbytes + 1 + _varint_bytes(nbytes)
     inner = inner + 1 + _varint_bytes(inner)
     inner = inner + 3 + 1 + _varint_bytes(inner)
@@ -267,7 +267,7 @@ def _record_bytes(nbytes: NDArray[np.int64]) -> Callable[[int], NDArray[np.int64
 def _starts(
     layout: Layout, files: NDArray[np.int64], index: NDArray[np.int64], nbytes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Where record ``index`` of each file starts: the records before it, by the bytes of their labels."""
+    """Return the start of record ``index`` of each file: the sizes of the records before it."""
     first = files * layout.samples_per_file
     starts, record_bytes = np.zeros_like(index), _record_bytes(nbytes)
     for label_bytes in range(1, len(_varint(layout.num_samples - 1)) + 1):
@@ -278,14 +278,14 @@ def _starts(
 
 
 def _spans(layout: Layout, batch: Batch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each sample's record starts and ends."""
+    """Return the start and end of each sample's record."""
     edges = np.concatenate([batch.index, batch.index + 1])
-    found = _starts(layout, np.tile(batch.files, 2), edges, np.tile(batch.nbytes, 2))
-    return found[: len(batch.index)], found[len(batch.index) :]
+    edges_at = _starts(layout, np.tile(batch.files, 2), edges, np.tile(batch.nbytes, 2))
+    return edges_at[: len(batch.index)], edges_at[len(batch.index) :]
 
 
 def _sizes(layout: Layout, runs: Runs, batch: Batch) -> NDArray[np.int64]:
-    """Bytes of each run's records, which are read together."""
+    """Return the bytes of each run's records."""
     starts, stops = _spans(layout, batch)
     last = np.append(runs.starts[1:], len(runs.order)) - 1
     sizes: NDArray[np.int64] = stops[runs.order[last]] - starts[runs.order[runs.starts]]

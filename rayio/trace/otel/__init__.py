@@ -1,4 +1,4 @@
-"""Spans of other libraries, recorded through OpenTelemetry's API: in this process, its children and tasks of Ray."""
+"""Spans of other libraries, recorded through OpenTelemetry's API: in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["RunDirectoryExporter"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the exporter, and OpenTelemetry's SDK with it, only when it is asked for."""
+    """Import the exporter, and with it OpenTelemetry's SDK, at first use."""
     if name == "RunDirectoryExporter":
         try:
             from rayio.trace.otel.exporter import RunDirectoryExporter

@@ -1,4 +1,4 @@
-"""For users of OpenTelemetry's SDK: an exporter that writes spans into a run directory."""
+"""An exporter for OpenTelemetry's SDK that writes spans into a run directory."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from rayio.trace.span import FOREIGN_LANE
 
 
 class RunDirectoryExporter(SpanExporter):
-    """Writes spans into ``path``, a run directory or one to be made; their ids stay as the SDK drew them.
+    """An exporter that writes spans into ``path``, a new or existing run directory; the SDK's ids stay.
 
     The role is the resource's ``service.name``, the index its ``service.instance.id`` or the process id.
 
         provider.add_span_processor(BatchSpanProcessor(RunDirectoryExporter("runs/mine")))
 
     Raises:
-        StorageError: the path holds something else, or cannot be written.
+        StorageError: the path contains something else, or cannot be written.
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -41,7 +41,7 @@ class RunDirectoryExporter(SpanExporter):
         self._lock = Lock()
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Take spans that have ended; they are on disk after :meth:`force_flush` or :meth:`shutdown` at the latest."""
+        """Record ended spans; they are on disk at the latest after :meth:`force_flush` or :meth:`shutdown`."""
         with self._lock:
             for span in spans:
                 self._recorder.add_wide(self._wide(span))
@@ -52,7 +52,7 @@ class RunDirectoryExporter(SpanExporter):
         return SpanExportResult.SUCCESS
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Write what is held; say whether that went well."""
+        """Write the buffered spans; return True on success."""
         with self._lock:
             try:
                 self._parts.write()
@@ -61,7 +61,7 @@ class RunDirectoryExporter(SpanExporter):
         return True
 
     def shutdown(self) -> None:
-        """Write what is held."""
+        """Write the buffered spans."""
         self.force_flush()
 
     def _wide(self, span: ReadableSpan) -> Wide:
@@ -79,7 +79,7 @@ class RunDirectoryExporter(SpanExporter):
             parent=parent_id,
             attributes=span.attributes,
             events=[Event(e.name, e.timestamp, e.attributes) for e in span.events],
-            links=[Link(one.context.trace_id, one.context.span_id, one.attributes) for one in span.links],
+            links=[Link(link.context.trace_id, link.context.span_id, link.attributes) for link in span.links],
             status=span.status.status_code.name.lower(),
             description=span.status.description,
         )

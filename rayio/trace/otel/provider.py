@@ -1,11 +1,12 @@
 """OpenTelemetry's API over the recorder: spans of any instrumented library in this process join those of the run.
 
-:func:`capture` makes a :class:`TracerProvider` the process's, unless the user has set one. Ids are derived: a span that
-begins while a role reads a batch, and has no parent, is in the trace of that batch.
+:func:`capture` installs a :class:`TracerProvider`, unless the user has set one. Ids are derived: a span without a
+parent that begins while a role reads a batch is in the trace of that batch.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -22,73 +23,69 @@ from opentelemetry.util._decorator import _agnosticcontextmanager
 
 from rayio.trace.ids import span_id, trace_id
 from rayio.trace.otel.foreign import HERE, Event, Here, Link, describe, plain, signed
+from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
 from rayio.trace.span import FOREIGN_LANE
 
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 #: Lanes of threads: the column has 16 bits.
 _LANES = 1 << 14
-#: The place of a span that belongs to no batch.
+#: The place of a span outside batches.
 NOWHERE = (-1, -1, -1, 0)
-
-
-class Sink(Protocol):
-    """What takes spans: a recorder, or a child's way to one."""
-
-    def add_wide(self, span: Wide) -> None:
-        """Take one span."""
 
 
 @dataclass
 class Target:
-    """Where the spans of this process go."""
+    """The destination of this process's spans."""
 
-    recorder: Sink
-    #: The number of the role (see ``Recorder.register``) that has the spans which belong to none in particular.
+    recorder: Recorder
+    #: The number (see ``Recorder.register``) of the role of spans that belong to no other.
     writer: int
-    #: Gives the time in ns since the Unix epoch.
+    #: Returns the time in ns since the Unix epoch.
     now: Callable[[], int]
-    #: The run and the actor (one for each process, started again or not) that ids are derived from.
+    #: The run and the actor from which ids are derived; one actor for each process, across restarts.
     run: str
     actor: str
-    #: Whether this process is a fork of that one: spans that were under way then are its parent's to end.
-    is_of_parent: bool = False
     _sequence: Iterator[int] = field(default_factory=count)
     _threads: dict[int, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def new_span_id(self) -> int:
-        """Derive the next span's id."""
+        """Return the next span's id."""
         return span_id(self.run, self.actor, next(self._sequence))
 
     def new_trace_id(self, here: Here | None, root: int) -> int:
-        """The trace id of the batch that is being read; outside a batch the process's, ending in the root's id."""
+        """Return the trace id of the batch being read; outside batches the process's, ending in the root's id."""
         if here is not None:
             rank, epoch, step, _ = here.place
             return trace_id(self.run, "batch", rank, epoch, step)
         return trace_id(self.run, "process", self.actor) >> 64 << 64 | root
 
     def lane(self, thread: int) -> int:
-        """The lane of a thread; lanes are given again where a process has had more threads than there are."""
+        """Return the lane of a thread; lanes repeat if a process has had more threads than lanes."""
         with self._lock:
             return FOREIGN_LANE + self._threads.setdefault(thread, len(self._threads) % _LANES)
 
 
 class TracerProvider(trace.TracerProvider):
-    """Makes tracers that record into the run under way; without a run they record nothing."""
+    """A provider of tracers that record into the current run; without a run, and in forks, they record nothing."""
 
     def __init__(self, target: Target | None = None) -> None:
         self.target = target
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.target = None  # nobody empties the recorder that a fork inherits
 
     def get_tracer(
         self, instrumenting_module_name: str, instrumenting_library_version: str | None = None, *_: Any, **__: Any
     ) -> Tracer:
-        """The tracer of a library."""
+        """Return the tracer of a library."""
         return Tracer(self, instrumenting_module_name, instrumenting_library_version)
 
 
 class Tracer(trace.Tracer):
-    """Makes the spans of one library."""
+    """A factory of one library's spans."""
 
     def __init__(self, provider: TracerProvider, name: str, version: str | None) -> None:
         self.provider = provider
@@ -106,7 +103,7 @@ class Tracer(trace.Tracer):
         record_exception: bool = True,
         set_status_on_exception: bool = True,
     ) -> trace.Span:
-        """Begin a span under the current one, or under that of ``context``; times in ns since the Unix epoch."""
+        """Return a new span under the current one, or under that of ``context``; times in ns since the Unix epoch."""
         parent = trace.get_current_span(context).get_span_context()
         target = self.provider.target
         if target is None:
@@ -128,7 +125,7 @@ class Tracer(trace.Tracer):
         set_status_on_exception: bool = True,
         end_on_exit: bool = True,
     ) -> Iterator[trace.Span]:
-        """Begin a span and make it the current one while the block runs."""
+        """Start a span and make it current within the block."""
         span = self.start_span(
             name, context, kind, attributes, links, start_time, record_exception, set_status_on_exception
         )
@@ -142,7 +139,7 @@ class Tracer(trace.Tracer):
 
 
 class Span(trace.Span):
-    """A span under way; it is recorded when it ends."""
+    """A span in progress; it is recorded when it ends."""
 
     def __init__(
         self,
@@ -178,11 +175,11 @@ class Span(trace.Span):
         self._thread = threading.get_native_id()
 
     def get_span_context(self) -> SpanContext:
-        """The ids by which others refer to this span."""
+        """Return the ids by which others refer to this span."""
         return self._context
 
     def is_recording(self) -> bool:
-        """Say whether it is still under way."""
+        """Return True until the span ends."""
         return not self._is_over
 
     def set_attribute(self, key: str, value: Any) -> None:
@@ -196,13 +193,13 @@ class Span(trace.Span):
             self._attributes.update(attributes)
 
     def add_event(self, name: str, attributes: Mapping[str, Any] | None = None, timestamp: int | None = None) -> None:
-        """Note that something happened, now or at ``timestamp`` (ns)."""
+        """Add an event, now or at ``timestamp`` (ns)."""
         if not self._is_over:
             when = self._target.now() if timestamp is None else timestamp
             self._events.append(Event(name, when, dict(attributes) if attributes else None))
 
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
-        """Link another span; one without valid ids is left out."""
+        """Link another span; links without valid ids are dropped."""
         if not self._is_over and context.is_valid:
             self._links.append(Link(context.trace_id, context.span_id, attributes))
 
@@ -212,7 +209,7 @@ class Span(trace.Span):
             self.name = name
 
     def set_status(self, status: Status | StatusCode, description: str | None = None) -> None:
-        """Set how the work ended; OK is final, and only errors have a description."""
+        """Set the outcome; OK is final, and only errors have a description."""
         if isinstance(status, Status):
             code, description = status.status_code, status.description
         else:
@@ -229,19 +226,19 @@ class Span(trace.Span):
         timestamp: int | None = None,
         escaped: bool = False,
     ) -> None:
-        """Add an event of the name and attributes that OpenTelemetry gives exceptions."""
+        """Add an exception event with OpenTelemetry's name and attributes."""
         kind = type(exception)
-        said = {
+        fields = {
             "exception.type": ("" if kind.__module__ == "builtins" else f"{kind.__module__}.") + kind.__qualname__,
             "exception.message": str(exception),
             "exception.stacktrace": "".join(traceback.format_exception(exception)),
             "exception.escaped": str(escaped),
         }  # fmt: skip
-        self.add_event("exception", {**said, **(attributes or {})}, timestamp)
+        self.add_event("exception", {**fields, **(attributes or {})}, timestamp)
 
     def end(self, end_time: int | None = None) -> None:
-        """Record the span; ending it again does nothing."""
-        if self._is_over or self._target.is_of_parent:
+        """Record the span; further calls do nothing."""
+        if self._is_over:
             return
         self._is_over = True
         target, here = self._target, self._here
@@ -263,7 +260,7 @@ class Span(trace.Span):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, stack: TracebackType | None
     ) -> None:
-        """Note an error that left the block, then end."""
+        """Record an exception that left the block, then end."""
         if isinstance(error, Exception) and not self._is_over:
             records, sets_status = self._reports
             if records:
@@ -274,7 +271,7 @@ class Span(trace.Span):
 
 
 def capture(target: Target) -> TracerProvider | None:
-    """Have the spans of this process's libraries recorded; None when the user has set a provider, which stays."""
+    """Record the spans of this process's libraries; None if the user has set another provider."""
     current = trace.get_tracer_provider()
     if isinstance(current, TracerProvider):
         current.target = target
