@@ -1,4 +1,4 @@
-"""What keeps the spans of an actor on another host in the time that the run goes by."""
+"""Correction of the clock of an actor on another host."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rayio.trace.drift import Course
 
 
 class Keeper:
-    """Asks now and then how far this host's clock has strayed; its actors take turns in measuring that."""
+    """Periodic measurement of this host's clock drift; the actors of a host take turns."""
 
     def __init__(self, anchor: Anchor, collector: Any, born: int) -> None:
         self.anchor = anchor
@@ -26,17 +26,17 @@ class Keeper:
 
     @classmethod
     def of(cls, anchor: Anchor, collector: Any, born: int) -> Keeper | None:
-        """Make one where this host's clock is not the driver's."""
+        """Return a keeper, or None if this host's clock is the driver's."""
         return None if anchor.boot_id == boot_id() else cls(anchor, collector, born)
 
     async def learn(self, kernel: WallKernel, *, is_last: bool = False) -> None:
-        """Find out, when it is time to, or the run ends; a thread waits for the answers."""
+        """Measure the drift if it is due or the run ends; a thread waits for the answers."""
         now = kernel.now()
         if now < self._due and not is_last:
             return
-        asked = partial(stray, self.anchor, kernel.anchor, self.timekeeper, is_last=is_last)
-        with contextlib.suppress(RayError):  # without an answer, the course stays as it is
-            if (found := await asyncio.to_thread(asked)) is not None:
+        measure = partial(stray, self.anchor, kernel.anchor, self.timekeeper, is_last=is_last)
+        with contextlib.suppress(RayError):  # without an answer the correction stays
+            if (drift := await asyncio.to_thread(measure)) is not None:
                 now = kernel.now()
-                self.course.learn(now, found, now + self._wait)
+                self.course.learn(now, drift, now + self._wait)
         self._due, self._wait = now + self._wait, min(2 * self._wait, LONGEST_WAIT_NS)
