@@ -22,7 +22,6 @@ from rayio.model.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.clocks import Offset
-from rayio.trace.drift import Stray
 from rayio.trace.span import SPANS
 
 #: A take that got nothing within this time is answered and asked again, so that no call is ever lost for good.
@@ -41,7 +40,7 @@ def plain(error: BaseException) -> BaseException:
 
 
 class RemoteTimekeeper:
-    """The collector's clock, asked as an actor starts and by a thread from then on: whoever asks waits."""
+    """The collector's clock, asked as an actor starts and as it ends; the caller waits."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -55,18 +54,13 @@ class RemoteTimekeeper:
         known: int | None = ray.get(self.handle.met.remote(boot_id, node, found, own_ns))
         return known
 
-    def wants_drift(self, boot_id: str, at: int | None) -> bool:
+    def wants_drift(self, boot_id: str) -> bool:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        return bool(ray.get(self.handle.wants_drift.remote(boot_id, at)))
+        return bool(ray.get(self.handle.wants_drift.remote(boot_id)))
 
-    def drifted(self, boot_id: str, found: Offset, at: int) -> None:
+    def drifted(self, boot_id: str, found: Offset) -> None:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        ray.get(self.handle.drifted.remote(boot_id, found, at))
-
-    def strayed(self, boot_id: str) -> Stray | None:
-        """See ``rayio.trace.clocks.Timekeeper``."""
-        found: Stray | None = ray.get(self.handle.strayed.remote(boot_id))
-        return found
+        ray.get(self.handle.drifted.remote(boot_id, found))
 
 
 class Fetches:
