@@ -1,15 +1,11 @@
-"""How many readers a rank should have: a pure function of what its queue saw (``loader.num_workers: {min, max}``).
+"""The number of workers that a rank needs: a pure function of its queue's levels (``loader.num_workers: {min, max}``).
 
-Two laws say how many. A rank that waits a share w of its time gets 1 - w of the batches that it could take; where
-readers are what it waits for, and batches come in proportion to them, W / (1 - w) of them are enough. A rank that does
-not wait has all the batches that it takes read meanwhile: by Little's law the mean number of batches being read is how
-many readers are reading at once, and all others are spare. So the first law adds readers, to the right number at once
-(no more than twice as many, for a rank that got next to nothing), and the second one takes them away.
+Adding: a rank that waits a share w of its time gets 1 - w of the batches that it could take. If workers are the
+bottleneck, W / (1 - w) of them are enough; at most twice as many are added at once. Removing: by Little's law, the mean
+number of batches being read is the number of busy workers. All others are spare.
 
-What keeps the number still: one look alone adds nothing; nothing is decided before all batches that were begun with
-another number of readers are consumed; readers go only after ``calm``, and then only as many as were spare all that
-time; and what turned out wrong (readers who came in vain, readers who were missed once they had gone) is tried again
-after twice as long.
+The number stays stable: one look adds no worker; a look begins once all batches begun with another number are consumed;
+workers go only if they were spare for ``calm``; after a wrong change, the next one waits twice as long.
 """
 
 from __future__ import annotations
@@ -19,30 +15,30 @@ from typing import NamedTuple
 
 from rayio.scenario.workers import Autoscaled
 
-#: Readers that are added must bring at least this part of the batches that they would if nothing else was a limit.
+#: Added workers must bring at least this share of the batches that a proportional increase would.
 WORTH = 0.25
-#: Judged is what was added once there are so many times as many: less than that is lost in the noise of reading.
+#: Workers are judged once their number grew by this factor; a smaller effect is lost in the noise of reading.
 JUDGED = 1.5
-#: Looks in a row in which a rank that had enough readers must wait too long: one slow read is no load.
+#: Consecutive looks in which a rank must wait too long before workers are added.
 SURE = 2
-#: Most times that ``calm`` is doubled.
+#: ``calm`` is doubled at most this often.
 MOST_DOUBLINGS = 5
 
 
 class Look(NamedTuple):
-    """What a rank's queue saw over a time in which the number of its readers did not change; times in seconds."""
+    """A rank's queue over an interval in which the number of its workers did not change; times in seconds."""
 
-    #: When it ended.
+    #: End of the interval.
     now: float
     seconds: float
     workers: int
-    #: Batches that were read and not yet consumed, on average.
+    #: Mean number of batches that were read and not yet consumed.
     ready: float
-    #: Batches that were being read, or waiting for their reader, on average.
+    #: Mean number of batches that were being read, or waiting for their worker.
     reading: float
-    #: How long the rank waited for batches.
+    #: Time that the rank waited for batches.
     waited: float
-    #: Batches that it took.
+    #: Batches that the rank took.
     taken: int
 
     @property
@@ -57,7 +53,7 @@ class Look(NamedTuple):
 
 
 class Added(NamedTuple):
-    """Readers that were added and are not judged yet: from how many, to how many, and the rate of batches before."""
+    """Workers that were added and are not judged yet: their number before and after, and the batches/s before."""
 
     before: int
     after: int
@@ -65,37 +61,37 @@ class Added(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What is remembered from one look to the next."""
+    """The state of the scaler between two looks; times in seconds."""
 
-    #: Looks in a row in which the rank waited too long; the first one ever is believed at once.
+    #: Consecutive looks in which the rank waited too long; the first look of a run counts at once.
     short: int = 1
-    #: When each look ended since the last change, and how many readers it would have taken.
+    #: The end of each look since the last change, and the workers that it needed.
     needs: tuple[tuple[float, int], ...] = ()
-    #: Since when there are enough readers; None where there are not.
+    #: Since when there are enough workers; None if there are too few.
     enough_since: float | None = None
     added: Added | None = None
-    #: No reader is added before this time, and how often that was in vain before.
+    #: No worker is added before this time; number of additions without effect before.
     add_from: float = 0.0
     in_vain: int = 0
-    #: When readers last went, and how often they were missed afterwards.
+    #: When workers last went, and how often the rank waited too long afterwards.
     went: float | None = None
     missed: int = 0
 
 
 class Wanted(NamedTuple):
-    """How many readers a rank should have, and why it is another number than before."""
+    """A number of workers for a rank, and the reason for the change."""
 
     workers: int
     why: str = ""
 
 
 def decide(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
-    """Say how many readers a rank should have after a look, and what to remember."""
+    """Return the workers that a rank should have after a look, and the state for the next look."""
     return _short(scaling, memory, look) if look.share > scaling.wait else _enough(scaling, memory, look)
 
 
 def need(scaling: Autoscaled, look: Look) -> int:
-    """The readers that a look says are needed, within the bounds: by the first law, or by the second."""
+    """Return the workers that a rank needs by one look, within the bounds."""
     if look.share > scaling.wait:
         enough = look.workers / (1 - look.share) if look.share < 1 else math.inf
         wanted = max(look.workers + 1, min(2 * look.workers, _whole(enough)))
@@ -105,12 +101,12 @@ def need(scaling: Autoscaled, look: Look) -> int:
 
 
 def refused(scaling: Autoscaled, memory: Memory, now: float) -> Memory:
-    """What to remember where readers were wanted and did not come: nothing is tried again for a while."""
+    """Return the state after wanted workers did not come: no worker is added for some time."""
     return _in_vain(scaling, memory, now)
 
 
 def _short(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
-    """The rank waits: more readers, unless those before came in vain."""
+    """Add workers, unless those added before brought nothing."""
     memory = memory._replace(needs=(), enough_since=None, short=memory.short + 1)
     if memory.short < SURE:
         return Wanted(look.workers), memory
@@ -137,13 +133,13 @@ def _short(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Mem
 
 
 def _enough(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
-    """The rank does not wait: fewer readers, if fewer would have done for long enough."""
+    """Remove workers that were spare for long enough."""
     calm = _calm(scaling, memory.missed)
     if memory.went is not None and look.now - memory.went >= calm:
         memory = memory._replace(went=None, missed=0)
     since = look.now - look.seconds if memory.enough_since is None else memory.enough_since
-    kept = tuple(one for one in memory.needs if one[0] > look.now - calm)
-    needs = (*kept, (look.now, need(scaling, look)))
+    recent = tuple((ended, number) for ended, number in memory.needs if ended > look.now - calm)
+    needs = (*recent, (look.now, need(scaling, look)))
     memory = memory._replace(short=0, needs=needs, enough_since=since, added=None, in_vain=0)
     wanted = max(number for _, number in needs)
     if wanted >= look.workers or look.now - since < calm:
@@ -162,5 +158,5 @@ def _calm(scaling: Autoscaled, doublings: int) -> float:
 
 
 def _whole(number: float) -> int:
-    """Round up, but for what is not more than a rounding error."""
+    """Round up; a rounding error does not count."""
     return math.ceil(number - 1e-6) if math.isfinite(number) else 1 << 30

@@ -1,4 +1,4 @@
-"""What a run took of processors, by role: what its processes say of themselves as they end, summed up for run.json."""
+"""CPU time of a run by role: each process measures its own, and run.json has the sums."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayio.machine.timers import Punctual
 
 @dataclass(slots=True)
 class ReadCpu:
-    """CPU seconds of reads beside what they read: the sums that a line through them is laid by (least squares)."""
+    """CPU seconds of reads with their samples and bytes, as the sums of a least-squares fit."""
 
     batches: int = 0
     samples: float = 0.0
@@ -27,7 +27,7 @@ class ReadCpu:
     bytes_seconds: float = 0.0
 
     def add(self, num_samples: int, nbytes: int, seconds: float) -> None:
-        """Count a batch: its samples, their bytes, and the CPU seconds that reading them took."""
+        """Count a batch: its samples, their bytes, and the CPU seconds of reading them."""
         samples, size = float(num_samples), float(nbytes)
         self.batches += 1
         self.samples += samples
@@ -40,17 +40,16 @@ class ReadCpu:
         self.bytes_seconds += size * seconds
 
     def join(self, other: ReadCpu) -> None:
-        """Count what another has counted."""
+        """Add the sums of another account."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 class ProcessCpu(NamedTuple):
-    """What a process took of processors between its being ready and its end; and the engine's own on its node."""
+    """CPU time of one process since its first work; ``node_seconds`` is that of the engine's process on its node."""
 
     role: str
     seconds: float
-    #: How long that was.
     wall_seconds: float
     node: str
     node_seconds: float | None
@@ -58,10 +57,10 @@ class ProcessCpu(NamedTuple):
 
 
 class Stopwatch:
-    """Measures the CPU time of this process from its first work on.
+    """A measurement of this process's CPU time, from its first work on.
 
-    Where a node is named, that of its parent too: on Ray the node's raylet. What a ``punctual`` role waits awake
-    is no work.
+    With a ``node``, it includes the parent process: on Ray the node's raylet. The busy waits of a ``punctual`` role
+    do not count.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Stopwatch:
         return time.process_time() - awake, time.monotonic(), cpu_seconds_of(os.getppid()) if self.node else None
 
     def read(self) -> ProcessCpu | None:
-        """What was taken since it began; None where there was no work."""
+        """Return the CPU time since :meth:`begin`; None if there was no work."""
         if self._since is None:
             return None
         (seconds, wall, parent), (seconds0, wall0, parent0) = self._now(), self._since
@@ -102,18 +101,18 @@ class CpuAccount:
 
     @classmethod
     def of(cls, processes: Iterable[ProcessCpu]) -> CpuAccount:
-        """Sum up what processes say."""
+        """Return the sums over processes."""
         account = cls()
-        for one in processes:
-            account.by_role[one.role] = account.by_role.get(one.role, 0.0) + one.seconds
-            if one.node_seconds is not None:  # every process of a node says it: the one that saw most of it counts
-                account.by_node[one.node] = max(account.by_node.get(one.node, 0.0), one.node_seconds)
-            account.wall_seconds = max(account.wall_seconds, one.wall_seconds)
-            account.reads.join(one.reads)
+        for cpu in processes:
+            account.by_role[cpu.role] = account.by_role.get(cpu.role, 0.0) + cpu.seconds
+            if cpu.node_seconds is not None:  # each process of a node reports it: the largest value counts
+                account.by_node[cpu.node] = max(account.by_node.get(cpu.node, 0.0), cpu.node_seconds)
+            account.wall_seconds = max(account.wall_seconds, cpu.wall_seconds)
+            account.reads.join(cpu.reads)
         return account
 
     def as_json(self) -> dict[str, Any]:
-        """What run.json says, in seconds."""
+        """Return the entry of run.json, in seconds."""
         return {
             "wall_seconds": self.wall_seconds,
             "roles": dict(sorted(self.by_role.items())),

@@ -1,4 +1,4 @@
-"""What time and concurrency are made of: one small interface, on the wall clock here, on a virtual one in virtual.py.
+"""The interface to time and concurrency, and its implementation on the wall clock; virtual.py has the virtual clock.
 
 Roles reach it only through their :class:`~rayio.model.env.Env`. Times are integer nanoseconds, so that intervals
 add up exactly.
@@ -17,12 +17,12 @@ from rayio.model.threads import Threads
 
 T = TypeVar("T")
 
-#: What a role hands to the side: a coroutine that nobody has started yet.
+#: A coroutine that has not been started.
 Coro = Coroutine[Any, Any, T]
 
 #: asyncio wakes a sleeper up to a millisecond late; the last stretch before a deadline is slept exactly instead.
 EXACT_NS = 2_000_000
-#: Seconds that calls which are under way when all is over get to end.
+#: Seconds that running calls have to end when the kernel is cancelled.
 LEAVE_SECONDS = 2.0
 
 
@@ -36,29 +36,29 @@ class Future(Protocol):
         """Set an error; every waiter raises it."""
 
     def done(self) -> bool:
-        """Say whether the value or the error is there."""
+        """Return True if the value or the error is there."""
 
     def __await__(self) -> Any:
         """Wait for it."""
 
 
 class Kernel(Protocol):
-    """One clock and the roles that live by it."""
+    """A clock and the roles that run by it."""
 
     def now(self) -> int:
-        """The time in nanoseconds: since the Unix epoch on a wall clock, since the start on a virtual one."""
+        """Return the time (ns): since the Unix epoch on the wall clock, since the start on the virtual clock."""
 
     def sleep_until(self, deadline: int) -> Awaitable[None]:
         """Return at ``deadline``, or at once when that has passed."""
 
     def future(self, label: str) -> Future:
-        """Make a future; ``label`` says in a deadlock report what its waiters wait for."""
+        """Return a new future; ``label`` names in a deadlock report what its waiters wait for."""
 
     def spawn(self, work: Coro[T], name: str) -> Awaitable[T]:
-        """Start ``work`` beside the caller."""
+        """Start ``work`` concurrently; return an awaitable of its result."""
 
     async def gather(self, *work: Coro[T]) -> list[T]:
-        """Run all of them together; the first error ends the others and is raised."""
+        """Run all concurrently and return their results; the first error cancels the others and is raised."""
 
     async def threaded(self, function: Callable[[], T]) -> T:
         """Run a blocking function without stopping the clock of the other roles."""
@@ -69,8 +69,8 @@ class WallKernel:
 
     ``anchor`` is added to ``perf_counter_ns``; processes of one host that share an anchor share a clock. A role that
     is ``alone`` in its process sleeps exactly; roles that share one must not block each other and wake up to 1 ms late.
-    One that is ``punctual`` too waits for the last of it awake, some 0.1 ms of a processor for each sleep.
-    With no ``threads``, blocking calls stop the loop: for a role that has nothing else to do meanwhile.
+    A ``punctual`` role also busy-waits before each deadline, for about 0.1 ms of CPU time.
+    With ``threads=0``, blocking calls stop the loop.
     """
 
     def __init__(
@@ -78,11 +78,10 @@ class WallKernel:
     ) -> None:
         self.anchor = time.time_ns() - time.perf_counter_ns() if anchor is None else anchor
         self.alone = alone
-        #: None for a role that is not.
         self.punctual = timers.Punctual() if alone and punctual else None
         self.threads = threads
         self.pool = Threads(max(1, threads), "rayio-io")
-        #: Set when nobody waits for this kernel's threads any more: what they would wait for, they leave.
+        #: Set when the kernel ends: its threads then stop waiting.
         self.ending = threading.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -91,7 +90,7 @@ class WallKernel:
         return self.anchor + time.perf_counter_ns()
 
     async def sleep_until(self, deadline: int) -> None:
-        """Sleep through asyncio to 2 ms before the deadline, then exactly (when alone) or through asyncio again."""
+        """Sleep through asyncio to 2 ms before the deadline, then exactly if alone."""
         ahead = deadline - self.now()
         if not self.alone:
             if ahead > 0:
@@ -105,18 +104,18 @@ class WallKernel:
             timers.sleep(ahead / 1e9)
 
     def future(self, label: str) -> Future:
-        """Make an asyncio future."""
+        """Return a new asyncio future."""
         return asyncio.get_running_loop().create_future()
 
     def spawn(self, work: Coro[T], name: str) -> asyncio.Task[T]:
-        """Start an asyncio task and hold it until it ends."""
+        """Start an asyncio task, and keep a reference until it ends."""
         task = asyncio.get_running_loop().create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def gather(self, *work: Coro[T]) -> list[T]:
-        """Run all together; cancel the others at the first error."""
+        """Run all concurrently; cancel the others at the first error."""
         tasks = [asyncio.ensure_future(w) for w in work]
         try:
             return list(await asyncio.gather(*tasks))
@@ -127,13 +126,13 @@ class WallKernel:
             raise
 
     async def threaded(self, function: Callable[[], T]) -> T:
-        """Run ``function`` in this kernel's own thread pool, or in place where there is none."""
+        """Run ``function`` in this kernel's thread pool, or in place without one."""
         if not self.threads:
             return function()
         return await asyncio.get_running_loop().run_in_executor(self.pool, function)
 
     async def cancel(self) -> None:
-        """End what was spawned and is still running, and the threads."""
+        """Cancel the running tasks, and end the threads."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -144,7 +143,7 @@ class WallKernel:
 
 
 class BlockingKernel(WallKernel):
-    """A kernel for a process, or a thread, that has nothing to do but one role's work: every wait stops it."""
+    """A kernel for a process or thread with one role: every wait blocks it."""
 
     def __init__(self, anchor: int | None = None) -> None:
         super().__init__(anchor, alone=True, threads=0)
@@ -155,7 +154,7 @@ class BlockingKernel(WallKernel):
             timers.sleep(ahead / 1e9)
 
     def carry_out(self, work: Coro[T]) -> T:
-        """Do work to its end and return its result: as nothing is awaited elsewhere, it needs no loop."""
+        """Run ``work`` to its end and return its result; it needs no event loop, because every wait blocks."""
         try:
             work.send(None)
         except StopIteration as stop:

@@ -1,8 +1,8 @@
-"""The books of a run: what was planned and what arrived. They must be even at the end.
+"""The ledger of a run: planned and delivered samples of every rank, which must be equal at the end.
 
-Digests are about content, not messages: the reader sums, modulo 2**64, a hash of (epoch, rank, step, sample id) over
-the ids that it found *in the bytes*; the plan sums the same over the ids it meant. A lost, repeated or foreign sample
-shows, whatever the order of arrival.
+Digests check content: the worker sums, modulo 2**64, a hash of (epoch, rank, step, sample id) over the ids that it read
+*from the bytes*; the plan sums the same over the planned ids. A lost, repeated or foreign sample changes the sum; the
+order of arrival does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WORD = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Tally:
-    """What one rank has in its hands so far, or what the plan meant it to have."""
+    """The batches that one rank has consumed so far, or that are planned for it."""
 
     rank: int
     steps: int = 0
@@ -31,18 +31,18 @@ class Tally:
     evaluation_samples: int = 0
     #: The attempt whose batches these are.
     attempt: int = 0
-    #: Where the bytes of the batches came from; None of modelled storage without a cache.
+    #: The sources of the batches' bytes; None of modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False)
     #: Samples that were given up after errors; they are not in ``samples``, but in the digest.
     skipped: int = 0
 
     @property
     def name(self) -> str:
-        """The rank in words, and the attempt where it is not the first."""
+        """The rank in words, with the attempt if it is not the first."""
         return f"rank {self.rank}" + (f", attempt {self.attempt}" if self.attempt else "")
 
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
-        """Book one delivered batch."""
+        """Add one delivered batch."""
         self.steps += 1
         self.samples += delivery.num_samples
         if evaluating:
@@ -66,24 +66,24 @@ class Ledger:
     delivered_bytes: int
     #: Samples that were given up after errors, as the scenario asked for: planned = delivered + skipped.
     skipped_samples: int = 0
-    #: One line per rank whose books are not even.
+    #: One line per rank with a difference.
     differences: tuple[str, ...] = ()
 
     @property
     def even(self) -> bool:
-        """Whether every planned sample was delivered or skipped once, on every rank."""
+        """Return True if every planned sample was delivered or skipped once, on every rank."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
-        """The ledger as it stands in result.json."""
-        told = {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
+        """Return the entry of result.json."""
+        entry = {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
         if not self.skipped_samples:
-            del told["skipped_samples"]
-        return told
+            del entry["skipped_samples"]
+        return entry
 
 
 def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
-    """Compare the books of every rank in every attempt, and sum them."""
+    """Return the ledger: compare planned and delivered of every rank in every attempt, and sum them."""
     got = {(tally.rank, tally.attempt): tally for tally in delivered}
     plan = {(tally.rank, tally.attempt): tally for tally in planned}
     differences = []

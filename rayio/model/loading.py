@@ -1,4 +1,4 @@
-"""What a reader needs to know of the batches of one rank: which samples, which requests, how much decoding."""
+"""The batches of one rank: their samples, requests and decoding time."""
 
 from __future__ import annotations
 
@@ -29,23 +29,20 @@ from rayio.seeds import Draws
 from rayio.storage.base import Divisible, Moved, Opener, Requests, RequestTable
 from rayio.storage.itemise import Samples
 
-#: What real storage gives for a batch: its bytes, one sample after the other, and the ids found in them.
+#: A batch from real storage: its bytes, sample after sample, and the ids read from them.
 Loaded = tuple[NDArray[np.uint8], NDArray[np.int64]]
 
-
-#: What a reader keeps of each dataset between two batches (see ``Access``), by whether it is that of evaluations.
+#: The state that a worker keeps of each dataset between two batches (see ``Access``); the key is True for evaluation.
 Kept = dict[bool, Any]
 
-
-#: Free buffers kept for the batches to come: at most so many, and so many bytes.
+#: Free buffers that are kept: at most this number, and this many bytes in all.
 MAX_BUFFERS, MAX_BUFFER_BYTES = 32, 128 << 20
 
 
 class Buffers:
-    """Memory to read batches into. Whoever is done with a batch gives its memory back, and it is lent again.
+    """A pool of memory for batches. Memory of a finished batch is given back and lent again.
 
-    Memory that never comes back is forgotten here, and freed like any other. Fresh memory costs a page fault per
-    4 KiB, which takes longer than reading as much from the page cache.
+    Fresh memory costs a page fault per 4 KiB, which takes longer than reading as much from the page cache.
     """
 
     def __init__(self) -> None:
@@ -59,11 +56,11 @@ class Buffers:
 
     @property
     def num_free(self) -> int:
-        """Buffers that wait to be lent again."""
+        """Number of free buffers."""
         return len(self._free)
 
     def lend(self, nbytes: int) -> NDArray[np.uint8]:
-        """A buffer of ``nbytes`` with anything in it, which nobody else has until it is given back."""
+        """Return a buffer of ``nbytes`` with undefined content; it is exclusive until it is given back."""
         with self._lock:
             for place, free in enumerate(self._free):
                 if nbytes <= len(free) <= 2 * nbytes:
@@ -71,7 +68,7 @@ class Buffers:
         return np.empty(nbytes, np.uint8)[:]
 
     def give_back(self, buffer: NDArray[np.uint8]) -> None:
-        """Take back what :meth:`lend` gave; nobody may look at it, or at a view of it, after that."""
+        """Take back a buffer of :meth:`lend`; it, and views of it, must not be used any more."""
         whole = buffer.base
         assert isinstance(whole, np.ndarray)
         with self._lock:
@@ -80,15 +77,15 @@ class Buffers:
                 self._free.pop(0)
 
 
-#: Real storage counts what it was asked for; only a model is told what it would be asked for.
+#: No planned requests: real storage counts its own.
 NOTHING = np.empty(0, np.int64)
 
 
 class Loading:
-    """The batches of one rank, computed on demand and never stored. ``modelled`` says that storage is a model.
+    """The batches of one rank, computed on demand and never stored. ``modelled`` is True if storage is a model.
 
-    ``itemised`` says that each request is recorded, and so has to say where it goes; ``cached``, that a modelled cache
-    is in front of the storage; ``named``, that a layer asks for the files of each batch.
+    ``itemised`` is True if each request is recorded with its file; ``cached``, if a modelled cache is in front of the
+    storage; ``named``, if a layer needs the files of each batch.
     """
 
     def __init__(
@@ -110,43 +107,42 @@ class Loading:
     ) -> None:
         self.samplers = samplers
         self.format = form
-        #: How files are walked.
         self.access = access
         self.access_options = access_options
         self.seed = seed
         self.decode = decode
-        #: Seconds of decoding for each sample, where they are all the same.
+        #: Seconds of decoding of each sample, if all are equal.
         self.decode_each: float | None = decode.value if isinstance(decode, Constant) and rate is None else None
-        #: Bytes per second that decoding takes in place of ``decode``, where it is work and there are no bytes.
+        #: Bytes per second of modelled decoding work, in place of ``decode``.
         self.rate = rate
-        #: What is really done to the bytes, in place of sleeping.
+        #: Decoding that is carried out on the bytes, in place of a sleep.
         self.decoding = decoding
-        #: Whether the bytes that were read travel to the rank, or only their number.
+        #: Whether the bytes travel to the rank, or only their number.
         self.payload = payload
         self.modelled = modelled
         self.itemised = itemised
         #: Whether a modelled cache may have some of a batch's samples.
         self.cached = cached
-        #: Whether a layer of storage must be told the files of each batch.
+        #: Whether a layer of storage needs the files of each batch.
         self.named = named
         self.buffers = Buffers()
-        #: What reading takes of processors.
+        #: CPU time of reading.
         self.read_cpu = ReadCpu()
 
     @property
     def is_work(self) -> bool:
-        """Whether decoding is work of a processor, and no sleep."""
+        """Return True if decoding takes CPU time; False if it is a sleep."""
         return self.rate is not None
 
     def of(self, at: Where, kept: Kept | None = None) -> Load:
-        """Describe one batch before it is read; what its reader has ``kept`` is lost until :meth:`Load.keep`."""
+        """Return one batch to read. It takes its worker's state out of ``kept``; :meth:`Load.keep` puts it back."""
         rank, epoch, step, _ = at
         sampler = self.samplers.of(epoch)
         block, row = sampler.block(epoch, rank, step)
         return Load(self, at, sampler, block, row, kept.pop(epoch >= self.samplers.first, None) if kept else None)
 
     def decode_seconds(self, at: Where, block: Block, row: int) -> float:
-        """Sum the decoding times of a batch's samples, each drawn at the address of its place in the epoch."""
+        """Return the decoding time of a batch (s): one draw per sample, at the sample's place in the epoch."""
         if self.rate is not None:
             return block.step_bytes[row] / self.rate
         if block.decode_seconds is None:
@@ -162,20 +158,20 @@ class Ahead(NamedTuple):
 
     requests: RequestTable
     decode_seconds: list[float]
-    #: What there will be, without where it came from.
+    #: The batches, without the sources of their bytes.
     deliveries: list[Delivery]
 
 
 @dataclass(slots=True)
 class Load:
-    """One batch to be read: a row of the block in which the sampler worked it out."""
+    """A batch to read: a row of a block of the sampler."""
 
     loading: Loading
     at: Where
     sampler: Sampler
     block: Block
     row: int
-    #: What the reader keeps of the files before it reads this batch, and after.
+    #: The worker's state of the files before this batch, and after.
     before: Any = None
     after: Any = None
 
@@ -193,45 +189,45 @@ class Load:
 
     @property
     def requests(self) -> Requests:
-        """The requests that reading this batch will issue; none where files are really read, which issues them."""
+        """The requests of this batch on modelled storage; none on real storage, which counts its own."""
         loading, (rank, epoch, step, _) = self.loading, self.at
         if not loading.modelled:
-            asked = Requests((rank, epoch, step), 0, NOTHING, num_samples=self.block.batch_size)
-            return asked._replace(files=self.samples) if loading.named else asked
+            requests = Requests((rank, epoch, step), 0, NOTHING, num_samples=self.block.batch_size)
+            return requests._replace(files=self.samples) if loading.named else requests
         table = self._table
         if table is None:
-            asked, self.after = loading.access.requests(self.files, self.batch, self.before)
-            asked = asked._replace(num_samples=self.block.batch_size)
+            requests, self.after = loading.access.requests(self.files, self.batch, self.before)
+            requests = requests._replace(num_samples=self.block.batch_size)
         else:
-            asked = table.row(self.row, (rank, epoch, step), self.block.batch_size)
+            requests = table.row(self.row, (rank, epoch, step), self.block.batch_size)
         if loading.named:
-            asked = asked._replace(files=self.samples)
-        return self._divisible(asked) if loading.cached else asked
+            requests = requests._replace(files=self.samples)
+        return self._divisible(requests) if loading.cached else requests
 
     @property
     def _table(self) -> RequestTable | None:
-        """The requests of every step of the block; None where there is no short way to them."""
+        """The requests of every step of the block; None if the access cannot compute them together."""
         block, loading = self.block, self.loading
         if block.requests is None and not loading.itemised:
             block.requests = loading.access.request_table(self.files, block.files, block.index, block.nbytes)
         return block.requests
 
     def ahead(self, most: int, kept: Sequence[Kept]) -> Ahead:
-        """This batch and those of the steps after it, as far as they are at hand, of modelled storage without cache.
+        """Return this batch and up to ``most - 1`` after it in the same block, of modelled storage without a cache.
 
-        Workers have the steps in turn; ``kept`` is what each of them keeps, which becomes what it keeps after them.
+        Workers have the steps in turn. ``kept`` has the state of each worker, and is updated.
         """
         loading, block, row, (rank, epoch, first, attempt) = self.loading, self.block, self.row, self.at
         number = min(most, len(block.step_bytes) - row)
         if (table := self._table) is not None:
             table = table.rows(row, number)
         else:
-            asked = []
+            each = []
             for step in range(first, first + number):
                 load = loading.of(Where(rank, epoch, step, attempt), mine := kept[step % len(kept)])
-                asked.append(load.requests)
+                each.append(load.requests)
                 load.keep(mine)
-            table = RequestTable.of(asked)
+            table = RequestTable.of(each)
         decoding = [self.decode_seconds] * number
         if loading.decode_each is None:
             decoding = [loading.decode_seconds(self.at, block, row + n) for n in range(number)]
@@ -244,26 +240,25 @@ class Load:
         ]
         return Ahead(table, decoding, deliveries)
 
-    def _divisible(self, asked: Requests) -> Requests:
-        """Say which samples requests are for, one by one; an evaluation's are others, and have keys below 0."""
+    def _divisible(self, requests: Requests) -> Requests:
+        """Return requests with their samples one by one; samples of evaluations have keys below 0."""
         batch, is_training = self.batch, self.at.epoch < self.loading.samplers.first
         keys = batch.samples if is_training else ~batch.samples
         samples = Divisible(keys.tolist(), batch.nbytes.tolist(), partial(self._requests_of, batch))
-        return asked._replace(samples=samples)
+        return requests._replace(samples=samples)
 
     def _requests_of(self, batch: Batch, places: NDArray[np.intp]) -> Requests:
-        """The requests of some of a batch's samples."""
         chosen = {name: getattr(batch, name)[places] for name in ("samples", "files", "index", "nbytes")}
-        asked, _ = self.loading.access.requests(self.files, replace(batch, **chosen), self.before)
-        return asked._replace(num_samples=len(places), files=self.samples if self.loading.named else None)
+        requests, _ = self.loading.access.requests(self.files, replace(batch, **chosen), self.before)
+        return requests._replace(num_samples=len(places), files=self.samples if self.loading.named else None)
 
     def keep(self, kept: Kept) -> None:
-        """Have the reader keep what reading this batch has left."""
+        """Put the state after this batch into ``kept``."""
         if self.after is not None:
             kept[self.at.epoch >= self.loading.samplers.first] = self.after
 
     def samples(self) -> Samples:
-        """The samples by their files, for the trace."""
+        """Return the samples with their files, for the trace."""
         batch = self.batch
         files, place = np.unique(batch.files, return_inverse=True)
         path = self.sampler.layout.path
@@ -271,14 +266,14 @@ class Load:
 
     @property
     def decode_seconds(self) -> float:
-        """How long decoding takes, in seconds."""
+        """The decoding time, in seconds."""
         each, block = self.loading.decode_each, self.block
         if each is not None:
             return each * block.batch_size
         return self.loading.decode_seconds(self.at, block, self.row)
 
     def from_files(self, opener: Opener) -> Loaded:
-        """Read and check the batch; the samples lie in one buffer, collated as read."""
+        """Read and check the batch; return its samples in one buffer, and their ids."""
         nbytes = self.block.step_bytes[self.row]
         buffer, began = self.loading.buffers.lend(nbytes), time.thread_time_ns()
         ids, self.after = self.loading.access.read(self.files, opener, self.batch, buffer, self.before)
@@ -286,14 +281,14 @@ class Load:
         return buffer, ids
 
     def decode(self, loaded: Loaded) -> int:
-        """Do what decoding asks for to what was read, however long it takes; give the bytes that came out of it."""
+        """Decode what was read; return the number of decoded bytes."""
         assert self.loading.decoding is not None
         return self.loading.decoding(loaded[0], self.block.nbytes[self.row])
 
     def delivery(self, loaded: Loaded | None, worker: int, moved: Moved | None = None, skipped: int = 0) -> Delivery:
-        """Wrap up what was read and where it came from; so many samples were ``skipped``, and are in the digest.
+        """Return the batch as it travels, with the sources of its bytes and the number of ``skipped`` samples.
 
-        A model has no bytes: there the plan's own digest stands in.
+        The digest includes skipped samples. Modelled storage has no bytes, so the digest is the planned one.
         """
         rank, epoch, step, attempt = self.at
         block = self.block

@@ -1,7 +1,7 @@
-"""Training and evaluation side by side: what a role has two of, told apart by the number of the epoch.
+"""Training and evaluation as two phases, distinguished by the epoch's number.
 
-Evaluations are numbered on from the training epochs: with E epochs, evaluation n is epoch E + n in every message, span
-and draw. So nothing that travels needs a mark of its own, and no batch number stands for two batches.
+Evaluations are numbered after the training epochs: with E epochs, evaluation n is epoch E + n in every message, span
+and draw. So no message needs a separate mark, and batch numbers are unique.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Phased(Generic[T]):
-    """One thing for training and one for evaluation, which begins with epoch number ``first``."""
+    """A pair of values: one for training, one for evaluation, which begins with epoch number ``first``."""
 
     def __init__(self, training: T, evaluation: T, first: int) -> None:
         self.training = training
@@ -26,20 +26,20 @@ class Phased(Generic[T]):
         self.first = first
 
     def of(self, epoch: int) -> T:
-        """The phase that an epoch belongs to."""
+        """Return the value for an epoch."""
         return self.training if epoch < self.first else self.evaluation
 
 
 class PhasedQueue(Phased[QueuePort]):
-    """A rank's ends of its two queues, as one."""
+    """A rank's ports to its two queues, as one."""
 
     async def get(self, at: Where) -> Delivery:
-        """The next batch of the phase that asks."""
+        """Return the next batch of the phase of ``at``."""
         return await self.of(at.epoch).get(at)
 
 
 class PhasedStorage(Phased[Storage]):
-    """The folders of the two datasets, as one storage system to read from."""
+    """A storage of both datasets' folders, to read from."""
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
         """Read a batch from the folder of its phase."""

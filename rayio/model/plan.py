@@ -1,7 +1,7 @@
-"""The plan: which roles there are, where they live, and what each is built from.
+"""The plan: the roles of a run, their nodes and their parameters.
 
-A plan is parameters, never lists: it pickles to a few kilobytes whatever the dataset and the number of ranks, and any
-actor can be restarted with the plan and its own name. It knows no scenario: ``planning.py`` makes it of one.
+A plan has parameters, never lists: it pickles to a few kilobytes at any size, and any actor can be restarted with the
+plan and its own name. It does not depend on scenarios: ``planning.py`` makes it from one.
 """
 
 from __future__ import annotations
@@ -39,14 +39,13 @@ from rayio.storage.layers.layer import Layer
 from rayio.storage.model import DeviceSpec
 from rayio.storage.stores.opening import Settings, Store
 
-#: Share of a node's memory for batches (Ray's object store, or free memory) that a run's windows may take unless the
-#: scenario says otherwise.
+#: Default share of a node's memory for batches (Ray's object store, or free memory) that prefetch windows may use.
 IN_FLIGHT_SHARE = 0.3
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All that the roles of a run are built from, as parameters; ``rayio.model.planning.plan_of`` makes it."""
+    """A run's parameters, from which all roles are built; ``rayio.model.planning.plan_of`` makes it."""
 
     seed: int
     #: Whether storage is a model (always on the virtual engine).
@@ -58,10 +57,10 @@ class Plan:
     training_phase: Phase
     #: Expected bytes of the samples of its dataset.
     dataset_bytes: float
-    #: Steps that every rank has in an epoch, and how many ranks have one more where they differ.
+    #: Steps that every rank has in an epoch, and the number of ranks that have one more.
     steps_of_all: int
     larger_shares: int
-    #: Whether ranks meet after each step, and how long they stay together once all are there, in seconds.
+    #: Whether ranks meet after each step, and the seconds of the all-reduce.
     has_barrier: bool
     sync_seconds: float
     stragglers: Stragglers | None
@@ -69,20 +68,19 @@ class Plan:
     evaluation: EvaluationPhase | None
     #: The checkpoints of the run; None when there are none.
     checkpointing: Checkpointing | None
-    #: The modelled storage system, and what its first-byte latencies are drawn from.
+    #: The modelled storage system, and the distribution of its first-byte latencies.
     storage: StorageParameters
     first_byte: Draws
-    #: How real storage is reached.
+    #: Settings of real storage.
     stores: Settings
     trace: Trace
-    #: What the messages of the Ray engine take, for the virtual clock to charge.
+    #: The loader overhead model, which the virtual clock charges.
     costs: Costs
-    #: What taking a batch holds a rank for on a wall clock beyond what it takes by itself, in seconds: our readers then
-    #: stand for another loader.
+    #: Further seconds for which a taken batch keeps its rank on the wall clock, to emulate another loader.
     held_seconds: float = 0.0
-    #: What ``loader.max_bytes_in_flight: auto`` comes to on this engine, per node; None is no bound.
+    #: Bytes per node of ``loader.max_bytes_in_flight: auto`` on this engine; None is no bound.
     auto_bytes_in_flight: int | None = None
-    #: What stands between readers and their bytes, the innermost first.
+    #: The layers between workers and storage, the innermost first.
     layers: tuple[Layer, ...] = ()
     #: Where the run begins. Steps before it are not taken, nor are the checkpoints and evaluations that follow them.
     start: Start = BEGINNING
@@ -98,40 +96,40 @@ class Plan:
         return (self._sampler.num_steps,) * self.training_phase.epochs
 
     def steps_of(self, rank: int) -> tuple[int, ...]:
-        """The steps of one rank in each epoch."""
+        """Return the steps of one rank in each epoch."""
         return tuple(self._sampler.steps(epoch, rank) for epoch in range(self.training_phase.epochs))
 
     @property
     def payload(self) -> bool:
-        """Whether batches carry their bytes."""
+        """Return True if batches contain their bytes."""
         return self.loader.payload
 
     @property
     def is_queued_in_rank(self) -> bool:
-        """Whether prefetch queues live in the processes of their ranks."""
+        """Return True if prefetch queues live in the processes of their ranks."""
         return self.loader.queue == "in_rank" and self.loader.num_workers > 0
 
     @property
     def max_bytes_in_flight(self) -> int | None:
-        """Bound on the bytes that the queues of one node may have leased or ready; None is no bound."""
+        """Bound on the bytes of leased and ready batches on one node; None is no bound."""
         chosen = self.loader.max_bytes_in_flight
         return self.auto_bytes_in_flight if chosen == "auto" else chosen
 
     def __getstate__(self) -> dict[str, Any]:
-        """The parameters alone: what is worked out from them is worked out again where it is needed."""
+        """Return the parameters without cached values."""
         return {field.name: self.__dict__[field.name] for field in fields(self)}
 
     # --- where roles live -------------------------------------------------------------------------------------------
 
     def node_of_rank(self, rank: int) -> int:
-        """The node of a rank, of its queue and of its barrier call."""
+        """Return the node of a rank and its queue."""
         return rank // self.cluster.ranks_per_node
 
     def node_of_reader(self, rank: int, worker: int) -> int:
-        """The node of a reader: beside its rank, or the next in turn over all nodes, or over those of readers.
+        """Return the node of a worker: its rank's, or the next in turn of all nodes or of the nodes for workers.
 
-        Readers that share a process stay together. Where nodes differ in cores, each has its share of the turns. Of a
-        reader that waits for a node to come it is the first one that may.
+        Workers that share a process have one node. Nodes with more cores have more turns. A worker of a pool gets the
+        number of the pool's first node.
         """
         if self.is_pooled(worker):
             return self.cluster.all_nodes
@@ -141,7 +139,7 @@ class Plan:
         return self._turns[turn % len(self._turns)]
 
     def is_pooled(self, worker: int) -> bool:
-        """Whether a rank's worker of this number lives on a node that comes and goes."""
+        """Return True if a rank's worker of this number lives on a node of the pool."""
         scaling = self.loader.scaling
         return self.cluster.has_pool and scaling is not None and worker >= scaling.min
 
@@ -150,13 +148,13 @@ class Plan:
         return self.cluster.turns()
 
     def node_of_writer(self, writer: int) -> int:
-        """The node of a checkpoint writer: beside the rank it serves, dedicated ones in turn over all nodes."""
+        """Return the node of a checkpoint writer: its rank's, or for dedicated writers the next in turn."""
         if self.checkpointing is None:
             raise ValueError("there are no checkpoints, so no writer has a node")
         return self.checkpointing.writers.node(writer, self.checkpointing.topology)
 
     def readers(self) -> Iterator[tuple[int, int]]:
-        """The (rank, worker) of every reader."""
+        """Return the (rank, worker) of every worker."""
         for rank in range(self.world_size):
             for worker in range(self.loader.num_workers):
                 yield rank, worker
@@ -167,13 +165,13 @@ class Plan:
         return 0 if self.checkpointing is None else len(self.checkpointing.sizes)
 
     def writers_of(self, ranks: Iterable[int]) -> Iterable[int]:
-        """The numbers of the writers that some ranks send shards to."""
+        """Return the numbers of the checkpoint writers of some ranks."""
         if (saved := self.checkpointing) is None:
             return ()
         return sorted({writer for rank in ranks for writer in saved.writers.of_rank(rank, saved.topology)})
 
     def parties(self, epoch: int, step: int) -> int:
-        """The number of ranks that meet at a step: those that have not run out of steps."""
+        """Return the number of ranks that meet at a step: those that have not run out of steps."""
         if epoch >= self.training_phase.epochs:
             return 0
         if step < self.steps_of_all:
@@ -181,7 +179,7 @@ class Plan:
         return self.larger_shares if step < self._sampler.num_steps else 0
 
     def meets(self, rank: int, epoch: int, step: int) -> bool:
-        """Say whether a rank is one of those that meet at a step."""
+        """Return True if a rank meets others at this step."""
         return step < self._sampler.steps(epoch, rank)
 
     # --- what roles are built from ----------------------------------------------------------------------------------
@@ -201,34 +199,34 @@ class Plan:
         return FORMATS[self.format]
 
     def sampler(self, num_ranks: int = 1) -> Sampler:
-        """Make the function from (epoch, rank, step) to training samples, with a cache for so many ranks."""
+        """Return the function from (epoch, rank, step) to training samples, with a cache for so many ranks."""
         return self._sampler.cached_for(num_ranks)
 
     def samplers(self, num_ranks: int = 1) -> Phased[Sampler]:
-        """Make the functions from (epoch, rank, step) to samples of training and of evaluation."""
+        """Return the functions from (epoch, rank, step) to samples, of training and of evaluation."""
         training = self.sampler(num_ranks)
         held_out = training if self.evaluation is None else self.evaluation.sampler.cached_for(num_ranks)
         return Phased(training, held_out, len(self.steps))
 
     def is_evaluation(self, epoch: int) -> bool:
-        """Say whether an epoch's number is that of an evaluation."""
+        """Return True if an epoch is an evaluation."""
         return epoch >= len(self.steps)
 
     def evaluation_steps_of(self, rank: int) -> tuple[int, ...]:
-        """The steps of one rank in each evaluation, by epoch number: those of training come first, as zeros."""
+        """Return the steps of one rank in each evaluation, by epoch number: the epochs of training have 0."""
         if self.evaluation is None:
             return ()
         return (0,) * len(self.steps) + (self.evaluation.sampler.steps(0, rank),) * self.evaluation.epochs
 
     def data_storage(self, make: Callable[[str], Storage]) -> Storage:
-        """A reader's storage, of folders that ``make`` opens: the dataset's, and with it the evaluation's."""
+        """Return a worker's storage: the folders of the dataset and of its evaluation, which ``make`` opens."""
         training = make(self.training_phase.path)
         if self.evaluation is None or self.modelled:
             return training
         return PhasedStorage(training, make(self.evaluation.path), len(self.steps))
 
     def loading(self, num_ranks: int = 1) -> Loading:
-        """Make what readers and queues of ``num_ranks`` ranks are built from."""
+        """Return the batches of ``num_ranks`` ranks, for workers and queues."""
         decode = self.loader.decode
         work = decode if isinstance(decode, Work) else None
         if work is not None and not self.modelled:
@@ -250,7 +248,7 @@ class Plan:
         )
 
     def queue(self, rank: int, *, evaluating: bool = False) -> QueueSpec:
-        """Make what a rank's queue is built from; evaluation has another, and where both hold batches, half of each."""
+        """Return the parameters of a rank's queue; if evaluations have a second one, each gets half of the bytes."""
         loader, bound = self.loader, self.max_bytes_in_flight
         shared_by = self.cluster.ranks_per_node
         if self.evaluation is not None and self.evaluation.is_amid_epochs:
@@ -268,7 +266,7 @@ class Plan:
         )
 
     def training(self, rank: int) -> Training:
-        """Make what a rank is built from."""
+        """Return the parameters of a rank."""
         phase, held_out, evaluating = self.training_phase, self.evaluation, None
         if held_out is not None:
             evaluating = Training(rank, self.evaluation_steps_of(rank), held_out.compute, seed=held_out.seed)
@@ -287,14 +285,14 @@ class Plan:
     # --- real storage -----------------------------------------------------------------------------------------------
 
     def store(self, root: str | Path, path: str) -> Store:
-        """Open the store at a path or address of the scenario; relative ones start from ``root``."""
+        """Return the store at a path or address of the scenario; relative ones start from ``root``."""
         return storage.open(join(str(root), path), self.stores)
 
     # --- modelled storage -------------------------------------------------------------------------------------------
 
     @cached_property
     def device(self) -> DeviceSpec:
-        """What the modelled storage system can do."""
+        """The limits of the modelled storage system."""
         chosen = self.storage
         return DeviceSpec(
             chosen.connection_bandwidth, chosen.bandwidth, chosen.requests_per_second, chosen.opens_per_second,
@@ -302,21 +300,21 @@ class Plan:
         )  # fmt: skip
 
     def device_of_node(self, node: int) -> int:
-        """The number of the device that a node uses: its own, or the one that the cluster shares."""
+        """Return the number of a node's device: its own, or 0 for the one that the cluster shares."""
         return self.state_of_node(node) if self.storage.scope == "node" else 0
 
     @property
     def is_divided(self) -> bool:
-        """Whether a layer looks at the samples of a batch one by one."""
+        """Return True if a layer needs the samples of a batch one by one."""
         return any(layer.needs_samples for layer in self.layers)
 
     def state_of_node(self, node: int) -> int:
-        """The number of what a node has by itself; of nodes that come beyond those that readers fill, some share it."""
+        """Return the number of a node's own state; nodes of a pool beyond those that workers fill share states."""
         beyond = node - self.cluster.all_nodes
         return node if beyond < 0 else node - beyond + beyond % self.num_pooled
 
     def shared_by(self, layer: Layer) -> Sequence[int]:
-        """The numbers of the shared states of a layer: of all nodes that read, those that come and go last; or one."""
+        """Return the numbers of a layer's shared states: one for each reading node (the pool's last), or one in all."""
         if layer.sharing != "node":
             return (0,) if layer.sharing else ()
         first = self.cluster.all_nodes
@@ -324,7 +322,7 @@ class Plan:
 
     @cached_property
     def num_pooled(self) -> int:
-        """Nodes that come and go, as many as readers can fill; one that comes beyond them shares a device."""
+        """Nodes of the pool that workers can fill; further ones share a device."""
         pool, loader = self.cluster.reader_pool, self.loader
         least = loader.num_workers if loader.scaling is None else loader.scaling.min
         return 0 if pool is None else pool.filled_by((loader.num_workers - least) * self.world_size)
@@ -334,14 +332,14 @@ class Plan:
         """Number of modelled devices."""
         return self.device_of_node(self.cluster.all_nodes + self.num_pooled - 1) + 1
 
-    # --- the books --------------------------------------------------------------------------------------------------
+    # --- the ledger -------------------------------------------------------------------------------------------------
 
     def tallies(self) -> list[Tally]:
-        """Make an empty tally of this attempt for each rank."""
+        """Return an empty tally of this attempt for each rank."""
         return [Tally(rank, attempt=self.start.attempt) for rank in range(self.world_size)]
 
     def planned_numbers(self) -> list[Tally]:
-        """Work out how many steps and samples every rank is meant to consume, evaluations among them."""
+        """Return the planned steps and samples of every rank, with evaluations, without digests."""
         tallies = self.tallies()
         for tally in tallies:
             for sampler, epochs, first in self._planned_epochs(tally.rank):
@@ -351,7 +349,7 @@ class Plan:
         return tallies
 
     def _planned_epochs(self, rank: int) -> Iterator[tuple[Sampler, range, int]]:
-        """Yield the epochs that a rank has from the start on, evaluations among them, and the first step of each."""
+        """Return a rank's epochs from the start on, with evaluations, and the first step of each."""
         start, epochs = self.start, len(self.steps)
         if start.step:
             yield self._sampler, range(start.epoch, min(start.epoch + 1, epochs)), start.step
@@ -362,7 +360,7 @@ class Plan:
             yield self.evaluation.sampler, range(epochs + past, epochs + self.evaluation.epochs), 0
 
     def planned(self) -> list[Tally]:
-        """Work out what every rank is meant to consume, down to the digest of its sample ids."""
+        """Return the planned tally of every rank, with the digest of its sample ids."""
         tallies = self.tallies()
         for tally in tallies:
             for sampler, epochs, first in self._planned_epochs(tally.rank):

@@ -1,4 +1,4 @@
-"""The prefetch queue as it lives: a QueueState, and the calls and waits around it. The same on every engine."""
+"""The prefetch queue at run time: a QueueState with its calls and waits, the same on every engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rayio.model.scaler import Scaler
 from rayio.model.standing import Standing
 from rayio.place import Where
 
-#: Carries a lease to its worker and gives what was read, in the lease's order.
+#: Sends a lease to its worker and returns the batches, in the lease's order.
 Submit = Callable[[Lease], Awaitable[Sequence[Delivery]]]
 
 
 class PrefetchQueue:
-    """The queue of one rank: it submits the workers' reads, owns what they return, and answers the rank's takes."""
+    """The queue of one rank: it submits leases to workers, keeps their batches, and replies to the rank's takes."""
 
     __slots__ = (
         "_bound_since",
@@ -38,31 +38,31 @@ class PrefetchQueue:
         self.env = env
         self.state = state
         self.submit = submit
-        #: What has readers come and go; None where there are always as many.
+        #: The autoscaler; None if the number of workers is fixed.
         self.scaler: Scaler | None = None
-        #: Steps that one lease may hold: more than one only where a read is faster than the call that asks for it.
+        #: Steps of one lease: more than one only if a read is faster than its call.
         self.lease_steps = 1
-        #: The attempt in which a read failed, and how.
+        #: The attempt in which a read failed, and the error.
         self._failure: tuple[int, Exception] | None = None
-        #: The waiting take's future, and its number: a newer take or its expiry raises the number and ends the wait.
+        #: The waiting take's future, and its number: a newer take, or the end of patience, raises the number.
         self._news: Future | None = None
         self._ticket = 0
         self._patience_ends = 0
         self._sweeping = False
         self._bound_since: int | None = None
-        #: The leases that are with workers, and since when they were granted: a worker that has none may go.
+        #: The leases that are with workers, and when they were granted (ns).
         self.under_way: dict[Lease, int] = {}
         self._readers = [f"reader-{state.spec.rank}-{worker}" for worker in range(state.spec.num_workers)]
 
     async def take(self, take: Take, patience_ns: int | None = None) -> list[Delivery]:
-        """Learn what was consumed, then give batches as soon as there are any; none when ``patience_ns`` ran out.
+        """Update what was consumed, then return batches as soon as there are any; none after ``patience_ns``.
 
-        A newer take of the same rank ends the wait of the older one, which is then answered with nothing, whichever of
-        them comes through first.
+        A newer take of the same rank ends the wait of the older one, which then returns nothing, in whatever order
+        they arrive.
 
         Raises:
             DataError, StorageError: a worker could not read; every later take raises it too.
-            StaleAttemptError: the message is of an older attempt.
+            StaleAttemptError: the message belongs to an older attempt.
         """
         if self.state.is_overtaken(take):
             return []
@@ -78,18 +78,18 @@ class PrefetchQueue:
         while take.want > 0 and ticket == self._ticket:
             if self._failure is not None and self._failure[0] == take.attempt:
                 raise self._failure[1]
-            if found := self.state.deliverable(take):
-                return found
+            if batches := self.state.deliverable(take):
+                return batches
             self._news = self.env.kernel.future(f"a batch of epoch {take.epoch} after {take.consumed} steps")
             await self._news
         return []
 
     def at_hand(self, take: Take) -> list[Delivery]:
-        """The batches that are there for a rank that has said what it consumed; none where :meth:`take` has to wait."""
+        """Return the ready batches of a rank after :meth:`rank_advanced`; none if :meth:`take` would wait."""
         return self.state.deliverable(take) if self._failure is None else []
 
     def rank_advanced(self, take: Take) -> None:
-        """Learn what the rank consumed, and let workers start what the window now permits."""
+        """Update what the rank consumed, and grant the leases that the window now permits."""
         if self.scaler is not None:
             self.scaler.count()
         if self.state.rank_advanced(take):
@@ -98,14 +98,14 @@ class PrefetchQueue:
             self.scaler.rank_advanced(take)
 
     async def _sweep(self) -> None:
-        """End the newest take's wait when its patience does; one task does it for all of them."""
+        """End the newest take's wait after its patience; one task serves all takes."""
         while self._patience_ends > self.env.kernel.now():
             await self.env.kernel.sleep_until(self._patience_ends)
         self._sweeping = False
         self.dismiss()
 
     def dismiss(self) -> None:
-        """Answer the take that waits, if one does, with nothing."""
+        """End the wait of a take, if there is one, with no batch."""
         self._ticket += 1
         self._wake()
 
@@ -114,7 +114,7 @@ class PrefetchQueue:
             self._news.set_result(None)
 
     def grant(self) -> None:
-        """Have workers start what the window permits."""
+        """Grant the leases that the window permits, and send them to workers."""
         kernel = self.env.kernel
         for lease in self.state.grant() if self.lease_steps == 1 else self._joined():
             self.under_way[lease] = granted = kernel.now()
@@ -142,7 +142,7 @@ class PrefetchQueue:
         self._wake()
 
     def standing(self) -> Iterator[Standing]:
-        """The leases that are with workers: a step each."""
+        """Return the steps of the leases that are with workers."""
         for lease, granted in list(self.under_way.items()):
             by, name = self._readers[lease.worker], self.env.name
             for step in lease.steps:
@@ -150,13 +150,13 @@ class PrefetchQueue:
                 yield Standing("queue", name, "lease", at, granted, granted, by=by)
 
     def _joined(self) -> list[Lease]:
-        """Hand out leases of several steps; what only just fits the window is waited for, it would be single steps."""
+        """Grant leases of several steps; steps that would make a smaller lease wait."""
         spec = self.state.spec
         lump = min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
         return _coalesce(self.state.grant(lump), self.lease_steps)
 
     def _note_memory_bound(self) -> None:
-        """Note that the bound on bytes begins to keep the window closed, or record that it did."""
+        """Record the time in which the bound on bytes keeps the window closed: called at its begin and end."""
         now = self.env.kernel.now()
         if self._bound_since is None:
             self._bound_since = now

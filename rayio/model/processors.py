@@ -1,8 +1,8 @@
-"""Processors as the virtual clock has them: the jobs of a node share its cores, as a kernel's scheduler has them do.
+"""The model of processors: the jobs of a node share its cores, as under a kernel's scheduler.
 
-A job has one core at most. Where there are more jobs than cores they share them: all alike at every moment (processor
-sharing), or in turns of a time slice, so that a short job waits until a long one has had its slice. A process is one
-job at a time. What sleeps takes no core.
+A job uses at most one core. If there are more jobs than cores, they share the cores: equally at every moment (processor
+sharing), or in turns of a time slice, so that a short job waits for the slices of long ones. A process runs one job at
+a time. A sleep uses no core.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ ROUNDING_NS = 0.5
 
 
 class Cores:
-    """The cores of one node; a share of one that something else takes all the time is none of ``number``."""
+    """The cores of one node; ``number`` excludes the share of other processes, so it can be fractional."""
 
     __slots__ = ("_done_at", "_jobs", "_number_of_jobs_ever", "_seen_at", "_served", "contention", "kernel", "number")
 
     def __init__(self, kernel: Kernel, number: float, contention: float = 1.0) -> None:
         self.kernel = kernel
         self.number = number
-        #: How many times as long work takes while all cores are busy.
+        #: Factor on the time of work while all cores are busy.
         self.contention = contention
-        #: What a job that was there from the beginning would have been given (ns), and until when that is known.
+        #: CPU time that a job since the beginning would have had (ns), and the time of the last update.
         self._served, self._seen_at = 0.0, 0
-        #: The jobs under way by when they will be done, on the scale of ``_served``.
+        #: The running jobs by their end, on the scale of ``_served``.
         self._jobs: list[tuple[float, int, Future | None]] = []
         self._number_of_jobs_ever = 0
-        #: When the next of them is looked for to be done; 0 when nobody looks.
+        #: The time of the next check for finished jobs; 0 if none is due.
         self._done_at = 0
 
     async def work(self, seconds: float) -> None:
-        """Return when a job of so many CPU seconds has been done."""
+        """Run a job of ``seconds`` of CPU time and wait for its end."""
         if seconds > 0:
             future = self.kernel.future("a processor")
             self._begin(seconds, future)
             await future
 
     def spend(self, seconds: float) -> None:
-        """Begin a job that nobody waits for."""
+        """Begin a job of ``seconds`` of CPU time without waiting."""
         if seconds > 0:
             self._begin(seconds, None)
 
@@ -62,7 +62,7 @@ class Cores:
         self._look()
 
     def _serve(self) -> None:
-        """Bring what jobs were given up to date."""
+        """Update ``_served``."""
         now = self.kernel.now()
         if self._jobs:
             self._served += (now - self._seen_at) * self._share
@@ -74,7 +74,7 @@ class Cores:
         return share if len(self._jobs) < self.number else share / self.contention
 
     def _look(self) -> None:
-        """Have somebody look when the first job will be done, unless somebody looks by then."""
+        """Schedule a check at the end of the first job, unless an earlier check is due."""
         left = max(0.0, self._jobs[0][0] - self._served) / self._share
         when = self._seen_at + int(left) + (left > int(left))
         if not self._done_at or when < self._done_at:
@@ -83,7 +83,7 @@ class Cores:
 
     async def _end(self, when: int) -> None:
         await self.kernel.sleep_until(when)
-        if self._done_at != when:  # somebody looked earlier, and sent for the next look
+        if self._done_at != when:  # an earlier check has scheduled the next one
             return
         self._done_at = 0
         self._serve()
@@ -97,18 +97,18 @@ class Cores:
 
 
 class SlicedCores(Cores):
-    """The cores of one node, on which jobs take turns of ``slice_ns`` each, or more where nobody waits."""
+    """The cores of one node, on which jobs take turns of ``slice_ns``, or longer if no job waits."""
 
     __slots__ = ("_busy", "_slice_ns", "_speed", "_waiting")
 
     def __init__(self, kernel: Kernel, number: float, slice_ns: int, contention: float = 1.0) -> None:
         super().__init__(kernel, number, contention)
         self._slice_ns = slice_ns
-        #: Each of the whole cores does what is left to it of a second in so many.
+        #: Speed of each core: a fractional number of cores is spread over whole ones.
         self._speed = number / math.ceil(number)
-        #: Jobs without a core, in the order of their turns: what is left of each (ns), and who waits for it.
+        #: Jobs without a core, in the order of their turns: the rest of each (ns), and the future of its end.
         self._waiting: deque[tuple[float, Future | None]] = deque()
-        #: Cores that have a job.
+        #: Number of busy cores.
         self._busy = 0
 
     def _begin(self, seconds: float, future: Future | None) -> None:
@@ -118,7 +118,7 @@ class SlicedCores(Cores):
             self.kernel.spawn(self._turns(), "processor")
 
     async def _turns(self) -> None:
-        """Be a core until no job waits."""
+        """Run one core until no job waits."""
         while self._waiting:
             left, future = self._waiting.popleft()
             while left > ROUNDING_NS:
@@ -136,7 +136,7 @@ class SlicedCores(Cores):
 
 
 class Process:
-    """A process of a node: its jobs are done one after the other, in the order in which they came."""
+    """A process of a node: it runs its jobs one after the other, in the order of their arrival."""
 
     __slots__ = ("_last", "cores")
 
@@ -145,7 +145,7 @@ class Process:
         self._last: Future | None = None
 
     async def work(self, seconds: float) -> None:
-        """Return when a job of so many CPU seconds has been done, after those before it."""
+        """Run a job of ``seconds`` of CPU time after the earlier ones, and wait for its end."""
         if seconds <= 0:
             return
         before, mine = self._last, self.cores.kernel.future("its process")
@@ -165,9 +165,9 @@ CoresOf = Callable[[int], Cores]
 
 
 def cores_of(kernel: Kernel, cluster: Cluster, costs: CpuCosts) -> CoresOf | None:
-    """The cores of every node, those that ``cluster`` says; None where they are as many as there is work.
+    """Return the cores of every node of ``cluster``, less ``costs.background``; None if cores are unlimited.
 
-    What a node's processes take all the time is not among them; a tenth of one core is left at least.
+    At least a tenth of a core is left.
     """
     if cluster.cores is None:
         return None
@@ -183,7 +183,7 @@ def cores_of(kernel: Kernel, cluster: Cluster, costs: CpuCosts) -> CoresOf | Non
 
 
 class ParsedStorage:
-    """Modelled storage whose answers its reader parses, on the cores of its node."""
+    """A modelled storage with the CPU time of parsing, on the cores of the worker's node."""
 
     def __init__(self, storage: Storage, cores: Cores, costs: CpuCosts) -> None:
         self.storage = storage
@@ -191,18 +191,18 @@ class ParsedStorage:
         self.costs = costs
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Have the batch served, then parsed."""
+        """Read the batch, then parse it."""
         served = await self.storage.read(requests, load)
         await self.cores.work(self.costs.parsing(requests.num_samples, served.nbytes))
         return served
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Have a file written."""
+        """Write a file."""
         return await self.storage.write(path, num_bytes, request_bytes, fsync=fsync)
 
 
 class MessageCpu:
-    """What the batches of one rank take of its node's cores on their way from its readers, in CPU seconds."""
+    """The CPU time of messages: the way of one rank's batches from its workers."""
 
     __slots__ = ("costs", "node", "queue", "rank")
 
@@ -214,7 +214,7 @@ class MessageCpu:
         self.queue = self.rank if in_rank else Process(node)
 
     async def leased(self, within: float) -> float:
-        """Have the queue send a lease, which takes ``within`` seconds in all; give those that are left of them."""
+        """Send a lease within ``within`` seconds; return those that are left for the call itself."""
         work = self.costs.queue / 2
         on_the_way = min(work, within)
         await self.queue.work(on_the_way)
@@ -222,12 +222,12 @@ class MessageCpu:
         return within - on_the_way
 
     def put(self, reader: Cores, nbytes: int, seconds: float) -> None:
-        """Do beside a reader what a batch takes beyond the ``seconds`` for which it holds its reader."""
+        """Begin the CPU time of passing on a batch, less the ``seconds`` for which it keeps its worker."""
         reader.spend(self.costs.reader + taken(nbytes, self.costs.reader_bandwidth) - seconds)
         reader.spend(self.costs.node + taken(nbytes, self.costs.node_bandwidth))
 
     async def delivered(self, nbytes: int, within: float, received: float) -> None:
-        """Bring a batch to its rank, which takes ``within`` seconds; it will be ``received`` in so many more."""
+        """Bring a batch to its rank within ``within`` seconds; receiving takes ``received`` more seconds later."""
         by_queue, by_rank = self.costs.queue / 2, self.costs.rank + taken(nbytes, self.costs.rank_bandwidth) - received
         first = min(by_queue, within)
         last = max(0.0, min(by_rank, within - first))

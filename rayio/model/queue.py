@@ -1,10 +1,10 @@
-"""The brain of one rank's prefetch queue: which worker reads which step, and what may be handed over when.
+"""The state of one rank's prefetch queue: which worker reads which step, and which batches may be delivered.
 
-Pure: it is told what happened (two events, ``rank_advanced`` and ``batch_read``) and says what to do (``grant``,
-``deliverable``). The engines carry that out (see prefetch.py). ``validate`` checks what holds after every event.
+Pure: it takes two events (``rank_advanced``, ``batch_read``) and returns actions (``grant``, ``deliverable``), which
+prefetch.py carries out. ``validate`` checks the invariants after every event.
 
-The window is PyTorch's. With W workers and prefetch factor P, step n may be started only when step n - P*W has been
-*consumed*, that is, is in the rank's hands. Out of order, the number of consumed steps takes the place of that step.
+The window is PyTorch's. With W workers and prefetch factor P, step n may start only when the rank has *consumed* step
+n - P*W. Out of order, the number of consumed steps counts instead of that step.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rayio.storage.base import Moved
 
 @dataclass(frozen=True, slots=True)
 class QueueSpec:
-    """What a queue is built from; a restarted one needs nothing else."""
+    """The parameters of a queue; a restarted queue needs nothing else."""
 
     rank: int
     num_workers: int
@@ -32,34 +32,34 @@ class QueueSpec:
     in_order: bool = True
     #: Bound on bytes granted and not yet consumed; None is no bound.
     max_bytes: int | None = None
-    #: What decides how many workers there are, of which ``num_workers`` are then the most; None where it is always so.
+    #: The bounds of autoscaling, with ``num_workers`` as the most; None if their number is fixed.
     scaling: Autoscaled | None = None
-    #: Whether those beyond the first ones are on nodes that come and go with them.
+    #: Whether workers beyond the first ones are on nodes that come and go with them.
     has_pool: bool = False
 
     @property
     def is_in_turn(self) -> bool:
-        """Whether steps go to workers in turn, as far as the window permits."""
+        """Return True if steps go to workers in turn, and only the window limits them."""
         return self.assignment == "static" and self.max_bytes is None and self.scaling is None
 
     @property
     def first_workers(self) -> int:
-        """Workers that there are at the start, and at least."""
+        """Workers at the start, and at least."""
         return self.num_workers if self.scaling is None else self.scaling.min
 
     @property
     def least_window(self) -> int:
-        """The window with the workers that there are at least."""
+        """The window with the fewest workers."""
         return self.first_workers * self.prefetch_factor
 
     @property
     def window(self) -> int:
-        """Steps that may be started and not yet consumed: with all workers that there can be."""
+        """Steps that may be started and not yet consumed, with the most workers."""
         return self.num_workers * self.prefetch_factor
 
 
 class Lease(NamedTuple):
-    """Steps of one epoch that one worker is to read, in this order."""
+    """A grant of steps of one epoch to one worker, which reads them in this order."""
 
     rank: int
     worker: int
@@ -69,7 +69,7 @@ class Lease(NamedTuple):
 
 
 class Take(NamedTuple):
-    """A rank's request, repeated safely: all it has consumed, what it holds unconsumed, and how many it wants.
+    """A rank's request, safe to repeat: what it has consumed, what it holds unconsumed, and how many it wants.
 
     ``consumed`` steps of ``epoch`` are every step below it; ``extra`` are further ones, consumed out of order.
     """
@@ -80,16 +80,16 @@ class Take(NamedTuple):
     extra: tuple[int, ...] = ()
     holding: tuple[int, ...] = ()
     attempt: int = 0
-    #: How long the rank has waited for batches in all (ns), where the number of workers follows from it; the first
-    #: batch of an epoch, which no worker could have read before, does not count.
+    #: Time that the rank has waited for batches in all (ns), for autoscaling; the first batch of an epoch does not
+    #: count, because no worker could have read it before.
     waited: int = 0
 
 
 @dataclass(slots=True)
 class Delivery:
-    """One batch as it travels: what was read, the digest of the sample ids found in it, and the bytes (or none).
+    """A batch as it travels: its samples, the digest of the sample ids in its bytes, and the bytes (or none).
 
-    Nobody changes one; it is not frozen because a frozen one takes eight times as long to make, for every batch.
+    It never changes. It is not frozen, because making a frozen one takes eight times as long.
     """
 
     epoch: int
@@ -100,21 +100,21 @@ class Delivery:
     digest: int
     payload: Any = None
     attempt: int = 0
-    #: Takes the memory of the payload back; None where none is lent. It stays in the process that read the batch.
+    #: Takes the payload's memory back; None if it is not lent. It stays in the process that read the batch.
     give_back: Callable[[], None] | None = field(default=None, compare=False, repr=False)
-    #: Where the bytes came from; None of modelled storage without a cache.
+    #: The sources of the bytes; None of modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False, repr=False)
-    #: Samples of the batch that were given up after errors; they are not in ``num_samples``.
+    #: Samples that were given up after errors; they are not in ``num_samples``.
     skipped: int = 0
 
     def done(self) -> None:
-        """Say that nobody will look at the payload again: the memory that it lies in is there for batches to come."""
+        """Release the payload: its memory can be used for later batches."""
         if self.give_back is not None:
             give_back, self.give_back, self.payload = self.give_back, None, None
             give_back()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a call: what dataclasses do by themselves for slots takes ten times as long, twice per batch."""
+        """Pickle as a call, which is ten times as fast as the default for slots."""
         fields = (self.epoch, self.step, self.worker, self.num_samples, self.nbytes, self.digest)
         return Delivery, (*fields, self.payload, self.attempt, None, self.moved, self.skipped)
 
@@ -124,7 +124,7 @@ class StaleAttemptError(RunError):
 
 
 class QueueState:
-    """All that a queue knows. ``step_bytes(epoch, step)`` says how large a batch will be."""
+    """The state of a queue. ``step_bytes(epoch, step)`` returns the size of a batch in bytes."""
 
     __slots__ = (
         "_free",
@@ -156,7 +156,7 @@ class QueueState:
         self.consumed = 0
         #: Steps at or above ``consumed`` that are consumed too; empty when in order.
         self.extra: set[int] = set()
-        #: The next step that no worker has.
+        #: The next step to lease.
         self.next_step = 0
         #: Steps leased and not yet read, by worker.
         self.leased: dict[int, int] = {}
@@ -174,12 +174,12 @@ class QueueState:
         self._sizes: dict[int, int] = {}
 
     def rank_advanced(self, take: Take) -> bool:
-        """Event: the rank says what it has consumed; true where that was news, so that there may be leases to grant.
+        """Update what the rank has consumed; return True if that is new, so that there may be leases to grant.
 
-        The first take of a new epoch or attempt opens that one's window.
+        The first take of a new epoch or attempt opens its window.
 
         Raises:
-            StaleAttemptError: the message is of an older attempt or a finished epoch.
+            StaleAttemptError: the message belongs to an older attempt or a finished epoch.
         """
         epoch, consumed, _, extra, _, attempt, _ = take
         if attempt != self.attempt or epoch != self.epoch:
@@ -195,7 +195,7 @@ class QueueState:
             for step in range(self.consumed, consumed):
                 self._forget(step)
             self.consumed = consumed
-            if consumed > self.next_step:  # batches that a queue before this one, which was killed, had handed over
+            if consumed > self.next_step:  # delivered by a queue that was killed
                 self.next_step = consumed
         for step in extra:
             self._forget(step)
@@ -205,7 +205,7 @@ class QueueState:
         return True
 
     def is_overtaken(self, take: Take) -> bool:
-        """Say whether a take that was sent after this one is here already: what this one waits for is handed over."""
+        """Return True if a later take has arrived already, so that this one has its batches."""
         epoch, consumed, _, extra, _, attempt, _ = take
         is_current = attempt == self.attempt and epoch == self.epoch
         return is_current and consumed + len(extra) < self.consumed + len(self.extra)
@@ -222,11 +222,7 @@ class QueueState:
         self._free = set(range(self.workers))
 
     def employ(self, workers: int) -> None:
-        """Event: from now on so many workers get leases; what those beyond have been leased, they still read.
-
-        Where batches are not the first free one's, each goes to the worker that has the fewest: in turn, but for
-        those who came last.
-        """
+        """Set the number of workers that get leases; workers beyond it still read the leases that they have."""
         busy = set(self.leased.values())
         self._free = {worker for worker in range(workers) if worker not in busy}
         self.workers = workers
@@ -238,10 +234,10 @@ class QueueState:
             self.bytes_in_flight -= self._sizes.pop(step, 0)
 
     def grant(self, lump: int = 1) -> list[Lease]:
-        """Lease every step that the window and the bound on bytes permit, one step a lease, in step order.
+        """Return a lease for every step that the window and the bound on bytes permit, in step order.
 
-        With a ``lump``, only as many as make whole lumps for every worker (or all that is left of the epoch), unless
-        nothing is being read: single steps that only just fit the window would cost a call each.
+        With a ``lump``, it grants only whole lumps for every worker (or the rest of the epoch), unless nothing is being
+        read: single steps would cost a call each.
         """
         spec, num_steps = self.spec, self.num_steps
         workers = self.workers
@@ -277,7 +273,7 @@ class QueueState:
         return granted
 
     def _grant_in_turn(self) -> list[Lease]:
-        """Do what :meth:`grant` does, in fewer calls, where nothing but the window decides: mostly so on the clock."""
+        """Do as :meth:`grant` in fewer calls, if only the window decides."""
         spec, first, workers, leased = self.spec, self.next_step, self.workers, self.leased
         end = min(self.num_steps, first + workers * spec.prefetch_factor - len(leased) - len(self.ready))
         granted: list[Lease] = []
@@ -289,7 +285,7 @@ class QueueState:
 
     def _bytes_permit(self, step: int, most: int) -> bool:
         size = self.step_bytes(self.epoch, step)
-        # With nothing in flight this is the next step the rank can get: refusing it would stop the run for good.
+        # With nothing in flight this is the next step that the rank needs: refusing it would stop the run.
         if self.bytes_in_flight and self.bytes_in_flight + size > most:
             return False
         self._sizes[step] = size
@@ -297,7 +293,7 @@ class QueueState:
         return True
 
     def batch_read(self, delivery: Delivery) -> None:
-        """Event: a worker has read a batch. One that nobody waits for any more (consumed, older attempt) is dropped."""
+        """Add a batch that a worker has read; a consumed one, or one of an older attempt, is dropped."""
         if delivery.attempt != self.attempt or delivery.epoch != self.epoch:
             return
         if self.leased.pop(delivery.step, None) is not None:
@@ -307,31 +303,31 @@ class QueueState:
             self._free.add(worker)
 
     def deliverable(self, take: Take) -> list[Delivery]:
-        """Up to ``want`` batches that the rank neither consumed nor holds: in step order, or as they became ready.
+        """Return up to ``want`` batches that the rank neither consumed nor holds: in step order, or as they got ready.
 
-        In order there is nothing to give before the first of them is ready; what is ready behind a gap comes along.
-        They stay in ``ready`` until consumed, so that a lost answer can be repeated.
+        In order, the first of them must be ready; batches behind a gap are returned with it. They stay in ``ready``
+        until consumed, so that a lost reply can be repeated.
         """
         _, consumed, want, _, holding, _, _ = take
         if want == 1 and self.spec.in_order and not holding and not self.extra:
             next_one = self.ready.get(consumed)
             return [] if next_one is None else [next_one]
         held = set(holding)
-        found = [self.ready[s] for s in self.ready if s not in held]
+        batches = [self.ready[s] for s in self.ready if s not in held]
         if not self.spec.in_order:
-            return found[:want]
+            return batches[:want]
         first = consumed
         while first in held or first in self.extra:
             first += 1
         if first not in self.ready:
             return []
-        return sorted((d for d in found if d.step >= first), key=lambda delivery: delivery.step)[:want]
+        return sorted((d for d in batches if d.step >= first), key=lambda delivery: delivery.step)[:want]
 
     def validate(self) -> None:
-        """Check what holds after every event, in whatever order events come.
+        """Check the invariants, which hold after every event in any order.
 
         Raises:
-            AssertionError: something does not; the message says what, and has the whole state.
+            AssertionError: an invariant is broken; the message names it, and has the whole state.
         """
         if broken := "; ".join(self._broken()):
             raise AssertionError(f"{broken}\n{ {name: getattr(self, name) for name in self.__slots__} }")

@@ -1,4 +1,4 @@
-"""Which checkpoint is due when, who saves which part of it, and how many bytes that is."""
+"""The checkpoints of a run: when they are due, and the shards and bytes of each rank."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayio.scenario.writers import Writers
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """The checkpoints of a run: any rank can work out any of them. Who saves what, the kind of writers says."""
+    """The checkpoints of a run, as parameters; the kind of writers assigns the shards."""
 
     #: Folder of the checkpoints, relative to the run's root.
     path: str
@@ -25,16 +25,16 @@ class Checkpointing:
     schedule: Schedule
     request_bytes: int
     fsync: bool
-    #: Bytes per second of the copy that is written while training goes on; None: training waits for the writing.
+    #: Bytes per second of the copy of an asynchronous checkpoint; None: training waits until it is written.
     snapshot_rate: float | None
 
     def shards(self, at: Where, steps: int) -> Sequence[Shard]:
-        """The shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step."""
+        """Return the shards that rank ``at.rank``, with ``steps`` steps in this epoch, saves after this step."""
         due = self.schedule.due(at.epoch, at.step, steps)
         if not due:
             return ()
         numbers = self.writers.of_rank(at.rank, self.topology)
-        return tuple(self._shard(one, number) for one in due for number in numbers)
+        return tuple(self._shard(occasion, number) for occasion in due for number in numbers)
 
     def _shard(self, due: int, writer: int) -> Shard:
         epoch, step = self.schedule.step(due)

@@ -1,7 +1,7 @@
-"""A rank's readers as they come and go: what ``rayio.model.autoscale`` decides, measured and carried out.
+"""The autoscaler of a rank's workers: it measures, asks ``rayio.model.autoscale``, and carries out the decision.
 
-It lives in the prefetch queue and has no clock of its own: it looks when the rank says what it consumed. What a worker
-was leased before it goes, it still reads; it goes once the rank has consumed all of that.
+It is part of the prefetch queue, and looks when the rank reports what it consumed. A worker that goes first reads its
+leases, and waits until the rank has consumed their batches.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rayio.model.pool import NodePool
 from rayio.model.queue import Lease, QueueState, Take
 from rayio.scenario.workers import Autoscaled
 
-#: A look takes in at least so many batches: of fewer, chance says more than the number of readers.
+#: Batches of a look, at least: with fewer, noise outweighs the number of workers.
 LEAST_BATCHES = 16
 
 
 class Queue(Protocol):
-    """What a queue is to its scaler."""
+    """A prefetch queue, as its scaler needs it."""
 
     env: Env
     state: QueueState
@@ -32,28 +32,28 @@ class Queue(Protocol):
         """The leases that are with workers."""
 
     def grant(self) -> None:
-        """Have workers start what the window permits."""
+        """Grant the leases that the window permits."""
 
 
-#: Is told how many readers a rank has, and for how long (ns) nodes for those that came were waited for.
+#: Called with a rank's number of workers, and the time that it waited for their nodes (ns).
 Arrived = Callable[[int, int], None]
 
 
 class Staff(Protocol):
-    """What an engine supplies to scale the readers of one rank."""
+    """The workers of one rank, as an engine starts and ends them."""
 
     def hire(self, workers: int, arrived: Arrived) -> None:
-        """Have so many readers there in all; ``arrived`` is told how many there are, once that is all there will be."""
+        """Start workers up to ``workers`` in all; call ``arrived`` once, with their final number."""
 
     def is_free(self, worker: int) -> bool:
-        """Whether nobody looks at anything in a worker's memory any more."""
+        """Return True if a worker's memory is no longer used."""
 
     def dismiss(self, workers: int) -> None:
-        """End the readers beyond so many: they have nothing left to do."""
+        """End the workers beyond ``workers``; they have no work left."""
 
 
 class InProcessStaff:
-    """Readers that are roles of this process: they are there ``seconds`` after somebody wanted them."""
+    """Workers that are roles of this process; they start within ``seconds``."""
 
     def __init__(self, kernel: Kernel, seconds: float) -> None:
         self.kernel = kernel
@@ -64,7 +64,7 @@ class InProcessStaff:
         self.start(workers, arrived, 0)
 
     def start(self, workers: int, arrived: Arrived, waited: int) -> None:
-        """Start readers that have a place to live, for which they waited so long (ns)."""
+        """Start workers that have a node, for which they waited ``waited`` ns."""
         if self.seconds:
             self.kernel.spawn(self._start(workers, arrived, waited), "readers start")
         else:
@@ -83,7 +83,7 @@ class InProcessStaff:
 
 
 class PooledStaff(InProcessStaff):
-    """Readers of this process that live on nodes which come for them; ``settle`` is told on which each one does."""
+    """Workers of this process on nodes of a pool; ``settle`` is called with each worker and its node."""
 
     def __init__(
         self, kernel: Kernel, seconds: float, pool: NodePool, rank: int, least: int, settle: Callable[[int, int], None]
@@ -92,26 +92,26 @@ class PooledStaff(InProcessStaff):
         self.pool = pool
         self.rank = rank
         self.settle = settle
-        #: Readers that there are.
+        #: Current number of workers.
         self._workers = least
 
     def hire(self, workers: int, arrived: Arrived) -> None:
-        """See :class:`Staff`; of readers that no node came for, those that are numbered after them are let go too."""
+        """See :class:`Staff`; if a worker gets no node, the workers numbered after it do not start either."""
         since, wanted = self.kernel.now(), range(self._workers, workers)
-        found: dict[int, int | None] = {}
+        nodes: dict[int, int | None] = {}
 
-        def told(worker: int, node: int | None) -> None:
-            found[worker] = node
-            if len(found) == len(wanted):
-                self._move_in(wanted, found)
+        def reply(worker: int, node: int | None) -> None:
+            nodes[worker] = node
+            if len(nodes) == len(wanted):
+                self._move_in(wanted, nodes)
                 self.start(self._workers, arrived, self.kernel.now() - since)
 
         for worker in wanted:
-            self.pool.want((self.rank, worker), partial(told, worker))
+            self.pool.want((self.rank, worker), partial(reply, worker))
 
-    def _move_in(self, wanted: range, found: dict[int, int | None]) -> None:
+    def _move_in(self, wanted: range, nodes: dict[int, int | None]) -> None:
         for worker in wanted:
-            node = found[worker]
+            node = nodes[worker]
             if node is not None and worker == self._workers:
                 self.settle(worker, node)
                 self._workers += 1
@@ -126,7 +126,7 @@ class PooledStaff(InProcessStaff):
 
 
 class _Change(NamedTuple):
-    """A change that is under way: since when, from how many readers to how many, and why."""
+    """A change that is under way: its begin (ns), the workers before and after, and the reason."""
 
     since: int
     before: int
@@ -135,31 +135,31 @@ class _Change(NamedTuple):
 
 
 class Scaler:
-    """Looks how a queue does, and has readers come and go."""
+    """The autoscaler of one queue."""
 
     def __init__(self, queue: Queue, scaling: Autoscaled, staff: Staff) -> None:
         self.queue = queue
         self.scaling = scaling
         self.staff = staff
         self.memory = Memory()
-        #: Readers that were wanted and are not there yet, or that go and still have something to do.
+        #: Workers that are starting, and workers that go but still have work.
         self._coming: _Change | None = None
         self._going: _Change | None = None
-        #: Whether the readers there were at first are in the trace.
+        #: Whether the first workers are in the trace.
         self._has_begun = False
         #: The epoch and step that must be consumed before the next look begins; None once it has.
         self._settles: tuple[int, int] | None = (-1, 0)
-        #: When the look began, what the rank had waited (ns) and taken then.
+        #: The begin of the look (ns), and the time waited (ns) and batches taken by then.
         self._begun = self._waited = self._taken = 0
-        #: Batches × ns since the look began: ready ones, and those being read; and until when that is counted.
+        #: Batches × ns since the look began: ready, and being read; and the time of the last count (ns).
         self._ready = self._reading = self._counted = 0
-        #: By worker that came to a node of its own and has read nothing yet: since when it is there.
+        #: Workers on nodes of a pool that have read nothing yet, and the time of their start (ns).
         self._new: dict[int, int] = {}
-        #: Batches that were consumed in the epochs before this one, and in this one.
+        #: Batches consumed in earlier epochs, and in this one.
         self._epoch, self._earlier, self._current = -1, 0, 0
 
     def count(self) -> None:
-        """Count the batches that are ready and being read until now; to be called before their number changes."""
+        """Count the batches that are ready and being read until now; call it before their number changes."""
         now, state = self.queue.env.kernel.now(), self.queue.state
         since = now - self._counted
         self._ready += len(state.ready) * since
@@ -167,14 +167,14 @@ class Scaler:
         self._counted = now
 
     def read_by(self, worker: int) -> None:
-        """Learn that a worker has read a batch."""
+        """Record the first batch of a new worker."""
         if self._new and (since := self._new.pop(worker, None)) is not None:
             env, state = self.queue.env, self.queue.state
             at = env.where(state.spec.rank, state.epoch, attempt=state.attempt)
             env.span("first_batch", since, env.kernel.now(), at, 3)
 
     def rank_advanced(self, take: Take) -> None:
-        """Learn what the rank consumed and how long it waited; look, when it is time."""
+        """Update what the rank consumed and waited; look, if it is time."""
         if not self._has_begun:
             self._has_begun = True
             self._record(_Change(self.queue.env.born, 0, self.queue.state.workers, "at the start"), take.epoch)
@@ -222,7 +222,7 @@ class Scaler:
             self.leave()
 
     def arrived(self, workers: int, waited: int = 0) -> None:
-        """Learn how many readers there are, after more were wanted, and how long nodes took to come for them (ns)."""
+        """Use the workers that were hired, of which there are ``workers``, after ``waited`` ns for their nodes."""
         if (coming := self._coming) is None:
             return
         self._coming = None
@@ -240,7 +240,7 @@ class Scaler:
         self.queue.grant()
 
     def leave(self) -> None:
-        """Let the readers go that should, if nothing of theirs is left."""
+        """Dismiss the workers that go, if none of their leases and batches is left."""
         if (going := self._going) is None:
             return
         queue = self.queue

@@ -1,4 +1,4 @@
-"""Threads for calls that block, perhaps for ever: a process can end beside them."""
+"""Threads for calls that may block forever without keeping their process alive."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _Work = tuple["Future[Any]", Callable[[], Any]]
 
 
 class Threads(Executor):
-    """Up to ``max_workers`` threads, started as they are needed.
+    """A pool of up to ``max_workers`` threads, started as needed.
 
-    Python waits for those of its own ThreadPoolExecutor before it ends; a read from a mount that does not answer would
-    keep the process for ever.
+    Python's ThreadPoolExecutor delays the end of its process until all calls return; a read from a mount that does not
+    reply would keep it forever.
     """
 
     def __init__(self, max_workers: int, name: str) -> None:
@@ -32,7 +32,7 @@ class Threads(Executor):
         self._is_over = False
 
     def submit(self, function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        """Have a call made in one of the threads.
+        """Call ``function`` in one of the threads; return the future of its result.
 
         Raises:
             RuntimeError: :meth:`shutdown` was called.
@@ -60,7 +60,7 @@ class Threads(Executor):
             self._idle.release()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Take no more calls. The threads end once they are through with theirs; nobody waits for that."""
+        """Refuse further calls; the threads end after their current ones, without waiting for them."""
         with self._lock:
             self._is_over = True
             while cancel_futures:
@@ -74,7 +74,7 @@ class Threads(Executor):
                 self._work.put(None)
 
     def join(self, seconds: float) -> None:
-        """Wait for the threads to end, so long and no longer: a file that is being written may be finished."""
+        """Wait at most ``seconds`` for the threads to end, so that files being written can be finished."""
         ends = time.monotonic() + seconds
         for thread in self._threads:
             thread.join(max(0.0, ends - time.monotonic()))
