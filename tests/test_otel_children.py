@@ -275,7 +275,7 @@ def test_a_fork_that_comes_back_to_its_parents_code_ends_nothing(family: Family)
 
 def test_the_environment_is_as_it_was_and_later_children_are_not_recorded(scratch: Path, installed: None) -> None:
     one = Family()
-    assert one.children.is_told
+    assert one.children.is_announced
     assert os.environ[PROVIDER] == "rayio"
     assert str(one.folder) in os.environ[SPOOL]
     one.end()
@@ -291,7 +291,7 @@ def test_a_provider_that_the_user_chose_for_new_processes_stays(
 ) -> None:
     monkeypatch.setenv(PROVIDER, "theirs")
     one = Family()
-    assert not one.children.is_told
+    assert not one.children.is_announced
     assert os.environ[PROVIDER] == "theirs"
     assert SPOOL not in os.environ
     one.end()
@@ -303,7 +303,7 @@ def test_where_new_processes_would_not_find_ours_they_are_not_told_of_it(
 ) -> None:
     monkeypatch.setattr(children, "NAME", "no such entry point")
     one = Family()
-    assert not one.children.is_told
+    assert not one.children.is_announced
     assert PROVIDER not in os.environ
     one.end()
 

@@ -1,8 +1,7 @@
-"""Processes that start during a run: spans of instrumented libraries in them join those of the run.
+"""Processes started during a run: spans of instrumented libraries in them join the run.
 
-Children of a process write into a spool (``rayio.trace.otel.spool``) of that process, which takes the lines in: forks
-by themselves, other children through OpenTelemetry's own entry point (``opentelemetry_tracer_provider``) and two
-environment variables.
+Children write into a spool (``rayio.trace.otel.spool``) of their parent, which records the lines: forks directly, other
+children through OpenTelemetry's entry point (``opentelemetry_tracer_provider``) and two environment variables.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from rayio.trace.otel.provider import Target, TracerProvider
 from rayio.trace.otel.spool import HELD, PREFIX, Intake, Spool, held, sweep
 from rayio.trace.recorder import Recorder
 
-#: Where OpenTelemetry's API looks for the provider of a new process, by which name and group it finds ours, and what
-#: ours finds there.
+#: OpenTelemetry's variable of a new process's provider, rayio's value for it, its entry-point group, and the variable
+#: for rayio's provider there.
 PROVIDER, NAME, GROUP, SPOOL = "OTEL_PYTHON_TRACER_PROVIDER", "rayio", "opentelemetry_tracer_provider", "RAYIO_SPOOL"
-#: What the entry point of that name must be: an installation from before this module was here has another.
+#: The expected entry point; an older installation has another.
 ENTRY = f"{__name__}:provider"
 
 
 class Children:
-    """The parent's side: has the processes that it starts spool what they record, and takes it in."""
+    """The parent's side: its children write spans into a spool, which it records."""
 
     def __init__(self, provider: TracerProvider, target: Target, recorder: Recorder, node: int, anchor: int) -> None:
         global _joined
@@ -38,21 +37,21 @@ class Children:
         self._parent: int | None = held(self.folder / f"parent{HELD}")
         self._intake = Intake(self.folder, recorder, node)
         spool = Spool(str(self.folder), target.run, target.actor, anchor)
-        #: Whether new programs may be told of our provider: they would find it, and the user has chosen no other.
-        self.is_told = os.environ.get(PROVIDER, NAME) == NAME and _is_installed()
-        if self.is_told:
+        #: True if new programs may use rayio's provider: they would find it, and the user has chosen no other.
+        self.is_announced = os.environ.get(PROVIDER, NAME) == NAME and _is_installed()
+        if self.is_announced:
             self._before = {name: os.environ.get(name) for name in (PROVIDER, SPOOL)}
             os.environ.update({PROVIDER: NAME, SPOOL: json.dumps(spool)})
         _joined = provider, spool
 
     def collect(self) -> None:
-        """Record what the children have written since the last time."""
-        if self._parent is None or os.getpid() != self._pid:  # closed; or a fork that came back to the parent's code
+        """Record the children's new spans."""
+        if self._parent is None or os.getpid() != self._pid:  # closed, or a fork in the parent's code
             return
         self._intake.collect()
 
     def close(self) -> None:
-        """Record the last of it and leave nothing behind; what children do after that is not recorded."""
+        """Record the last spans and remove the spool; later spans of children are lost."""
         global _joined
         if self._parent is None or os.getpid() != self._pid:
             return
@@ -71,7 +70,7 @@ class Children:
 
 
 def follow(provider: TracerProvider | None, recorder: Recorder, node: int, anchor: int) -> Children | None:
-    """Begin to record the children of this process; None where nothing is captured, or no file can be written."""
+    """Record the children of this process; None if nothing is captured, or no file can be written."""
     if provider is None or provider.target is None:
         return None
     try:
@@ -81,23 +80,23 @@ def follow(provider: TracerProvider | None, recorder: Recorder, node: int, ancho
 
 
 def provider() -> TracerProvider:
-    """The provider of a new process: the entry point. One that is no child of a run keeps nothing yet."""
+    """Return the provider of a new process: the entry point. Outside of runs it records nothing yet."""
     global _joined
     try:
         spool = Spool(*json.loads(os.environ[SPOOL]))
     except (KeyError, TypeError, ValueError):
-        return TracerProvider()  # which a run that begins here makes its own
+        return TracerProvider()  # a run that begins here uses it
     ours = TracerProvider(spool.target())
     _joined = ours, spool
     return ours
 
 
-#: The provider of this process and the spool of its children, while a run is recorded.
+#: The provider of this process and the spool of its children, during a recorded run.
 _joined: tuple[TracerProvider, Spool] | None = None
 
 
 def _forked() -> None:
-    """Turn to the spool in a fork: the recorder that it inherited is emptied by nobody, and its role is elsewhere."""
+    """Switch to the spool in a fork: its copy of the recorder is never drained, and its role is the parent's."""
     if _joined is not None and _joined[0].target is not None:
         _joined[0].target.is_of_parent = True
         _joined[0].target = _joined[1].target()
@@ -108,7 +107,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def _is_installed() -> bool:
-    """Whether a new process would find our entry point; where it does not, OpenTelemetry raises an error."""
+    """Return True if a new process would find the entry point; otherwise OpenTelemetry raises an error there."""
     try:
         points = metadata.distribution("rayio").entry_points
     except metadata.PackageNotFoundError:

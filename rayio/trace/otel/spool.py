@@ -1,8 +1,8 @@
-"""A folder through which processes of a run hand their spans to one that has a recorder.
+"""A folder through which processes of a run pass their spans to a process with a recorder.
 
-A writer puts each span that ends as a line of JSON into a file of its own. Nothing is held back: one that is killed
-loses nothing, and it needs no thread, no exit hook and no Arrow. Whoever uses a folder holds a lock on a file in it: a
-file or a folder whose locks are free is nobody's any more.
+A writer appends each ended span as a line of JSON to a separate file, unbuffered: a killed one loses nothing, and it
+needs no thread, exit hook or Arrow. Users of a folder hold a lock on a file in it: files and folders without locks are
+abandoned.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from rayio.trace.otel.provider import NOWHERE, Target
 from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
 
-#: A writer begins another file when one has this many bytes; those that were read are removed.
+#: Size at which a writer starts another file; files are removed once read.
 FILE_BYTES = 4 << 20
-#: What folders of spools are called, in the folder for temporary files; files that say that theirs is in use.
+#: Prefix of spools in the folder for temporary files; suffix of files whose lock shows use.
 PREFIX, HELD = "rayio-spool-", ".held"
 
 
 class Spool(NamedTuple):
-    """What a writer has to know of the run, and of the process that reads."""
+    """The parameters of a writer: the run and the reading process."""
 
     folder: str
     run: str
     actor: str
-    #: What to add to ``perf_counter_ns``, which a host's processes share.
+    #: The difference from ``perf_counter_ns`` to the run's time; processes of a host share it.
     anchor: int
 
     def target(self) -> Target:
-        """Where the spans of this process, a writer, go; the time keeps apart those with the same number."""
+        """Return the destination of this writer's spans; the time distinguishes reused process numbers."""
         stem = f"{os.getpid()}-{time.perf_counter_ns()}"
         sink = _Lines(Path(self.folder), stem)
         return Target(sink, 0, self.now, self.run, f"{self.actor}/process-{stem}")
 
     def now(self) -> int:
-        """The run's time, in ns since the Unix epoch."""
+        """Return the run's time in ns since the Unix epoch."""
         return self.anchor + time.perf_counter_ns()
 
 
 class _Lines:
-    """Takes a writer's spans."""
+    """A sink of a writer's spans."""
 
     def __init__(self, folder: Path, stem: str) -> None:
         self._folder, self._stem = folder, stem
@@ -59,11 +59,11 @@ class _Lines:
         self._lock = threading.Lock()
 
     def add_wide(self, span: Wide) -> None:
-        """Write a span; one that cannot be written is lost, for the process's own work goes on."""
+        """Write a span; a span that cannot be written is lost, and the process continues."""
         with suppress(OSError, TypeError, ValueError):
-            said = span.attributes if isinstance(span.attributes, str) else span.attributes()
+            extra = span.attributes if isinstance(span.attributes, str) else span.attributes()
             times = int(span.start_ns), int(span.end_ns)
-            line = json.dumps([span.name, *times, span.lane, span.parent, span.status, span.thread, said]).encode()
+            line = json.dumps([span.name, *times, span.lane, span.parent, span.status, span.thread, extra]).encode()
             with self._lock:
                 if self._room <= 0:
                     self._begin()
@@ -79,28 +79,28 @@ class _Lines:
 
 
 class Intake:
-    """Records what the processes of a spool have written, each line once.
+    """A reader that records the spans of a spool's processes, each line once.
 
-    Where ``positions`` is given, it says how far each file has been read, so that another process can go on. It is
-    written before the lines are recorded: who is killed in between has lost them, and nobody has them twice.
+    ``positions`` is a file with the read position of each file, for another process to continue. It is written before
+    lines are recorded: after a kill in between they are lost, never repeated.
     """
 
     def __init__(self, folder: Path, recorder: Recorder, node: int, positions: Path | None = None) -> None:
         self.folder = folder
         self._recorder, self._node, self._positions = recorder, node, positions
-        #: Bytes taken in of each file that is there.
+        #: Bytes read of each present file.
         self._read: dict[str, int] = {}
         if positions is not None:
-            with suppress(OSError, ValueError):  # nobody has read before
+            with suppress(OSError, ValueError):  # first reader
                 self._read = json.loads(positions.read_text())
 
     def collect(self) -> None:
-        """Record what was written since the last time, and remove the files that nobody writes any more."""
+        """Record new lines, and remove files without a writer."""
         news: list[tuple[str, list[bytes]]] = []
         over: list[Path] = []
         for path in sorted(self.folder.glob("*.jsonl")):
-            with suppress(OSError):  # somebody cleans up behind us
-                is_over = not is_held(path)  # before it is read, lest lines come in between
+            with suppress(OSError):  # another process removes files
+                is_over = not is_held(path)  # tested before reading, because lines may follow
                 if lines := self._lines(path):
                     news.append((path.name.partition("-")[0], lines))
                 if is_over:
@@ -126,14 +126,14 @@ class Intake:
     def _record(self, pid: str, lines: list[bytes]) -> None:
         writer = self._recorder.register("process", pid, self._node)
         for line in lines:
-            with suppress(ValueError):  # cut short where the disk was full
-                name, start, stop, lane, parent, status, thread, said = json.loads(line)
-                span = Wide(writer, name, start, stop, lane, NOWHERE, parent, status, thread, said, int(pid))
+            with suppress(ValueError):  # truncated on a full disk
+                name, start, stop, lane, parent, status, thread, attributes = json.loads(line)
+                span = Wide(writer, name, start, stop, lane, NOWHERE, parent, status, thread, attributes, int(pid))
                 self._recorder.add_wide(span)
 
 
 def held(path: Path) -> int:
-    """Make a file that this process, and its forks, hold as long as they live; it has its name once it is held."""
+    """Create a file that this process and its forks lock while they live; the lock precedes the name."""
     partial = path.with_suffix(".new")
     file = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -142,7 +142,7 @@ def held(path: Path) -> int:
 
 
 def is_held(path: Path) -> bool:
-    """Say whether a process that holds this file lives."""
+    """Return True while a process that locks this file lives."""
     with path.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -152,9 +152,9 @@ def is_held(path: Path) -> bool:
 
 
 def sweep() -> None:
-    """Remove the spools of processes that were killed; one in which no file was ever held is only being made."""
+    """Remove the spools of killed processes; one without any locked file is still being created."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-        with suppress(OSError):  # another user's, or another sweeps
+        with suppress(OSError):  # another user's, or concurrently removed
             users = [path for path in folder.iterdir() if path.suffix in (HELD, ".jsonl")]
             if users and not any(map(is_held, users)):
                 shutil.rmtree(folder, ignore_errors=True)
