@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -267,6 +268,19 @@ def test_after_a_run_and_in_coarse_ones_libraries_are_not_recorded(tmp_path: Pat
     assert simulated().spans["attributes"].unique().to_pylist() == [""]
     with trace.get_tracer("lib").start_span("later") as span:
         assert not span.is_recording()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_a_fork_records_nothing_and_its_parent_goes_on(tmp_path: Path) -> None:
+    recorder = Recorder()
+    provider = TracerProvider(Target(recorder, recorder.register("reader", "0-0", 0), lambda: 7, "r1", "a"))
+    tracer = provider.get_tracer("library")
+    if (child := os.fork()) == 0:
+        tracer.start_span("child").end()
+        os._exit(recorder.recorded)
+    assert os.waitpid(child, 0)[1] == 0
+    tracer.start_span("parent").end()
+    assert recorder.recorded == 1
 
 
 def test_the_exporter_adds_to_a_run_that_is_there(tmp_path: Path) -> None:

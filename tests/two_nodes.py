@@ -70,14 +70,9 @@ def main(root: str, *, lose: bool) -> None:
         "nodes": len(info["nodes"]),
         "clocks": info["clocks"],
         "notes": left.result["notes"],
-        "homes": {actor["name"].removeprefix("rank-"): actor.get("node") for actor in info["actors"]},
         "began": dict(
             spans[(spans["name"] == "compute") & (spans["step"] == 0)][["rank", "start_ns"]].to_numpy().tolist()
         ),
-        "lasted": {
-            rank: of_rank.sort_values("start_ns")["duration_ns"].tolist()
-            for rank, of_rank in spans[spans["name"] == "compute"].groupby("rank")
-        },
     }
     sys.stdout.write(json.dumps(told) + "\n")
     cluster.shutdown()

@@ -44,8 +44,7 @@ def run(
     Raises:
         RunError: silence beyond the deadline.
     """
-    from rayio.trace.otel import children  # imported here, because simulations have no other libraries
-    from rayio.trace.otel.provider import Target, capture
+    from rayio.trace.otel.provider import Target, capture  # here, because simulations have no other libraries
 
     vigil = Vigil(plan.cluster.stall_deadline, say)
 
@@ -60,14 +59,12 @@ def run(
         loader = plan.loader
         wanted = max(1, loader.num_workers) * plan.world_size * loader.io_depth + plan.num_writers
         kernel = WallKernel(threads=min(wanted, 4 * (os.cpu_count() or 1) + 32))
-        provider = offspring = None
+        provider = None
 
         async def watching() -> None:
             looked = time.monotonic()
             while True:
                 await asyncio.sleep(min(1.0, vigil.look_seconds))
-                if offspring is not None:
-                    offspring.collect()
                 if watch is not None:
                     watch()
                 if (now := time.monotonic()) - looked >= vigil.look_seconds:
@@ -78,7 +75,6 @@ def run(
         if plan.trace.captures:
             writer = recorder.register("process", str(os.getpid()), 0)
             provider = capture(Target(recorder, writer, kernel.now, run_id, f"process-{os.getpid()}"))
-            offspring = children.follow(provider, recorder, 0, kernel.anchor)
         process = InProcess(plan, kernel, recorder, tallies, root)
         if queues is not None:
             process.wiring.queues = queues
@@ -88,8 +84,6 @@ def run(
             await asyncio.wait((roles, watcher), return_when=asyncio.FIRST_COMPLETED)
             (watcher if watcher.done() else roles).result()
         finally:
-            if offspring is not None:
-                offspring.close()
             if provider is not None:
                 provider.target = None
             await kernel.cancel()

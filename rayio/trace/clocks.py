@@ -1,8 +1,7 @@
 """One clock per host: an anchor turns ``perf_counter_ns``, common to its processes, into time of day.
 
 Hosts follow the driver's clock: an actor on another host asks for the time and uses the fastest reply. All spans are so
-recorded in one time. During the run and at its end, one actor of each host asks again: drift is removed from spans
-before they are stored (``drift.py``) and reported. Barriers use the uncorrected clock, so waits in sync are real.
+recorded in one time. At the end of the run one actor of each host asks again, and drift is reported.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import psutil
-
-from rayio.trace.drift import Stray
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -62,8 +59,6 @@ class Offset(NamedTuple):
 
 #: Requests for the time by an actor on another host.
 PINGS = 16
-#: Time between estimates of a host during the run (ns): doubles each time, up to the longest.
-FIRST_WAIT_NS, LONGEST_WAIT_NS = 500_000_000, 10_000_000_000
 
 
 def estimate(pings: Sequence[Ping]) -> Offset:
@@ -92,17 +87,11 @@ class Timekeeper(Protocol):
         ``own_ns`` the anchor by its own time of day.
         """
 
-    def wants_drift(self, boot_id: str, at: int | None) -> bool:
-        """Return True if the caller is the first of its host that must estimate the offset again.
+    def wants_drift(self, boot_id: str) -> bool:
+        """Return True to the first caller of its host: it must estimate the offset again."""
 
-        ``at`` is its clock; None at the end of the run.
-        """
-
-    def drifted(self, boot_id: str, estimate: Offset, at: int) -> None:
-        """Record an offset estimated when the host's clock was ``at``."""
-
-    def strayed(self, boot_id: str) -> Stray | None:
-        """Return the drift of that host's clock at its last estimate."""
+    def drifted(self, boot_id: str, estimate: Offset) -> None:
+        """Record an offset estimated at the end of the run."""
 
 
 def ask(timekeeper: Timekeeper, clock: Callable[[], int]) -> Offset:
@@ -110,24 +99,10 @@ def ask(timekeeper: Timekeeper, clock: Callable[[], int]) -> Offset:
     return estimate([Ping(clock(), timekeeper.now(), clock()) for _ in range(PINGS)])
 
 
-def stray(
-    anchor: Anchor,
-    own_ns: int,
-    timekeeper: Timekeeper,
-    clock: Callable[[], int] = time.perf_counter_ns,
-    *,
-    is_last: bool = False,
-) -> Stray | None:
-    """Return the drift of this host's clock in a run with ``anchor``; measured now if no other actor there has.
-
-    ``own_ns`` is this host's anchor. None if that is the run's own, or nothing is known yet.
-    """
-    here = boot_id()
-    if here == anchor.boot_id:
-        return None
-    if timekeeper.wants_drift(here, None if is_last else own_ns + clock()):
-        timekeeper.drifted(here, ask(timekeeper, clock), own_ns + clock())
-    return timekeeper.strayed(here)
+def measure_drift(timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> None:
+    """Have the drift of this host's clock recorded, unless another actor here has done it."""
+    if timekeeper.wants_drift(here := boot_id()):
+        timekeeper.drifted(here, ask(timekeeper, clock))
 
 
 def agree(anchor: Anchor, node: int, timekeeper: Timekeeper, clock: Callable[[], int] = time.perf_counter_ns) -> int:
@@ -158,7 +133,8 @@ def drifts(of_node: Mapping[Any, Mapping[str, Any]]) -> list[str]:
         drift, error = abs(clock["drift_ns"]) / 1e6, clock["drift_error_ns"] / 1e6
         sentences.append(
             f"the clock of node {listed} drifted {drift:.1f} ms (± {error:.1f}) from the driver's during the run. "
-            "Times of its spans are corrected; ranks really waited for it in sync. Synchronise the clocks by NTP or PTP"
+            "At the end times of its spans are off by as much; ranks really waited for it in sync. Synchronise the "
+            "clocks by NTP or PTP"
         )
     return sentences
 
@@ -170,12 +146,8 @@ class Clocks:
         self._offsets: dict[str, Offset] = {}
         #: Boots of hosts that estimated their offset again at the end.
         self._asked_at_end: set[str] = set()
-        #: By host: the time of its next estimate by its own clock, and the wait after it.
-        self._due: dict[str, tuple[int, int]] = {}
-        self._strayed: dict[str, Stray] = {}
         #: By emulated node: its boot, the offset and error of its time of day from the driver's; at the end also
-        #: the
-        #: correction of its spans' times, and its error.
+        #: its drift and the error of that.
         self.of_node: dict[int, dict[str, str | int]] = {}
 
     def met(self, boot_id: str, node: int, estimate: Offset | None, own_ns: int) -> int | None:
@@ -187,27 +159,15 @@ class Clocks:
         self.of_node.setdefault(node, {"boot_id": boot_id, "offset_ns": own_ns - known.ns, "error_ns": known.error_ns})
         return known.ns
 
-    def wants_drift(self, boot_id: str, at: int | None) -> bool:
+    def wants_drift(self, boot_id: str) -> bool:
         """See :class:`Timekeeper`."""
-        if boot_id not in self._offsets:
-            return False
-        if at is None:
-            is_wanted = boot_id not in self._asked_at_end
-            self._asked_at_end.add(boot_id)
-            return is_wanted
-        due, wait = self._due.get(boot_id, (at, FIRST_WAIT_NS))
-        if at >= due:
-            self._due[boot_id] = at + wait, min(2 * wait, LONGEST_WAIT_NS)
-        return at >= due
+        is_wanted = boot_id in self._offsets and boot_id not in self._asked_at_end
+        self._asked_at_end.add(boot_id)
+        return is_wanted
 
-    def strayed(self, boot_id: str) -> Stray | None:
-        """See :class:`Timekeeper`."""
-        return self._strayed.get(boot_id)
-
-    def drifted(self, boot_id: str, estimate: Offset, at: int) -> None:
+    def drifted(self, boot_id: str, estimate: Offset) -> None:
         """See :class:`Timekeeper`."""
         first = self._offsets[boot_id]
-        self._strayed[boot_id] = Stray(at, estimate.ns - first.ns)
         for clock in self.of_node.values():
             if clock["boot_id"] == boot_id:
                 clock |= {"drift_ns": estimate.ns - first.ns, "drift_error_ns": estimate.error_ns + first.error_ns}

@@ -54,8 +54,6 @@ class Wide(NamedTuple):
     thread: int
     #: The text, or a function that returns it; called when the recorder is drained.
     attributes: str | Callable[[], str]
-    #: The process, if it is not the recorder's.
-    pid: int | None = None
 
 
 def table_of(number: int, columns: Mapping[str, Column | pa.Array]) -> pa.Table:
@@ -119,7 +117,7 @@ def wide_columns(spans: Sequence[Wide], pid: int) -> dict[str, Any]:
         "parent": np.array([span.parent for span in spans], np.int64),
         "status": [span.status for span in spans],
         "thread": np.array([span.thread for span in spans], np.int32),
-        "pid": np.array([pid if span.pid is None else span.pid for span in spans], np.int32),
+        "pid": np.full(len(spans), pid, np.int32),
         "attributes": [span.attributes if isinstance(span.attributes, str) else span.attributes() for span in spans],
     }
 

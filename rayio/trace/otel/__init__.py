@@ -1,4 +1,4 @@
-"""Spans of other libraries, recorded through OpenTelemetry's API: in this process and its children."""
+"""Spans of other libraries, recorded through OpenTelemetry's API: in this process."""
 
 from __future__ import annotations
 

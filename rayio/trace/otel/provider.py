@@ -6,6 +6,7 @@ parent that begins while a role reads a batch is in the trace of that batch.
 
 from __future__ import annotations
 
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -22,6 +23,7 @@ from opentelemetry.util._decorator import _agnosticcontextmanager
 
 from rayio.trace.ids import span_id, trace_id
 from rayio.trace.otel.foreign import HERE, Event, Here, Link, describe, plain, signed
+from rayio.trace.recorder import Recorder
 from rayio.trace.rows import Wide
 from rayio.trace.span import FOREIGN_LANE
 
@@ -32,18 +34,11 @@ _LANES = 1 << 14
 NOWHERE = (-1, -1, -1, 0)
 
 
-class Sink(Protocol):
-    """A receiver of spans: a recorder, or a child process's connection to one."""
-
-    def add_wide(self, span: Wide) -> None:
-        """Record one span."""
-
-
 @dataclass
 class Target:
     """The destination of this process's spans."""
 
-    recorder: Sink
+    recorder: Recorder
     #: The number (see ``Recorder.register``) of the role of spans that belong to no other.
     writer: int
     #: Returns the time in ns since the Unix epoch.
@@ -51,8 +46,6 @@ class Target:
     #: The run and the actor from which ids are derived; one actor for each process, across restarts.
     run: str
     actor: str
-    #: True if this process is a fork: its parent ends the spans that began before the fork.
-    is_of_parent: bool = False
     _sequence: Iterator[int] = field(default_factory=count)
     _threads: dict[int, int] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -75,10 +68,14 @@ class Target:
 
 
 class TracerProvider(trace.TracerProvider):
-    """A provider of tracers that record into the current run; without a run they record nothing."""
+    """A provider of tracers that record into the current run; without a run, and in forks, they record nothing."""
 
     def __init__(self, target: Target | None = None) -> None:
         self.target = target
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.target = None  # nobody empties the recorder that a fork inherits
 
     def get_tracer(
         self, instrumenting_module_name: str, instrumenting_library_version: str | None = None, *_: Any, **__: Any
@@ -241,7 +238,7 @@ class Span(trace.Span):
 
     def end(self, end_time: int | None = None) -> None:
         """Record the span; further calls do nothing."""
-        if self._is_over or self._target.is_of_parent:
+        if self._is_over:
             return
         self._is_over = True
         target, here = self._target, self._here

@@ -16,7 +16,6 @@ from rayio.model.queue_levels import Levels
 from rayio.storage.stores.opening import Settings
 from rayio.trace.arrow import plain
 from rayio.trace.clocks import Anchor, Clocks, Offset
-from rayio.trace.drift import Stray
 from rayio.trace.parts import Parts
 from rayio.trace.progress import Progress
 from rayio.trace.recorder import Recorder
@@ -73,17 +72,13 @@ class Collector:
         """See ``rayio.trace.clocks.Timekeeper``."""
         return self._clocks.met(boot_id, node, estimate, own_ns)
 
-    def wants_drift(self, boot_id: str, at: int | None) -> bool:
+    def wants_drift(self, boot_id: str) -> bool:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        return self._clocks.wants_drift(boot_id, at)
+        return self._clocks.wants_drift(boot_id)
 
-    def drifted(self, boot_id: str, estimate: Offset, at: int) -> None:
+    def drifted(self, boot_id: str, estimate: Offset) -> None:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        self._clocks.drifted(boot_id, estimate, at)
-
-    def strayed(self, boot_id: str) -> Stray | None:
-        """See ``rayio.trace.clocks.Timekeeper``."""
-        return self._clocks.strayed(boot_id)
+        self._clocks.drifted(boot_id, estimate)
 
     def alive(self, name: str) -> None:
         """Record that an actor without spans is alive."""

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import ray
+from ray.exceptions import RayError
 
 from rayio.engines.ray.actors.birth import Birth, address, has_lines
-from rayio.engines.ray.actors.keeper import Keeper
 from rayio.engines.ray.actors.modelled import ReachesModelled
 from rayio.engines.ray.transport.calls import Loan, ReaderCalls
 from rayio.engines.ray.transport.lent import LentBatches
@@ -39,8 +40,8 @@ from rayio.model.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.arrow import empty_table
-from rayio.trace.clocks import agree
-from rayio.trace.otel import children, provider
+from rayio.trace.clocks import agree, boot_id, measure_drift
+from rayio.trace.otel import provider
 from rayio.trace.recorder import Recorder
 from rayio.trace.run_directory import to_ipc
 
@@ -79,12 +80,9 @@ class Host(ReachesModelled):
             threads=0 if self.reads_in_place and alone and threads == 1 else threads,
         )
         self.born = self.kernel.now()
-        #: Corrects the times of spans; None on the driver's host.
-        self._keeper = Keeper.of(birth.anchor, self.collector, self.born)
         #: Consumption of its ranks.
         self.tallies: dict[int, Tally] = {}
-        #: Receivers of spans from this process's children.
-        self._others: list[children.Children] = self._capture()
+        self._capture()
         self._flushing: asyncio.Task[None] | None = None
         self._calls: ReaderCalls  # in an actor with queues
         #: The listener for calls from this host; None without callers.
@@ -99,19 +97,14 @@ class Host(ReachesModelled):
         restarted = context.was_current_actor_reconstructed
         self.collector.born.remote(birth.name, birth.node, os.getpid(), self.born, restarted)
 
-    def _capture(self) -> list[children.Children]:
+    def _capture(self) -> None:
         """Record the spans of OpenTelemetry-instrumented libraries too, for the first role of this actor."""
         if not self.plan.trace.captures:
-            return []
+            return
         kind, _, index = self.birth.name.partition("-")
         writer = self.recorder.register(kind, index, self.birth.node)
         actor = f"{self.birth.name}/{os.getpid()}"
-        run = self.birth.namespace
-        here = self.recorder, self.birth.node, self.kernel.anchor
-        offspring = children.follow(
-            provider.capture(provider.Target(here[0], writer, self.kernel.now, run, actor)), *here
-        )
-        return [] if offspring is None else [offspring]
+        provider.capture(provider.Target(self.recorder, writer, self.kernel.now, self.birth.namespace, actor))
 
     def wake(self) -> None:
         """Start to empty the recorder regularly; every call does this first, because Ray may restart the actor."""
@@ -163,33 +156,22 @@ class Host(ReachesModelled):
 
         Returns the number of spans that this process has sent in all, and the CPU time of its work.
         """
-        for other in self._others:
-            other.close()
-        if self._keeper is not None:
-            await self._keeper.learn(self.kernel, is_last=True)
-        if (message := self._drained()) is not None:
-            await self.collector.push.remote(self.birth.name, message, self.recorder.drained)
+        if boot_id() != self.birth.anchor.boot_id:
+            with contextlib.suppress(RayError):  # without an answer, nothing is known of drift
+                await asyncio.to_thread(measure_drift, RemoteTimekeeper(self.collector))
+        if (table := self.recorder.drain()) is not None:
+            await self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
         return self.recorder.drained, self._cpu.read()
 
     async def _flush_regularly(self) -> None:
         sent = Levels()
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
-            for other in self._others:
-                other.collect()
-            if self._keeper is not None:
-                await self._keeper.learn(self.kernel)
-            if (message := self._drained()) is not None:
-                self.collector.push.remote(self.birth.name, message, self.recorder.drained)
+            if (table := self.recorder.drain()) is not None:
+                self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
             if self.plan.trace.live and (levels := levels_of(self.wiring.queues, self.tallies.values())) != sent:
                 self.collector.level.remote(self.birth.name, levels)
                 sent = levels
-
-    def _drained(self) -> bytes | None:
-        """Return new spans in the run's time as a message; None if there are none."""
-        if (table := self.recorder.drain()) is None:
-            return None
-        return to_ipc(table if self._keeper is None else self._keeper.course.corrected(table))
 
 
 class Reader(Host):

@@ -22,7 +22,6 @@ from rayio.model.wiring import Wiring
 from rayio.place import Where
 from rayio.storage.base import Served
 from rayio.trace.clocks import Offset
-from rayio.trace.drift import Stray
 from rayio.trace.span import SPANS
 
 #: An unanswered take is answered empty after this time and repeated, so no call is lost for good.
@@ -41,7 +40,7 @@ def plain(error: BaseException) -> BaseException:
 
 
 class RemoteTimekeeper:
-    """The collector's clock, called when an actor starts and later by a thread; calls block."""
+    """The collector's clock, called when an actor starts and when it ends; calls block."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -55,18 +54,13 @@ class RemoteTimekeeper:
         known: int | None = ray.get(self.handle.met.remote(boot_id, node, estimate, own_ns))
         return known
 
-    def wants_drift(self, boot_id: str, at: int | None) -> bool:
+    def wants_drift(self, boot_id: str) -> bool:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        return bool(ray.get(self.handle.wants_drift.remote(boot_id, at)))
+        return bool(ray.get(self.handle.wants_drift.remote(boot_id)))
 
-    def drifted(self, boot_id: str, estimate: Offset, at: int) -> None:
+    def drifted(self, boot_id: str, estimate: Offset) -> None:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        ray.get(self.handle.drifted.remote(boot_id, estimate, at))
-
-    def strayed(self, boot_id: str) -> Stray | None:
-        """See ``rayio.trace.clocks.Timekeeper``."""
-        drift: Stray | None = ray.get(self.handle.strayed.remote(boot_id))
-        return drift
+        ray.get(self.handle.drifted.remote(boot_id, estimate))
 
 
 class Fetches:
