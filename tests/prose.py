@@ -23,7 +23,6 @@ ROOT = Path(__file__).parents[1]
 TODO: tuple[str, ...] = (
     "docs/scenario.md",
     "rayio/analyze",
-    "rayio/model",
     "rayio/predict",
     "rayio/report",
     "rayio/scenario",
