@@ -28,7 +28,6 @@ TODO: tuple[str, ...] = (
     "rayio/scenario",
     "rayio/storage",
     "rayio/study",
-    "rayio/trace",
 )
 #: Pages written by commands from descriptions in the code: a fault in them is mended there.
 GENERATED = ("docs/results.md", "docs/scenario.md")
