@@ -23,13 +23,11 @@ ROOT = Path(__file__).parents[1]
 TODO: tuple[str, ...] = (
     "docs/scenario.md",
     "rayio/analyze",
-    "rayio/model",
     "rayio/predict",
     "rayio/report",
     "rayio/scenario",
     "rayio/storage",
     "rayio/study",
-    "rayio/trace",
 )
 #: Pages written by commands from descriptions in the code: a fault in them is mended there.
 GENERATED = ("docs/results.md", "docs/scenario.md")
