@@ -120,7 +120,6 @@ class Workers:
             put = self.costs.put + taken(nbytes, copied)
             if self.cpu is not None and env.cores is not None:
                 await env.compute("put", env.cores, put, at)
-                self.cpu.put(env.cores, nbytes, put)
             elif put or self.costs.take:
                 await env.sleep("put", put, at)
         finally:
@@ -135,7 +134,7 @@ class Workers:
         elif moving:
             await env.sleep("transfer", moving, at, lane=1)
         if self.cpu is not None:
-            await self.cpu.delivered(nbytes, self.costs.take, self.costs.receive)
+            await self.cpu.delivered(self.costs.take, self.costs.receive)
         elif self.costs.take:
             await self._pass(env, self.costs.take)
         return batches

@@ -140,8 +140,7 @@ def _charged(scenario: Scenario) -> Costs:
     costs = scenario.charges
     if scenario.loader.payload != "none":
         return costs
-    cpu = costs.cpu.model_copy(update=dict.fromkeys(("reader_bandwidth", "rank_bandwidth", "node_bandwidth")))
-    return costs.model_copy(update={"put_bandwidth": None, "cpu": cpu})
+    return costs.model_copy(update={"put_bandwidth": None})
 
 
 def _held(scenario: Scenario) -> float:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from rayio.model.kernel import Future, Kernel
 from rayio.scenario.cluster import Cluster
-from rayio.scenario.costs import CpuCosts, taken
+from rayio.scenario.costs import CpuCosts
 from rayio.storage.base import Opener, Requests, Served, Storage
 
 T = TypeVar("T")
@@ -220,14 +220,9 @@ class MessageCpu:
         self.node.spend(work - on_the_way)
         return within - on_the_way
 
-    def put(self, reader: Cores, nbytes: int, seconds: float) -> None:
-        """Start the work of a batch beyond the ``seconds`` for which it holds its reader."""
-        reader.spend(self.costs.reader + taken(nbytes, self.costs.reader_bandwidth) - seconds)
-        reader.spend(self.costs.node + taken(nbytes, self.costs.node_bandwidth))
-
-    async def delivered(self, nbytes: int, within: float, received: float) -> None:
+    async def delivered(self, within: float, received: float) -> None:
         """Deliver a batch to its rank within ``within`` seconds; receiving takes ``received`` more."""
-        by_queue, by_rank = self.costs.queue / 2, self.costs.rank + taken(nbytes, self.costs.rank_bandwidth) - received
+        by_queue, by_rank = self.costs.queue / 2, self.costs.rank - received
         first = min(by_queue, within)
         last = max(0.0, min(by_rank, within - first))
         await self.queue.work(first)

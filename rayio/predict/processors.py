@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rayio.records.explained import Stage
-from rayio.scenario.costs import CpuCosts, taken
+from rayio.scenario.costs import Costs, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from rayio.units import RATE, format_bytes
@@ -66,6 +66,11 @@ class SeenCpu:
         return max(0.0, self.roles.get("rank", 0.0) - read) + self.roles.get("barrier", 0.0)
 
     @property
+    def put(self) -> float:
+        """CPU seconds of the readers for a batch beyond its read."""
+        return max(0.0, self.of_readers - self.reads["seconds"]) / self.batches
+
+    @property
     def batches(self) -> float:
         """Batches that were read."""
         return self.reads["batches"]
@@ -92,7 +97,7 @@ def in_background(cpu: CpuCosts, share: float, per_second: float) -> CpuCosts:
     ``per_second`` is how many batches a node has a second. A run says what its processes worked, not when: heartbeats,
     clocks and threads that wait awake are in it, and hold up no batch.
     """
-    beside = {name: getattr(cpu, name) for name in ("reader", "queue", "rank", "node", "step")}
+    beside = {name: getattr(cpu, name) for name in ("queue", "rank", "step")}
     kept = {name: round(seconds * (1 - share), 9) for name, seconds in beside.items()}
     background = cpu.background + share * sum(beside.values()) * per_second
     return cpu.model_copy(update=kept | {"background": round(background, 9)})
@@ -109,18 +114,18 @@ def cores_of_run(scenario: Scenario, info: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """The cores of each node of a run, what its batches take of them, and decoding, where that is work on them."""
+    """The cores of each node of a run, the costs of its batches, and decoding, where that is work on cores."""
 
     cores: int | tuple[int, ...]
-    cpu: CpuCosts
+    costs: Costs
     decode: Work | None
 
     @classmethod
     def planned(cls, scenario: Scenario, *, is_decoded: bool = True) -> Worked | None:
         """What a simulation of a scenario has; None where processors are as many as there is work."""
-        cores, decode, cpu = scenario.cluster.cores, scenario.loader.decode, scenario.charges.cpu
+        cores, decode, costs = scenario.cluster.cores, scenario.loader.decode, scenario.charges
         work = decode if is_decoded and isinstance(decode, Work) else None
-        return None if cores is None or not (cpu.is_work or work) else cls(cores, cpu, work)
+        return None if cores is None or not (costs.cpu.is_work or work) else cls(cores, costs, work)
 
     @classmethod
     def seen(cls, scenario: Scenario, info: Mapping[str, Any]) -> Worked | None:
@@ -130,16 +135,16 @@ class Worked:
             return None
         cpu, _ = learn_cpu([told], "")
         cores = scenario.cluster.cores
-        return (
-            cls(cores if isinstance(cores, tuple) else cores_of_run(scenario, info), cpu, None) if cpu.is_work else None
-        )
+        costs = Costs(put=told.put, cpu=cpu)
+        known = cores if isinstance(cores, tuple) else cores_of_run(scenario, info)
+        return cls(known, costs, None) if costs.put or cpu.is_work else None
 
     def stage(self, scenario: Scenario, batch_bytes: float | None, delivered: float) -> Stage | None:
         """What the cores of all nodes could do, as a row of stages; None where a batch takes none, or nodes come."""
         if scenario.cluster.reader_pool is not None:
             return None
         number = sum(self.cores) if isinstance(self.cores, tuple) else self.cores * scenario.cluster.all_nodes
-        seconds = self.cpu.of_batch(scenario.loader.batch_size, batch_bytes or 0.0)
+        seconds = self.costs.cpu_of_batch(scenario.loader.batch_size, batch_bytes or 0.0)
         seconds += 0.0 if self.decode is None else taken(batch_bytes or 0.0, self.decode.rate)
         if not seconds:
             return None
@@ -163,17 +168,13 @@ def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
             "as the batch's; name a second short run with samples of another size to tell them apart"
         )
     sample, byte = _reads(seen, differ=differ)
-    reader = _line(seen, [one.of_readers - one.reads["seconds"] for one in seen], differ=differ)
     queue, _ = _line(seen, [one.roles.get("queue", 0.0) for one in seen], differ=False)
     rank = _line(seen, [one.of_ranks for one in seen], differ=differ)
     node = _line(seen, [one.nodes + one.roles.get("collector", 0.0) for one in seen], differ=differ)
     return CpuCosts(
         format=form,
-        sample=_seconds(sample), bandwidth=_rate(byte),
-        reader=_seconds(reader[0]), reader_bandwidth=_rate(reader[1]),
-        queue=_seconds(queue),
-        rank=_seconds(rank[0]), rank_bandwidth=_rate(rank[1]),
-        node=_seconds(node[0]), node_bandwidth=_rate(node[1]),
+        sample=_seconds(sample), bandwidth=_rate(byte + rank[1] + node[1]),
+        queue=_seconds(queue + node[0]), rank=_seconds(rank[0]),
     ), notes  # fmt: skip
 
 
