@@ -125,7 +125,7 @@ def explained(
     run = Subject(directory, scenario, seen)
     judged = _judged(run, _target(scenario) if target_au is None else target_au)
     capacity = _capacity(run)
-    throttled = seen.throttling.found(judged.verdict.table)
+    throttled = seen.throttling.result(judged.verdict.table)
     is_refused = throttled is not None and (throttled.read_share or 0.0) > BINDS
     notes = _notes(run, judged, capacity, simulate=simulate)
     replays, broken = None, None
@@ -150,7 +150,7 @@ def explained(
         ranks=(*worst_ranks(seen.timed.lives, seen.timed),),
         simulated=None if replays is None else replays.record,
         prediction=predicted,
-        access=seen.accesses.found(),
+        access=seen.accesses.result(),
         notes=(*notes, *([] if filled is None else [filled])),
         throttled=throttled,
         imported=None if run.result is None else run.result.imported,
@@ -177,10 +177,10 @@ def _capacity(run: Subject) -> Capacity:
     """Return what the stages, modelled storage and the cores can do, and what the ranks need."""
     seen, scenario, worked = run.seen, run.scenario, run.worked
     batch_bytes = seen.trained.mean_bytes
-    capacity = replace(seen.capacities.found(), batch_bytes=batch_bytes)
+    capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
     if seen.timed.number and (model := modelled(scenario, run.info)) is not None:
         parsing = worked.cpu.parsing(scenario.loader.batch_size, batch_bytes or 0.0) if worked else 0.0
-        limit = supply(scenario, model, capacity.demand, seen.trained, seen.beside.found(), run.missed)
+        limit = supply(scenario, model, capacity.demand, seen.trained, seen.beside.result(), run.missed)
         capacity = without_queueing(capacity, limit, parsing)
     if worked and (row := worked.stage(scenario, batch_bytes, capacity.delivered)):
         capacity = replace(capacity, stages=(*capacity.stages, row))
