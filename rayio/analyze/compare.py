@@ -1,7 +1,7 @@
 """Comparison of runs: keys, metrics, and whether a difference is more than chance.
 
-Runs of one scenario on one engine are repeats. Differences are compared with their spread (Student's t, two-sided, 95
-%); without repeats nothing is known about chance.
+Runs of one scenario on one engine are repeats. Differences are compared with their spread (a 95 % interval of Student's
+t); without repeats nothing is known about chance.
 """
 
 from __future__ import annotations

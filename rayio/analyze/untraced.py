@@ -47,8 +47,8 @@ def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list
         share=Shares(),
         percentiles=Percentiles(),
         ranks=tuple(
-            Rank(rank=rank_, au=None, steps=number, wall=lives.get(rank_))
-            for rank_, number in enumerate(steps_of_rank[:LISTED_RANKS])
+            Rank(rank=place, au=None, steps=number, wall=lives.get(place))
+            for place, number in enumerate(steps_of_rank[:LISTED_RANKS])
         ),
         notes=tuple(notes),
     )
