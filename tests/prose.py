@@ -23,8 +23,6 @@ ROOT = Path(__file__).parents[1]
 TODO: tuple[str, ...] = (
     "docs/scenario.md",
     "rayio/analyze",
-    "rayio/data",
-    "rayio/engines",
     "rayio/model",
     "rayio/predict",
     "rayio/report",

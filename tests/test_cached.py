@@ -170,7 +170,7 @@ def test_four_nodes_fetch_to_the_byte_what_a_walk_over_their_samples_does(part: 
         ]
         asked = sum(nbytes + HEADS for batch in batches for _, nbytes in batch)
         assert tally.moved == Moved(asked, walked(batches, capacity), None)
-    share = 1 - moved(found).fetched / moved(found).asked  # type: ignore[operator]
+    share = 1 - moved(found).fetched / moved(found).requested  # type: ignore[operator]
     assert share == (0.0 if part < 0.25 else 0.75) if shuffle == "none" else 0.001 < share < 0.5
 
 
@@ -257,7 +257,7 @@ def test_storage_is_asked_for_the_samples_that_are_not_there_as_the_format_asks_
     assert asked.nbytes.tolist() == expected.nbytes.tolist()
     assert (asked.num_opens, asked.num_samples) == (expected.num_opens, 5)
     assert served.moved is not None
-    assert served.moved.fetched == expected.total_bytes < served.moved.asked == served.nbytes
+    assert served.moved.fetched == expected.total_bytes < served.moved.requested == served.nbytes
     assert served.requests > len(expected.nbytes)
     again = kernel.run(CachedStorage(below, cache, mount).read(requests, no_files))
     assert len(below.asked) == 1, "now all of it is there"
@@ -317,7 +317,7 @@ def test_two_ranks_that_read_the_same_read_it_once_and_both_wait_for_it() -> Non
     alone = simulated(**kept(400, None, **keys, storage={"model": SLOW, "cache": ram(5e9)}, loader=same))
     both = simulated(**kept(400, None, ranks=2, **keys, storage={"model": SLOW, "cache": ram(5e9)}, loader=same))
     assert moved(both).fetched == moved(alone).fetched
-    assert moved(both).asked == 2 * moved(alone).asked
+    assert moved(both).requested == 2 * moved(alone).requested
     for step in range(100):  # 40 MB each, one after the other at 200 MB/s
         ends = [one["start_ns"] + one["duration_ns"] for one in both.rows("read", epoch=0, step=step)]
         assert len(ends) == 2

@@ -336,7 +336,7 @@ def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     run = simulate(planted(loader__decode="40 ms"), root=tmp_path)
     as_usual = explain(run.path)
     assert "workers" in str(as_usual.prediction)
-    assert not any("simulated again" in note for note in as_usual.notes)
+    assert not any("no exact prediction" in note for note in as_usual.notes)
     whole = counterfactual.counterfactuals
 
     def stalled(base: Base, reporter: Reporter) -> counterfactual.Counterfactuals:
@@ -348,8 +348,8 @@ def test_of_a_run_that_its_own_times_do_not_give_nothing_is_predicted(
     monkeypatch.setattr("rayio.predict.explain.counterfactuals", stalled)
     found = explain(run.path)
     assert found.prediction is None
-    note = next(note for note in found.notes if "simulated again" in note)
-    assert f"comes to AU 0.90, not to the {run.au:.2f} that was measured" in note
+    note = next(note for note in found.notes if "no exact prediction" in note)
+    assert f"the replay gives AU 0.90, the run had {run.au:.2f}." in note
     assert "predicted" not in found.sentence
 
 
@@ -533,7 +533,7 @@ def test_an_empty_run_is_said_to_be_one(tmp_path: Path) -> None:
     found = explain(directory(tmp_path, planted(), None))
     assert found["sentence"] == "No verdict: no completed step is recorded."
     assert "the run has no spans: nothing can be explained; run with trace.level=batch" in found["notes"]
-    assert any("broke off, or is still under way" in note for note in found["notes"])
+    assert any("the run has no result: it failed, or is still running" in note for note in found["notes"])
     assert "No verdict" in text(found)
 
 

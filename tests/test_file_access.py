@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from datasets import on_disk
 from packages import TOY, installed
@@ -19,6 +18,7 @@ from rayio.kinds import FORMATS, REGISTRIES
 from rayio.model.loading import Kept, Load
 from rayio.report.explain import explain
 from rayio.scenario.model import Scenario
+from rayio.storage.stores.counted import CountedFile
 from scenarios import Outcome, run_locally, scenario, simulated
 
 DATASET = {"path": "data", "num_files": 12, "samples_per_file": 4, "sample_bytes": "2000 B"}
@@ -73,9 +73,12 @@ def test_evaluations_walk_files_of_their_own_and_what_is_too_much_is_closed(tmp_
     assert requests(real.all_rows) == requests(simulated(wanted).all_rows)
 
 
-def test_files_are_closed_when_readers_are_done(tmp_path: Path) -> None:
+def test_files_are_closed_when_readers_are_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files: list[CountedFile] = []  # which thus are not closed because nobody knows them any more
+    monkeypatch.setattr(CountedFile, "_opened", lambda file, start: files.append(file))
     run_locally(on_disk(keeping(), tmp_path), tmp_path)
-    assert not [file for file in psutil.Process().open_files() if str(tmp_path / "data") in file.path]
+    assert files
+    assert all(file.closed for file in files)
 
 
 def test_reads_that_are_foreseen_take_as_long_as_those_of_tasks() -> None:

@@ -213,7 +213,7 @@ def test_storage_that_is_not_the_same_everywhere_is_told(tmp_path: Path) -> None
     (here / "mark").write_text("mark")
     assert why_not_stored(str(here), "mark", "node") is None
     assert [path.name for path in here.iterdir()] == ["mark"], "nothing is left behind"
-    assert "is not the same place as here" in str(why_not_stored(str(there), "mark", "node"))
+    assert "is not the same folder there" in str(why_not_stored(str(there), "mark", "node"))
 
 
 def test_a_collector_that_does_not_listen_is_told() -> None:

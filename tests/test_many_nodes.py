@@ -190,7 +190,7 @@ def test_unequal_nodes_of_readers_decode_at_the_rate_of_their_cores() -> None:
         ),
         (
             {"cluster__placement": "dedicated_readers", "loader__kind": "torch", "dataset__path": "data"},
-            "cluster.placement=dedicated_readers: PyTorch's workers live beside their rank",
+            "cluster.placement=dedicated_readers: PyTorch's workers run on their rank's node",
         ),
         ({"cluster__cores": [4, 4]}, r"cluster.cores=\[4, 4\]: has 2 numbers for the 1 nodes of cluster.nodes=1; give"),
         ({"cluster__cores": [4, 0]}, "cluster.cores=.*must have a whole number from 1 to 1048576 for each node"),
@@ -242,4 +242,4 @@ def test_a_run_in_one_process_says_that_its_nodes_are_emulated(tmp_path: Path) -
     notes = [run(scenario(cluster__nodes=nodes), engine="local", root=tmp_path).result["notes"] for nodes in (1, 2)]
     said = [[note for note in of_run if "emulated in one process" in note] for of_run in notes]
     assert [len(of_run) for of_run in said] == [0, 1]
-    assert said[1][0].startswith("2 nodes are emulated in one process of this machine: ")
+    assert said[1][0].startswith("2 nodes are emulated in one process: ")

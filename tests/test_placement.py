@@ -249,7 +249,7 @@ def test_ray_nodes_that_are_labelled_for_readers_have_them_alone() -> None:
     assert laid([Place(), kept], nodes=1, reader_nodes=2, **READER).is_packed, "two nodes of readers on one"
     assert laid([Place(), kept], nodes=2).labels == [], "nobody asked for a tier"
     assert laid([Place(), Place()], nodes=1, **READER).labels == [], "there is no label"
-    with pytest.raises(ClusterError, match=r"all 2 Ray nodes with processors are labelled rayio-tier=readers, and"):
+    with pytest.raises(ClusterError, match=r"all 2 Ray nodes with processors have the label rayio-tier=readers, and"):
         laid([kept, kept], nodes=1, **READER)
 
 
@@ -258,7 +258,7 @@ def test_a_head_without_processors_holds_no_emulated_node() -> None:
     assert not laid([head, Place(), Place()], nodes=2).is_packed
     assert laid([head, Place(), Place()], nodes=3).is_packed, "Ray would look for room on the head for ever"
     assert laid([head, Place(), kept], nodes=2, **READER).is_packed
-    with pytest.raises(ClusterError, match=r"all 1 Ray nodes with processors are labelled"):
+    with pytest.raises(ClusterError, match=r"all 1 Ray nodes with processors have the label"):
         laid([head, kept], nodes=1, **READER)
 
 
@@ -268,8 +268,8 @@ def test_a_node_of_known_cores_claims_them_of_a_ray_node_of_its_own_and_is_refus
     assert (found.strategy, found.bundles) == ("STRICT_SPREAD", [{"CPU": 16.0}, {"CPU": 2.0}])
     assert laid([small, large], nodes=2, cores=16).bundles == [{"CPU": 0.001}] * 2, "one number is the model's alone"
     assert laid([small], nodes=2, cores=[16, 2]).bundles == [{"CPU": 0.001}] * 2, "packed: they share what there is"
-    with pytest.raises(ClusterError, match=r"node 1 has 8, and the Ray node that is left for it has 4; .* are 16, 4$"):
+    with pytest.raises(ClusterError, match=r"node 1 has 8, and the Ray node left for it has 4; .* are 16, 4$"):
         laid([small, large], nodes=2, cores=[16, 8])
     kept = Place(cpus=2, is_for_readers=True)
-    with pytest.raises(ClusterError, match=r"node 1 has 3, and the Ray node that is left for it has 2"):
+    with pytest.raises(ClusterError, match=r"node 1 has 3, and the Ray node left for it has 2"):
         laid([large, large, kept], nodes=1, cores=[1, 3], **READER)

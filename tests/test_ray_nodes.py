@@ -53,7 +53,7 @@ def test_every_placement_on_four_ray_nodes_delivers_what_one_node_does(tmp_path:
     assert min(told["packed"]["sent_seconds"]) >= told["packed"]["moved_bytes"][0] / 1e6
     assert any(note.startswith("cluster.nic_bandwidth") for note in told["dedicated_readers"]["notes"])
     (packed,) = (note for note in told["packed"]["notes"] if "are emulated on" in note)
-    assert packed.startswith("cluster.nodes=4 and cluster.reader_nodes=4 are emulated on 4 Ray nodes: ")
+    assert packed.startswith("cluster.nodes=4 and cluster.reader_nodes=4 are emulated on 4 Ray nodes. ")
 
 
 @pytest.mark.parametrize("workers", [2, 1])

@@ -240,7 +240,7 @@ def test_a_ray_of_our_own_has_no_autoscaler_and_the_command_says_so_before_it_st
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 2
     (line,) = (line for line in done.stderr.splitlines() if "cluster.reader_pool" in line)
-    assert "the Ray that this command would start has no autoscaler" in line
+    assert "a local Ray has no autoscaler" in line
     assert "Traceback" not in done.stderr
     assert not (tmp_path / "out").exists()
 

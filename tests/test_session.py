@@ -87,7 +87,7 @@ def test_the_python_call_gives_utilisation_and_spans(home: Path) -> None:
 def test_threads_are_said_to_be_for_ray(home: Path, engine: Any) -> None:
     wanted = scenario(loader__worker="thread", train__compute="100 us")
     notes = rayio.run(wanted, engine=engine).result["notes"]
-    assert any(note.startswith(f"loader.worker=thread: is for Ray; on the {engine} engine") for note in notes)
+    assert any(note.startswith(f"loader.worker=thread: applies to Ray only; on the {engine} engine") for note in notes)
 
 
 def test_overrides_may_be_a_mapping(home: Path) -> None:
@@ -245,7 +245,7 @@ def test_the_report_of_a_damaged_run_says_what_is_lost(
 def test_emulated_nodes_that_share_a_real_one_are_said() -> None:
     plan = plan_of(scenario(cluster__nodes=3), modelled=True)
     (warning,) = preflight(plan, Connection(False, (node(free_bytes=1 << 40),), "1234"))
-    assert "cluster.nodes=3 are emulated on 1 Ray node:" in warning
+    assert "cluster.nodes=3 are emulated on 1 Ray node." in warning
 
 
 def test_an_unknown_engine_is_refused(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -452,5 +452,5 @@ def test_an_evaluation_dataset_that_is_another_is_told_by_its_own_keys(home: Pat
         return rayio.generate(scenario(dataset__path="data", **evaluated), root=home)
 
     generated(4)
-    with pytest.raises(DataError, match=r"has dataset.eval.num_files = 4, .* says 8; choose another dataset.eval.path"):
+    with pytest.raises(DataError, match=r"has dataset.eval.num_files = 4, .* has 8; choose another dataset.eval.path"):
         generated(8)

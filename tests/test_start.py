@@ -149,7 +149,32 @@ GRID: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("start", [Start(0, 0), Start(0, 7, 1), Start(0, 12, 2), Start(1, 0, 1), Start(1, 11, 3)])
+STARTS = pytest.mark.parametrize(
+    "start", [Start(0, 0), Start(0, 7, 1), Start(0, 12, 2), Start(1, 0, 1), Start(1, 11, 3)]
+)
+
+
+@STARTS
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {},  # reads that are foreseen
+        {"trace__level": "io"},
+        {"costs": COSTS},
+        {"loader__assignment": "dynamic"},
+        {"loader__in_order": False},
+        {"loader__max_bytes_in_flight": 1},
+    ],
+    ids=str,
+)
+def test_every_queue_begins_where_its_rank_does(overrides: dict[str, Any], start: Start) -> None:
+    wanted = scenario(
+        train__evaluate={"every": {"steps": 4}, "compute": DRAWN}, dataset__eval={"num_files": 6}, **overrides
+    )
+    is_tail(simulated(wanted, start), simulated(wanted))
+
+
+@STARTS
 @pytest.mark.parametrize("overrides", GRID, ids=lambda one: ",".join(one))
 def test_read_by_the_ranks_themselves_the_spans_of_the_tail_are_those_of_the_whole(
     overrides: dict[str, Any], start: Start

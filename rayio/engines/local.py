@@ -36,15 +36,15 @@ def run(
     say: Callable[[str], None] = SILENT.say,
     queues: list[PrefetchQueue] | None = None,
 ) -> list[str]:
-    """Run a plan in this process on the wall clock; ``root`` is what relative paths of the scenario start from.
+    """Run a plan in this process on the wall clock; ``root`` is the base of the scenario's relative paths.
 
-    ``watch`` is called about once a second. The scenario's ``costs`` are not spent: this process has its own. What is
-    worth a line meanwhile goes to ``say``, and is returned. ``queues`` gets the prefetch queues, for who looks.
+    ``watch`` is called about once a second. The scenario's ``costs`` are not added: this process has real overheads.
+    Notes go to ``say`` and are returned. ``queues`` receives the prefetch queues.
 
     Raises:
-        RunError: nothing was heard for too long.
+        RunError: silence beyond the deadline.
     """
-    from rayio.trace.otel.provider import Target, capture  # here, for a simulation has no other libraries
+    from rayio.trace.otel.provider import Target, capture  # here, because simulations have no other libraries
 
     vigil = Vigil(plan.cluster.stall_deadline, say)
 
@@ -90,19 +90,19 @@ def run(
 
     try:
         asyncio.run(main())
-    except asyncio.CancelledError:  # by a signal: nobody else cancels it
+    except asyncio.CancelledError:  # by a signal only
         raise KeyboardInterrupt from None
     return vigil.notes
 
 
 def _unless_interrupted(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Report a task's error that nobody asked for, but not the interrupt that ended the run and was raised as such."""
+    """Report an unhandled error of a task, except the interrupt that ended the run."""
     if not isinstance(context.get("exception"), KeyboardInterrupt):
         loop.default_exception_handler(context)
 
 
 class LocalEngine:
-    """Runs a plan in this process, in real time."""
+    """An engine that runs a plan in this process, in real time."""
 
     is_virtual: ClassVar[bool] = False
 
@@ -113,18 +113,18 @@ class LocalEngine:
         self.outcome.notes += threads_note(plan, "local")
         if (nodes := plan.cluster.all_nodes) > 1:
             self.outcome.notes.append(
-                f"{nodes} nodes are emulated in one process of this machine: each has its own network interface "
-                "(cluster.nic_bandwidth) and storage device (storage.model) only in the model"
+                f"{nodes} nodes are emulated in one process: only in the model does each have a separate network "
+                "interface (cluster.nic_bandwidth) and storage device (storage.model)"
             )
         self._recording = Recording(plan, site, self.outcome)
 
     @classmethod
     def lasting(cls) -> AbstractContextManager[None]:
-        """See ``rayio.model.engine.Engine``: nothing takes long to start."""
+        """See ``rayio.model.engine.Engine``; nothing to share."""
         return nullcontext()
 
     def prepare(self) -> None:
-        """See ``rayio.model.engine.Engine``: there is nothing to reach."""
+        """See ``rayio.model.engine.Engine``; nothing to do."""
         check_loader(self.plan)
 
     def run(self, watch: Watch) -> None:

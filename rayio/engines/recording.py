@@ -1,4 +1,4 @@
-"""What the engines of this process do alike around their roles: bound memory, and store the spans as they come."""
+"""The common part of the in-process engines: a bound on memory, and storage of spans during the run."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ from rayio.trace.run_directory import to_ipc
 
 
 class Recording:
-    """The recorder of this process, emptied into the run directory while the roles live."""
+    """The recorder of this process; its spans go to the run directory during the run."""
 
     def __init__(self, plan: Plan, site: Site, outcome: Outcome) -> None:
         self.recorder = Recorder(resolution_ns=plan.trace.resolution_ns)
         self.outcome = outcome
         self.progress = Progress()
         self.parts = Parts(site.directory)
-        to_ipc(empty_table())  # loads Arrow now: in the middle of a run it would stop every role's clock
+        to_ipc(empty_table())  # imports Arrow now: during the run that would stop every role's clock
 
     def look(self) -> Mapping[str, Any]:
-        """Store what was recorded since the last look; give the sums so far."""
+        """Store new spans; return the sums so far."""
         with uninterrupted():
             table = self.recorder.drain()
             if table is not None:
                 self.progress.add(table)
-                with suppress(StorageError):  # what cannot be written now is held, and written or told of at the end
+                with suppress(StorageError):  # unwritten spans are kept, and written or reported at the end
                     self.parts.keep(table)
         return self.progress.snapshot()
 
     def close(self) -> None:
-        """Store the rest.
+        """Store the remaining spans.
 
         Raises:
-            StorageError: it could not be written; ``outcome.unstored`` has it.
+            StorageError: they cannot be written; ``outcome.unstored`` has them.
         """
         self.outcome.recorded = self.recorder.recorded
         try:
@@ -56,7 +56,7 @@ class Recording:
 
 
 def bounded(plan: Plan) -> Plan:
-    """Replace ``loader.max_bytes_in_flight: auto`` in the plan by a share of the memory that is free now."""
+    """Return the plan with ``loader.max_bytes_in_flight: auto`` replaced by a share of free memory."""
     if not plan.payload:
         return plan
     free = psutil.virtual_memory().available // plan.cluster.nodes
@@ -64,7 +64,7 @@ def bounded(plan: Plan) -> Plan:
 
 
 def threads_note(plan: Plan, engine: str) -> list[str]:
-    """Say that ``loader.worker: thread`` changes nothing where all roles share a process."""
+    """Return a note that ``loader.worker: thread`` changes nothing if all roles share a process."""
     if plan.loader.worker != "thread":
         return []
-    return [f"loader.worker=thread: is for Ray; on the {engine} engine all roles share one process"]
+    return [f"loader.worker=thread: applies to Ray only; on the {engine} engine all roles share one process"]

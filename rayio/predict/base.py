@@ -51,28 +51,28 @@ class Base:
 
     scenario: Scenario
     measured: Measured
-    #: Storage of the run where it was a model; None for real storage, which is replayed as it was.
+    #: Storage of the run where it was a model; None for real storage, whose recorded times are replayed.
     modelled: StorageParameters | None
-    #: What ``loader.max_bytes_in_flight: auto`` came to.
+    #: The bound that ``loader.max_bytes_in_flight: auto`` chose, in bytes.
     bytes_in_flight: int | None
     was_memory_bound: bool
     #: Which ranks are last in most steps.
     slow: NDArray[np.bool_]
     #: Readers of a rank: on average, where they came and went.
     workers: int
-    #: Mean bytes of a batch; None where no span says so.
+    #: Mean bytes of a batch; None where no span has them.
     batch_bytes: float | None
     #: Whether real storage refused so many requests that nobody knows what it gives other numbers of workers.
     is_throttled: bool = False
 
     @property
     def costs(self) -> Costs:
-        """What the run's loader took beside reading."""
+        """The costs of the run's loader, reading apart."""
         return self.measured.costs
 
     @property
     def has_cores(self) -> bool:
-        """Whether it is known what batches take of how many cores."""
+        """True if the CPU time of batches and the number of cores are known."""
         return Worked.planned(self.scenario.model_copy(update={"costs": self.costs})) is not None
 
     def simulate(self, replay: Replay) -> Outcome:

@@ -79,7 +79,7 @@ def _reading(replay: Replay, base: Base, read: NDArray[np.float64]) -> Replay:
 
 
 def _of_layers(run: Run, *, of_nodes: bool = False) -> Iterator[Change]:
-    """What each layer offers; of nodes' hardware, or what is in front of storage.
+    """Yield the changes of each layer: of nodes' hardware, or of those in front of storage.
 
     Reads of real storage are replayed as they were: what held them up is then taken out of their times.
     """

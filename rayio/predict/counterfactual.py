@@ -1,4 +1,4 @@
-"""What the run would have been with one thing changed: simulated with its own measured times, never guessed."""
+"""Counterfactuals: a run replayed with one thing changed, from its measured times, never guessed."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WORTH = 0.01
 COMES_BACK = 0.05
 #: Workers are doubled at most this often in search of enough of them.
 DOUBLINGS = 4
-#: Causes whose removal saves this part of what the best one does, or more, are said to be alike.
+#: Causes whose removal saves this part of what the best one does, or more, count as alike.
 ALIKE = 0.9
 #: A cause of at least this share of step time contradicts its removal if that saves less than this part of the share.
 LARGE, MUCH_LESS = 0.1, 0.25
@@ -57,7 +57,7 @@ class Tried:
 
 @dataclass(frozen=True, slots=True)
 class Counterfactuals:
-    """A run simulated as it was, and with one thing changed at a time."""
+    """A run replayed unchanged, and with one thing changed at a time."""
 
     base: Base
     replayed: Replay
@@ -68,32 +68,32 @@ class Counterfactuals:
 
     @property
     def record(self) -> Simulated:
-        """What results say of it."""
+        """The record of it in results."""
         verdict, scenario = self.as_it_was.judged.verdict, self.replayed.scenario
         return Simulated(
             au=verdict.au,
             samples_per_second=self.as_it_was.judged.samples_per_second,
             steps=verdict.steps,
             is_whole_run=derive.total_steps(scenario) == derive.total_steps(self.base.scenario),
-            changes=tuple(one.row for one in self.tried),
+            changes=tuple(trial.row for trial in self.tried),
         )
 
     def comes_back(self, au: float) -> bool:
-        """Return True if the run simulated as it was has the AU that was measured: else changes predict nothing."""
+        """Return True if the unchanged replay has the AU that was measured: else changes predict nothing."""
         return self.as_it_was.au is None or abs(self.as_it_was.au - au) <= COMES_BACK
 
 
 def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
-    """Simulate the run as it was, and with each change that is offered.
+    """Replay the run unchanged, and with each change that is offered.
 
     ``causal_share`` is the part of the simulated loss (1 − AU) that goes away with the change. The shares need not sum
     to 1: two causes may hide each other.
 
     Raises:
-        StorageError: storage refuses the run as it was, simulated, more often than it may ask.
+        StorageError: storage refuses the unchanged replay more often than it may ask.
     """
     replayed = base.measured.replayed(base.scenario, modelled=base.modelled)
-    reporter.live("what would change it: the run as it was is simulated")
+    reporter.live("what would help: the run is replayed unchanged")
     as_it_was = base.simulate(replayed)
     tried: list[Tried] = []
     broken: list[str] = []
@@ -107,12 +107,12 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
     changes = offered(base, "explain")
     first = [change for change in changes if not change.after]
     for number, change in enumerate(first):
-        reporter.live(f"what would change it: {number} of {len(first)} simulated", number / len(first))
+        reporter.live(f"what would help: {number} of {len(first)} simulated", number / len(first))
         simulate(change)
-    helps = {one.change.name for one in tried if one.saved >= WORTH}
+    helps = {trial.change.name for trial in tried if trial.saved >= WORTH}
     for change in changes:
         if helps.intersection(change.after) and change.is_of_use(base.scenario):
-            reporter.live(f"what would change it: {change.name}", 1.0)
+            reporter.live(f"what would help: {change.name}", 1.0)
             simulate(change)
     return Counterfactuals(base, replayed, as_it_was, (*tried,), (*broken,))
 
@@ -140,13 +140,13 @@ def _tried(change: Change, base: Base, replayed: Replay, before: Outcome) -> Tri
     return Tried(change, row, drops_barrier)
 
 
-def concluded(judged: Judged, found: Counterfactuals) -> Verdict:
+def concluded(judged: Judged, replays: Counterfactuals) -> Verdict:
     """Return the verdict with what the simulations say: which cause to remove, and whether that is worth it."""
-    verdict = named(judged, found.tried)
+    verdict = named(judged, replays.tried)
     return replace(
         verdict,
-        is_worth_removing=_is_worth(verdict, judged.tolerated, found.tried),
-        is_processor_bound=_is_processor_bound(verdict, found.tried),
+        is_worth_removing=_is_worth(verdict, judged.tolerated, replays.tried),
+        is_processor_bound=_is_processor_bound(verdict, replays.tried),
     )
 
 
@@ -161,13 +161,13 @@ def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
         return verdict
     share = {row.cause: row.share or 0.0 for row in verdict.table}
     saves: dict[str, float] = {}
-    for one in tried:
-        causes = [cause for cause in one.change.removes if share.get(cause)]
-        if one.row.time_saved is not None and causes:
+    for trial in tried:
+        causes = [cause for cause in trial.change.removes if share.get(cause)]
+        if trial.row.time_saved is not None and causes:
             cause = max(causes, key=lambda cause: share[cause])
-            if one.drops_barrier and share[cause] <= BINDS:
+            if trial.drops_barrier and share[cause] <= BINDS:
                 continue  # without barriers ranks wait for nothing together: that is no small cause's doing
-            saves[cause] = max(saves.get(cause, one.saved), one.saved)
+            saves[cause] = max(saves.get(cause, trial.saved), trial.saved)
     best = max(saves, key=lambda cause: saves[cause], default=None)
     if best is None or saves[best] <= judged.tolerated:
         return verdict
@@ -183,22 +183,22 @@ def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
 
 def contradictions(verdict: Verdict, tried: Sequence[Tried]) -> tuple[Contradiction, ...]:
     """Find the large causes whose removal, simulated, saves much less than their share of step time."""
-    found = []
+    cases = []
     for row in verdict.table:
-        removals = [one for one in tried if row.cause in one.change.removes and one.row.time_saved is not None]
-        best = max(removals, key=lambda one: one.saved, default=None)
+        removals = [trial for trial in tried if row.cause in trial.change.removes and trial.row.time_saved is not None]
+        best = max(removals, key=lambda trial: trial.saved, default=None)
         share = row.share or 0.0
         if best is not None and share >= LARGE and best.saved < MUCH_LESS * share:
-            found.append(Contradiction(cause=row.cause, share=share, change=best.change.name, time_saved=best.saved))
-    return (*found,)
+            cases.append(Contradiction(cause=row.cause, share=share, change=best.change.name, time_saved=best.saved))
+    return (*cases,)
 
 
 def _is_processor_bound(verdict: Verdict, tried: Sequence[Tried]) -> bool | None:
     """Return True if readers and ranks that wait for batches wait for cores; None where cores are not known."""
-    cores = next((one for one in tried if "processors" in one.change.helps), None)
+    cores = next((trial for trial in tried if "processors" in trial.change.helps), None)
     if cores is None or verdict.bound is None:
         return None
-    settings = (one.saved for one in tried if one.change.kind == "workers" or _is_setting_of_input(one.change))
+    settings = (trial.saved for trial in tried if trial.change.kind == "workers" or _is_setting_of_input(trial.change))
     return verdict.bound in OF_DATA and cores.saved > max(BINDS, 2 * max(settings, default=0.0))
 
 
@@ -207,58 +207,58 @@ def _is_setting_of_input(change: Change) -> bool:
 
 
 def _is_worth(verdict: Verdict, tolerated: float, tried: Sequence[Tried]) -> bool | None:
-    """Return True if what binds is worth removing: not where nothing simulated saves more than is tolerated."""
-    most = max((one.saved for one in tried if one.row.time_saved is not None), default=None)
-    is_removable = any(verdict.cause in one.change.removes for one in tried)
+    """Return True if the bottleneck is worth removing: not if nothing simulated saves more than is tolerated."""
+    most = max((trial.saved for trial in tried if trial.row.time_saved is not None), default=None)
+    is_removable = any(verdict.cause in trial.change.removes for trial in tried)
     if not verdict.is_worth_removing or most is None or not is_removable:
         return verdict.is_worth_removing if verdict.bound is not None else None
     return most > tolerated
 
 
-def prediction(verdict: Verdict, found: Counterfactuals) -> Prediction | None:
-    """Say what to change, and simulate that: enough workers for a run that waits for data, else what first helps.
+def prediction(verdict: Verdict, replays: Counterfactuals) -> Prediction | None:
+    """Return what to change, simulated: enough workers for a run that waits for data, else what first helps.
 
     What helps is what saves time: AU counts a slow rank's extra compute as useful. What saves less than half of what
     another change would is no help. None when nothing that can be simulated is, or nothing is worth removing: how often
     real storage would refuse is not.
     """
-    base, is_read = found.base, verdict.cause in ("read", "open", "retry")
+    base, is_read = replays.base, verdict.cause in ("read", "open", "retry")
     if not verdict.is_worth_removing or (base.is_throttled and is_read):
         return None
-    known = [one for one in found.tried if one.row.time_saved is not None]
+    known = [trial for trial in replays.tried if trial.row.time_saved is not None]
     if verdict.is_processor_bound:
-        return _with(next(one for one in known if "processors" in one.change.helps))
+        return _with(next(trial for trial in known if "processors" in trial.change.helps))
     # "read = 0" measures a loss: what to change about reading is a limit of the storage.
     limits = is_read and base.modelled is not None and verdict.bound == "input"
     wanted = {verdict.bound, verdict.cause}
-    chosen = [one for one in known if wanted & {*one.change.helps} or (limits and one.change.kind == "limit")]
-    chosen.sort(key=lambda one: (-one.saved, one.change.effort))
-    settings = [one for one in chosen if one.change.key is not None]
-    most = max((one.saved for one in chosen), default=0.0)
-    more = _enough_workers(found) if verdict.bound in OF_DATA and not base.is_throttled else None
-    if more and (more.time_saved or 0.0) >= max((one.saved for one in settings), default=0.0):
+    chosen = [trial for trial in known if wanted & {*trial.change.helps} or (limits and trial.change.kind == "limit")]
+    chosen.sort(key=lambda trial: (-trial.saved, trial.change.effort))
+    settings = [trial for trial in chosen if trial.change.key is not None]
+    most = max((trial.saved for trial in chosen), default=0.0)
+    more = _enough_workers(replays) if verdict.bound in OF_DATA and not base.is_throttled else None
+    if more and (more.time_saved or 0.0) >= max((trial.saved for trial in settings), default=0.0):
         return more
-    # What a key can change comes before what only other storage or code can, unless it saves little beside that; but
+    # What a key can change comes before what only other storage or code can, unless it saves little in comparison; but
     # what gives something back costs nothing.
-    for one in settings + chosen:
-        is_free = one.change.effort < 0 or (one.change.key and (limits or verdict.bound == "checkpoint"))
-        if one.saved >= max(WORTH, 0 if is_free else most / 2):
-            return _with(one)
+    for trial in settings + chosen:
+        is_free = trial.change.effort < 0 or (trial.change.key and (limits or verdict.bound == "checkpoint"))
+        if trial.saved >= max(WORTH, 0 if is_free else most / 2):
+            return _with(trial)
     return more
 
 
-def _with(one: Tried) -> Prediction:
-    advice = one.change.advice if one.change.key else shown(one.change.advice)
-    return Prediction(change=f"With {advice}", au=one.row.au, time_saved=one.row.time_saved, then=one.row.then)
+def _with(trial: Tried) -> Prediction:
+    advice = trial.change.advice if trial.change.key else shown(trial.change.advice)
+    return Prediction(change=f"With {advice}", au=trial.row.au, time_saved=trial.row.time_saved, then=trial.row.then)
 
 
-def _enough_workers(found: Counterfactuals) -> Prediction | None:
+def _enough_workers(replays: Counterfactuals) -> Prediction | None:
     """Double the workers until exposed data loading is no bottleneck, or more of them do not help."""
-    base, before, best = found.base, found.as_it_was, None
+    base, before, best = replays.base, replays.as_it_was, None
     for doubling in range(1, DOUBLINGS + 1):
         number = max(1, base.workers * 2**doubling) if base.workers else 2 ** (doubling - 1)
         try:
-            outcome = base.simulate(applied(with_workers("", number), found.replayed, base))
+            outcome = base.simulate(applied(with_workers("", number), replays.replayed, base))
         except StorageError:  # so many ask for more than storage ever serves
             break
         if (outcome.saves(before) or 0.0) < WORTH:
@@ -270,7 +270,7 @@ def _enough_workers(found: Counterfactuals) -> Prediction | None:
             change=f"With {number} worker{'s' * (number != 1)} per rank {now}",
             workers=number,
             au=outcome.au,
-            time_saved=outcome.saves(found.as_it_was),
+            time_saved=outcome.saves(replays.as_it_was),
             then=outcome.next,
         )
         if (outcome.judged.verdict.data_wait_share or 0.0) <= BINDS:
@@ -285,7 +285,7 @@ def modelled(scenario: Scenario, info: Mapping[str, Any]) -> StorageParameters |
 
 
 def _as_it_ran(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:
-    """Take the model of the network away where batches crossed a real one, of which the times are those measured."""
+    """Take the model of the network away where batches crossed a real network, whose times were measured."""
     placement = info.get("placement")
     if not isinstance(placement, Mapping) or placement.get("is_network_modelled", True):
         return scenario
@@ -304,7 +304,7 @@ def ready(
     worked: Worked | None = None,
     is_refused: bool = False,
 ) -> Base | None:
-    """Make a run ready to be lived again, from its scenario, ``run.json`` and spans; None without spans of readers.
+    """Make a run ready for replay, from its scenario, ``run.json`` and spans; None without spans of readers.
 
     ``workers`` is how many readers each rank had, ``batch_bytes`` the mean of a batch; what a run on Ray ``worked`` is
     done again on the cores that it had; ``is_refused`` says that storage refused many of its reads.

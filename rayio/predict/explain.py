@@ -57,7 +57,7 @@ def readers_of(directory: RunDirectory, scenario: Scenario) -> int:
 
 
 class Seen:
-    """What of a run's spans an explanation is made of; it is there once all slices were gone through for ``sums``."""
+    """The sums over a run's spans that an explanation needs; complete once all slices were gone through."""
 
     def __init__(self, timed: Timelines, scenario: Scenario, info: Mapping[str, Any], readers: int) -> None:
         lives, shape = timed.lives, RunShape.of(scenario)
@@ -104,7 +104,7 @@ class Subject:
 
     @property
     def worked(self) -> Worked | None:
-        """What its batches took of its cores, where that is known."""
+        """The CPU time of its batches and its cores, where that is known."""
         is_virtual = self.info.get("engine") == "virtual"
         return Worked.planned(self.scenario) if is_virtual else Worked.seen(self.scenario, self.info)
 
@@ -129,14 +129,14 @@ def explained(
     throttled = seen.throttling.found(judged.verdict.table)
     is_refused = throttled is not None and (throttled.read_share or 0.0) > BINDS
     notes = _notes(run, judged, capacity, simulate=simulate)
-    found, broken = None, None
+    replays, broken = None, None
     if simulate and (au := judged.verdict.au) is not None:
-        found, broken = _simulated(run, is_refused=is_refused, reporter=reporter)
-    verdict = judged.verdict if found is None else concluded(judged, found)
+        replays, broken = _simulated(run, is_refused=is_refused, reporter=reporter)
+    verdict = judged.verdict if replays is None else concluded(judged, replays)
     predicted = None
-    if found is not None and au is not None:
-        predicted = prediction(verdict, found) if found.comes_back(au) else None
-        notes += _notes_of_simulation(run, found, verdict, au)
+    if replays is not None and au is not None:
+        predicted = prediction(verdict, replays) if replays.comes_back(au) else None
+        notes += _notes_of_simulation(run, replays, verdict, au)
     notes += [f"The run cannot be simulated: {broken}"] if broken is not None else []
     notes += seen.accesses.notes if seen.timed.number and not run.info.get("imported") else ()
     filled = note_of(run.result.notes) if run.result is not None else None
@@ -149,13 +149,13 @@ def explained(
         verdict=verdict,
         capacity=capacity,
         ranks=(*worst_ranks(seen.timed.lives, seen.timed),),
-        simulated=None if found is None else found.record,
+        simulated=None if replays is None else replays.record,
         prediction=predicted,
         access=seen.accesses.found(),
         notes=(*notes, *([] if filled is None else [filled])),
         throttled=throttled,
         imported=None if run.result is None else run.result.imported,
-        contradictions=(None if found is None else contradictions(verdict, found.tried)) or None,
+        contradictions=(None if replays is None else contradictions(verdict, replays.tried)) or None,
     )
 
 
@@ -175,7 +175,7 @@ def _judged(run: Subject, target_au: float | None) -> Judged:
 
 
 def _capacity(run: Subject) -> Capacity:
-    """Return what the stages, modelled storage and the cores can do beside what the ranks need."""
+    """Return what the stages, modelled storage and the cores can do, and what the ranks need."""
     seen, scenario, worked = run.seen, run.scenario, run.worked
     batch_bytes = seen.trained.mean_bytes
     capacity = replace(seen.capacities.found(), batch_bytes=batch_bytes)
@@ -191,7 +191,7 @@ def _capacity(run: Subject) -> Capacity:
 def _simulated(
     run: Subject, *, is_refused: bool, reporter: Reporter
 ) -> tuple[Counterfactuals | None, RayioError | None]:
-    """Replay the run as it was and with changes; else why it cannot be, and neither where no reads are recorded."""
+    """Replay the run, unchanged and with changes; else why it cannot be, and neither where no reads are recorded."""
     seen, scenario = run.seen, run.scenario
     workers = -(-seen.readers // derive.world_size(scenario))
     base = ready(
@@ -207,7 +207,7 @@ def _simulated(
 
 
 def _notes(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool) -> list[str]:
-    """Say what a reader of what was measured should know."""
+    """Return notes on what was measured."""
     scenario, timed, notes = run.scenario, run.seen.timed, [*judged.notes]
     if run.missed < 1 and capacity.storage is not None and capacity.storage.is_short:
         part = f"{100 * (1 - run.missed):.0f} % of what was read in the whole run"
@@ -231,33 +231,31 @@ def _notes(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool) 
         )
     if run.result is not None and run.result.scaling is not None:
         notes.append(
-            f"readers came and went: what stages can do is counted with those that there were on average "
-            f"({run.result.scaling.mean:.1f}), and changes of workers begin from those; as it was, they come and go "
-            "again"
+            f"workers came and went: capacities count their average number ({run.result.scaling.mean:.1f}), and "
+            "changes of workers begin from those; in the baseline they come and go"
         )
     return notes
 
 
-def _notes_of_simulation(run: Subject, found: Counterfactuals, verdict: Verdict, au: float) -> list[str]:
-    """Say what a reader of the simulations should know."""
-    notes, simulated = [*found.broken], found.record
-    if found.base.is_throttled:
+def _notes_of_simulation(run: Subject, replays: Counterfactuals, verdict: Verdict, au: float) -> list[str]:
+    """Return notes on the simulations."""
+    notes, simulated = [*replays.broken], replays.record
+    if replays.base.is_throttled:
         notes.append(
             "storage refused requests as too many: nobody knows what it would give other numbers of workers, so "
             "none are simulated"
         )
-    elif found.base.modelled is None:
-        notes.append("predictions take it that storage serves more readers as quickly as it served these")
-    if not found.comes_back(au):
+    elif replays.base.modelled is None:
+        notes.append("predictions assume that storage serves more workers as quickly as these")
+    if not replays.comes_back(au):
         notes.append(
-            f"simulated again from its own times the run comes to AU {simulated.au:.2f}, not to the "
-            f"{au:.2f} that was measured: what a change would move is counted from there, and is as far "
-            "off; a longer run, or one on a quiet machine, tells more"
+            f"no exact prediction: the replay gives AU {simulated.au:.2f}, the run had {au:.2f}. Changes count from "
+            "the replay and are as far off; a longer run, or one on a quiet machine, is closer"
         )
     if not simulated.is_whole_run:
         is_cached = any(layer.keeps for layer in layers_of(run.scenario, modelled=True))
-        filling = ", in which the modelled caches are still filling" if is_cached else ""
-        notes.append(f"simulated are the first steps of the run{filling}: {simulated.steps} rank-steps count")
+        warm = ", before the modelled caches are full" if is_cached else ""
+        notes.append(f"only the first steps of the run are simulated{warm}: {simulated.steps} rank-steps count")
     return notes
 
 
@@ -268,7 +266,7 @@ def _target(scenario: Scenario) -> float | None:
 
 
 def _spanless(directory: RunDirectory) -> str:
-    """Say that nothing is there to be explained, and whether it once was."""
+    """Return a note that there are no spans, and whether some were recorded."""
     result = directory.result
     if result and result.trace and (recorded := result.trace.recorded):
         return f"{recorded} spans were recorded and {directory.address}/spans holds none: nothing can be explained"
@@ -287,12 +285,12 @@ def scenario_of(directory: RunDirectory) -> Scenario:
         why = "the run broke off before it began" if broke_off else "there is no run to explain by it"
         raise ScenarioError(f"{directory.address} has no scenario.yaml: {why}")
     try:
-        said = plain(text)
+        content = plain(text)
     except (yaml.YAMLError, *UNREADABLE):
         raise ScenarioError(f"{directory.address}/scenario.yaml is not YAML: the file is damaged") from None
-    if not isinstance(said, dict):
+    if not isinstance(content, dict):
         raise ScenarioError(f"{directory.address}/scenario.yaml is not a scenario: the file is damaged")
     try:
-        return build(with_removed_counted(said), f"{directory.address}/scenario.yaml")
+        return build(with_removed_counted(content), f"{directory.address}/scenario.yaml")
     except RayioError as error:
         raise ScenarioError(f"{error}; another version of rayio wrote it, or it is damaged") from None

@@ -12,7 +12,7 @@ from rayio.report.content import Content
 from rayio.report.page import page
 from rayio.reporter import SILENT, Reporter
 from rayio.storage.address import is_path, join, last_part, parent, path_of, shown
-from rayio.storage.stores.opening import told
+from rayio.storage.stores.opening import with_option
 from rayio.trace.run_directory import RunDirectory
 from rayio.units import parse_seconds
 
@@ -71,7 +71,7 @@ def write(
             store.prepare("writing there")
         store.write(last_part(target), lambda file: file.write(content), doing="writing the report")
     except StorageError as error:
-        raise UnwrittenError(str(told(error, "cannot write", "--out"))) from None
+        raise UnwrittenError(str(with_option(error, "cannot write", "--out"))) from None
     return target
 
 

@@ -1,4 +1,4 @@
-"""A run explained from its directory: what analysis and simulations found, with the sentences that say it."""
+"""A run explained from its directory: records of analysis and simulations, with their sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rayio.scenario.origin import origin_of
 from rayio.schema.fields import show
 from rayio.trace.run_directory import RunDirectory
 
-#: Ranks that are told one by one, those that others waited for most.
+#: Ranks that are listed, those that others waited for most.
 WORST = 8
 #: Actors that died and are named.
 MOST_DEATHS = 8
@@ -47,34 +47,38 @@ def explain(
     reporter.live(f"explain: {len(spans):,} spans are charged", 0.3)
     seen = Seen(Timelines(spans), scenario, directory.info, readers_of(directory, scenario))
     seen.timed.go_through(*seen.sums)
-    found = worded(explained(directory, scenario, seen, simulate=simulate, target_au=target_au, reporter=reporter))
+    explained_run = worded(
+        explained(directory, scenario, seen, simulate=simulate, target_au=target_au, reporter=reporter)
+    )
     reporter.done()
     result = directory.result
     return replace(
-        found,
+        explained_run,
         fetched=result.fetched if result else None,
         origin=result.origin if result else _origin(scenario, directory.info),
-        notes=(*_trouble(directory, result), *found.notes),
+        notes=(*_trouble(directory, result), *explained_run.notes),
     )
 
 
-def worded(found: Explained) -> Explained:
-    """Return what was found with the sentences that say it, and with the ranks that others waited for most."""
-    told = found.imported
-    contradicting = tuple(map(contradiction, found.contradictions or ()))
-    said = in_words(told) if told is not None else sentence(found)
-    return replace(found, sentence=said, ranks=found.ranks[:WORST], notes=(*found.notes, *contradicting))
+def worded(explained_run: Explained) -> Explained:
+    """Return an explanation with its sentences, and with the ranks that others waited for most."""
+    imported = explained_run.imported
+    contradicting = tuple(map(contradiction, explained_run.contradictions or ()))
+    text = in_words(imported) if imported is not None else sentence(explained_run)
+    return replace(
+        explained_run, sentence=text, ranks=explained_run.ranks[:WORST], notes=(*explained_run.notes, *contradicting)
+    )
 
 
 def _as_published(directory: RunDirectory, result: RunResult) -> Explained:
-    """Say of a reduced import what was published: no step is in it that could be explained."""
-    told = result.imported
-    assert told is not None
+    """Return the published numbers of a reduced import: it has no step that could be explained."""
+    imported = result.imported
+    assert imported is not None
     return Explained(
         run=directory.address,
         scenario=result.scenario,
         engine=result.engine,
-        sentence=in_words(told),
+        sentence=in_words(imported),
         verdict=Verdict(
             steps=0, seconds=0.0, compute_seconds=0.0, au=None, loss=None, data_wait_share=None, first_step_share=None,
             is_input_bound=None, bound=None, bound_share=None, cause=None, bounds={}, table=(),
@@ -88,13 +92,13 @@ def _as_published(directory: RunDirectory, result: RunResult) -> Explained:
             sizes={},
         ),
         notes=result.notes,
-        imported=told,
+        imported=imported,
         origin=result.origin,
     )  # fmt: skip
 
 
 def _origin(scenario: Scenario, info: Mapping[str, Any]) -> Origin | None:
-    """Say what the numbers of a run without a result are; None of what no engine of rayio ran."""
+    """Return the origin of the numbers of a run without a result; None if no engine of rayio ran it."""
     if kind_of(info.get("engine")) not in (MEASURED, PREDICTED):
         return None
     is_virtual = kind_of(info.get("engine")) == PREDICTED
@@ -102,24 +106,24 @@ def _origin(scenario: Scenario, info: Mapping[str, Any]) -> Origin | None:
 
 
 def _trouble(directory: RunDirectory, result: RunResult | None) -> list[str]:
-    """Say how the run ended, who died meanwhile, and what of its spans is missing."""
-    said = []
+    """Return notes on how the run ended, which actors died meanwhile, and which spans are missing."""
+    notes = []
     if result is None:
-        said.append("the run has no result: it broke off, or is still under way; explained is what was recorded")
+        notes.append("the run has no result: it failed, or is still running; only recorded spans are explained")
     elif result.version == 1 and result.au is not None:
-        said.append(
-            f"result.json is of version 1, whose window ended when the first rank was done: it has AU {result.au:.3f}"
+        notes.append(
+            f"result.json has version 1, whose window ended when the first rank was done: it has AU {result.au:.3f}"
         )
     if result is not None and result.error:
-        said.append(f"the run ended with exit code {result.exit_code}: {result.error}")
-    told = directory.info.get("restarts")
-    restarts = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
-    said += [
-        f"{show(one.get('actor'))} died and was started again: whoever needed it waited meanwhile"
-        for one in restarts[:MOST_DEATHS]
+        notes.append(f"the run ended with exit code {result.exit_code}: {result.error}")
+    entries = directory.info.get("restarts")
+    restarts = [restart for restart in entries if isinstance(restart, dict)] if isinstance(entries, list) else []
+    notes += [
+        f"{show(restart.get('actor'))} died and was started again: roles that needed it waited"
+        for restart in restarts[:MOST_DEATHS]
     ]
     if len(restarts) > MOST_DEATHS:
-        said.append(f"{len(restarts) - MOST_DEATHS} more were started again: see run.json")
+        notes.append(f"{len(restarts) - MOST_DEATHS} more were started again: see run.json")
     if lost := directory.lost_files:
-        said.append(f"span files that cannot be read: {', '.join(lost)}; their spans are missing here")
-    return said
+        notes.append(f"span files that cannot be read: {', '.join(lost)}; their spans are missing here")
+    return notes

@@ -96,7 +96,7 @@ def _trouble(content: Content) -> str:
 
 def _losses(content: Content) -> str:
     found = content.explanation
-    waterfall = tables.waterfall(found["verdict"]) if found and found["verdict"]["au"] is not None else ""
+    waterfall = tables.waterfall(found.verdict) if found and found.verdict.au is not None else ""
     own_split = tables.lost_points(content.result) if content.result else ""  # an import leads with its own
     if own_split and waterfall:
         told = "the same records, over the step time in the window"
@@ -119,9 +119,9 @@ def _stages(content: Content) -> str:
     found = content.explanation
     if not found:
         return ""
-    body = tables.capacities(found["capacity"])
-    if found["simulated"] and found["simulated"]["au"] is not None:
-        body += f"<h3>{term('counterfactual', 'what would change it')}</h3>" + tables.changes(found["simulated"])
+    body = tables.capacities(found.capacity)
+    if found.simulated and found.simulated.au is not None:
+        body += f"<h3>{term('counterfactual', 'what would change it')}</h3>" + tables.changes(found.simulated)
     elif body and not content.is_simulated:
         body += '<p class="lead">What would change it takes longer: <code>rayio explain RUN</code> says it.</p>'
     return body

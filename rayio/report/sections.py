@@ -279,11 +279,11 @@ def timeline(content: Content) -> str:
 
 def access(content: Content) -> str:
     """Show how storage was used: sizes of requests, operations, order."""
-    found = content.explanation and content.explanation["access"]
-    if not found or not found["operations"]:
+    found = None if content.explanation is None else content.explanation.access
+    if found is None or not found.operations:
         return ""
     drawn = ""
-    if sizes := {name: counts for name, counts in found["sizes"].items() if sum(counts.values())}:
+    if sizes := {name: counts for name, counts in found.sizes.items() if sum(counts.values())}:
         names = [*next(iter(sizes.values()))]
         held = [n for n in range(len(names)) if any([*counts.values()][n] for counts in sizes.values())]
         low, high = max(held[0] - 1, 0), min(held[-1] + 2, len(names))
@@ -297,7 +297,7 @@ def access(content: Content) -> str:
         plot = charts.plot(charts.columns(groups, top), label="requests by size", x=x, y=axes.linear(top), tips=said)
         named = [(name, term("requests", f"{name} requests")) for name, _ in groups]
         drawn = f"<h3>requests by size <small>bytes</small></h3>{charts.legend(named)}{plot}"
-    elif found["level"] != "io":
+    elif found.level != "io":
         drawn = '<p class="lead">From whole batches; requests one by one are recorded at trace.level=io.</p>'
     return drawn + f'<div class="pair">{tables.operations(found)}{tables.access_figures(found)}</div>'
 

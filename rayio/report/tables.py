@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
-from typing import Any
 
 from rayio.analyze.stages import shown
+from rayio.records.explained import Access, Capacity, Change, Simulated, Verdict
 from rayio.records.hosts import Host
 from rayio.records.metric_names import SPLIT, STATISTICS
 from rayio.records.run_result import RunResult
@@ -97,15 +97,15 @@ def _speed(bits: int | None) -> str:
     return "" if bits is None else f" ({bits / 1e9:g} Gbit/s)"
 
 
-def waterfall(verdict: Mapping[str, Any]) -> str:
+def waterfall(verdict: Verdict) -> str:
     """Write where the step time went: compute, then every cause that took some, each from where the last one ended."""
     rows: list[tuple[str, str, float, float, str]] = [
-        ("compute", term("au", "compute"), verdict["au"], verdict["compute_seconds"], "AU: the work itself")
+        ("compute", term("au", "compute"), verdict.au or 0.0, verdict.compute_seconds, "AU: the work itself")
     ]
     rows += [
-        (row["cause"], term(f"cause-{row['cause']}", shown(row["cause"])), row["share"], row["seconds"], row["meaning"])
-        for row in sorted(verdict["table"], key=lambda row: -(row["share"] or 0))
-        if row["seconds"]
+        (row.cause, term(f"cause-{row.cause}", shown(row.cause)), row.share or 0.0, row.seconds, row.meaning)
+        for row in sorted(verdict.table, key=lambda row: -(row.share or 0))
+        if row.seconds
     ]
     begin, lines = 0.0, []
     for colour, name, share, spent, meaning in rows:
@@ -118,8 +118,8 @@ def waterfall(verdict: Mapping[str, Any]) -> str:
     total = f'<div class="fall sum"><span class="name">{term("loss", "sum")}</span>{bar(0, 0, "other")}'
     return (
         '<div class="waterfall">' + "".join(lines) + total
-        + f'<span class="n">{format_share(begin)}</span><span class="n">{format_seconds(verdict["seconds"])}</span>'
-        f'<span class="what">{_steps(verdict["steps"])} of all ranks</span></div></div>'
+        + f'<span class="n">{format_share(begin)}</span><span class="n">{format_seconds(verdict.seconds)}</span>'
+        f'<span class="what">{_steps(verdict.steps)} of all ranks</span></div></div>'
     )  # fmt: skip
 
 
@@ -145,36 +145,36 @@ def percentiles(result: RunResult) -> str:
     return table(["time of one", "number", *STATISTICS], rows) if rows else ""
 
 
-def capacities(capacity: Mapping[str, Any]) -> str:
+def capacities(capacity: Capacity) -> str:
     """Write what each stage of the workers can do beside what the ranks need."""
-    if not capacity["stages"]:
+    if not capacity.stages:
         return ""
-    needed = capacity["demand"]
+    needed = capacity.demand
     rows = [
-        [term("capacity", shown(row["stage"])), format_seconds(row["service_seconds"]), f"{row['parallelism']:,}",
-         f"{rate(row['capacity'])} files/s" if row["stage"] == "writer" else
-         f"{can_do(row['capacity'], needed)} batches/s",
-         format_share(row["utilisation"]), WORK_OF_STAGES.get(row["stage"], "")]
-        for row in capacity["stages"]
+        [term("capacity", shown(row.stage)), format_seconds(row.service_seconds), f"{row.parallelism:,}",
+         f"{rate(row.capacity)} files/s" if row.stage == "writer" else
+         f"{can_do(row.capacity, needed)} batches/s",
+         format_share(row.utilisation), WORK_OF_STAGES.get(row.stage, "")]
+        for row in capacity.stages
     ]  # fmt: skip
-    said = "" if needed is None else f"Ranks need {rate(needed)} batches/s and got {rate(capacity['delivered'])}."
+    said = "" if needed is None else f"Ranks need {rate(needed)} batches/s and got {rate(capacity.delivered)}."
     return f"<p>{said}</p>" + table(["stage", "time of one", "at a time", "can do", "busy", ""], rows, "worded")
 
 
-def changes(simulated: Mapping[str, Any]) -> str:
+def changes(simulated: Simulated) -> str:
     """Write what the run would have been with one thing changed."""
 
-    def rate_of(row: Mapping[str, Any]) -> str:
-        return "" if row["samples_per_second"] is None else number(row["samples_per_second"])
+    def rate_of(row: Change | Simulated) -> str:
+        return "" if row.samples_per_second is None else number(row.samples_per_second)
 
-    rows = [[term("counterfactual", "baseline"), format_share(simulated["au"]), rate_of(simulated), "", "", ""]]
+    rows = [[term("counterfactual", "baseline"), format_share(simulated.au), rate_of(simulated), "", "", ""]]
     rows += [
-        [escape(shown(row["change"])), format_share(row["au"]), rate_of(row),
-         "" if row["time_saved"] is None else format_share(row["time_saved"]),
-         "" if row["causal_share"] is None else format_share(row["causal_share"]),
-         f"<code>{escape(shown(row['then']))}</code>"]
-        for row in simulated["changes"]
-        if row["au"] is not None
+        [escape(shown(row.change)), format_share(row.au), rate_of(row),
+         "" if row.time_saved is None else format_share(row.time_saved),
+         "" if row.causal_share is None else format_share(row.causal_share),
+         f"<code>{escape(shown(row.then))}</code>"]
+        for row in simulated.changes
+        if row.au is not None
     ]  # fmt: skip
     return table(["change", "AU", "samples/s", "time saved", "loss removed", "next bottleneck"], rows, "worded")
 
@@ -190,18 +190,18 @@ def ranks(result: RunResult) -> str:
     return table(["rank", term("au", "AU"), "steps", "life", *(term(f"span-{n}", n) for n in names)], rows)
 
 
-def operations(access: Mapping[str, Any]) -> str:
+def operations(access: Access) -> str:
     """Write what storage was asked for, by operation."""
     rows = []
-    for name, row in access["operations"].items():
-        width = row["bytes_per_second"]
-        size = format_bytes(round(row["bytes"] / row["requests"])) if row["bytes"] and row["requests"] else ""
-        speed = f"{format_bytes(width['p50'])}/s" if width else ""
-        rows.append([term("requests", name), f"{row['requests']:,}", size, format_bytes(row["bytes"]), speed])
+    for name, row in access.operations.items():
+        width = row.bytes_per_second
+        size = format_bytes(round(row.bytes / row.requests)) if row.bytes and row.requests else ""
+        speed = f"{format_bytes(width.p50)}/s" if width else ""
+        rows.append([term("requests", name), f"{row.requests:,}", size, format_bytes(row.bytes), speed])
     return table(["operation", "requests", "mean size", "in all", "median bandwidth"], rows)
 
 
-def access_figures(access: Mapping[str, Any]) -> str:
+def access_figures(access: Access) -> str:
     """Write the shares and ratios of the access pattern that are known."""
     shares = [
         ("time_share", "io-time", "time with a request in flight"),
@@ -210,13 +210,19 @@ def access_figures(access: Mapping[str, Any]) -> str:
         ("consecutive_share", "consecutive", "consecutive"),
         ("once_share", "requests", "files opened once"),
     ]
-    rows = [[term(what, text), format_share(access[key])] for key, what, text in shares if access.get(key) is not None]
+    rows = [
+        [term(what, text), format_share(value)]
+        for key, what, text in shares
+        if (value := getattr(access, key)) is not None
+    ]
     numbers = [
         ("read_amplification", "amplification", "bytes read per byte used"),
         ("num_files", "requests", "files"),
         ("opens_per_file", "requests", "opens per file"),
     ]
-    rows += [[term(what, text), number(access[key])] for key, what, text in numbers if access.get(key) is not None]
+    rows += [
+        [term(what, text), number(value)] for key, what, text in numbers if (value := getattr(access, key)) is not None
+    ]
     return table(["access pattern", ""], rows) if rows else ""
 
 

@@ -47,7 +47,7 @@ class Run(Protocol):
 
     @property
     def costs(self) -> Costs:
-        """What its loader took beside reading."""
+        """The costs of its loader, reading apart."""
 
     @property
     def workers(self) -> int:
@@ -55,15 +55,15 @@ class Run(Protocol):
 
     @property
     def has_cores(self) -> bool:
-        """Whether it is known what its batches take of how many cores."""
+        """True if the CPU time of its batches and its cores are known."""
 
     @property
     def was_memory_bound(self) -> bool:
-        """Whether the bound on bytes in flight closed a window."""
+        """True if the bound on bytes in flight closed a window."""
 
     @property
     def is_throttled(self) -> bool:
-        """Whether real storage refused so many requests that other numbers of readers cannot be simulated."""
+        """True if real storage refused so many requests that other numbers of workers cannot be simulated."""
 
 
 def _always(scenario: Scenario) -> bool:
@@ -103,7 +103,7 @@ class Change:
 
     @property
     def advice(self) -> str:
-        """What to do, as part of a sentence."""
+        """The advice, as part of a sentence."""
         return self.key or self.words or self.name
 
 

@@ -46,9 +46,9 @@ def fetched(
         how = _DIRECT
     return Fetched(
         delivered_bytes=sum(tally.nbytes for tally in tallies),
-        read_bytes=moved.asked,
+        read_bytes=moved.requested,
         fetched_bytes=nbytes,
-        page_cache_share=None if nbytes is None or not moved.asked else max(0.0, 1 - nbytes / moved.asked),
+        page_cache_share=None if nbytes is None or not moved.requested else max(0.0, 1 - nbytes / moved.requested),
         source=source,
         how=how,
         page_cache=plan.stores.page_cache,
@@ -62,9 +62,9 @@ def _of_model(plan: Plan, moved: Moved, delivered: int) -> Fetched:
     (keeping,) = (layer for layer in plan.layers if layer.keeps)
     return Fetched(
         delivered_bytes=delivered,
-        read_bytes=moved.asked,
+        read_bytes=moved.requested,
         fetched_bytes=moved.fetched,
-        page_cache_share=1 - moved.fetched / moved.asked if moved.asked else None,
+        page_cache_share=1 - moved.fetched / moved.requested if moved.requested else None,
         source=MODEL,
         how=keeping.keeps,
         page_cache=plan.stores.page_cache,

@@ -1,4 +1,4 @@
-"""Where bytes are: real storage and models of it, each request counted. :func:`open` opens real storage by address."""
+"""Real and modelled storage with every request counted. :func:`open` opens real storage by address."""
 
 from rayio.storage.stores.opening import Settings, Store, open
 

@@ -1,4 +1,4 @@
-"""What storage promises, real or modelled: reads and writes a batch of requests at a time, each of them counted."""
+"""The contract of storage, real or modelled: batches of requests to read and write, each counted."""
 
 from __future__ import annotations
 
@@ -12,103 +12,102 @@ from numpy.typing import NDArray
 
 T = TypeVar("T")
 
-#: Opens a file for reading and counts what is asked of it: ``opener(path)``, relative to the storage's root. With
-#: ``opener(path, file)`` a file that was opened in an earlier call to storage serves this one.
+#: Opens a file for reading and counts its requests: ``opener(path)``, relative to the storage's root.
+#: ``opener(path, file)`` reuses a file that an earlier call to storage opened.
 Opener = Callable[..., BinaryIO]
 
 
 class Placed(NamedTuple):
-    """Where the requests of a batch go."""
+    """The places of a batch's requests."""
 
-    #: Paths as the opener gets them.
+    #: Paths as passed to the opener.
     files: list[str]
-    #: Of each request: its file's place in ``files``, and its offset; None: offsets are not known.
+    #: By request: the number of its file in ``files``, and its offset; None if offsets are unknown.
     file: NDArray[np.int64]
     offset: NDArray[np.int64] | None
-    #: The requests before which a file is opened, by number; None: the first request to each file.
+    #: Numbers of the requests before which a file is opened; None: the first request to each file.
     opening: NDArray[np.int64] | None = None
 
 
-#: Works out where the requests of a batch go; formats leave the last field out.
+#: Computes the places of a batch's requests; formats leave out the last field.
 Places = Callable[[], tuple[Any, ...]]
 
 
 class Requests(NamedTuple):
-    """The requests that a format's library issues for one batch, as arrays: what a model of storage is asked to serve.
+    """The requests of a format's library for one batch, as arrays: the input of a storage model.
 
-    ``nbytes`` has one entry per read request, in order. ``address`` (rank, epoch, step) is where its latencies are
-    drawn, so that a model answers alike on every engine. ``places`` is asked only where each request is recorded; a
-    format that cannot say gives None.
+    ``nbytes`` has one entry per read request, in order. ``address`` (rank, epoch, step) is the address of latency
+    draws, so a model answers alike on every engine. ``places`` is called only if requests are recorded, and may be
+    None.
     """
 
     address: tuple[int, int, int]
     num_opens: int
     nbytes: NDArray[np.int64]
     places: Places | None = None
-    #: The sum of ``nbytes`` where it is known already.
+    #: The sum of ``nbytes``, if already known.
     known_bytes: int | None = None
-    #: Samples that are read with them.
+    #: Samples read with these requests.
     num_samples: int = 0
-    #: Those samples one by one, where a cache may have some of them; None where none is modelled.
+    #: These samples separately, for caches; None without a modelled cache.
     samples: Divisible | None = None
-    #: The files of those samples, each sample's place among them and its bytes, where a layer must be told.
+    #: Files of these samples, each sample's file number and bytes, for layers that need them.
     files: Callable[[], tuple[list[str], NDArray[np.int64], NDArray[np.int64]]] | None = None
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all requests together."""
+        """Bytes of all requests."""
         return int(self.nbytes.sum()) if self.known_bytes is None else self.known_bytes
 
 
 class Divisible(NamedTuple):
-    """The samples of a batch, each with a key that no other sample of the run has, and its bytes."""
+    """The samples of a batch, each with a key that is unique in the run, and its bytes."""
 
     keys: list[int]
     nbytes: list[int]
-    #: Works out the requests of some of them alone, by their places in the batch.
+    #: Returns the requests of some of them, by their places in the batch.
     requests: Callable[[NDArray[np.intp]], Requests]
 
 
 class RequestTable(NamedTuple):
-    """The requests of consecutive steps, worked out together because numpy costs per call, not per number."""
+    """The requests of consecutive steps, computed together because numpy costs per call."""
 
-    #: Files that each step opens.
+    #: Files opened by each step.
     num_opens: list[int]
-    #: The requests of all steps; those of step ``i`` lie from ``edges[i]`` to ``edges[i + 1]``.
+    #: The requests of all steps; those of step ``i`` are from ``edges[i]`` to ``edges[i + 1]``.
     nbytes: NDArray[np.int64]
     edges: list[int]
-    #: Bytes of each step's requests together.
+    #: Total bytes of each step.
     totals: list[int]
 
     def row(self, row: int, address: tuple[int, int, int], num_samples: int) -> Requests:
-        """The requests of one step, which read so many samples."""
+        """Return the requests of one step, which read ``num_samples`` samples."""
         num_opens, nbytes, edges, totals = self
         return Requests(address, num_opens[row], nbytes[edges[row] : edges[row + 1]], None, totals[row], num_samples)
 
     def rows(self, first: int, number: int) -> RequestTable:
-        """The requests of some of the steps."""
+        """Return the requests of some of the steps."""
         num_opens, nbytes, edges, totals = self
         last = first + number
         return RequestTable(num_opens[first:last], nbytes, edges[first : last + 1], totals[first:last])
 
     @classmethod
-    def of(cls, asked: Sequence[Requests]) -> RequestTable:
-        """The requests of steps that were worked out one by one."""
-        edges = [0, *accumulate(len(one.nbytes) for one in asked)]
-        nbytes = np.concatenate([one.nbytes for one in asked])
-        return cls([one.num_opens for one in asked], nbytes, edges, [one.total_bytes for one in asked])
+    def of(cls, steps: Sequence[Requests]) -> RequestTable:
+        """Return a table of requests computed step by step."""
+        edges = [0, *accumulate(len(step.nbytes) for step in steps)]
+        nbytes = np.concatenate([step.nbytes for step in steps])
+        return cls([step.num_opens for step in steps], nbytes, edges, [step.total_bytes for step in steps])
 
     @property
     def numbers(self) -> list[int]:
-        """How many requests each step has."""
+        """Number of requests of each step."""
         return [last - first for first, last in pairwise(self.edges)]
 
 
-#: What kinds of requests there are, by their code in :data:`ISSUED`.
+#: Kinds of requests, by their code in :data:`ISSUED`.
 OPEN, READ, WRITE, FSYNC = range(4)
-#: One request that was really issued: times in ns of the engine's clock, where it went (``file`` is a place in
-#: :attr:`Issued.files`; -1 for an unknown offset), the native thread that issued it (0: none), and a number that tells
-#: it from the requests under way at the same time.
+#: An issued request: times in ns of the engine's clock, place (``file`` is a number in :attr:`Issued.files`; offset -1:
+#: unknown), native thread (0: none), and a number that distinguishes it from concurrent requests.
 ISSUED = np.dtype(
     [
         ("start", "<i8"),
@@ -125,38 +124,37 @@ ISSUED = np.dtype(
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """The requests of one call to storage, one by one; ``rows`` are of :data:`ISSUED`."""
+    """The requests of one call to storage; ``rows`` are of :data:`ISSUED`."""
 
     rows: NDArray[np.void]
-    #: Paths relative to the storage's root, as the opener got them.
+    #: Paths relative to the storage's root, as passed to the opener.
     files: list[str]
-    #: What was answered, by the code that rows have as their kind, where these are attempts that failed and were made
-    #: again: they are no requests of the batch.
+    #: Answers by the rows' kind, if the rows are failed attempts that were repeated; these are no requests of the
+    #: batch.
     answers: tuple[str, ...] = ()
 
 
 class Moved(NamedTuple):
-    """Where the bytes came from that a call to storage read which memory is in front of: real, or with a cache."""
+    """The source of the bytes that a call read through memory: a page cache or a modelled cache."""
 
-    #: Bytes that storage was asked for.
-    asked: int
-    #: Bytes that were fetched from a device or over the network meanwhile, or from modelled storage; None where nobody
-    #: can know, or where only hosts count them.
+    #: Bytes requested.
+    requested: int
+    #: Bytes fetched from a device, the network or modelled storage; None if unknown, or counted only by host.
     fetched: int | None
-    #: Bytes that were to leave the page cache before or after, and stayed; None where nobody can know.
+    #: Bytes that stayed in the page cache despite eviction; None if unknown.
     unevicted: int | None
 
     def __add__(self, other: object) -> Moved:
-        """Sum two of them; what is not known of one is not known of both."""
+        """Return the sum; unknown if either is unknown."""
         if not isinstance(other, Moved):
             return NotImplemented
         fetched = None if self.fetched is None or other.fetched is None else self.fetched + other.fetched
         unevicted = None if self.unevicted is None or other.unevicted is None else self.unevicted + other.unevicted
-        return Moved(self.asked + other.asked, fetched, unevicted)
+        return Moved(self.requested + other.requested, fetched, unevicted)
 
 
 class Delay(NamedTuple):
-    """A time (ns) in which a call to storage was held up by a layer: the cause of loss that it counts as, and why."""
+    """A delay (ns) of a call to storage by a layer, with the cause of loss and the reason."""
 
     start: int
     end: int
@@ -165,11 +163,11 @@ class Delay(NamedTuple):
 
 
 class Served(NamedTuple, Generic[T]):
-    """What a call to storage cost: files opened, requests, bytes, and fsync calls that were really made.
+    """The cost of a call to storage: files opened, requests, bytes, and fsync calls.
 
-    ``issued`` has each of them where the storage was asked to keep them: its reads (or writes) number ``requests``,
-    but for an object that was put in parts, which is one row. ``retried`` has the attempts that failed and were made
-    again, each from its begin to the next attempt's; they are not in ``requests``.
+    ``issued`` itemises them if that was requested: its reads (or writes) number ``requests``, except that an object put
+    in parts is one row. ``retried`` has failed attempts that were repeated, each until the next attempt; they are not
+    in ``requests``.
     """
 
     value: T
@@ -178,42 +176,42 @@ class Served(NamedTuple, Generic[T]):
     nbytes: int
     syncs: int = 0
     issued: Issued | None = None
-    #: Time that those calls took, where it passed.
+    #: Duration of these fsync calls (ns).
     sync_ns: int = 0
     retried: Issued | None = None
-    #: Where what was read came from; None of modelled storage without a cache.
+    #: Source of the bytes read; None for modelled storage without a cache.
     moved: Moved | None = None
-    #: What layers added to its time, within it.
+    #: Delays by layers, within the call's time.
     delays: tuple[Delay, ...] = ()
-    #: Samples that were given up, where errors may be skipped.
+    #: Samples skipped after errors.
     skipped: int = 0
 
 
 class Clock(Protocol):
-    """Time as an engine has it, in nanoseconds since the Unix epoch (or since the start, on the virtual clock)."""
+    """An engine's clock, in ns since the Unix epoch (or since the start, on the virtual clock)."""
 
     def now(self) -> int:
         """The present."""
 
     def sleep_until(self, deadline: int) -> Awaitable[None]:
-        """Return at ``deadline``, or at once when that has passed."""
+        """Return at ``deadline`` (ns), at once if it has passed."""
 
 
 class Storage(Protocol):
-    """One storage system as one role sees it."""
+    """A storage system as a role uses it."""
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Serve one batch. Real storage calls ``load`` (the format's reader) and counts what that really asked for.
+        """Serve one batch. Real storage calls ``load`` (the format's reader) and counts its requests.
 
-        A model never calls ``load``: it lets the time pass that ``requests`` take and answers None.
+        A model does not call ``load``: it waits for the duration of ``requests`` and returns None.
 
         Raises:
             StorageError: the system refuses (permission, missing file).
-            DataError: ``load`` found a file truncated or corrupted.
+            DataError: ``load`` detects a truncated or corrupted file.
         """
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Write a file of ``num_bytes`` in requests of ``request_bytes``, atomically: all of it or nothing appears.
+        """Write a file of ``num_bytes`` in requests of ``request_bytes``, atomically.
 
         Raises:
             StorageError: no space, no permission.

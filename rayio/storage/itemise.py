@@ -1,4 +1,4 @@
-"""The requests of one modelled lease, one by one: when each would have been under way, and where it went."""
+"""The requests of one modelled batch, itemised: their times and places."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ def itemise(
     kind: int, arrival: int, served: int, requests: Floats, sizes: NDArray[np.int64], opens: Floats,
     *, depth: int = 1, places: Places | None = None,
 ) -> Issued:  # fmt: skip
-    """Lay a lease's requests out between its arrival and when it was served (ns).
+    """Return a batch's requests laid out between its arrival and its end (ns).
 
-    ``requests`` and ``opens`` are the seconds that each takes on an idle system. At most ``depth`` are under way, each
-    file is opened before the first request to it (where files are not known, opens are spread evenly). A lease that had
-    to wait for the shared part of the device is longer than that: all its requests are stretched alike, so that they
-    fill it.
+    ``requests`` and ``opens`` are their seconds on an idle system. At most ``depth`` are in flight, and each file is
+    opened before its first request (with unknown files, opens are spread evenly). A batch that waited for the shared
+    part of the device took longer: all its requests are stretched alike to fill that time.
     """
     number = len(requests)
     files, file, offset, opening = _placed(places, number)
@@ -43,9 +42,9 @@ def itemise_served(
     kind: int, begun: NDArray[np.int64], served: NDArray[np.int64], slot: NDArray[np.int16], sizes: NDArray[np.int64],
     opens: Floats, *, places: Places | None = None,
 ) -> Issued:  # fmt: skip
-    """Make rows of requests of which each was under way from ``begun`` to ``served`` (ns), in ``slot``.
+    """Return rows of requests, each from ``begun`` to ``served`` (ns) in ``slot``.
 
-    ``opens`` are the seconds that opening each file takes, at the beginning of the first request to it.
+    ``opens`` are the seconds of opening each file, at the beginning of the first request to it.
     """
     number = len(begun)
     files, file, offset, opening = _placed(places, number)
@@ -64,14 +63,14 @@ def itemise_served(
 
 
 def _placed(places: Places | None, number: int) -> Placed:
-    """Return where so many requests go: to a file without a name where that is not known."""
+    """Return the places of ``number`` requests: in an unnamed file if unknown."""
     return Placed([""], np.zeros(number, np.int64), None) if places is None else Placed(*places())
 
 
 def _opened(
     file: NDArray[np.int64], opening: NDArray[np.int64] | None, num_opens: int, number: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.intp]]:
-    """Put opens before the requests that need them: which of all calls are opens, and where each request is."""
+    """Return which calls are opens, and the call of each request: opens precede the requests that need them."""
     opened = np.flatnonzero(np.diff(file, prepend=-1)) if opening is None else opening
     if len(opened) != num_opens:
         opened = np.arange(num_opens) * number // max(num_opens, 1)
@@ -86,7 +85,7 @@ def _say_where(
     rows: NDArray[np.void], kind: int, is_open: NDArray[np.bool_], at: NDArray[np.intp], sizes: NDArray[np.int64],
     file: NDArray[np.int64], offset: NDArray[np.int64] | None,
 ) -> None:  # fmt: skip
-    """Enter what each call is, of which file, and which bytes it moves."""
+    """Set the kind, file and bytes of each call."""
     rows["kind"] = np.where(is_open, OPEN, kind)
     rows["offset"] = -1
     rows["nbytes"][at] = sizes
@@ -95,12 +94,12 @@ def _say_where(
     rows["file"][at] = file
     if offset is not None:
         rows["offset"][at] = offset
-    # An open belongs to the request that follows it.
+    # An open belongs to the next request.
     rows["file"][is_open] = file[np.searchsorted(at, np.flatnonzero(is_open))]
 
 
 def synced(issued: Issued, number: int) -> Issued:
-    """Add ``number`` fsync calls, which take a model no time, at the end."""
+    """Append ``number`` fsync calls, which take a model no time."""
     rows = np.zeros(number, ISSUED)
     rows["kind"], rows["offset"] = FSYNC, -1
     rows["start"] = rows["end"] = issued.rows["end"].max(initial=0)
@@ -108,7 +107,7 @@ def synced(issued: Issued, number: int) -> Issued:
 
 
 def _laid_out(seconds: Floats, at: NDArray[np.int64], depth: int) -> tuple[Floats, Floats, NDArray[np.int16]]:
-    """The start, end and slot of each call: one after the other, or each request with its opens in the next slot."""
+    """Return the start, end and slot of each call: in sequence, or each request with its opens in the next slot."""
     if depth <= 1:
         end = np.cumsum(seconds)
         return np.concatenate([[0.0], end[:-1]]), end, np.zeros(len(seconds), np.int16)
@@ -127,7 +126,7 @@ def _laid_out(seconds: Floats, at: NDArray[np.int64], depth: int) -> tuple[Float
 
 
 class Samples(NamedTuple):
-    """The samples of a batch: their files' paths, each sample's place among them, and its bytes."""
+    """The samples of a batch: their files' paths, each sample's file and bytes."""
 
     files: list[str]
     file: NDArray[np.int64]
@@ -135,9 +134,9 @@ class Samples(NamedTuple):
 
 
 def sample_rows(issued: Issued, samples: Samples) -> tuple[NDArray[np.void], list[str]]:
-    """Make one row of :data:`ISSUED` per sample, with its file; see ``Env.read`` for the times.
+    """Return one row of :data:`ISSUED` per sample, with its file; see ``Env.read`` for the times.
 
-    Where no request names the sample's file, all requests together take its place.
+    A sample whose file no request names spans all requests.
     """
     rows = np.zeros(len(samples.nbytes), ISSUED)
     rows["file"], rows["nbytes"], rows["offset"] = samples.file, samples.nbytes, -1

@@ -1,13 +1,13 @@
-"""What limits reads of a modelled system, and what it gives: numbers in, one record out, as ``model.py`` has it.
+"""The bottleneck of reads from a modelled system, and its throughput; numbers in, a record out.
 
-A system gives what the narrowest of these lets through, in batches per second:
+The smallest of these limits applies, in batches per second:
 
-- its bandwidth, over the bytes of a batch;
-- its cap on requests, or on opens, over those of a batch, or the rate above which it refuses them;
-- its readers: each has one batch under way, which takes on an idle system its latencies (with ``depth`` requests in
-  flight so many at a time) and its bytes at the rate of its connections.
+- bandwidth, by the bytes of a batch;
+- the cap on requests or opens, or the rate above which the system refuses them, by the requests or opens of a batch;
+- the readers: each has one batch in flight, which takes on an idle system its latencies (with ``depth`` requests in
+  flight, ``depth`` at a time) and its bytes at the rate of its connections.
 
-The first two are of all readers together, and more of them change nothing; the last grows with them.
+All readers share the first two, so more readers do not help; the last grows with their number.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass
 
 from rayio.records.explained import StorageLimit
 
-#: What readers wait for where they themselves are the limit, and not what they share.
+#: Limits of each reader, not of the shared system.
 OF_READERS = ("latency", "open latency", "connections")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """A modelled system in the mean: seconds, bytes per second, calls per second (None: any)."""
+    """A modelled system's mean values: seconds, bytes per second, calls per second (None: no cap)."""
 
     bandwidth: float
     connection_bandwidth: float
@@ -31,32 +31,32 @@ class System:
     open: float = 0.0
     requests_per_second: float | None = None
     opens_per_second: float | None = None
-    #: Reads per second above which requests are refused, of all systems together.
+    #: Reads per second above which requests are refused, over all systems.
     reads_per_second: float | None = None
-    #: How many such systems there are; each serves an equal part of the readers.
+    #: Number of such systems; each serves an equal part of the readers.
     number: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What others take of all systems together while these readers read, in each second."""
+    """The load of others on all systems, per second."""
 
     nbytes: float = 0.0
     requests: float = 0.0
-    #: Those of the requests that read.
+    #: Requests that are reads.
     reads: float = 0.0
     opens: float = 0.0
 
 
-#: Nobody else is there.
+#: No load of others.
 NOTHING = Taken()
-#: Part of a rate that is left at least, so that it stays a rate.
+#: The least remaining part of a rate, so that it stays positive.
 LEAST = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What one batch asks of storage, in the mean."""
+    """The mean requests of one batch."""
 
     nbytes: float
     requests: float
@@ -65,7 +65,7 @@ class Asked:
 
 def limit(
     system: System,
-    asked: Asked,
+    batch: Asked,
     *,
     readers: int,
     depth: int = 1,
@@ -73,29 +73,29 @@ def limit(
     alone: float | None = None,
     taken: Taken = NOTHING,
 ) -> StorageLimit:
-    """Find which resource is the limit for ``readers`` that do nothing but read, and what it gives.
+    """Return the bottleneck of ``readers`` that only read, and its throughput.
 
-    ``needs`` is what the ranks ask for, in batches per second; None is unknown. ``alone`` is how many seconds a batch
-    takes on an idle system, where that is known better than from the means (with several requests in flight). What is
-    ``taken`` by others is not there for these readers.
+    ``needs`` is the ranks' demand in batches per second, or None. ``alone`` is a batch's seconds on an idle system, if
+    known better than from the means (with several requests in flight). ``taken`` by others is not available to these
+    readers.
 
-    >>> found = limit(System(bandwidth=400e6, connection_bandwidth=1e9), Asked(20e6, 1, 1), readers=4, needs=33.3)
-    >>> found.resource, found.gives, found.is_short
+    >>> verdict = limit(System(bandwidth=400e6, connection_bandwidth=1e9), Asked(20e6, 1, 1), readers=4, needs=33.3)
+    >>> verdict.resource, verdict.gives, verdict.is_short
     ('bandwidth', 20.0, True)
     """
-    at_a_time = max(1.0, min(depth, asked.requests))
+    at_a_time = max(1.0, min(depth, batch.requests))
     waits = {
-        "latency": asked.requests * system.first_byte / at_a_time,
-        "open latency": asked.opens * system.open / at_a_time,
-        "connections": asked.nbytes / system.connection_bandwidth / at_a_time,
+        "latency": batch.requests * system.first_byte / at_a_time,
+        "open latency": batch.opens * system.open / at_a_time,
+        "connections": batch.nbytes / system.connection_bandwidth / at_a_time,
     }
     alone = sum(waits.values()) if alone is None else alone
     number = system.number
     shared = {
-        "bandwidth": asked.nbytes / _left(system.bandwidth, taken.nbytes / number),
-        "requests": asked.requests / _left(system.requests_per_second, taken.requests / number),
-        "opens": asked.opens / _left(system.opens_per_second, taken.opens / number),
-        "throttling": number * asked.requests / _left(system.reads_per_second, taken.reads),
+        "bandwidth": batch.nbytes / _left(system.bandwidth, taken.nbytes / number),
+        "requests": batch.requests / _left(system.requests_per_second, taken.requests / number),
+        "opens": batch.opens / _left(system.opens_per_second, taken.opens / number),
+        "throttling": number * batch.requests / _left(system.reads_per_second, taken.reads),
     }
     narrowest = max(shared, key=lambda name: shared[name])
     of_shared = number / shared[narrowest] if shared[narrowest] > 0 else None
@@ -117,9 +117,9 @@ def limit(
         request_seconds=system.first_byte,
         open_seconds=system.open,
         connection_bandwidth=system.connection_bandwidth,
-        batch_bytes=asked.nbytes,
-        batch_requests=asked.requests,
-        batch_opens=asked.opens,
+        batch_bytes=batch.nbytes,
+        batch_requests=batch.requests,
+        batch_opens=batch.opens,
         others_bandwidth=taken.nbytes,
         others_requests=taken.reads if narrowest == "throttling" else taken.requests,
         others_opens=taken.opens,
@@ -127,5 +127,5 @@ def limit(
 
 
 def _left(rate: float | None, taken: float) -> float:
-    """What is left of a rate where others take part of it; of none, any."""
+    """Return the rest of a rate after others' part; infinite without a cap."""
     return math.inf if rate is None else max(rate - taken, LEAST * rate)

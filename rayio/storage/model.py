@@ -1,10 +1,10 @@
-"""Storage without bytes: a device that says when requests would have been served, and roles that sleep until then.
+"""Modelled storage without bytes: a device computes when requests are served, and roles sleep until then.
 
-First come, first served. A lease of requests takes, alone on its connection, the sum of its first-byte latencies, of
-its opens where those cost something, and its bytes at the connection's rate. What all connections share (bandwidth,
-requests or opens per second) is a queue without gaps: the lease's share of it begins when the lease arrives or when the
-queue is free, whichever is later. The lease is served when both are done. So one reader sees its connection's rate and
-many readers share exactly the aggregate.
+First come, first served. Alone on its connection, a batch's requests take the sum of their first-byte latencies, of
+their opens if these take time, and of their bytes at the connection's rate. All connections share the bandwidth and the
+cap (requests or opens per second), a queue without gaps: a batch's share begins at its arrival or when the queue is
+free, whichever is later. The batch is served when both are done. So one reader gets its connection's rate, and many
+readers share exactly the aggregate.
 """
 
 from __future__ import annotations
@@ -24,56 +24,57 @@ from rayio.storage.itemise import itemise, synced
 
 T = TypeVar("T")
 
-#: Draws one first-byte latency in seconds for each index below an address.
+#: Draws a first-byte latency in seconds for each index below an address.
 FirstByte = Callable[[int, NDArray[np.int64]], NDArray[np.float64]]
 
 
-#: Requests of one step are drawn at indices of their own: 2**20 of them per step.
+#: Each step draws at separate indices: 2**20 of them.
 REQUESTS_PER_STEP_BITS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """What one modelled system can do: bytes per second per connection and in all, requests per second (None: any)."""
+    """The rates of a modelled system: bytes per second by connection and in all, requests per second (None: no cap)."""
 
     connection_bandwidth: float
     bandwidth: float
     requests_per_second: float | None = None
-    #: In place of a cap on requests: files opened per second, as a metadata server has it.
+    #: A cap on files opened per second, as of a metadata server, in place of a cap on requests.
     opens_per_second: float | None = None
-    #: What opening one file takes; None is nothing.
+    #: Seconds to open one file; None is nothing.
     open: Draws | None = None
 
     @property
     def calls_per_second(self) -> float | None:
-        """The rate of what is capped, opens or requests; None is no cap."""
+        """The capped rate, of opens or requests; None without a cap."""
         return self.requests_per_second if self.opens_per_second is None else self.opens_per_second
 
     def calls(self, num_opens: int, num_requests: int) -> int:
-        """Count what is capped."""
+        """Return the number of capped calls."""
         return num_requests if self.opens_per_second is None else num_opens
 
 
 class Device:
-    """The shared part of one modelled system: the single arbiter of who is served when. Pure; times in ns."""
+    """The shared part of a modelled system, which decides when each call is served. Pure; times in ns."""
 
     def __init__(self, spec: DeviceSpec) -> None:
         self.spec = spec
         self._calls_per_second = spec.calls_per_second
-        #: When everything reserved so far will have gone through the shared part: whole nanoseconds, and the rest of
-        #: one (a float of the wall clock's nanoseconds has steps of 256: small requests would take no time at all).
+        #: When all reservations have passed the shared part: whole nanoseconds, and the fraction (a float of
+        #: nanoseconds since
+        #: the epoch has steps of 256: small requests would take no time).
         self.free_at = 0
         self._rest = 0.0
 
     def learn(self, free_at: int) -> None:
-        """Take over a backlog that this device told of before it was started again; an older one changes nothing."""
+        """Restore the backlog from before this device restarted; an older one changes nothing."""
         if free_at > self.free_at:
             self.free_at, self._rest = free_at, 0.0
 
     def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int:
-        """The time at which ``num_requests`` (or opens, see :meth:`DeviceSpec.calls`) of ``nbytes`` are served.
+        """Return the time at which ``num_requests`` (or opens, see :meth:`DeviceSpec.calls`) of ``nbytes`` are served.
 
-        ``arrival`` is when the first of them is issued; ``alone`` is how long they take on an idle system.
+        ``arrival`` is the time of the first request, ``alone`` their duration on an idle system (ns).
         """
         work = nbytes / self.spec.bandwidth
         if self._calls_per_second is not None:
@@ -84,22 +85,22 @@ class Device:
         return max(arrival + alone, free_at + round(self._rest))
 
     def reserve_again(self, arrival: int, num_requests: int, nbytes: int, alone: int, free_at: int) -> tuple[int, int]:
-        """Do as :meth:`reserve`, after learning the backlog that the caller last heard of; answer with the new one."""
+        """Reserve after restoring the backlog that the caller knows; return the time and the new backlog."""
         self.learn(free_at)
         return self.reserve(arrival, num_requests, nbytes, alone), self.free_at
 
 
 class Arbiter(Protocol):
-    """A device that may live elsewhere."""
+    """A device, perhaps in another process."""
 
     def reserve(self, arrival: int, num_requests: int, nbytes: int, alone: int) -> int | Awaitable[int]:
-        """See :meth:`Device.reserve`; a device of this process answers at once."""
+        """See :meth:`Device.reserve`; a device in this process answers at once."""
 
 
 class CalledDevice:
     """A device in another process, whose methods ``ask`` calls by name.
 
-    All who use it remember its backlog: one that is started again learns that from them.
+    Its users remember its backlog, and restore it after a restart.
     """
 
     def __init__(self, ask: Callable[..., Awaitable[Any]]) -> None:
@@ -122,9 +123,9 @@ class LocalArbiter:
 
 
 class _Drawn(NamedTuple):
-    """Latencies of consecutive steps, one row a step, and what each row sums up to."""
+    """Latencies of consecutive steps, one row a step, and the sums of rows."""
 
-    #: Requests and opened files of each step.
+    #: Requests and opened files per step.
     width: int
     num_opens: int
     latencies: NDArray[np.float64]
@@ -132,12 +133,12 @@ class _Drawn(NamedTuple):
 
 
 class Latencies:
-    """First-byte and open latencies, drawn for many steps of a rank at once; the readers of a process share them.
+    """First-byte and open latencies, drawn for many steps of a rank at once and shared by the readers of a process.
 
-    ``together`` is how many steps at most: one, where each asks for a number of requests of its own.
+    ``together`` is the largest number of steps drawn at once: one if steps differ in their number of requests.
     """
 
-    #: At most so many steps, and about so many requests, are drawn together.
+    #: Limits of one draw: steps, and about so many requests.
     STEPS = 32
     REQUESTS = 4096
 
@@ -151,9 +152,9 @@ class Latencies:
     def of_reads(
         self, address: tuple[int, int, int], number: int, latency: Draws | None = None, num_opens: int = 0
     ) -> NDArray[np.float64]:
-        """The seconds until the first byte of each of a step's ``number`` requests; equal wherever it is asked.
+        """Return the seconds to the first byte of each of a step's ``number`` requests; equal on every call.
 
-        Where opening a file takes its time (``latency``), those of the step's ``num_opens`` files are in them.
+        If opens take time (``latency``), those of the step's ``num_opens`` files are included.
         """
         drawn, row = self._of(address, number, latency, num_opens)
         latencies: NDArray[np.float64] = drawn.latencies[row, :number]
@@ -162,14 +163,14 @@ class Latencies:
     def sum_of_reads(
         self, address: tuple[int, int, int], number: int, latency: Draws | None = None, num_opens: int = 0
     ) -> float:
-        """The sum of :meth:`of_reads`."""
+        """Return the sum of :meth:`of_reads`."""
         (width, _, latencies, sums), row = self._of(address, number, latency, num_opens)
         return sums[row] if width == number else float(latencies[row, :number].sum())
 
     def sums_of_reads(
         self, address: tuple[int, int, int], numbers: Sequence[int], latency: Draws | None, num_opens: Sequence[int]
     ) -> list[float]:
-        """:meth:`sum_of_reads` of a step and of those after it."""
+        """Return :meth:`sum_of_reads` of a step and the steps after it."""
         (width, _, _, sums), row = self._of(address, number := numbers[0], latency, num_opens[0])
         many = len(numbers)
         is_even = width == number and numbers.count(number) == many and num_opens.count(num_opens[0]) == many
@@ -182,7 +183,7 @@ class Latencies:
     def apart(
         self, address: tuple[int, int, int], number: int, latency: Draws | None, num_opens: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """The seconds of each request and of each open apart, which :meth:`of_reads` adds up."""
+        """Return the seconds of requests and of opens separately; :meth:`of_reads` adds them up."""
         rank, epoch, step = address
         first = step << REQUESTS_PER_STEP_BITS
         requests = self.draw(seeds.key(self.seed, "first_byte", rank, epoch), first + np.arange(number, dtype=np.int64))
@@ -194,12 +195,12 @@ class Latencies:
     def _of(
         self, address: tuple[int, int, int], number: int, latency: Draws | None, num_opens: int
     ) -> tuple[_Drawn, int]:
-        """Find the latencies of a step and its row in them, drawing them with its neighbours' when not at hand."""
+        """Return the latencies of a step and its row in them; they are drawn together with the neighbours'."""
         rank, epoch, step = address
         many = self.together if number <= 128 else max(1, min(self.together, self.REQUESTS // number))
         block, row = divmod(step, many)
         drawn = self._drawn.get((rank, epoch, block))
-        # Steps of many sizes: the latencies of the widest do for all, unless those of opens are among them.
+        # Steps of many sizes share the latencies of the widest, unless these include opens.
         if drawn is not None:
             width, opened, _, sums = drawn
             if len(sums) == many and (width >= number if latency is None else width == number and opened == num_opens):
@@ -218,16 +219,16 @@ class Latencies:
         return drawn, row
 
     def of_writes(self, path: str, number: int) -> NDArray[np.float64]:
-        """The latencies in seconds of a file's write requests."""
+        """Return the latencies in seconds of a file's write requests."""
         return self.draw(seeds.key(self.seed, f"first_byte/{path}"), np.arange(number, dtype=np.int64))
 
     def of_creation(self, latency: Draws, path: str) -> NDArray[np.float64]:
-        """The latency in seconds of opening a file to write it."""
+        """Return the latency in seconds of opening a file to write it."""
         return latency.draw(seeds.key(self.seed, f"open/{path}"), np.zeros(1, np.int64))
 
 
 class ModelStorage:
-    """One role's connections to a modelled system: draws latencies, reserves, and sleeps until served."""
+    """A role's connections to a modelled system: it draws latencies, reserves, and sleeps until served."""
 
     def __init__(
         self,
@@ -244,11 +245,11 @@ class ModelStorage:
         self.latencies = latencies
         self.clock = clock
         self.io_depth = io_depth
-        #: Whether each modelled request is given out, and not only their number.
+        #: True if results list every request, not only their number.
         self.is_itemised = is_itemised
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Let the time pass that these requests take; answer None, for a model has no bytes."""
+        """Wait until these requests are served; return None, for a model has no bytes."""
         address, num_opens, sizes, places, known_bytes, _, _, _ = requests
         number, spec = len(sizes), self.spec
         nbytes = requests.total_bytes if known_bytes is None else known_bytes
@@ -266,7 +267,7 @@ class ModelStorage:
         return Served(None, num_opens, number, nbytes, 0, self._itemised(READ, arrival, each, sizes, opens, places))
 
     def ahead(self, address: tuple[int, int, int], table: RequestTable) -> tuple[list[int], list[int]]:
-        """What a step and those after it take on an idle system (ns), and what the device may cap of them."""
+        """Return the durations of a step and later steps on an idle system (ns), and their numbers of capped calls."""
         spec, numbers, (num_opens, nbytes, edges, totals) = self.spec, table.numbers, table
         calls = [spec.calls(*counted) for counted in zip(num_opens, numbers, strict=True)]
         if self.io_depth == 1:
@@ -281,7 +282,7 @@ class ModelStorage:
         return alone, calls
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Let the time pass that a file of ``num_bytes`` takes; latencies are drawn at the address of its path."""
+        """Wait for the writes of a file of ``num_bytes``; latencies are drawn at the address of its path."""
         sizes = sizes_of_writes(num_bytes, request_bytes)
         latencies = each = self.latencies.of_writes(path, len(sizes))
         opens = np.zeros(1)
@@ -306,19 +307,19 @@ class ModelStorage:
         return itemise(kind, arrival, self.clock.now(), seconds, sizes, opens, depth=self.io_depth, places=places)
 
     def _alone(self, latencies: NDArray[np.float64], sizes: NDArray[np.int64]) -> float:
-        """The seconds that requests take on an idle system."""
+        """Return the seconds of requests on an idle system."""
         return seconds_alone(latencies, sizes, self.spec.connection_bandwidth, self.io_depth)
 
 
 def sizes_of_writes(num_bytes: int, request_bytes: int) -> NDArray[np.int64]:
-    """The bytes of each request that writes a file; the last one is the rest."""
+    """Return the bytes of each request that writes a file; the last one is the rest."""
     sizes = np.full(max(1, -(-num_bytes // request_bytes)), request_bytes, np.int64)
     sizes[-1] = num_bytes - request_bytes * (len(sizes) - 1)
     return sizes
 
 
 def each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add the times of opens to those of requests, one each as far as there are requests, and then round again.
+    """Add the times of opens to those of requests in turn, from the first request again if there are more opens.
 
     Both may have rows, one a step.
     """
@@ -335,7 +336,7 @@ def each_before_a_request(opens: NDArray[np.float64], latencies: NDArray[np.floa
 def seconds_alone(
     latencies: NDArray[np.float64], sizes: NDArray[np.int64], connection_bandwidth: float, depth: int
 ) -> float:
-    """The seconds that requests take on an idle system, at most ``depth`` of them in flight."""
+    """Return the seconds of requests on an idle system, with at most ``depth`` of them in flight."""
     depth = min(depth, len(sizes))
     if depth <= 1:
         return float(latencies.sum()) + int(sizes.sum()) / connection_bandwidth

@@ -1,4 +1,4 @@
-"""Storage systems as numbers, each with where the numbers come from."""
+"""Presets of storage systems, with the sources of their numbers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rayio.registry import Registry
 class Preset:
     """A modelled storage system: times in seconds, rates in bytes per second.
 
-    Opening a file takes its time (lognormal: median and sigma; 0 for nothing), and each request waits for its first
-    byte (lognormal, drawn again above ``first_byte_max``) and then streams at the rate of its connection. All
-    connections together share ``bandwidth`` and one cap, of requests or of opens per second, first come, first served:
-    who comes above the cap waits. (S3 answers 503 there and clients try again: ``storage.throttle`` of a scenario.)
+    Opening a file takes a lognormal time (median and sigma; 0 for nothing). Each request waits for its first byte
+    (lognormal, drawn again above ``first_byte_max``) and then streams at the rate of its connection. All connections
+    share ``bandwidth`` and one cap, of requests or of opens per second, first come, first served: calls above the cap
+    wait. (S3 answers 503 there and clients retry: ``storage.throttle`` of a scenario.)
 
-    ``scope`` says whether each node has a device of its own or the whole cluster shares one. With ``shared_cap`` the
-    cap is the whole cluster's although bandwidth is a node's: every node then has an equal part of it.
+    ``scope`` is ``node`` for one device per node, ``cluster`` for a single one. With ``shared_cap`` the cap belongs to
+    the cluster and the bandwidth to a node: every node has an equal part of the cap.
     """
 
     first_byte_median: float
@@ -28,10 +28,10 @@ class Preset:
     bandwidth: float
     requests_per_second: float | None
     scope: Literal["node", "cluster"]
-    #: ``published`` when the numbers that decide are somebody's measurements or documents, ``assumed`` otherwise.
+    #: ``published`` if the decisive numbers are measurements or documents of others, else ``assumed``.
     provenance: Literal["published", "assumed"]
     source: str
-    #: Where that was published and when it was looked up (ISO date); empty for assumed ones.
+    #: Address of the publication and date of retrieval (ISO); empty for assumed ones.
     url: str = ""
     retrieved: str = ""
     first_byte_max: float | None = None
@@ -41,14 +41,14 @@ class Preset:
     shared_cap: bool = False
 
     def __str__(self) -> str:
-        """Say in one line where the numbers come from."""
-        found = f" ({self.url}, retrieved {self.retrieved})" if self.url else ""
-        return f"{self.provenance}: {self.source}{found}"
+        """Return the source of the numbers as one line."""
+        reference = f" ({self.url}, retrieved {self.retrieved})" if self.url else ""
+        return f"{self.provenance}: {self.source}{reference}"
 
 
-#: What both Lustre presets assume, and what they leave out.
+#: Assumptions and omissions of both Lustre presets.
 _LUSTRE = (
-    "0.1 ms per request that client read-ahead meets, so small requests at random places come out too fast; open 1 ms, "
+    "0.1 ms per request from client read-ahead, so small random requests are too fast; open 1 ms, "
     "20 000 opens/s; stripes are not modelled"
 )
 

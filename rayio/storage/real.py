@@ -1,4 +1,4 @@
-"""A store as one role sees it: batches are read and files written by it, and every request is counted."""
+"""A store as a role uses it: it reads batches and writes files, and counts every request."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 
 class Threaded(Protocol):
-    """Runs a blocking call for an engine: in a thread, or in place."""
+    """A function that runs a blocking call for an engine: in a thread, or in place."""
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]:
-        """The call's result when awaited."""
+        """Return an awaitable of the call's result."""
 
 
 def counted_opener(store: Store, traffic: Traffic) -> Opener:
-    """Make an opener for files of a store that adds to ``traffic``."""
+    """Return an opener for files of a store that counts in ``traffic``."""
 
     def open_(path: str, kept: BinaryIO | None = None) -> BinaryIO:
         return store.open(path, traffic) if kept is None else cast(CountedFile, kept).again(path, traffic)
@@ -36,16 +36,16 @@ def counted_opener(store: Store, traffic: Traffic) -> Opener:
 
 @lru_cache(maxsize=2)
 def random_bytes(num_bytes: int) -> memoryview:
-    """Make the bytes that files of checkpoints begin with: random, because zeros compress and leave holes."""
+    """Return random bytes for checkpoints, because zeros compress and leave holes."""
     words = np.random.PCG64DXSM(0).random_raw(-(-num_bytes // 8))
     return np.asarray(words).view(np.uint8)[:num_bytes].data.toreadonly()
 
 
 class RealStorage:
-    """Storage with bytes (``rayio.storage.base.Storage``). ``run`` is the engine's way to make a blocking call.
+    """Storage with bytes (``rayio.storage.base.Storage``). ``run`` makes blocking calls for the engine.
 
-    With an anchor (what to add to ``perf_counter_ns`` to get the engine's time) attempts that failed are timed and
-    given out (:attr:`Served.retried`), and unless ``is_itemised`` is False every request (:attr:`Served.issued`).
+    With an anchor (the difference from ``perf_counter_ns`` to the engine's time) failed attempts are timed and returned
+    (:attr:`Served.retried`), and unless ``is_itemised`` is False every request too (:attr:`Served.issued`).
     """
 
     def __init__(
@@ -61,18 +61,18 @@ class RealStorage:
         self.run = run
         self.anchor = anchor
         self.is_itemised = is_itemised
-        #: Set when nobody waits for an answer any more.
+        #: Set once nobody waits for an answer.
         self.ending = ending
         self._is_prepared = False
 
     async def read(self, requests: Requests, load: Callable[[Opener], T]) -> Served[T | None]:
-        """Call ``load`` and count what it asks for; ``requests`` is what a model would have served."""
+        """Call ``load`` and count its requests; ``requests`` are for models only."""
         traffic = Traffic(self.anchor, is_itemised=self.is_itemised, ending=self.ending)
         try:
             value, fetched = await self.run(lambda: self._load(load, traffic))
         except DataError as error:
             is_full = str(error).startswith(self.store.address)
-            worded = error if is_full else DataError(self.store.full(str(error)))  # formats name files as datasets do
+            worded = error if is_full else DataError(self.store.full(str(error)))  # formats use relative names
             worded.retried = traffic.retried
             raise worded from None
         except RayioError as error:
@@ -84,7 +84,7 @@ class RealStorage:
         )
 
     def _load(self, load: Callable[[Opener], T], traffic: Traffic) -> tuple[T, int | None]:
-        """Call ``load`` in this thread; say how much was fetched for it, where that can be known by the thread."""
+        """Call ``load`` in this thread; return also the bytes fetched for it, if the thread's counters have them."""
         source = self.store.source
         traffic.is_watched = source == "other"
         before = fetched_by_this_thread() if source == "device" else None
@@ -99,12 +99,10 @@ class RealStorage:
                 return value, 0
             case "other":
                 return value, traffic.nbytes if self.store.is_direct else traffic.added
-        return value, None  # of servers only hosts know
+        return value, None  # counted only by host
 
     async def write(self, path: str, num_bytes: int, request_bytes: int, *, fsync: bool) -> Served[None]:
-        """Write random bytes as one file, which appears whole or not at all.
-
-        A failed write leaves nothing behind, and what had that name before stays.
+        """Write random bytes as one file, atomically; after an error the previous file stays.
 
         Raises:
             StorageError: no space, no permission, or the system refuses.

@@ -20,7 +20,7 @@ from rayio.files import parse_json
 from rayio.records.run_result import RunResult, read_result
 from rayio.storage import address as addresses
 from rayio.storage.stores.mirror import Mirror
-from rayio.storage.stores.opening import DEFAULTS, Fill, Settings, told
+from rayio.storage.stores.opening import DEFAULTS, Fill, Settings, with_option
 from rayio.trace import span_files
 from rayio.trace.arrow import empty_table
 from rayio.trace.elsewhere import explained
@@ -86,7 +86,7 @@ class RunDirectory:
             self.store.prepare("writing there", SPANS)
         except StorageError as error:
             self._is_ours = False
-            raise told(error, "cannot make the run directory", "--out") from None
+            raise with_option(error, "cannot make the run directory", "--out") from None
         self.write_info(info)
 
     def unmake(self) -> None:

@@ -1,1 +1,1 @@
-"""What makes a rank's batches: our own reader actors, or another library's loader over the same samples and files."""
+"""Loaders, which make a rank's batches: rayio's reader actors, or another library's loader over the same files."""

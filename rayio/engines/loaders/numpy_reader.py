@@ -1,4 +1,4 @@
-"""``loader.reader: numpy``: batches read as users' scripts read them, one ``numpy.load`` per sample, then collated."""
+"""``loader.reader: numpy``: batches read as in users' scripts, one ``numpy.load`` per sample, then collated."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Collate = Callable[[Sequence[NDArray[np.uint8]], NDArray[np.uint8]], None]
 class NumpyReader(Npz):
     """The format npz, read by numpy: zipfile finds the member and checks its CRC-32, and all of its rows are loaded.
 
-    The bytes of a sample are in memory of their own first, and ``collate`` copies them into the batch, as PyTorch's
-    default collation does. Requests are those that numpy, zipfile and Python's buffer make of it.
+    Each sample is read into separate memory, and ``collate`` copies it into the batch, as PyTorch's default collation
+    does. The requests are those of numpy, zipfile and Python's buffer.
     """
 
     def __init__(self, collate: Collate) -> None:
         self.collate = collate
 
     def read(self, opener: Opener, layout: Layout, batch: Batch, out: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """Load every sample, in the order of the batch; what is looked at are its size and the id in it."""
+        """Load every sample, in the batch's order; check its size and id."""
         check_length(batch.total_bytes, out)
         samples = [
             _sample(opener, place_of(layout, batch, number), int(batch.nbytes[number]))
@@ -43,7 +43,7 @@ class NumpyReader(Npz):
 
 
 def _sample(opener: Opener, place: Place, nbytes: int) -> NDArray[np.uint8]:
-    """Load the file of a sample; give its row.
+    """Return a sample's row, loaded from its file.
 
     Raises:
         DataError: numpy finds no such row, zipfile another checksum, or it is another sample.
@@ -57,18 +57,18 @@ def _sample(opener: Opener, place: Place, nbytes: int) -> NDArray[np.uint8]:
             row: NDArray[np.uint8] = x[SAMPLES.removesuffix(".npy")][place.row]
     except RayioError:
         raise
-    except Exception as error:  # numpy and zipfile raise a dozen kinds for bytes that are no npz
+    except Exception as error:  # numpy and zipfile raise a dozen classes for invalid bytes
         raise place.error(
             f"numpy.load: {error}: the file is truncated, corrupted or foreign; delete it and generate it again"
         ) from error
     if row.dtype != np.uint8 or row.shape != (nbytes,):
         raise place.error(
-            f"expected {nbytes} bytes, found {row.dtype} of shape {row.shape}: the file is of another dataset; delete "
+            f"expected {nbytes} bytes, found {row.dtype} of shape {row.shape}: another dataset's file; delete "
             "it and generate it again"
         )
-    found = HEADER.unpack_from(row.data)[0]
-    if found != place.sample:
+    read_id = HEADER.unpack_from(row.data)[0]
+    if read_id != place.sample:
         raise place.error(
-            f"expected id {place.sample}, found id {found}: files were swapped, or are of another dataset"
+            f"expected id {place.sample}, found id {read_id}: files were swapped, or belong to another dataset"
         )
     return row

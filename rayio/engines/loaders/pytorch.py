@@ -1,4 +1,4 @@
-"""``loader.kind: torch``: each rank has a ``torch.utils.data.DataLoader`` of its own, with its worker processes."""
+"""``loader.kind: torch``: each rank has a ``torch.utils.data.DataLoader`` with worker processes."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from rayio.scenario.loader import Loader
     from rayio.scenario.model import Scenario
 
-#: What a user is told where PyTorch is missing.
+#: The message if PyTorch is missing.
 MISSING = "loader.kind=torch: PyTorch is not installed here; run pip install 'rayio[torch]', or use loader.kind=actors"
 
 
 class TorchOptions(Section):
-    """What ``loader`` may say of kind torch: arguments of DataLoader, by its names."""
+    """Options of ``loader.kind: torch``: arguments of DataLoader, by its names."""
 
     persistent_workers: Flag = Field(
         False, description="Whether worker processes stay from epoch to epoch, or are started anew for each."
@@ -44,19 +44,19 @@ class TorchOptions(Section):
     )
 
 
-#: The options as they are where a scenario says nothing.
+#: The options' default values.
 DEFAULTS = TorchOptions()
 
 
 class TorchLoader(Kind):
-    """The DataLoader of PyTorch in each rank's process, over the same samples and files."""
+    """PyTorch's DataLoader in each rank's process, over the same samples and files."""
 
     options = TorchOptions
-    #: Its workers are its own: engines place neither readers nor queues.
+    #: False: engines place neither readers nor queues.
     has_roles = False
 
     def contradictions(self, scenario: Scenario) -> Iterator[str]:
-        """What DataLoader cannot do."""
+        """Yield messages about options that DataLoader does not support."""
         loader, cluster = scenario.loader, scenario.cluster
         if loader.assignment != "static":
             yield (
@@ -65,9 +65,9 @@ class TorchLoader(Kind):
             )
         if loader.worker != "process":
             yield f"loader.worker={loader.worker}: PyTorch's workers are processes; use process, or loader.kind=actors"
-        if cluster.is_crossed and cluster.reader_pool is None:  # whose readers come and go: that is refused already
+        if cluster.is_crossed and cluster.reader_pool is None:  # readers that scale are already refused
             yield (
-                f"cluster.placement={cluster.placement}: PyTorch's workers live beside their rank; use colocated, or "
+                f"cluster.placement={cluster.placement}: PyTorch's workers run on their rank's node; use colocated, or "
                 "loader.kind=actors"
             )
         if loader.payload == "none":
@@ -76,12 +76,12 @@ class TorchLoader(Kind):
             yield from _unread_by_numpy(scenario)
 
     def idle(self, scenario: Scenario) -> Iterator[str]:
-        """What DataLoader has no use for, or none in this run."""
+        """Yield notes about options without effect on DataLoader, or on this run."""
         loader, options = scenario.loader, _options(scenario.loader)
         if loader.max_bytes_in_flight != "auto":
             yield "loader.max_bytes_in_flight: PyTorch bounds batches, not bytes; num_workers × prefetch_factor count"
         if loader.io_depth != 1:
-            yield f"loader.io_depth={loader.io_depth}: a worker of PyTorch's makes one request at a time"
+            yield f"loader.io_depth={loader.io_depth}: a PyTorch worker makes one request at a time"
         if loader.queue != "actor":
             yield f"loader.queue={loader.queue}: PyTorch's queue lives in its rank's process anyway"
         if options.pin_memory:
@@ -108,14 +108,14 @@ class TorchLoader(Kind):
             raise ScenarioError(MISSING)
 
     def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
-        """Make a rank's DataLoader, and another for its evaluations."""
+        """Return a rank's DataLoader, and another for its evaluations."""
         from rayio.engines.loaders.reading import Reading
         from rayio.model.kernel import WallKernel
         from rayio.model.phases import PhasedQueue
 
         try:
             from rayio.engines.loaders.dataloader import DataLoaderQueue, Settings
-        except ModuleNotFoundError:  # on a node of the cluster; the driver's was checked
+        except ModuleNotFoundError:  # on a node of the cluster; the driver's PyTorch was checked
             raise ScenarioError(MISSING) from None
         plan, kernel = wiring.plan, wiring.kernel
         assert isinstance(kernel, WallKernel)
@@ -129,10 +129,10 @@ class TorchLoader(Kind):
         def make(steps: tuple[int, ...], *, evaluating: bool) -> DataLoaderQueue:
             queue = None if reading.is_inline else wiring.queue_env(rank, evaluating=evaluating)
             name = f"{rank}-eval" if evaluating else str(rank)
-            made = DataLoaderQueue(reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone)
-            wiring.closing.append(made.close)
-            wiring.watched.append(made.standing)
-            return made
+            queue_end = DataLoaderQueue(reading, steps, settings, wiring.recorder, name, queue, alone=kernel.alone)
+            wiring.closing.append(queue_end.close)
+            wiring.watched.append(queue_end.standing)
+            return queue_end
 
         training = make(plan.steps_of(rank), evaluating=False)
         if plan.evaluation is None:
@@ -142,7 +142,7 @@ class TorchLoader(Kind):
 
 
 def _unread_by_numpy(scenario: Scenario) -> Iterator[str]:
-    """What ``numpy.load`` does not read, or the default collation does not stack."""
+    """Yield messages about data that ``numpy.load`` does not read, or the default collation does not stack."""
     dataset = scenario.dataset
     if dataset.format != "npz":
         yield (

@@ -1,4 +1,4 @@
-"""The Ray engine: every role in an actor, on the wall clock; storage is real, or a model held by actors."""
+"""The Ray engine: every role is in an actor, on the wall clock; storage is real, or modelled by actors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rayio.trace.clocks import Anchor, drifts
 
 
 class RayEngine:
-    """Runs a plan on a Ray cluster."""
+    """An engine that runs a plan on a Ray cluster."""
 
     is_virtual: ClassVar[bool] = False
 
@@ -35,19 +35,18 @@ class RayEngine:
 
     @classmethod
     def lasting(cls) -> AbstractContextManager[None]:
-        """See ``rayio.model.engine.Engine``: the local Ray that a run starts."""
+        """See ``rayio.model.engine.Engine``; a local Ray that runs start is shared."""
         return local_ray.lasting()
 
     def prepare(self) -> None:
-        """See ``rayio.model.engine.Engine``; starts a local Ray where there is no cluster to use."""
+        """See ``rayio.model.engine.Engine``; starts a local Ray if there is no cluster."""
         check_loader(self.plan)
         say = self.site.reporter.say
         is_there = self.site.address or os.environ.get("RAY_ADDRESS")
         if self.plan.cluster.has_pool and not (is_there or connect.is_connected()):
             raise ClusterError(
-                "cluster.reader_pool: the Ray that this command would start has no autoscaler, so no node would come; "
-                "give the --address of a cluster that has one, or take --engine local or `rayio simulate`, where nodes "
-                "are modelled"
+                "cluster.reader_pool: a local Ray has no autoscaler, so no node would come; give the --address of a "
+                "cluster that has one, or use --engine local or `rayio simulate`, where nodes are modelled"
             )
         say("connecting to Ray" if is_there else "starting a local Ray")
         self._connection = connect.connect(self.site.address, self.site.directory.log)
@@ -59,7 +58,7 @@ class RayEngine:
             self.plan = replace(self.plan, auto_bytes_in_flight=connect.in_flight_bytes(self.plan, connection))
         warnings = connect.preflight(self.plan, connection)
         if not is_packed and (real := [layer for layer in self.plan.layers if layer.is_of_nodes]):
-            self.plan = replace(self.plan, layers=tuple(one for one in self.plan.layers if one not in real))
+            self.plan = replace(self.plan, layers=tuple(layer for layer in self.plan.layers if layer not in real))
             warnings += [layer.idle_if_real for layer in real]
         for text in warnings:
             say(f"warning: {text}")
@@ -88,20 +87,20 @@ class RayEngine:
         group.start(say)
         self.outcome.info |= {"actors": group.actors}
         self.outcome.info["placement"]["ray_node_of"] = group.homes
-        began, told = time.monotonic(), 0
+        began, reported = time.monotonic(), 0
         say(f"{len(group.handles)} actors are running")
 
         def look(progress: Mapping[str, Any]) -> None:
-            nonlocal told
-            for restart in group.restarts[told:]:
+            nonlocal reported
+            for restart in group.restarts[reported:]:
                 say(_restarted(restart))
-            told = len(group.restarts)
+            reported = len(group.restarts)
             watch(progress, time.monotonic() - began)
 
         if not self.plan.modelled:
             self.outcome.meet(group.sightings(), self.plan, site)
         group.live(look)
-        vigil.hear(None)  # a silence that ended since the last look is said to be over
+        vigil.hear(None)  # reports the end of a silence that ended since the last look
         if any(sent for _, sent in self.outcome.before):
             self.outcome.after = group.sightings()
 
@@ -115,7 +114,7 @@ class RayEngine:
                 self._connection.close()
 
     def _end(self, group: ActorGroup) -> None:
-        """End the actors, and keep what they left behind."""
+        """End the actors, and keep their spans and notes."""
         try:
             group.close()
         finally:
@@ -132,12 +131,12 @@ class RayEngine:
 
 
 def _described(node: connect.Node) -> dict[str, Any]:
-    said: dict[str, Any] = {"id": node.node_id, "host": node.host, "python": node.python}
-    return said | {"object_store_bytes": node.object_store_bytes, "cpus": node.place.cpus}
+    node_info: dict[str, Any] = {"id": node.node_id, "host": node.host, "python": node.python}
+    return node_info | {"object_store_bytes": node.object_store_bytes, "cpus": node.place.cpus}
 
 
 def _restarted(restart: Mapping[str, Any]) -> str:
     return (
-        f"{restart['actor']} died and was started again (pid {restart['pid']}); "
-        f"nothing was heard of it for {restart['silent_seconds']:.1f} s"
+        f"{restart['actor']} died and was started again (pid {restart['pid']}) "
+        f"after {restart['silent_seconds']:.1f} s of silence"
     )

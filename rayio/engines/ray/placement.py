@@ -1,4 +1,4 @@
-"""Plan -> actors: which roles share an actor, what it is called, and in which bundle of the group it lives."""
+"""Placement: the roles of each actor, its name, and its bundle of the placement group."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from rayio.scenario.cluster import Cluster
 
 Kind = Literal["storage", "layer", "reader", "queue", "checkpoint_writer", "rank"]
 KINDS: tuple[Kind, ...] = ("storage", "layer", "reader", "queue", "checkpoint_writer", "rank")
-#: Those that are no roles: they serve roles with what is modelled.
+#: Kinds that are no roles: they serve modelled storage and layers to roles.
 SERVERS: tuple[Kind, ...] = ("storage", "layer")
 
-#: What one Ray actor costs (measured, Ray 2.60): memory of its process.
+#: Memory of an actor's process (measured, Ray 2.60).
 ACTOR_BYTES = 62 << 20
-#: Name and value of the label of Ray nodes that are kept for readers: ``ray start --labels rayio-tier=readers``.
+#: The label of Ray nodes reserved for readers: ``ray start --labels rayio-tier=readers``.
 TIER, READERS = "rayio-tier", "readers"
-#: What an emulated node claims of a Ray node's processors, so that it has a place there.
+#: CPU claim of an emulated node, enough to be placed.
 LITTLE = 0.001
-#: Up to so many readers on a node get a process each, as PyTorch's workers do.
+#: Up to this many readers on a node get a process each, as PyTorch's workers do.
 UNPACKED_READERS = 16
-#: Where modelled roles are packed, so many actors of a kind share a node.
+#: Actors per kind and node for modelled roles that are packed.
 PACKED_ACTORS = 2
 
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
-    """One actor: the roles of one kind on one node that live in it.
+    """An actor: its roles, of one kind on one node.
 
     ``members`` are (rank, worker) for readers, (rank,) for queues and ranks, (number,) for writers and devices, and for
     layers (place in the plan, number of the shared state).
@@ -40,12 +40,12 @@ class ActorSpec:
     kind: Kind
     node: int
     members: tuple[tuple[int, ...], ...]
-    #: Its name, where that does not follow from the others.
+    #: Its name, if it does not follow from the other fields.
     called: str = ""
 
     @property
     def name(self) -> str:
-        """Name of the actor in Ray's dashboard: ``reader-3-1``, or its first and last role when it holds several."""
+        """The actor's name in Ray's dashboard: ``reader-3-1``, or its first and last role if it has several."""
         if self.called:
             return self.called
         first, last = ("-".join(map(str, member)) for member in (self.members[0], self.members[-1]))
@@ -53,11 +53,11 @@ class ActorSpec:
 
 
 def roles_per_actor(plan: Plan, kind: Kind, number: int) -> int:
-    """How many roles of a kind share an actor, of ``number`` on one node.
+    """Return the number of roles of a kind in one actor, of ``number`` on one node.
 
-    ``auto`` is one up to 16 readers (and 16 of this kind) per node; above that, roles with real I/O are packed into 16
-    actors, and roles that only sleep or pass messages into two. With ``loader.worker: thread`` the readers of a rank
-    are one role to this rule.
+    ``auto`` is one up to 16 readers (and 16 of this kind) per node. Above that, roles with real I/O share 16 actors,
+    and roles that only sleep or pass messages share two. With ``loader.worker: thread`` the readers of a rank count as
+    one.
     """
     chosen = plan.cluster.roles_per_actor
     if kind in SERVERS:
@@ -83,13 +83,13 @@ def _packed_together(plan: Plan, kind: Kind, chosen: int | Literal["auto"], numb
 
 
 def actors(plan: Plan, kind: Kind | None = None) -> list[ActorSpec]:
-    """List the actors of a plan, or those of one kind; readers come before queues, queues before ranks."""
+    """Return the actors of a plan, or those of one kind; readers come before queues, queues before ranks."""
     kinds = KINDS if kind is None else (kind,)
     return [spec for each in kinds for spec in _packed(plan, each, _roles(plan, each))]
 
 
 def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
-    """The (node, member) of every role of a kind."""
+    """Return the (node, member) of every role of a kind."""
     ranks = ((plan.node_of_rank(r), (r,)) for r in range(plan.world_size))
     match kind:
         case "storage":
@@ -107,12 +107,12 @@ def _roles(plan: Plan, kind: Kind) -> Iterable[tuple[int, tuple[int, ...]]]:
 
 
 def _readers(plan: Plan) -> Iterable[tuple[int, int]]:
-    """The readers; where they come and go, those that come together are beside each other, to share an actor."""
+    """Return the readers; if they scale, those that start together are adjacent, to share an actor."""
     return plan.readers() if plan.loader.scaling is None else sorted(plan.readers(), key=lambda who: (who[1], who[0]))
 
 
 def _has_roles(plan: Plan) -> bool:
-    """Whether readers and queues are actors, or belong to a loader in each rank's process."""
+    """Return True if readers and queues are actors, not part of a loader in each rank's process."""
     return loader_of(plan).has_roles
 
 
@@ -121,7 +121,7 @@ def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]
     for node, member in roles:
         by_node[node].append(member)
     for node, members in by_node.items():
-        # Readers that come to nodes of their own come alone: each asks for its slot.
+        # Readers on pool nodes are in separate actors: each requests a slot.
         size = 1 if kind == "reader" and node >= plan.cluster.all_nodes else roles_per_actor(plan, kind, len(members))
         for start in range(0, len(members), size):
             some = tuple(members[start : start + size])
@@ -130,7 +130,7 @@ def _packed(plan: Plan, kind: Kind, roles: Iterable[tuple[int, tuple[int, ...]]]
 
 
 def num_processes(plan: Plan) -> int:
-    """Number of processes that a run starts on the nodes there are: actors, barrier, collector, workers of loaders."""
+    """Return the number of processes on present nodes: actors, barrier, collector, workers of loaders."""
     workers = 0 if _has_roles(plan) else plan.world_size * plan.loader.num_workers
     here = [spec for spec in actors(plan) if spec.kind != "reader" or spec.node < plan.cluster.all_nodes]
     return len(here) + 1 + plan.has_barrier + workers
@@ -138,49 +138,48 @@ def num_processes(plan: Plan) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A Ray node, as far as it matters for what can live there."""
+    """A Ray node's resources for placement."""
 
     cpus: float = 1.0
-    #: Whether it bears the label that keeps it for readers (:data:`TIER`).
+    #: True if its label reserves it for readers (:data:`TIER`).
     is_for_readers: bool = False
     #: Names of its resources.
     resources: frozenset[str] = frozenset()
 
     @property
     def has_room(self) -> bool:
-        """Whether an emulated node can lie there: not on a head that was started with no processors."""
+        """True if an emulated node can be placed there; False for a head without CPUs."""
         return self.cpus >= LITTLE
 
 
 def is_tiered(cluster: Cluster, places: Iterable[Place]) -> bool:
-    """Whether readers live on Ray nodes that are kept for them."""
+    """Return True if readers run on Ray nodes reserved for them."""
     return cluster.has_reader_tier and any(place.is_for_readers for place in places)
 
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """How the emulated nodes of a run lie on Ray's: a bundle each, and what keeps them apart."""
+    """The placement of emulated nodes on Ray nodes: a bundle each, with labels."""
 
     bundles: list[dict[str, float]]
     strategy: Literal["STRICT_SPREAD", "SPREAD"]
-    #: The label that each bundle's Ray node bears; empty where none is asked for.
+    #: The label required of each bundle's Ray node, or empty.
     labels: list[dict[str, str]]
 
     @property
     def is_packed(self) -> bool:
-        """Whether emulated nodes share Ray nodes, so that the network between them is a model."""
+        """True if emulated nodes share Ray nodes, so that the network between them is modelled."""
         return self.strategy == "SPREAD"
 
 
 def grounds(plan: Plan, places: Sequence[Place]) -> Grounds:
-    """Lay the emulated nodes of a plan out on a cluster: each has a Ray node of its own where there are enough.
+    """Return the placement of a plan's emulated nodes: each on a separate Ray node if there are enough.
 
-    Where ``cluster.placement`` is dedicated_readers and some Ray nodes are labelled for readers, readers live there and
-    nobody else does. Roles mostly wait, so a bundle claims a place and next to no CPU; but where ``cluster.cores`` says
-    what each node has, it claims that of a Ray node of its own.
+    With ``cluster.placement: dedicated_readers`` and Ray nodes labelled for readers, only readers run there. Roles
+    mostly wait, so a bundle claims almost no CPU; with ``cluster.cores`` it claims these cores of a separate Ray node.
 
     Raises:
-        ClusterError: all Ray nodes are kept for readers, or a node has more cores than any that is left.
+        ClusterError: all Ray nodes are reserved for readers, or a node has more cores than any remaining one.
     """
     cluster, places = plan.cluster, [place for place in places if place.has_room]
     has_tier = is_tiered(cluster, places)
@@ -191,8 +190,8 @@ def grounds(plan: Plan, places: Sequence[Place]) -> Grounds:
         others = [place.cpus for place in places if not place.is_for_readers]
         if not others:
             raise ClusterError(
-                f"cluster.placement=dedicated_readers: all {len(places)} Ray nodes with processors are labelled "
-                f"{TIER}={READERS}, and ranks need others; take the label off some"
+                f"cluster.placement=dedicated_readers: all {len(places)} Ray nodes with processors have the label "
+                f"{TIER}={READERS}, and ranks need others; remove the label from some"
             )
         readers = [place.cpus for place in places if place.is_for_readers]
         tiers = [(numbers[: cluster.nodes], others), (numbers[cluster.nodes :], readers)]
@@ -207,11 +206,11 @@ def grounds(plan: Plan, places: Sequence[Place]) -> Grounds:
 
 
 def _check_fit(nodes: range, cores: Sequence[int], there: Sequence[float]) -> None:
-    """Refuse nodes that do not fit: the largest into the largest, and so on, for that fits if anything does."""
+    """Refuse nodes that do not fit: the largest on the largest, and so on; that fits if anything does."""
     largest = sorted(nodes, key=lambda node: -cores[node])
     for node, cpus in zip(largest, sorted(there, reverse=True), strict=False):
         if cores[node] > cpus:
             raise ClusterError(
-                f"cluster.cores: node {node} has {cores[node]}, and the Ray node that is left for it has {cpus:g}; "
+                f"cluster.cores: node {node} has {cores[node]}, and the Ray node left for it has {cpus:g}; "
                 f"processors there are {', '.join(f'{cpus:g}' for cpus in sorted(there, reverse=True)[:16])}"
             )

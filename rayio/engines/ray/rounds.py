@@ -1,4 +1,4 @@
-"""Rounds: the driver asks the ranks what they are doing, and where one has waited long, everybody else."""
+"""Rounds: the driver asks the ranks for their activities and, if one has waited long, all actors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rayio.model.standing import Standing, Vigil, silence
 from rayio.model.wiring import files_of
 from rayio.trace.clocks import Anchor
 
-#: Seconds that an actor gets to answer; the deadline's quarter where that is short.
+#: Seconds for an actor to answer; at most a quarter of the deadline.
 ANSWER_SECONDS = 5.0
-#: Seconds after which a rank that waits is a reason to ask everybody.
+#: Seconds of a rank's wait after which all actors are asked.
 WAIT_SECONDS = 8.0
 
 
 class Rounds:
-    """Asks the actors of a run now and then; nothing waits for their answers.
+    """Periodic requests to a run's actors, without waiting for answers.
 
-    ``actors`` is what run.json says of them, and ``anchor`` the run's clock in this process.
+    ``actors`` are the actors' entries of run.json, ``anchor`` is the run's clock in this process.
     """
 
     def __init__(
@@ -43,39 +43,39 @@ class Rounds:
         self._files = files_of(plan)
         self.vigil = vigil
         self._patience = min(ANSWER_SECONDS, vigil.deadline / 4)
-        #: The latest that each actor said, and those that did not answer when they were last asked.
+        #: The latest answer of each actor; and the actors that did not answer the last request.
         self._known: dict[str, list[Standing]] = {}
         self._unanswered: set[str] = set()
-        self._asked: dict[Any, str] = {}
+        self._pending: dict[Any, str] = {}
         self._asked_at = time.monotonic()
         self._is_everybody_asked = False
 
     def look(self) -> None:
-        """Take in what was answered; when it is time, judge, and ask again.
+        """Process answers; when it is time, judge them and ask again.
 
         Raises:
-            RunError: nothing was heard for too long.
+            RunError: silence beyond the deadline.
         """
-        if self._asked:
+        if self._pending:
             self._take()
         since = time.monotonic() - self._asked_at
-        if self._asked and since < self._patience:
+        if self._pending and since < self._patience:
             return
-        if self._asked:
-            self._unanswered |= set(self._asked.values())
-            self._asked.clear()
+        if self._pending:
+            self._unanswered |= set(self._pending.values())
+            self._pending.clear()
             since = self.vigil.look_seconds
         if since < self.vigil.look_seconds:
             return
         now = self.anchor.ns + time.perf_counter_ns()
-        found = silence(self._standings(), now, self._silent(), self._files)
-        is_long = found is not None and found.seconds >= min(WAIT_SECONDS, self.vigil.deadline / 4)
-        if found is None or not is_long or self._is_everybody_asked:
-            self.vigil.hear(found)
+        longest = silence(self._standings(), now, self._silent(), self._files)
+        is_long = longest is not None and longest.seconds >= min(WAIT_SECONDS, self.vigil.deadline / 4)
+        if longest is None or not is_long or self._is_everybody_asked:
+            self.vigil.hear(longest)
         self._ask(everybody=is_long or bool(self._unanswered))
 
     def _standings(self) -> list[Standing]:
-        return [one for name, said in self._known.items() if name in self.handles for one in said]
+        return [standing for name, standings in self._known.items() if name in self.handles for standing in standings]
 
     def _ask(self, *, everybody: bool) -> None:
         self._is_everybody_asked = everybody
@@ -84,29 +84,29 @@ class Rounds:
             kind = self.specs[name].kind if name in self.specs else ""
             if kind == "rank" or everybody:
                 is_host = kind not in ("", *SERVERS)
-                self._asked[handle.standing.remote() if is_host else handle.ready.remote()] = name
+                self._pending[handle.standing.remote() if is_host else handle.ready.remote()] = name
 
     def _take(self) -> None:
-        answered, _ = ray.wait(list(self._asked), num_returns=len(self._asked), timeout=0)
+        answered, _ = ray.wait(list(self._pending), num_returns=len(self._pending), timeout=0)
         for reference in answered:
-            name = self._asked.pop(reference)
+            name = self._pending.pop(reference)
             self._unanswered.discard(name)
             try:
-                said = ray.get(reference)
-            except RayError:  # one that is being started again: its next answer counts
-                said = []
-            self._known[name] = said if isinstance(said, list) else []
+                answer = ray.get(reference)
+            except RayError:  # a restarting actor: its next answer counts
+                answer = []
+            self._known[name] = answer if isinstance(answer, list) else []
 
     def _silent(self) -> dict[str, str]:
-        """What is known of those that do not answer: of each role in such an actor, too."""
+        """Return notes on actors and roles that do not answer."""
         about = {actor["name"]: actor for actor in self.actors}
         silent = {}
         for name in sorted(self._unanswered & self.handles.keys()):
-            pid = f"pid {about[name]['pid']}" if name in about else ""  # none of one that is starting
-            told = f" ({pid})" if pid else ""
+            pid = f"pid {about[name]['pid']}" if name in about else ""  # no pid while it starts
+            note = f" ({pid})" if pid else ""
             members = self.specs[name].members if name in self.specs else ()
             kind = name.split("-")[0]
             roles = [f"{kind}-{'-'.join(map(str, member))}" for member in members]
             for role in roles or [name]:
-                silent[role] = told if role == name or not members else f" ({', '.join(filter(None, (name, pid)))})"
+                silent[role] = note if role == name or not members else f" ({', '.join(filter(None, (name, pid)))})"
         return silent

@@ -1,1 +1,1 @@
-"""The engine whose clock jumps: nothing waits, nothing is read."""
+"""The virtual engine: a simulation without waits or reads."""

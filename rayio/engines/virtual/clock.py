@@ -1,11 +1,10 @@
-"""The virtual engine: the same roles on a clock that jumps to the next timer, so hours pass in milliseconds.
+"""The virtual clock: the same roles on a clock that jumps to the next timer, so hours pass in milliseconds.
 
-Roles on it never touch asyncio: a task is a coroutine, a time at which somebody sleeps to is a number in a heap, and
-whoever is ready runs in the order in which it became ready. So a simulation is deterministic, and an idle clock with
-nobody due is a deadlock that is raised, never a hang. What knows by itself when it goes on needs no coroutine: it is an
-errand.
+Roles on it never touch asyncio: a task is a coroutine, a wake-up time is a number in a heap, and ready tasks run in the
+order in which they became ready. So a simulation is deterministic. If no task is ready and no timer is set, it raises a
+deadlock instead of hanging. A task that knows its next time needs no coroutine: it is an errand.
 
-What runs for every event is written for speed: few calls, few objects, and little memory of a rank touched.
+Code that runs for every event is written for speed: few calls, few objects, and little memory per rank.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from rayio.model.kernel import Coro
 
 T = TypeVar("T")
 
-#: Where the virtual clock ends: spans have their times in 64 bits.
+#: The end of the virtual clock: times of spans have 64 bits.
 MAX_NS = 1 << 62
 
 
 class DeadlockError(RunError):
-    """Every role waits and no timer is set: nothing can ever happen again."""
+    """Every role waits and no timer is set: nothing can happen any more."""
 
 
 class VirtualFuture:
-    """A value to come on the virtual clock."""
+    """A future on the virtual clock."""
 
     __slots__ = ("_done", "_error", "_ready", "_value", "_waiters", "label")
 
@@ -42,21 +41,21 @@ class VirtualFuture:
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
-        #: One task, or a list of several, or None.
+        #: A task, a list of tasks, or None.
         self._waiters: Any = None
 
     def done(self) -> bool:
-        """Say whether the value or the error is there."""
+        """Return True if the value or the error is set."""
         return self._done
 
     def set_result(self, value: Any) -> None:
-        """Set the value; every waiter runs next, in the order of their waiting."""
+        """Set the value; waiters run next, in the order of their waiting."""
         self._done, self._value = True, value
         if self._waiters is not None:
             self._wake()
 
     def set_exception(self, error: BaseException) -> None:
-        """Set an error; every waiter raises it."""
+        """Set an error, which every waiter raises."""
         self._done, self._error = True, error
         if self._waiters is not None:
             self._wake()
@@ -77,7 +76,7 @@ class VirtualFuture:
 
 
 class VirtualTask(VirtualFuture):
-    """A coroutine under way; awaiting it gives what it returns."""
+    """A running coroutine; awaiting it returns its result."""
 
     __slots__ = ("ended", "send", "waits_for", "work")
 
@@ -89,19 +88,19 @@ class VirtualTask(VirtualFuture):
         self.work = work
         self.send = work.send
         self.waits_for: str | None = None
-        #: Told when the coroutine is over.
+        #: Called when the coroutine ends.
         self.ended: Callable[[VirtualTask], None] | None = None
 
 
 class Errand(Protocol):
-    """What the clock runs without a coroutine; nobody awaits it, and what it raises ends the run."""
+    """Work without a coroutine; nobody awaits it, and its errors end the run."""
 
     def send(self, value: None, /) -> int | None:
-        """Go on; give the time at which to go on again, or None: not before somebody starts it."""
+        """Continue; return the next time (ns) to continue, or None to wait for a new start."""
 
 
 class VirtualKernel:
-    """A clock that never waits, and the tasks that live by it."""
+    """A clock that never waits, and its tasks."""
 
     def __init__(self, watch: Callable[[], None] | None = None) -> None:
         self.time = 0
@@ -110,35 +109,35 @@ class VirtualKernel:
         self.watch_seconds = 1.0
         self._is_cancelled = False
         self.ready: deque[VirtualTask | Errand] = deque()
-        #: Times at which somebody wakes, as a heap; and who does: one, or a list in the order of their asking.
+        #: Wake-up times, as a heap; and the sleepers of each: a task, or a list in the order of their calls.
         #: Whole ranks of sleepers wake together (after a barrier): they share a time, and the heap stays small.
         self._times: list[int] = []
         self._sleepers: dict[int, Any] = {}
         self._alive: set[VirtualTask] = set()
 
     def now(self) -> int:
-        """The nanoseconds since the simulation began."""
+        """Return the nanoseconds since the simulation began."""
         return self.time
 
     @coroutine
     def sleep_until(self, deadline: int) -> Generator[int, None, None]:
-        """Return at ``deadline``."""
+        """Sleep until ``deadline`` (ns)."""
         if deadline > self.time:
             yield deadline
 
     def future(self, label: str) -> VirtualFuture:
-        """Make a future whose label shows in a deadlock report."""
+        """Return a future whose label appears in deadlock reports."""
         return VirtualFuture(self.ready, label)
 
     def answer_at(self, future: VirtualFuture, value: Any, deadline: int) -> None:
-        """Set a future's value now, for who waits to go on at ``deadline``: as if each slept until then by itself."""
+        """Set a future's value now; its waiters continue at ``deadline``, as if each slept until then."""
         waiters, future._waiters = future._waiters, None
         future.set_result(value)
         if waiters is not None:
             self.spawn(self._sleep_on(waiters if type(waiters) is list else [waiters], deadline), future.label)
 
     async def _sleep_on(self, tasks: list[VirtualTask], deadline: int) -> None:
-        """Have tasks sleep that were to be woken."""
+        """Delay tasks that were about to wake."""
         if deadline <= self.time:
             self.ready.extend(tasks)
             return
@@ -159,11 +158,11 @@ class VirtualKernel:
         return cast("Awaitable[T]", task)
 
     def start(self, errand: Errand) -> None:
-        """Have an errand run in its turn, as if it were a task that was spawned."""
+        """Run an errand in its turn, like a spawned task."""
         self.ready.append(errand)
 
     async def gather(self, *work: Coro[T]) -> list[T]:
-        """Run all together; the first error is raised at once and the others are dropped with the kernel."""
+        """Run coroutines concurrently; the first error is raised at once, and the kernel drops the others."""
         finished = self.future(f"all of {len(work)} tasks")
         left = len(work)
 
@@ -178,8 +177,8 @@ class VirtualKernel:
                 finished.set_result(None)
 
         tasks = []
-        for one in work:
-            task = cast("VirtualTask", self.spawn(one, getattr(one, "__qualname__", "task")))
+        for each in work:
+            task = cast("VirtualTask", self.spawn(each, getattr(each, "__qualname__", "task")))
             task.ended = ended
             tasks.append(task)
         if tasks:
@@ -191,18 +190,18 @@ class VirtualKernel:
         return function()
 
     def cancel(self) -> None:
-        """Have :meth:`run` raise KeyboardInterrupt between two events, soon."""
+        """Make :meth:`run` raise KeyboardInterrupt soon, between two events."""
         self._is_cancelled = True
 
     def run(self, main: Coro[T]) -> T:
-        """Run ``main`` to its end and return its result; whatever else is under way then is dropped.
+        """Run ``main`` to its end and return its result; other tasks are dropped then.
 
         Raises:
             KeyboardInterrupt: :meth:`cancel` was called.
-            DeadlockError: everybody waits and no timer is set.
+            DeadlockError: every task waits and no timer is set.
         """
         collecting = gc.isenabled()
-        gc.disable()  # half of the time of a million-span simulation otherwise
+        gc.disable()  # it would take half of the time of a million-span simulation
         try:
             task = cast("VirtualTask", self.spawn(main, "main"))
             self._live(task)
@@ -214,13 +213,13 @@ class VirtualKernel:
                 left.work.close()
             self._alive.clear()
             if collecting:
-                if not gc.get_freeze_count():  # make all that is here old: the next collection need not go through it
+                if not gc.get_freeze_count():  # marks all objects old: the next collection skips them
                     gc.freeze()
                     gc.unfreeze()
                 gc.enable()
 
     def _live(self, main: VirtualTask) -> None:
-        """Let everybody run until ``main`` is over: who is ready, then who is due, then who is due next."""
+        """Run tasks until ``main`` ends: ready ones, then due ones, then the next due ones."""
         ready, times, sleepers, alive = self.ready, self._times, self._sleepers, self._alive
         due: deque[Any] = deque()
         task: Any
@@ -233,9 +232,7 @@ class VirtualKernel:
             elif times:
                 self.time = now = heappop(times)
                 if now > MAX_NS:
-                    raise RunError(
-                        "the virtual clock came to 146 years, which is all it has: a time drawn was too long"
-                    )
+                    raise RunError("the virtual clock reached its end, 146 years: a drawn time was too long")
                 task = sleepers.pop(now)
                 if type(task) is list:
                     due.extend(task)
@@ -250,7 +247,7 @@ class VirtualKernel:
                     self.watch()
                     watched = time.monotonic()
             try:
-                asked: Any = task.send(None)
+                awaited: Any = task.send(None)
             except StopIteration as stop:
                 alive.discard(task)
                 task.set_result(stop.value)
@@ -260,23 +257,23 @@ class VirtualKernel:
                 alive.discard(task)
                 task.set_exception(error)
             else:
-                if type(asked) is int:
-                    others = sleepers.get(asked)
+                if type(awaited) is int:
+                    others = sleepers.get(awaited)
                     if others is None:
-                        sleepers[asked] = task
-                        heappush(times, asked)
+                        sleepers[awaited] = task
+                        heappush(times, awaited)
                     elif type(others) is list:
                         others.append(task)
                     else:
-                        sleepers[asked] = [others, task]
-                elif asked is not None:
-                    task.waits_for = asked.label
-                    if asked._waiters is None:
-                        asked._waiters = task
-                    elif type(asked._waiters) is list:
-                        asked._waiters.append(task)
+                        sleepers[awaited] = [others, task]
+                elif awaited is not None:
+                    task.waits_for = awaited.label
+                    if awaited._waiters is None:
+                        awaited._waiters = task
+                    elif type(awaited._waiters) is list:
+                        awaited._waiters.append(task)
                     else:
-                        asked._waiters = [asked._waiters, task]
+                        awaited._waiters = [awaited._waiters, task]
                 continue
             if task.ended is not None:
                 task.ended(task)

@@ -1,4 +1,4 @@
-"""The virtual engine: every role in this process, on a clock that jumps (``rayio.engines.virtual.clock``)."""
+"""The virtual engine: every role in this process, on the virtual clock (``rayio.engines.virtual.clock``)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from rayio.trace.recorder import Recorder
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The kind of loader whose roles the virtual clock runs, whatever the plan chose.
+#: The kind of loader on the virtual clock, for every plan.
 MODELLED = "actors"
 
 
 def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callable[[], None] | None = None) -> None:
-    """Run a plan on the virtual clock, booking into ``tallies`` (one per rank). Storage is always the model.
+    """Run a plan on the virtual clock, with consumption in ``tallies`` (one per rank). Storage is always modelled.
 
     ``watch`` is called about once a second of wall time.
     """
@@ -41,7 +41,7 @@ def simulate(plan: Plan, recorder: Recorder, tallies: list[Tally], watch: Callab
 
 
 def spans_of(plan: Plan) -> pa.Table:
-    """Run a plan on the virtual clock for its spans alone, which every level of tracing but none has."""
+    """Return the spans of a plan run on the virtual clock; tracing is on even if the plan's level is none."""
     recorder = Recorder()
     simulate(plan, recorder, plan.tallies())
     spans = recorder.drain()
@@ -50,7 +50,7 @@ def spans_of(plan: Plan) -> pa.Table:
 
 
 class VirtualEngine:
-    """Runs a plan in no time."""
+    """An engine that runs a plan on the virtual clock."""
 
     is_virtual: ClassVar[bool] = True
 
@@ -60,18 +60,18 @@ class VirtualEngine:
         self.outcome.notes += threads_note(plan, "virtual")
         if (kind := plan.loader.kind) != MODELLED:
             self.outcome.notes.append(
-                f"loader.kind={kind}: the virtual clock has one model of loaders, that of kind {MODELLED}: workers, "
-                "window and order are those asked for, what they cost besides reading is not"
+                f"loader.kind={kind}: the virtual clock models loaders as kind {MODELLED}: with the same workers, "
+                f"window and order, but without the overhead of {kind}"
             )
         self._recording = Recording(plan, site, self.outcome)
 
     @classmethod
     def lasting(cls) -> AbstractContextManager[None]:
-        """See ``rayio.model.engine.Engine``: nothing takes long to start."""
+        """See ``rayio.model.engine.Engine``; nothing to share."""
         return nullcontext()
 
     def prepare(self) -> None:
-        """See ``rayio.model.engine.Engine``: there is nothing to reach."""
+        """See ``rayio.model.engine.Engine``; nothing to do."""
 
     def run(self, watch: Watch) -> None:
         """See ``rayio.model.engine.Engine``."""

@@ -8,7 +8,7 @@ from rayio.analyze.compare import label
 from rayio.records.comparison import Comparison, MetricRow, Repeated
 from rayio.units import format_seconds
 
-#: Metrics that are fractions of a whole beside those that end in ``share``; they are printed in percent.
+#: Metrics that are fractions of a whole in addition to those that end in ``share``; they are printed in percent.
 _FRACTIONS = ("au", "au_min", "au_max", "goodput", "evaluation.au", "evaluation.au_min", "evaluation.au_max")
 
 
@@ -23,7 +23,7 @@ def text(comparison: Comparison) -> str:
     lines += [f"  {row.key:<34}" + " | ".join(map(_short, row.values)) for row in keys]
     for number, letter in enumerate(labels[1:]):
         differences = [row.differences[number] for row in comparison.metrics]
-        verdict = "  beyond noise" if any(one and one.noise is not None for one in differences) else ""
+        verdict = "  beyond noise" if any(each and each.noise is not None for each in differences) else ""
         lines += ["", f"  {'metric':<30}{labels[0]:>11}{letter:>11}{f'{letter} - {labels[0]}':>13}{'%':>9}{verdict}"]
         for row in comparison.metrics:
             lines += _row(row, number)

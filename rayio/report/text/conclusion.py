@@ -60,11 +60,11 @@ def sentence(explained: Explained) -> str:
     return " ".join(filter(None, parts))
 
 
-def contradiction(found: Contradiction) -> str:
+def contradiction(case: Contradiction) -> str:
     """Return the sentence for a large cause without which the simulated run is hardly shorter."""
-    cause, saved = shown(found.cause), max(0.0, found.time_saved)
+    cause, saved = shown(case.cause), max(0.0, case.time_saved)
     return (
-        f"`{cause}` takes {_percent(found.share)} of step time, but with {shown(found.change)} the simulated run is "
+        f"`{cause}` takes {_percent(case.share)} of step time, but with {shown(case.change)} the simulated run is "
         f"only {_percent(saved)} shorter: another cause takes its place, or the simulation lacks what slowed `{cause}`"
     )
 

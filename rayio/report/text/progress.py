@@ -10,14 +10,14 @@ from rayio.records.running import OVER, RUNNING, Live
 from rayio.units import format_bytes, format_seconds
 
 #: Names of activities for people.
-_ACTIVITIES = {"data_wait": "data loading", "evaluate": "evaluation", "overshoot": "late wake-ups", "other": "other"}
+_ACTIVITIES = {"data_wait": "data loading", "evaluate": "evaluation", "overshoot": "overhead", "other": "other"}
 
-#: A run that would last longer is not said to end.
+#: A run that would last longer has no end shown.
 _LONGEST_SECONDS = 1e9
 
 
 def block(live: Live) -> str:
-    """Say all that is known of a run at the moment, in a few lines."""
+    """Return all that is known of a run at the moment, in a few lines."""
     return "\n".join(_printable(f"  {name:<12}{text}".rstrip() if name else text) for name, text in _lines(live))
 
 
@@ -55,7 +55,7 @@ def _lines(live: Live) -> Iterator[tuple[str, str]]:
 
 
 def line(live: Live) -> str:
-    """Say the most important of it in one line."""
+    """Return the most important of it in one line."""
     recent, parts = live.recent, [_state(live), f"{live.steps}/{live.planned_steps} rank-steps"]
     if recent is not None and recent.au is not None:
         parts.append(f"AU {recent.au:.3f}")
@@ -82,8 +82,8 @@ def shares(times: Mapping[str, float], names: Mapping[str, str]) -> str:
     """
     whole = sum(times.values())
     ordered = sorted(times.items(), key=lambda item: -item[1])
-    told = [(names.get(name, name), 100 * time / whole) for name, time in ordered if whole]
-    return " · ".join(f"{name} {percent:.1f} %" for name, percent in told if percent >= 0.1)
+    parts = [(names.get(name, name), 100 * time / whole) for name, time in ordered if whole]
+    return " · ".join(f"{name} {percent:.1f} %" for name, percent in parts if percent >= 0.1)
 
 
 def _state(live: Live) -> str:
@@ -101,7 +101,7 @@ def _when(live: Live) -> str:
 
 
 def progress_line(snapshot: Mapping[str, Any], planned_steps: int, seconds: float | None) -> str:
-    """Say in one line how far a run is: steps, shares of the time so far (warm-up included), bytes per second."""
+    """Return one line: steps, shares of the time so far (warm-up included), bytes per second."""
     time = snapshot["time"]
     busy = (
         sum(time.get(name, 0) for name in ("data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot")) or 1

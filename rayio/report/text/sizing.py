@@ -1,4 +1,4 @@
-"""What capacity and advise found, as text for a terminal."""
+"""The answers of capacity and advise, as text for a terminal."""
 
 from __future__ import annotations
 
@@ -19,22 +19,24 @@ UNKNOWN = "No prediction"
 BAR = 20
 
 
-def headline(found: CapacityFound) -> str:
-    """Say what was found in one sentence."""
-    target = f"{100 * found.target_au:g} %"
-    au = "AU" if found.formula == "au" else "AU as DLIO counts it"
-    how = "simulated" if found.engine == "virtual" else f"engine {found.engine}"
-    what = f"{found.storage_in_words or found.storage} ({how})"
-    if found.accelerators is None:
-        first = next(iter(found.points), None)
+def headline(capacity: CapacityFound) -> str:
+    """Return the answer in one sentence."""
+    target = f"{100 * capacity.target_au:g} %"
+    au = "AU" if capacity.formula == "au" else "AU as DLIO counts it"
+    how = "simulated" if capacity.engine == "virtual" else f"engine {capacity.engine}"
+    what = f"{capacity.storage_in_words or capacity.storage} ({how})"
+    if capacity.accelerators is None:
+        first = next(iter(capacity.points), None)
         reached = "" if first is None or first.au is None else f": {au} is {100 * first.au:.1f} % with it"
-        so_far = "" if found.is_finished else " as far as it was tried"
-        one = "one accelerator" if found.over == RANKS else f"{found.over}=1"
-        return f"{what} does not feed {one} at {target}{so_far}{reached}"
-    many = _many(found.accelerators)
-    least = "at least " * (found.is_at_least or not found.is_finished)
-    searched = "" if found.over == RANKS else f" ({found.over}={found.setting})"
-    unsure = [str(p.accelerators) for p in found.points if p.status == UNDECIDED and p.setting > (found.setting or 0)]
+        so_far = "" if capacity.is_finished else " in the points tried so far"
+        setting = "one accelerator" if capacity.over == RANKS else f"{capacity.over}=1"
+        return f"{what} does not feed {setting} at {target}{so_far}{reached}"
+    many = _many(capacity.accelerators)
+    least = "at least " * (capacity.is_at_least or not capacity.is_finished)
+    searched = "" if capacity.over == RANKS else f" ({capacity.over}={capacity.setting})"
+    unsure = [
+        str(p.accelerators) for p in capacity.points if p.status == UNDECIDED and p.setting > (capacity.setting or 0)
+    ]
     also = f"; {' and '.join(unsure)}: undecided" if unsure else ""
     return f"{what} feeds {least}{many} at {target}{searched}{also}"
 
@@ -64,22 +66,22 @@ def storage_in_words(origin: Origin, scenario: str, path: str, hosts: Sequence[H
     return f"the storage model of {model.source or scenario}"
 
 
-def text(found: CapacityFound, width: int) -> str:
-    """Write what was found: the answer, the curve as a table, what binds there and what would move it."""
-    if not found.points:
+def text(capacity: CapacityFound, width: int) -> str:
+    """Write the answer, the curve as a table, the bottleneck and what would help."""
+    if not capacity.points:
         return "interrupted before the first point was over: nothing is known yet"
-    lines = [*wrap(headline(found), width, break_long_words=False), ""]
-    key = found.over.rpartition(".")[2]
+    lines = [*wrap(headline(capacity), width, break_long_words=False), ""]
+    key = capacity.over.rpartition(".")[2]
     head = [key, "accelerators", "AU", "", "", "needed", "reached", "runs"]
-    rows = [_row(point, found.target_au) for point in found.points]
-    if key == "ranks_per_node" and all(point.setting == point.accelerators for point in found.points):
+    rows = [_row(point, capacity.target_au) for point in capacity.points]
+    if key == "ranks_per_node" and all(point.setting == point.accelerators for point in capacity.points):
         head, rows = head[1:], [row[1:] for row in rows]
     if sum(max(len(row[place]) for row in (head, *rows)) + 2 for place in range(len(head))) > width:
         head, rows = _without_bar(head), [_without_bar(row) for row in rows]
     wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
     bar = len(head) - 5  # the curve, or what stands in its place
     lines += [_line(row, wide, bar) for row in (head, *rows)]
-    lines += ["", *_conclusions(found, width)]
+    lines += ["", *_conclusions(capacity, width)]
     return "\n".join(lines)
 
 
@@ -119,10 +121,10 @@ def _row(point: CapacityPoint, target: float) -> list[str]:
     ]
 
 
-def _conclusions(found: CapacityFound, width: int) -> list[str]:
-    said = []
-    above = next((p for p in found.points if p.status != HOLDS and p.setting > (found.setting or 0)), None)
-    at = next((point for point in found.points if point.setting == found.setting), None)
+def _conclusions(capacity: CapacityFound, width: int) -> list[str]:
+    sentences = []
+    above = next((p for p in capacity.points if p.status != HOLDS and p.setting > (capacity.setting or 0)), None)
+    at = next((point for point in capacity.points if point.setting == capacity.setting), None)
     for point in (at, above):
         if point is None or point.needed_bytes_per_second is None or point.bytes_per_second is None:
             continue
@@ -131,77 +133,82 @@ def _conclusions(found: CapacityFound, width: int) -> list[str]:
         unsure = "; not sure whether that is enough" if point.status == UNDECIDED else ""
         verb, who = ("needs", "it") if point.accelerators == 1 else ("need", "they")
         au = "" if point.au is None else f"at the measured {100 * point.au:.0f} % "
-        said.append(f"{many} at 100 % AU {verb} {need}; {au}{who} used {get}{unsure}.")
-    if cached := [point.page_cache_share for point in found.points if point.page_cache_share is not None]:
+        sentences.append(f"{many} at 100 % AU {verb} {need}; {au}{who} used {get}{unsure}.")
+    if cached := [point.page_cache_share for point in capacity.points if point.page_cache_share is not None]:
         most = 100 * max(cached)
-        said.append(
+        sentences.append(
             f"Of the bytes of a run at least {100 - most:.1f} % came from the device or the server, "
             f"at most {most:.1f} % from the page cache."
         )
-    if found.binds:
-        said.append(f"Bottleneck with {above.accelerators if above else 'more'}: {found.binds}")
-    best = next((change for change in found.changes if change.accelerators is not None), None)
+    if capacity.binds:
+        sentences.append(f"Bottleneck with {above.accelerators if above else 'more'}: {capacity.binds}")
+    best = next((change for change in capacity.changes if change.accelerators is not None), None)
     if best is not None:
         least = "at least " if best.is_at_least else ""
-        said.append(f"With {best.change}: {least}{_many(best.accelerators or 0)}.")
-    elif found.changes:
-        near = found.changes[0]
-        said.append(
+        sentences.append(f"With {best.change}: {least}{_many(best.accelerators or 0)}.")
+    elif capacity.changes:
+        near = capacity.changes[0]
+        sentences.append(
             f"No single change is enough for {above.accelerators if above else 'more'}; "
             f"the best is {near.change}, AU {100 * (near.au or 0):.1f} %."
         )
-    elif found.binds and found.is_finished and not any(UNKNOWN in note for note in found.notes):
-        said.append("No single change helps.")
-    lines = [line for one in said for line in [*wrap(one, width, break_long_words=False)]]
-    return [*lines, *(line for note in found.notes for line in _note(note, width))]
+    elif capacity.binds and capacity.is_finished and not any(UNKNOWN in note for note in capacity.notes):
+        sentences.append("No single change helps.")
+    lines = [line for sentence in sentences for line in wrap(sentence, width, break_long_words=False)]
+    return [*lines, *(line for note in capacity.notes for line in _note(note, width))]
 
 
 def _note(note: str, width: int) -> list[str]:
     return wrap(f"note: {note}", width, initial_indent="  ", subsequent_indent="    ", break_long_words=False)
 
 
-def advice(found: Advised, width: int) -> str:
-    """Write what is advised: the setting, what it was found by, every setting that was simulated, and the check."""
-    goal = f"{'AU' if found.goal == 'au' else 'AU as DLIO counts it'} {100 * found.target_au:g} %"
-    counted = f"of {found.possible} settings {len(found.tried)} were simulated, in {found.simulations} runs"
-    if found.advice is not None:
-        lead = f"the cheapest setting that reaches {goal}: {_values(found, found.advice)}"
-    elif found.is_finished:
-        best = max(found.tried, key=lambda one: one.au or 0.0, default=None)
-        nearest = "" if best is None or best.au is None else f"; {_values(found, best)} comes nearest, {_au(best)}"
+def advice(advised: Advised, width: int) -> str:
+    """Write what is advised: the setting, how it was found, every setting that was simulated, and the check."""
+    goal = f"{'AU' if advised.goal == 'au' else 'AU as DLIO counts it'} {100 * advised.target_au:g} %"
+    counted = f"of {advised.possible} settings {len(advised.tried)} were simulated, in {advised.simulations} runs"
+    if advised.advice is not None:
+        lead = f"the cheapest setting that reaches {goal}: {_values(advised, advised.advice)}"
+    elif advised.is_finished:
+        best = max(advised.tried, key=lambda setting: setting.au or 0.0, default=None)
+        nearest = "" if best is None or best.au is None else f"; {_values(advised, best)} comes nearest, {_au(best)}"
         lead = f"no setting reaches {goal}{nearest}"
     else:
         lead = "the search was interrupted before it knew the cheapest setting"
-    dear = ", then ".join(found.priced_by)
+    dear = ", then ".join(advised.priced_by)
     lines = [*wrap(lead, width, break_long_words=False), ""]
-    names = [name.rpartition(".")[2] for name in found.varied]
+    names = [name.rpartition(".")[2] for name in advised.varied]
     head = [*names, "AU", "", "readers", "memory", "nodes"]
-    rows = [[*map(_said, one.values), _au(one), _verdict(one.status), *_price(one.price)] for one in found.tried]
+    rows = [
+        [*map(_shown, setting.values), _au(setting), _verdict(setting.status), *_price(setting.price)]
+        for setting in advised.tried
+    ]
     wide = [max(len(row[place]) for row in (head, *rows)) for place in range(len(head))]
     lines += [
         "  " + "  ".join(f"{cell:>{n}}" for cell, n in zip(row, wide, strict=True)).rstrip() for row in (head, *rows)
     ]
     lines += ["", *wrap(f"By price, {dear}: {counted}.", width)]
-    if (check := found.check) is not None:
+    if (check := advised.check) is not None:
         au = "unknown" if check.au is None else f"{100 * check.au:.1f} %"
         so = "reaches it" if check.reaches else "does not reach it"
         lines += wrap(f"Run once with --engine {check.engine}: AU {au}, which {so} ({check.directory}).", width)
-    return "\n".join([*lines, *(line for note in found.notes for line in _note(note, width))])
+    return "\n".join([*lines, *(line for note in advised.notes for line in _note(note, width))])
 
 
-def _values(found: Advised, one: Setting) -> str:
-    return " ".join(f"{key}={_said(value)}" for key, value in zip(found.varied, one.values, strict=True))
+def _values(advised: Advised, setting: Setting) -> str:
+    return " ".join(f"{key}={_shown(value)}" for key, value in zip(advised.varied, setting.values, strict=True))
 
 
-def _said(value: object) -> str:
+def _shown(value: object) -> str:
     return value if isinstance(value, str) else show(value)
 
 
-def _au(one: Setting) -> str:
-    if one.au is None:
+def _au(setting: Setting) -> str:
+    if setting.au is None:
         return "unknown"
     return (
-        f"{100 * one.au:.1f} %" if one.au_high is None else f"{100 * one.au:.1f} ± {100 * (one.au_high - one.au):.1f} %"
+        f"{100 * setting.au:.1f} %"
+        if setting.au_high is None
+        else f"{100 * setting.au:.1f} ± {100 * (setting.au_high - setting.au):.1f} %"
     )
 
 

@@ -86,11 +86,11 @@ def _title(result: RunResult) -> str:
 
 
 def _origin(result: RunResult) -> list[str]:
-    """Say which numbers rest on a model, and on which; nothing of what was really there."""
+    """Return which numbers rest on a model, and on which; nothing for what was measured."""
     if (origin := result.origin) is None:
         return []
-    told = [("storage", *storage_words(origin)), ("costs", *costs_words(origin))]
-    lines = [f"  {what:<12}{name:>16}  {remark}" for what, name, remark in told if name]
+    rows = [("storage", *storage_words(origin)), ("costs", *costs_words(origin))]
+    lines = [f"  {what:<12}{name:>16}  {remark}" for what, name, remark in rows if name]
     if lines and origin.leaves_out:
         lines += wrap(f"not in it: {', '.join(origin.leaves_out)}", 80, initial_indent="  ", subsequent_indent="    ")
     if lines and origin.kind == MEASURED:
@@ -99,13 +99,13 @@ def _origin(result: RunResult) -> list[str]:
 
 
 def _sources(result: RunResult) -> list[str]:
-    """Say where the numbers of models come from, as far as the lines at the top do not."""
-    origin, told = result.origin, []
+    """Return the sources of models that the lines at the top do not name."""
+    origin, sources = result.origin, []
     if origin and origin.model and origin.model.source and origin.model.provenance != "fitted":
-        told.append(f"storage.model {origin.model.name}: {origin.model.provenance}: {origin.model.source}")
+        sources.append(f"storage.model {origin.model.name}: {origin.model.provenance}: {origin.model.source}")
     if origin and origin.costs and origin.costs.date:
-        told.append(f"costs {origin.costs.name}: {origin.costs.source}")
-    return told
+        sources.append(f"costs {origin.costs.name}: {origin.costs.source}")
+    return sources
 
 
 def _headline(result: RunResult) -> list[str]:
@@ -137,17 +137,17 @@ def _headline(result: RunResult) -> list[str]:
         off = max(result.au - result.au_interval_low, result.au_interval_high - result.au)
         epochs = f"{result.window_epochs} epoch{'s' * (result.window_epochs != 1)}"
         rows.insert(1, ("within", f"± {format_share(off)}", f"in 95 of 100 cases, from these steps of {epochs}"))
-    if (found_between := result.between) is not None:
-        share = f"{format_share(found_between.au_low)} to {format_share(found_between.au_high)}"
-        rows.insert(1, ("between", share, between_words(found_between)))
-    if found := result.scaling:
+    if (between := result.between) is not None:
+        share = f"{format_share(between.au_low)} to {format_share(between.au_high)}"
+        rows.insert(1, ("between", share, between_words(between)))
+    if scaling := result.scaling:
         remark = (
-            f"on average, {found.least} to {found.most} at once, {found.num_changes} changes; "
-            f"{format_number(found.reader_seconds)} reader-seconds"
+            f"on average, {scaling.least} to {scaling.most} at once, {scaling.num_changes} changes; "
+            f"{format_number(scaling.reader_seconds)} reader-seconds"
         )
-        rows.append(("readers", f"{found.mean:.1f}", remark))
-        if found.pool is not None:
-            rows.append(("nodes", f"{found.pool.mean:.1f}", _nodes(found.pool)))
+        rows.append(("readers", f"{scaling.mean:.1f}", remark))
+        if scaling.pool is not None:
+            rows.append(("nodes", f"{scaling.pool.mean:.1f}", _nodes(scaling.pool)))
     if result.loader_share is None:
         rows = [row for row in rows if row[0] != "of it loader"]
     if result.au is None:
@@ -169,47 +169,47 @@ def _headline(result: RunResult) -> list[str]:
 
 
 def _nodes(pool: PoolUse) -> str:
-    """What the nodes that came for readers cost, and bought."""
-    said = (
+    """Return what the nodes that came for workers cost, and saved."""
+    text = (
         f"came and went with readers, on average; {pool.most} at once; {format_number(pool.node_seconds)} node-seconds"
     )
     if pool.spared_seconds is not None:
-        said += f", which spared ranks {format_number(pool.spared_seconds)} s of waiting"
+        text += f", which spared ranks {format_number(pool.spared_seconds)} s of waiting"
     if pool.capacity_seconds is not None:
-        said += f"; {_seconds(pool.capacity_seconds)} to capacity at most"
+        text += f"; {_seconds(pool.capacity_seconds)} to capacity at most"
     if pool.given_up:
-        said += f"; {pool.given_up} readers got none in time"
-    return said
+        text += f"; {pool.given_up} readers got none in time"
+    return text
 
 
-def between_words(found: Between) -> str:
-    """Say what a prediction lies between, in time."""
+def between_words(bounds: Between) -> str:
+    """Return the bounds of a prediction, in time."""
     low, high = (
-        f"{100 * abs(by):.0f} % {'more' if by > 0 else 'less'}" for by in (found.time_low - 1, found.time_high - 1)
+        f"{100 * abs(by):.0f} % {'more' if by > 0 else 'less'}" for by in (bounds.time_low - 1, bounds.time_high - 1)
     )
     return f"it may take {low} to {high} time: so sure are its costs"
 
 
-def fetched_row(found: Fetched) -> tuple[str, str, str]:
-    """Say first where the bytes came from: the other numbers are of storage only as far as these did."""
-    read = f"of {format_bytes(found.read_bytes)} read"
-    if found.source == "memory":
+def fetched_row(fetched: Fetched) -> tuple[str, str, str]:
+    """Return the source of the bytes: other numbers describe storage only as far as bytes came from it."""
+    read = f"of {format_bytes(fetched.read_bytes)} read"
+    if fetched.source == "memory":
         return "from device", "0 B", f"{read}: the file system is in memory"
-    if found.source == MODEL:
-        share = f"{format_share(found.page_cache_share)} from the modelled cache"
-        return "from storage", format_bytes(found.fetched_bytes or 0), f"{read}; {share}"
-    label = f"from {found.source}" if found.source in ("device", "server", "network") else "from storage"
-    if found.fetched_bytes is None:
-        return label, "unknown", f"{read}: {found.how}"
-    nbytes = "about " * (found.source == "other") + format_bytes(found.fetched_bytes)
-    if found.source == "network" or found.page_cache == "direct":
+    if fetched.source == MODEL:
+        share = f"{format_share(fetched.page_cache_share)} from the modelled cache"
+        return "from storage", format_bytes(fetched.fetched_bytes or 0), f"{read}; {share}"
+    label = f"from {fetched.source}" if fetched.source in ("device", "server", "network") else "from storage"
+    if fetched.fetched_bytes is None:
+        return label, "unknown", f"{read}: {fetched.how}"
+    nbytes = "about " * (fetched.source == "other") + format_bytes(fetched.fetched_bytes)
+    if fetched.source == "network" or fetched.page_cache == "direct":
         return label, nbytes, f"{read}, past the page cache"
-    return label, nbytes, f"{read}; {format_share(found.page_cache_share)} from the page cache"
+    return label, nbytes, f"{read}; {format_share(fetched.page_cache_share)} from the page cache"
 
 
-def fetched_line(found: Fetched) -> str:
-    """Say in a sentence where the bytes came from that were read."""
-    label, nbytes, rest = fetched_row(found)
+def fetched_line(fetched: Fetched) -> str:
+    """Return a sentence on where the bytes came from that were read."""
+    label, nbytes, rest = fetched_row(fetched)
     return f"{label}: {nbytes} {rest}"
 
 
@@ -225,13 +225,13 @@ def _split(result: RunResult) -> list[str]:
 
 
 def meaning_of(result: RunResult) -> dict[str, str]:
-    """Say what each part of the ranks' time is."""
+    """Return the meaning of each part of the ranks' time."""
     others = {IMPORTED: "in no record of the results", PREDICTED: CHARGED}
     return _WHAT | ({"other": meaning} if (meaning := others.get(_kind(result))) else {})
 
 
 def whose_overhead(result: RunResult) -> str:
-    """Say in two or three words what the overhead of a run is."""
+    """Return whose overhead a run has, in two or three words."""
     return {IMPORTED: "in no record", PREDICTED: "charged by costs"}.get(_kind(result), "rayio's own")
 
 
@@ -256,26 +256,26 @@ def measured_times(result: RunResult) -> list[tuple[str, Statistics]]:
     return [(name, row) for name, row in rows if row is not None and row.max > 0]
 
 
-def dlio_points(told: Imported | None) -> list[str]:
-    """Say by DLIO's own formula where the points that AU lacks of 100 went, and what was published.
+def dlio_points(imported: Imported | None) -> list[str]:
+    """Return where the points that AU lacks of 100 went, by DLIO's formula, and what was published.
 
-    ``told`` is what an imported result has under ``imported``; nothing is said of others.
+    ``imported`` is what an imported result has under ``imported``; empty for others.
     """
-    if not told or told.lost_points is None:
+    if not imported or imported.lost_points is None:
         return []
-    said = f"; published {told.published_au:.2f}" if told.published_au is not None else ""
-    lines = [f"  where DLIO's AU lost its points (the parts sum to 100){said}"]
+    published = f"; published {imported.published_au:.2f}" if imported.published_au is not None else ""
+    lines = [f"  where DLIO's AU lost its points (the parts sum to 100){published}"]
     rows = {"au": "Σ compute / T"} | LOSSES
-    points = {"au": told.au, **told.lost_points}
+    points = {"au": imported.au, **imported.lost_points}
     return lines + [f"  {name:<16}{points[name]:>8.2f}  {what}" for name, what in rows.items()]
 
 
-def own_split(told: Imported | None) -> list[str]:
-    """Say how the time of imported results was split by their own benchmark: lost points, or the published epochs.
+def own_split(imported: Imported | None) -> list[str]:
+    """Return how the benchmark of imported results split their time: lost points, or the published epochs.
 
-    Nothing is said of a run that was not imported.
+    Empty for a run that was not imported.
     """
-    return dlio_published.epochs(told) if told and told.reduced else dlio_points(told)
+    return dlio_published.epochs(imported) if imported and imported.reduced else dlio_points(imported)
 
 
 def _books(result: RunResult) -> list[str]:
@@ -296,7 +296,7 @@ def _books(result: RunResult) -> list[str]:
 
 
 def format_done(share: float) -> str:
-    """Say how much of a run that broke off was done; never all of it, and never nothing of what was begun.
+    """Return how much of a run that failed was done; never all of it, and never nothing of what was begun.
 
     >>> format_done(0.214), format_done(0.9999), format_done(0.0003)
     ('21 % done', 'over 99 % done', 'under 1 % done')

@@ -23,7 +23,7 @@ WORK_OF_STAGES = {
 
 
 def can_do(capacity: float, demand: float | None) -> str:
-    """Write a capacity; one that is many times the need is said to be that.
+    """Write a capacity; one that is many times the need is shown as "more than".
 
     >>> can_do(5.868, 24.8), can_do(18_400_493, 500)
     ('5.87', '> 50,000')
@@ -50,10 +50,10 @@ def in_words(answers: Mapping[str, int]) -> str:
     return ", ".join(sorted(answers, key=lambda why: -answers[why]))
 
 
-def retries_note(found: Retried) -> str:
-    """Say how many requests were made again, how long that took, and how many storage refused."""
-    many = "request to storage was" if found.number == 1 else "requests to storage were"
-    throttled = sum(found.refused.values())
-    answers = f"; storage throttled {throttled} of them ({in_words(found.refused)})" if throttled else ""
-    took = format_seconds(found.seconds)
-    return f"{found.number} {many} made again after a failure, {took} in all (spans named retry){answers}"
+def retries_note(retries: Retried) -> str:
+    """Return how many requests were made again, how long that took, and how many storage refused."""
+    many = "request to storage was" if retries.number == 1 else "requests to storage were"
+    throttled = sum(retries.refused.values())
+    answers = f"; storage throttled {throttled} of them ({in_words(retries.refused)})" if throttled else ""
+    took = format_seconds(retries.seconds)
+    return f"{retries.number} {many} made again after a failure, {took} in all (spans named retry){answers}"

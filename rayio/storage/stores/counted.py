@@ -1,4 +1,4 @@
-"""What a call to storage asked for, request by request, and files that count it."""
+"""The traffic of a call to storage, request by request, and files that count it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from rayio.storage.base import FSYNC, ISSUED, OPEN, READ, WRITE, Issued
 
 T = TypeVar("T")
 
-#: A ``read()`` shorter than this fetches this much around it, as a page cache would: a library that picks at a file's
-#: headers costs one request. ``readinto()`` goes to the storage system as it is.
+#: A ``read()`` of fewer bytes fetches this many, as a page cache would: parsing a file's headers costs one request.
+#: ``readinto()`` is always one request.
 WINDOW_BYTES = 4096
 
 #: Packs a row of ``rayio.storage.base.ISSUED``.
@@ -27,10 +27,10 @@ _pack = Struct("<qqqqiihh").pack
 
 
 class Traffic:
-    """The traffic of one call to storage: what it asked of the system so far; with an anchor, request by request.
+    """The traffic of one call to storage so far; with an anchor, request by request.
 
-    ``anchor`` is what to add to ``perf_counter_ns`` to get the engine's time; attempts that failed are noted in any
-    case, every request unless ``is_itemised`` is False.
+    ``anchor`` is the difference from ``perf_counter_ns`` to the engine's time. Failed attempts are always recorded,
+    every request unless ``is_itemised`` is False.
     """
 
     __slots__ = (
@@ -45,51 +45,50 @@ class Traffic:
         self.requests = 0
         self.nbytes = 0
         self.syncs = 0
-        #: How long those took together.
+        #: Their total duration (ns).
         self.sync_ns = 0
-        #: Whether files look what each request adds to the page cache, and how many bytes that were; None where the
-        #: kernel does not say.
+        #: True if files record the bytes that each request adds to the page cache; the sum, or None if unknown.
         self.is_watched = False
         self.added: int | None = 0
-        #: Bytes that were to leave the page cache and did not; None likewise.
+        #: Bytes that stayed in the page cache despite eviction; None if unknown.
         self.unevicted: int | None = 0
         self.anchor = anchor
-        #: Set when nobody waits for an answer any more: a pause before another attempt then ends, and the call with it.
+        #: Set once nobody waits for an answer: a pause between attempts then ends, and the call with it.
         self.ending = ending or threading.Event()
         self.is_itemised = is_itemised and anchor is not None
-        #: Rows of ``ISSUED`` in the order of their ends, on the clock of ``perf_counter_ns``; threads may add to it.
+        #: Rows of ``ISSUED`` in the order of their ends, in ``perf_counter_ns``; threads may append.
         self.rows = bytearray()
-        #: Those of attempts that failed.
+        #: Rows of failed attempts.
         self.retries = bytearray()
         self.files: dict[str, int] = {}
-        #: What was answered to those that failed, and the code of each.
+        #: Answers of failed attempts, with their codes.
         self.answers: dict[str, int] = {}
 
     def stayed(self, nbytes: int | None) -> None:
-        """Note bytes that stayed in the page cache though they were to leave."""
+        """Add bytes that stayed in the page cache despite eviction."""
         self.unevicted = None if nbytes is None or self.unevicted is None else self.unevicted + nbytes
 
     def file(self, path: str) -> int:
-        """Number a file; the same path gives the same number."""
+        """Return the number of a file; equal for equal paths."""
         return self.files.setdefault(path, len(self.files))
 
     def add(self, kind: int, start: int, file: int, thread: int, offset: int = -1, nbytes: int = 0) -> None:
-        """Note a request that began at ``start`` (``perf_counter_ns``) and ends now."""
+        """Record a request that began at ``start`` (``perf_counter_ns``) and ends now."""
         self.rows += _pack(start, perf_counter_ns(), offset, nbytes, file, thread, kind, 0)
 
     def add_retry(self, start: int, name: str, answer: str) -> None:
-        """Note an attempt that began at ``start``, failed with some answer, and is made again now."""
+        """Record a failed attempt that began at ``start`` and is repeated now."""
         thread, code = threading.get_native_id(), self.answers.setdefault(answer, len(self.answers))
         self.retries += _pack(start, perf_counter_ns(), -1, 0, self.file(name), thread, code, 0)
 
     @property
     def issued(self) -> Issued | None:
-        """Every request, in the order of their ends; None where they were not to be kept."""
+        """Return every request, in the order of ends; None if they are not recorded."""
         return self._on_the_clock(self.rows) if self.is_itemised else None
 
     @property
     def retried(self) -> Issued | None:
-        """Every attempt that failed and was made again; None where there was none, or is no clock."""
+        """Return the failed attempts; None if there are none, or no clock."""
         if not self.retries or self.anchor is None:
             return None
         return replace(self._on_the_clock(self.retries), answers=tuple(self.answers))
@@ -104,7 +103,7 @@ class Traffic:
 
 
 class Timed:
-    """Calls on behalf of one file, each noted where there is a clock."""
+    """Calls for one file, recorded if there is a clock."""
 
     def __init__(self, traffic: Traffic, name: str) -> None:
         self.traffic = traffic
@@ -112,7 +111,7 @@ class Timed:
         self.thread = threading.get_native_id()
 
     def call(self, kind: int, function: Callable[[], T], offset: int = -1) -> T:
-        """Make the call; a write's result is its bytes."""
+        """Return the call's result; a write's result is its bytes."""
         start = perf_counter_ns()
         result = function()
         if self.traffic.is_itemised:
@@ -125,7 +124,7 @@ class Timed:
 
 
 def slots(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int16]:
-    """Number intervals (ns) from 0 so that those of one number do not overlap, with as few numbers as can be."""
+    """Return numbers from 0 of intervals (ns) such that intervals of one number do not overlap; as few as possible."""
     given = np.zeros(len(start), np.int16)
     busy: list[tuple[int, int]] = []
     for place in np.argsort(start, kind="stable").tolist():
@@ -138,13 +137,12 @@ def slots(start: NDArray[np.int64], end: NDArray[np.int64]) -> NDArray[np.int16]
 
 
 class CountedFile:
-    """A file open for reading that counts the requests that really reach the storage system.
+    """A file open for reading that counts the requests that reach the storage system.
 
-    ``read`` keeps the windows it has fetched, so asking again costs nothing; ``readinto`` is one request into the
-    caller's memory. :meth:`window` and :meth:`fetch` do the same at a place that is named, for readers of many small
-    files: each call of Python's costs as much as a small request. A storage says how it fetches (:meth:`_fetch`) and
-    how long the file is (:attr:`size`). It is no ``io.RawIOBase``, only the like of one: those take microseconds
-    to make, to leave and to be forgotten.
+    ``read`` keeps its windows, so repeated reads cost nothing; ``readinto`` is one request into the caller's memory.
+    :meth:`window` and :meth:`fetch` do the same at a given position, for readers of many small files: each Python call
+    costs as much as a small request. Subclasses implement :meth:`_fetch` and :attr:`size`. It resembles
+    ``io.RawIOBase``, which would take microseconds to create and close.
     """
 
     __slots__ = ("_number", "_position", "_size", "_thread", "_windows", "closed", "is_kept", "shown", "traffic")
@@ -158,14 +156,14 @@ class CountedFile:
             self._number, self._thread = traffic.file(name), threading.get_native_id()
         self._position = 0
         self._size = -1
-        #: Start and bytes of what small reads fetched; a file has few headers, so this stays short.
+        #: Start and bytes of windows; files have few headers, so the list stays short.
         self._windows: list[tuple[int, bytes]] = []
         self.closed = False
-        #: Whether it stays open when it is left, for the calls to come.
+        #: True if it stays open for later calls.
         self.is_kept = False
 
     def again(self, name: str, traffic: Traffic) -> Any:
-        """Serve another call to storage as if it had just been opened by that: only the handle and the size stay."""
+        """Reset for another call to storage; only the handle and the size stay."""
         self.traffic = traffic
         if traffic.is_itemised:
             self._number, self._thread = traffic.file(name), threading.get_native_id()
@@ -181,50 +179,50 @@ class CountedFile:
             self.close()
 
     def close(self) -> None:
-        """Be done with the file."""
+        """Close the file."""
         self.closed = True
 
     def _fetch(self, position: int, buffer: Any) -> int:
-        """Read from ``position`` straight into ``buffer``, in one request; the file's end makes it shorter.
+        """Read from ``position`` into ``buffer`` in one request; shorter at the file's end.
 
         Raises:
-            DataError: the file is gone.
+            DataError: the file is missing.
             StorageError: the storage system refuses.
         """
         raise NotImplementedError
 
     @property
     def size(self) -> int:
-        """Bytes of the file, as it was opened."""
+        """Size of the file in bytes when it was opened."""
         return self._size
 
     def _opened(self, start: int) -> None:
-        """Count the opening, which began at ``start`` and ends now."""
+        """Record the open, which began at ``start`` and ends now."""
         self.traffic.opens += 1
         if self.traffic.is_itemised:
             self.traffic.add(OPEN, start, self._number, self._thread)
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def writable(self) -> bool:
-        """Say no."""
+        """Return False."""
         return False
 
     def flush(self) -> None:
-        """Do nothing: nothing is written."""
+        """Do nothing."""
 
     def tell(self) -> int:
-        """The position of the next read, in bytes from the file's start."""
+        """Return the offset of the next read."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move to ``offset``; nothing is asked of the storage system that it has not said yet."""
+        """Set the position to ``offset``, without a request if possible."""
         if whence == io.SEEK_CUR:
             offset += self._position
         elif whence == io.SEEK_END:
@@ -235,13 +233,13 @@ class CountedFile:
         return offset
 
     def readinto(self, buffer: Any) -> int:
-        """Read straight into ``buffer``, in one request; the file's end makes it shorter."""
+        """Read into ``buffer`` in one request; shorter at the file's end."""
         length = self.fetch(self._position, buffer)
         self._position += length
         return length
 
     def fetch(self, position: int, buffer: Any) -> int:
-        """Read from ``position`` straight into ``buffer``, in one request; the place of the next read stays."""
+        """Read from ``position`` into ``buffer`` in one request; the position stays."""
         traffic = self.traffic
         if traffic.is_itemised:
             start = perf_counter_ns()
@@ -254,7 +252,7 @@ class CountedFile:
         return length
 
     def read(self, size: int | None = -1) -> bytes:
-        """Read ``size`` bytes, or all that are left; few of them come from a window."""
+        """Return ``size`` bytes, or all the rest; few bytes come from a window."""
         left = max(0, self.size - self._position)
         size = left if size is None or size < 0 else min(size, left)
         if size == 0:
@@ -269,13 +267,13 @@ class CountedFile:
         return part
 
     def readall(self) -> bytes:
-        """Read all that is left."""
+        """Return the rest of the file."""
         return self.read()
 
     def window(self, position: int, size: int) -> tuple[int, bytes]:
-        """Find or fetch a window with ``size`` bytes from ``position`` on; give where it starts, and it.
+        """Return the start and bytes of a window with ``size`` bytes from ``position`` on, fetched if new.
 
-        It has ``WINDOW_BYTES``, and so has at most as many of them. Near the file's end it reaches back.
+        It has at most ``WINDOW_BYTES``; near the file's end it begins earlier.
         """
         for start, window in self._windows:
             if start <= position and position + size <= start + len(window):

@@ -1,4 +1,4 @@
-"""Files of a store that is somewhere else, as paths of this machine: fetched once, and gone with the process."""
+"""Local copies of files of another store: fetched once, and removed with the process."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import BinaryIO, cast
 from rayio.storage.stores.counted import Traffic
 from rayio.storage.stores.opening import Fill, Store
 
-#: Bytes that are fetched at a time.
+#: Bytes fetched per request.
 PIECE_BYTES = 16 << 20
 
 
 class Mirror:
-    """A temporary folder beside a store. What was written through it or asked of it once is not fetched again.
+    """A temporary folder of copies from a store. Each file is fetched at most once, and not if it was written here.
 
-    It is for files that never change once they are whole.
+    Files must never change once they are complete.
     """
 
     def __init__(self, store: Store) -> None:
@@ -38,7 +38,7 @@ class Mirror:
             return self._folder
 
     def path(self, name: str) -> Path:
-        """A path with the file's content; it is fetched unless it was before.
+        """Return a path with the file's content, fetched at first use.
 
         Raises:
             DataError: there is no such file.
@@ -54,7 +54,7 @@ class Mirror:
         return place
 
     def write(self, name: str, fill: Fill, *, doing: str = "writing") -> Path:
-        """Store a file, and keep a copy here; give the copy's path."""
+        """Write a file to the store and keep a copy; return the copy's path."""
         place = self.folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -72,12 +72,12 @@ class Mirror:
         return place
 
     def remove(self, name: str) -> None:
-        """Remove a file from the store and from here."""
+        """Remove a file from the store and its copy."""
         self.store.remove(name)
         (self.folder / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Remove the temporary folder; it comes back when it is needed again."""
+        """Remove the temporary folder; it is recreated when needed."""
         if self._forget is not None:
             self._forget()
         self._folder = self._forget = None

@@ -1,4 +1,4 @@
-"""Stores: trees of files by name, wherever they are. Which implementation serves an address follows from its scheme."""
+"""Stores: trees of files by name; the scheme of an address selects the implementation."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ if TYPE_CHECKING:
 #: The values of ``storage.page_cache``.
 PageCache = Literal["use", "drop", "direct"]
 
-#: Writes the content of a file. It may be called again when an attempt to store it failed.
+#: Writes the content of a file. It may be called again after a failed attempt.
 Fill = Callable[[BinaryIO], object]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How stores are reached. Credentials are never here: a store takes them from its environment."""
+    """Settings of stores. They have no credentials: a store takes these from its environment."""
 
-    #: The options of schemes, by the scheme's name; a scheme that is not here is reached as its defaults say.
+    #: Options by scheme; other schemes use their defaults.
     options: Mapping[str, Any] = field(default_factory=dict)
-    #: What the jitter between attempts is drawn from.
+    #: Seed of the jitter between attempts.
     seed: int = 0
-    #: How files of mounted file systems are read and written: through the page cache, with their pages evicted before
-    #: and after, or past it.
+    #: Access to files of mounted file systems: through the page cache, with eviction before and after, or past it.
     page_cache: PageCache = "use"
 
 
@@ -40,9 +39,9 @@ DEFAULTS = Settings()
 
 
 class Store(Protocol):
-    """Files below one address, by names with forward slashes; each of them appears whole or not at all.
+    """Files below one address, by names with forward slashes; each appears whole or not at all.
 
-    Calls block. A store may be used by several threads.
+    Calls block. Several threads may use a store.
 
     >>> store = open("data/not-yet")
     >>> store.exists, store.is_local
@@ -51,19 +50,19 @@ class Store(Protocol):
 
     @property
     def address(self) -> str:
-        """The address, as a user writes it; credentials are never in it."""
+        """The address as a user writes it, without credentials."""
 
     @property
     def is_local(self) -> bool:
-        """Whether files are in a mounted file system, so that :meth:`local` costs nothing."""
+        """True if files are in a mounted file system, so that :meth:`local` costs nothing."""
 
     @property
     def is_file(self) -> bool:
-        """Whether a file is in the place of the folder, so that nothing can be below the address."""
+        """True if the address is a file, not a folder."""
 
     @property
     def exists(self) -> bool:
-        """Whether anything is at the address.
+        """True if the address exists.
 
         Raises:
             StorageError: the system refuses.
@@ -71,17 +70,17 @@ class Store(Protocol):
 
     @property
     def source(self) -> Source:
-        """Where what is read comes from, and how that can be counted."""
+        """The source of bytes read, and so how they are counted."""
 
     @property
     def is_direct(self) -> bool:
-        """Whether what is read goes past the page cache of this machine."""
+        """True if reads bypass this machine's page cache."""
 
     def full(self, name: str) -> str:
-        """A file's own address, for messages."""
+        """Return a file's address, for messages."""
 
     def open(self, name: str, traffic: Traffic) -> BinaryIO:
-        """Open a file for reading, with random access; what is asked of the system is counted in ``traffic``.
+        """Open a file for reading, with random access; requests are counted in ``traffic``.
 
         Raises:
             DataError: there is no such file.
@@ -89,7 +88,7 @@ class Store(Protocol):
         """
 
     def read(self, name: str) -> bytes | None:
-        """The bytes of a small file; None where there is none.
+        """Return the bytes of a small file; None if it is missing.
 
         Raises:
             StorageError: the system refuses.
@@ -98,79 +97,79 @@ class Store(Protocol):
     def write(
         self, name: str, fill: Fill, *, traffic: Traffic | None = None, fsync: bool = False, doing: str = "writing"
     ) -> None:
-        """Store what ``fill`` writes as one file, replacing what had the name; all of it appears, or nothing.
+        """Store the output of ``fill`` as one file, atomically, in place of a file of that name.
 
-        With ``traffic`` it is streamed: ``fill`` only appends, each of its calls is a request of that size where the
-        system takes requests of any size, and all are counted. Without, ``fill`` may seek. ``fsync`` makes it durable
-        where it would not be. ``doing`` is what messages call it.
+        With ``traffic`` it is streamed: ``fill`` only appends, each of its calls is a request of that size if the
+        system supports any size, and all are counted. Without, ``fill`` may seek. ``fsync`` makes the file durable.
+        ``doing`` names the activity in messages.
 
         Raises:
             StorageError: no space, no permission, or the system refuses.
         """
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Names and sizes of the files that lie directly in a folder; unfinished ones are left out.
+        """Return names and sizes of the files directly in a folder, without unfinished ones.
 
         Raises:
             StorageError: the system refuses.
         """
 
     def entries(self) -> list[str]:
-        """Names of all that lies directly at the address, files and folders; none where nothing is there.
+        """Return names of all files and folders directly at the address; empty if it does not exist.
 
         Raises:
             StorageError: the system refuses.
         """
 
     def leads_out(self, folder: str) -> bool:
-        """Whether a folder below the address is, by links, outside of it: nothing is written or removed there."""
+        """Return True if links lead a folder below the address outside; nothing is written or removed there."""
 
     def tidy(self, folder: str = "") -> None:
-        """Remove what writers that are dead left unfinished in a folder, where that can be known."""
+        """Remove unfinished files of dead writers in a folder, if they can be recognised."""
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None where there is none."""
+        """Return the bytes of a file; None if it is missing."""
 
     def remove(self, name: str) -> None:
-        """Remove a file; nothing happens where there is none."""
+        """Remove a file; no-op if it is missing."""
 
     def remove_all(self) -> None:
-        """Remove everything below the address, as far as that can be done."""
+        """Remove everything below the address, as far as possible."""
 
     def prepare(self, doing: str = "writing", folder: str = "") -> None:
-        """Make the place, or a folder in it, be there, and make sure that it can be written.
+        """Create the folder, or a folder in it, and check that it is writable.
 
         Raises:
-            StorageError: it cannot.
+            StorageError: it is not.
         """
 
     def free_bytes(self) -> int | None:
-        """Bytes that are free; None where nobody knows."""
+        """Return the free bytes; None if unknown."""
 
     def local(self, name: str) -> Path:
-        """A path of this machine with the file's content; only where :attr:`is_local`."""
+        """Return a path of this machine with the file's content; only if :attr:`is_local`."""
 
 
 class Scheme(Protocol):
-    """What opens the addresses of a scheme.
+    """A factory of the stores of a scheme.
 
-    One that has options says so by ``options``, the class of a section whose every key has a default: a scenario has
-    them in its section ``storage``. By ``check(address)`` it may refuse an address before anything is asked of it.
+    A scheme with options names their class in ``options``: a section whose every key has a default, in the scenario's
+    section ``storage``. Its ``check(address)`` may refuse an address before any request.
 
     >>> STORES["s3"].options().timeout
     30.0
     """
 
     def __call__(self, address: str, options: Any, settings: Settings) -> Store:
-        """Make the store of an address; ``options`` are the scheme's, None where it has none."""
+        """Return the store of an address; ``options`` are the scheme's, or None."""
 
 
-#: Schemes and what opens their addresses.
+#: Factories of stores by scheme.
 STORES: Registry[Scheme] = kinds.STORAGES
 
 
 def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
-    """Open the store that an address names; nothing is asked of it yet.
+    """Return the store of an address, without a request.
 
     Example:
         >>> open("/data/unet3d").address
@@ -183,7 +182,7 @@ def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
     try:
         scheme = STORES[scheme_of(text)]
     except ScenarioError as error:
-        if scheme_of(text) in STORES:  # it is there and cannot be used
+        if scheme_of(text) in STORES:  # registered but not usable
             raise StorageError(f"{text}: {error}") from None
         others = ", ".join(sorted(f"{name}://" for name in STORES))
         raise StorageError(f"{text}: no storage serves {scheme_of(text)}://; give a path, or one of {others}") from None
@@ -192,8 +191,8 @@ def open(address: str | Path, settings: Settings = DEFAULTS) -> Store:
     return scheme(text, defaults() if options is None and defaults is not None else options, settings)
 
 
-def told(error: StorageError, what: str, option: str) -> StorageError:
-    """Say what a store refused, and which option of a command chooses another place."""
+def with_option(error: StorageError, what: str, option: str) -> StorageError:
+    """Return a store's refusal with the command's option that chooses another place."""
     text = str(error)
     if "another path" in text:
         return StorageError(f"{what} {text.replace('another path', f'another {option}')}")

@@ -1,4 +1,4 @@
-"""Files and the page cache: reads and writes past it (O_DIRECT), and what a read adds to it."""
+"""Files and the page cache: direct reads and writes (O_DIRECT), and bytes that a read adds to the cache."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rayio.machine.mounts import Mounted, existing, mount_of, mounts_here
 from rayio.machine.pages import ALIGNMENT, PAGE, aligned, resident
 from rayio.storage.stores.counted import Traffic
 
-#: Bytes that one direct read or write asks for at most; more are several, as the kernel would cut them.
+#: Bytes of one direct read or write at most; the kernel would cut larger ones too.
 CHUNK_BYTES = 16 << 20
-#: How far beyond a request the kernel may read ahead.
+#: Largest read-ahead of the kernel beyond a request.
 AHEAD_BYTES = 8 << 20
 
 _threads = threading.local()
 
 
 def mounted_at(path: Path) -> Mounted:
-    """The mount that a path is in."""
+    """Return the mount of a path."""
     return mount_of(existing(path), mounts_here()) or Mounted("/", "unknown", "unknown", "")
 
 
 def no_direct(path: Path | str, type: str) -> StorageError:
-    """Say that a file system has no direct I/O."""
+    """Return the refusal of a file system without direct I/O."""
     return StorageError(
         f"{path}: storage.page_cache=direct: this file system ({type}) has no direct I/O (O_DIRECT); use drop or use, "
         "or choose another path"
@@ -38,7 +38,7 @@ def no_direct(path: Path | str, type: str) -> StorageError:
 
 
 def check_direct(folder: Path) -> None:
-    """Refuse a folder where files cannot be read past the page cache, as far as that can be seen without one.
+    """Refuse a folder without direct I/O, as far as that is visible without a file.
 
     Raises:
         StorageError: the file system has no direct I/O.
@@ -54,7 +54,7 @@ def check_direct(folder: Path) -> None:
 
 
 def read_direct(descriptor: int, position: int, buffer: Any, size: int) -> int:
-    """Read into ``buffer`` from a file of ``size`` bytes opened with O_DIRECT: whole blocks, of which it gets its part.
+    """Read into ``buffer`` from a file of ``size`` bytes opened with O_DIRECT, in whole blocks.
 
     Raises:
         OSError: the system refuses.
@@ -66,7 +66,7 @@ def read_direct(descriptor: int, position: int, buffer: Any, size: int) -> int:
         span = min(CHUNK_BYTES, skip + wanted - length)
         blocks = _memory(span)[: -(-span // ALIGNMENT) * ALIGNMENT]
         got = min(os.preadv(descriptor, [blocks], position + length - skip) - skip, wanted - length)
-        if got <= 0:  # it has become shorter
+        if got <= 0:  # the file was truncated
             break
         view[length : length + got] = blocks[skip : skip + got]
         length += got
@@ -74,7 +74,7 @@ def read_direct(descriptor: int, position: int, buffer: Any, size: int) -> int:
 
 
 def _memory(nbytes: int) -> memoryview:
-    """Memory of this thread for direct reads; it grows to the longest, and stays."""
+    """Return this thread's memory for direct reads; it grows to the longest read, and stays."""
     memory: memoryview | None = getattr(_threads, "memory", None)
     if memory is None or len(memory) < nbytes:
         memory = _threads.memory = aligned(nbytes)
@@ -82,31 +82,31 @@ def _memory(nbytes: int) -> memoryview:
 
 
 class DirectWriter:
-    """A new file opened with O_DIRECT: what is appended goes to the device in whole blocks, the last one cut off."""
+    """A new file opened with O_DIRECT: appended data goes to the device in whole blocks; the last is truncated."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._blocks = aligned(ALIGNMENT)
-        #: Bytes in ``_blocks`` that are not written yet, and bytes of the file that are.
-        self._held = 0
+        #: Unwritten bytes in ``_blocks``, and written bytes of the file.
+        self._unwritten = 0
         self._written = 0
 
     def write(self, buffer: Any) -> int:
-        """Append; what fills no block waits for more."""
+        """Append; an incomplete block waits for more."""
         view = memoryview(buffer).cast("B")[:CHUNK_BYTES]
-        if len(self._blocks) < self._held + len(view):
-            grown = aligned(self._held + len(view))
-            grown[: self._held] = self._blocks[: self._held]
+        if len(self._blocks) < self._unwritten + len(view):
+            grown = aligned(self._unwritten + len(view))
+            grown[: self._unwritten] = self._blocks[: self._unwritten]
             self._blocks = grown
-        self._blocks[self._held : self._held + len(view)] = view
-        self._held += len(view)
-        self._put(self._held // ALIGNMENT * ALIGNMENT)
+        self._blocks[self._unwritten : self._unwritten + len(view)] = view
+        self._unwritten += len(view)
+        self._put(self._unwritten // ALIGNMENT * ALIGNMENT)
         return len(view)
 
     def finish(self) -> None:
-        """Write what is left, as a whole block, and cut the file to its length."""
-        size = self._written + self._held
-        if self._held:
+        """Write the rest as a whole block, and truncate the file to its length."""
+        size = self._written + self._unwritten
+        if self._unwritten:
             self._put(ALIGNMENT)
             os.ftruncate(self.descriptor, size)
 
@@ -115,16 +115,15 @@ class DirectWriter:
         while done < nbytes:
             done += os.pwrite(self.descriptor, self._blocks[done:nbytes], self._written + done)
         self._written += nbytes
-        left = max(0, self._held - nbytes)
+        left = max(0, self._unwritten - nbytes)
         self._blocks[:left] = bytes(self._blocks[nbytes : nbytes + left])
-        self._held = left
+        self._unwritten = left
 
 
 def watched(traffic: Traffic, descriptor: int, position: int, nbytes: int, read: Callable[[], int]) -> int:
-    """Make a read and note in ``traffic`` what it has added to the page cache: for file systems that count nothing.
+    """Make a read; record in ``traffic`` the bytes that it added to the page cache, if the file system has no counters.
 
-    What is read ahead counts for the read that caused it. Of a file system that keeps nothing in the page cache all
-    that was read counts.
+    Read-ahead counts for the read that caused it. If the file system keeps nothing in the page cache, all bytes count.
     """
     begin = position // PAGE * PAGE
     span = -(-(position + nbytes) // PAGE) * PAGE - begin
@@ -140,7 +139,7 @@ def watched(traffic: Traffic, descriptor: int, position: int, nbytes: int, read:
 
 
 def open_file(path: str | Path, flags: int, *, direct: bool) -> int:
-    """Open a regular file, past the page cache where ``direct``.
+    """Open a regular file, past the page cache if ``direct``.
 
     Raises:
         StorageError: its file system has no direct I/O.
@@ -152,7 +151,7 @@ def open_file(path: str | Path, flags: int, *, direct: bool) -> int:
         raise
     except OSError as error:
         if direct and error.errno == errno.EINVAL:
-            with suppress(OSError):  # it is made before it is refused
+            with suppress(OSError):  # the file was created before the refusal
                 if flags & os.O_EXCL:
                     Path(path).unlink()
             raise no_direct(path, mounted_at(Path(path)).type) from None

@@ -1,4 +1,4 @@
-"""Real storage in a mounted file system (local, NFS, Lustre): buffered reads, atomic writes, each request counted."""
+"""Real storage in a mounted file system (local, NFS, Lustre): buffered reads, atomic writes, counted requests."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from rayio.storage.stores.opening import DEFAULTS, Fill, PageCache, Settings
 from rayio.storage.stores.paged import DirectWriter, mounted_at, open_file, read_direct, watched
 from rayio.storage.stores.refusals import refusal, write_refusal
 
-#: End of the names of files that are being written.
+#: Suffix of files that are being written.
 PARTIAL = ".partial"
-#: Tells this process's unfinished files from those of an earlier one that had the same number.
+#: Distinguishes this process's unfinished files from those of an earlier process with the same number.
 TOKEN = uuid4().hex[:12]
 
 
 class PosixFile(CountedFile):
     """A file of a mounted file system, open for reading; its size is that at opening.
 
-    ``page_cache`` says whether it is read through the page cache, with its pages evicted first and last, or past it.
+    ``page_cache`` selects access through the page cache, with eviction before and after, or past it.
 
     Raises:
-        DataError: there is no such file.
+        DataError: the file is missing.
         StorageError: the operating system refuses to open or to read it.
     """
 
@@ -47,7 +47,7 @@ class PosixFile(CountedFile):
     def __init__(self, path: Path | str, traffic: Traffic, name: str = "", page_cache: PageCache = "use") -> None:
         super().__init__(str(path), traffic, name)
         self.page_cache = page_cache
-        #: Whether a read is one call to the kernel and two sums: what a small file's headers cost is what that takes.
+        #: True if a read is a single call to the kernel, for the speed of small files.
         self._is_bare = page_cache != "direct" and not traffic.is_watched
         self._descriptor = -1
         start = perf_counter_ns()
@@ -64,7 +64,7 @@ class PosixFile(CountedFile):
             traffic.stayed(evict(self._descriptor))
 
     def fetch(self, position: int, buffer: Any) -> int:
-        """Read from ``position`` straight into ``buffer``, in one request; the place of the next read stays."""
+        """Read from ``position`` into ``buffer`` in one request; the position stays."""
         if not self._is_bare:
             return super().fetch(position, buffer)
         traffic = self.traffic
@@ -80,7 +80,7 @@ class PosixFile(CountedFile):
         return length
 
     def window(self, position: int, size: int) -> tuple[int, bytes]:
-        """Find or fetch a window with ``size`` bytes from ``position`` on; give where it starts, and it."""
+        """Return the start and bytes of a window with ``size`` bytes from ``position`` on, fetched if new."""
         if not self._is_bare:
             return super().window(position, size)
         for start, window in self._windows:
@@ -126,13 +126,13 @@ class PosixFile(CountedFile):
         self.closed = True
 
     def __del__(self) -> None:
-        """Close what nobody has closed."""
+        """Close the file if it is still open."""
         if self._descriptor >= 0:
             self.close()
 
 
 class _Writing(io.RawIOBase):
-    """A file being written, each call one request to the operating system."""
+    """A file being written; each call is one request to the operating system."""
 
     def __init__(self, raw: BinaryIO | DirectWriter, timed: Timed) -> None:
         self._raw = raw
@@ -140,11 +140,11 @@ class _Writing(io.RawIOBase):
         self._written = 0
 
     def writable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def write(self, buffer: Any) -> int:
-        """Write what the operating system takes of it; give how much that was."""
+        """Write; return the number of bytes that the operating system accepted."""
         length = self._timed.call(WRITE, partial(self._raw.write, buffer), self._written) or 0
         self._written += length
         self._timed.traffic.requests += 1
@@ -153,16 +153,16 @@ class _Writing(io.RawIOBase):
 
 
 class PosixStore:
-    """A :class:`rayio.storage.stores.opening.Store` in a mounted file system. Absolute names are taken as they are."""
+    """A :class:`rayio.storage.stores.opening.Store` in a mounted file system. Absolute names stay absolute."""
 
     is_local = True
 
     def __init__(self, address: str | Path, options: object = None, settings: Settings = DEFAULTS) -> None:
         self.root = path_of(address)
-        #: What goes before a file's name, as text: joining paths costs as much as reading a small file.
+        #: Prefix of a file's name, as text: joining paths costs as much as reading a small file.
         self._before = "" if self.root == Path() else f"{self.root}/".replace("//", "/")
         self.page_cache = settings.page_cache
-        #: Folders that were looked at, and do not lead out.
+        #: Folders known to be inside.
         self._inside: set[str] = set()
 
     @property
@@ -172,12 +172,12 @@ class PosixStore:
 
     @property
     def is_file(self) -> bool:
-        """Whether the path is there and is no folder."""
+        """True if the path exists and is no folder."""
         return self.exists and not self.root.is_dir()
 
     @property
     def exists(self) -> bool:
-        """Whether the path is there."""
+        """True if the path exists."""
         try:
             return self.root.exists()
         except OSError as error:
@@ -185,20 +185,20 @@ class PosixStore:
 
     @property
     def is_direct(self) -> bool:
-        """Whether files are read and written past the page cache."""
+        """True if reads and writes bypass the page cache."""
         return self.page_cache == "direct"
 
     @cached_property
     def source(self) -> Source:
-        """Where what is read comes from, by the type of the file system."""
+        """The source of bytes read, by the type of the file system."""
         return mounted_at(self.root).source
 
     def full(self, name: str) -> str:
-        """A file's path."""
+        """Return a file's path as text."""
         return str(self.root / name)
 
     def local(self, name: str) -> Path:
-        """A file's path."""
+        """Return a file's path."""
         return self.root / name
 
     def open(self, name: str, traffic: Traffic) -> BinaryIO:
@@ -207,7 +207,7 @@ class PosixStore:
         return cast(BinaryIO, PosixFile(path, traffic, name, self.page_cache))
 
     def read(self, name: str) -> bytes | None:
-        """Read a whole file."""
+        """Return the content of a file."""
         path = self.root / name
         try:
             return read_regular(path)
@@ -221,9 +221,9 @@ class PosixStore:
     ) -> None:
         """Write under another name, then rename; ``fsync`` covers the file and then its folder.
 
-        With ``traffic`` the page cache is used as the store's settings say: dropping a file's pages takes forcing them
-        to the device first, whatever ``fsync`` says. Other files are evicted when they are forced to the device.
-        Folders below the store's own are made; its own is made by :meth:`prepare`, so that one that vanished is told.
+        With ``traffic`` the store's page-cache setting applies; eviction forces the file to the device first, whatever
+        ``fsync`` is. Other files are evicted when they are forced to the device. Subfolders are created; the store's
+        folder is created only by :meth:`prepare`, so that a vanished one is reported.
         """
         path = self.root / name
         if self.leads_out(name.rpartition("/")[0]):
@@ -255,7 +255,7 @@ class PosixStore:
             raise write_refusal(error, path, doing) from error
 
     def _stream(self, path: Path, fill: Fill, timed: Timed) -> BinaryIO:
-        """Write a new file as ``fill`` appends to it, each call one request; give it, still open."""
+        """Return a new file, still open, to which ``fill`` has appended; each call is one request."""
         is_direct = self.is_direct
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
         file = timed.call(OPEN, lambda: os.fdopen(open_file(path, flags, direct=is_direct), "wb", buffering=0))
@@ -271,7 +271,7 @@ class PosixStore:
         return cast(BinaryIO, file)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Names and sizes of the files in a folder that are finished."""
+        """Return names and sizes of the finished files in a folder."""
         place = self.root / folder
         sizes: dict[str, int] = {}
         try:
@@ -282,7 +282,7 @@ class PosixStore:
                             check_regular(entry.path)
                         sizes[entry.name] = entry.stat().st_size
         except FileNotFoundError as error:
-            if str(error.filename) != str(place):  # a link that leads nowhere
+            if str(error.filename) != str(place):  # a dangling link
                 raise refusal(error, error.filename, "reading") from error
         except NotAFileError as error:
             raise refusal(error, error.filename, "reading") from error
@@ -291,7 +291,7 @@ class PosixStore:
         return sizes
 
     def entries(self) -> list[str]:
-        """Names of all that is in the folder."""
+        """Return the names of all entries of the folder."""
         try:
             return [entry.name for entry in self.root.iterdir()]
         except (FileNotFoundError, NotADirectoryError):
@@ -300,7 +300,7 @@ class PosixStore:
             raise refusal(error, self.root, "reading") from error
 
     def leads_out(self, folder: str) -> bool:
-        """Whether a folder below this one is outside of it, by links or ``..``; an absolute one is what it says."""
+        """Return True if links or ``..`` lead a folder outside; an absolute one is accepted."""
         if folder in ("", ".") or folder.startswith("/"):
             return False
         if folder not in self._inside:
@@ -311,7 +311,7 @@ class PosixStore:
         return False
 
     def tidy(self, folder: str = "") -> None:
-        """Remove unfinished files of writers on this host that are gone; others may still be at theirs."""
+        """Remove unfinished files of ended writers on this host; writers on other hosts may still be running."""
         if self.leads_out(folder):
             return
         with suppress(OSError), os.scandir(self.root / folder) as entries:
@@ -320,7 +320,7 @@ class PosixStore:
                     _remove_orphan(Path(entry.path))
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file."""
+        """Return the bytes of a file."""
         path = self.root / name
         try:
             return path.stat().st_size
@@ -344,12 +344,12 @@ class PosixStore:
         shutil.rmtree(self.root, ignore_errors=True)
 
     def prepare(self, doing: str = "writing", folder: str = "") -> None:
-        """Make the folder; refuse one that cannot be written."""
+        """Create the folder; refuse one that is not writable."""
         try:
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             if error.errno == errno.ENOENT:
-                raise StorageError(f"{self.root}: no folder can be made there; choose another path") from error
+                raise StorageError(f"{self.root}: cannot create a folder there; choose another path") from error
             raise refusal(error, self.root, doing) from error
         if not os.access(self.root, os.W_OK):
             if os.statvfs(self.root).f_flag & os.ST_RDONLY:
@@ -357,7 +357,7 @@ class PosixStore:
             raise StorageError(f"{self.root}: no permission to write there; choose another path")
 
     def free_bytes(self) -> int | None:
-        """Bytes that are free where the folder is, or will be."""
+        """Return the free bytes at the folder, even if it does not exist yet."""
         here = self.root
         while not here.exists() and here != here.parent:
             here = here.parent
@@ -365,11 +365,11 @@ class PosixStore:
             usage = shutil.disk_usage(here)
         except OSError:
             return None
-        return usage.free if usage.total else None  # file systems without blocks say 0 of 0
+        return usage.free if usage.total else None  # file systems without blocks report 0 of 0
 
 
 def _remove_orphan(unfinished: Path) -> None:
-    """Remove an unfinished file unless its writer, on this host or another, may still be at it."""
+    """Remove an unfinished file unless its writer, on this host or another, may still be running."""
     _, _, host, pid, token = (unfinished.name.removesuffix(PARTIAL).split("+") + [""] * 4)[:5]
     if host != socket.gethostname() or not pid.isdigit() or token == TOKEN:
         return

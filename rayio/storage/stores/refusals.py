@@ -1,4 +1,4 @@
-"""What the operating system refuses of files, in a user's words: which path, why, and what to do about it."""
+"""Messages for refusals of the operating system: the path, the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from rayio.errors import DataError, RayioError, StorageError
 from rayio.files import NotAFileError
-from rayio.storage.stores.opening import told
+from rayio.storage.stores.opening import with_option
 from rayio.units import format_bytes
 
 
 def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
-    """Say in a user's words what the operating system said, with the path and what to do about it."""
+    """Return an error with the path, the system's reason and the remedy."""
     if isinstance(error, NotAFileError):
         return DataError(f"{path}: {error.strerror}")
     match error.errno:
@@ -35,21 +35,21 @@ def refusal(error: OSError, path: Path | str, doing: str) -> RayioError:
 
 
 def write_refusal(error: OSError, path: Path, doing: str) -> RayioError:
-    """Say likewise why a file could not be written: what is missing then is its folder."""
+    """Return an error for a file that could not be written: a missing file then means its folder."""
     if error.errno == errno.ENOENT:
         return StorageError(f"{path}: its folder vanished while {doing}; choose another path")
     return refusal(error, path, doing)
 
 
 def unwritten(error: OSError, path: Path, option: str) -> StorageError:
-    """Say why a file of a command's could not be written, and which option chooses another place.
+    """Return an error for a command's file that could not be written, with the option that chooses another place.
 
     >>> str(unwritten(FileExistsError(17, "File exists"), Path("notes.txt/m.yaml"), "--out"))
     'cannot write notes.txt/m.yaml: a part of this path is a file, not a folder; choose another --out'
     """
-    if not error.errno:  # it was refused by us, in words
+    if not error.errno:  # rayio's refusal, already worded
         return StorageError(f"cannot write {path}: {error.strerror or error}")
-    return told(StorageError(str(write_refusal(error, path, "writing"))), "cannot write", option)
+    return with_option(StorageError(str(write_refusal(error, path, "writing"))), "cannot write", option)
 
 
 def _free_bytes(path: Path) -> int:

@@ -1,4 +1,4 @@
-"""What an actor is built from, and where it takes calls."""
+"""The parameters of an actor, and its address for calls."""
 
 from __future__ import annotations
 
@@ -17,43 +17,43 @@ from rayio.trace.clocks import Anchor
 
 @dataclass(frozen=True)
 class Birth:
-    """What every actor is built from; with it alone Ray can start it again."""
+    """The parameters of every actor, enough for Ray to restart it."""
 
     name: str
     node: int
     members: tuple[tuple[int, ...], ...]
     plan: Plan
-    #: Address from which the scenario's relative paths start, on the actor's node.
+    #: Base address of the scenario's relative paths on the actor's node.
     root: str
     anchor: Anchor
-    #: Ray namespace in which the actors of this run have their names.
+    #: Ray namespace of the names of this run's actors.
     namespace: str
 
     def find(self, name: str) -> Any:
-        """The handle of another actor of this run."""
+        """Return the handle of another actor of this run."""
         return ray.get_actor(name, namespace=self.namespace)
 
     def holders(self, kind: Kind, among: Container[tuple[int, ...]]) -> dict[tuple[int, ...], Any]:
-        """The handle of the actor that holds each of some roles of a kind, by role."""
-        found: dict[tuple[int, ...], Any] = {}
+        """Return the handles of the actors with these roles of a kind, by role."""
+        handles: dict[tuple[int, ...], Any] = {}
         for spec in actors(self.plan, kind):
             if wanted := [member for member in spec.members if member in among]:
-                found |= dict.fromkeys(wanted, self.find(spec.name))
-        return found
+                handles |= dict.fromkeys(wanted, self.find(spec.name))
+        return handles
 
     def readers(self) -> dict[tuple[int, ...], Any]:
-        """The handles of the readers of this actor's ranks, by (rank, worker)."""
+        """Return the handles of the readers of this actor's ranks, by (rank, worker)."""
         loader = self.plan.loader
         workers = range(loader.num_workers if loader.scaling is None else loader.scaling.min)
         return self.holders("reader", {(rank, worker) for (rank,) in self.members for worker in workers})
 
 
 def has_lines(plan: Plan) -> bool:
-    """Whether actors of one host may call each other over lines."""
+    """Return True if actors of one host may call each other over lines."""
     return plan.cluster.transport == "auto" and is_possible()
 
 
 def address(plan: Plan, exchange: Exchange | None) -> Address:
-    """Where this actor takes calls, as its ``listen`` says."""
+    """Return this actor's address for calls, for its ``listen``."""
     node = ray.get_runtime_context().get_node_id()
     return Address(node, exchange.open() if exchange is not None and has_lines(plan) else None)

@@ -1,4 +1,4 @@
-"""The collector: one actor beside the driver, which receives every actor's spans and writes the run directory."""
+"""The collector: an actor next to the driver that receives all spans and writes the run directory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from rayio.trace.run_directory import RunDirectory, from_ipc
 
 
 class Collector:
-    """Spans of all actors, as they come in; and who was born when, so that a death is noticed and its loss named."""
+    """Receiver of all actors' spans; it records births, and so deaths with their losses."""
 
     def __init__(
         self, run_directory: str, settings: Settings, anchor: Anchor, showing: Callable[[], Showing] | None = None
     ) -> None:
         self._anchor = anchor.here()
-        #: What tells how the run goes; None where nobody is to be told.
+        #: Live state of the run; None if nobody needs it.
         self._showing = None if showing is None else showing()
         self._clocks = Clocks()
         self.directory = RunDirectory(run_directory, settings)
@@ -37,35 +37,35 @@ class Collector:
         self._parts = Parts(self.directory)
         #: Time (ns) of the last span received from each actor.
         self._heard: dict[str, int] = {}
-        #: Actors that were started again: name, when, and how long nothing was heard of them before (seconds).
+        #: Restarted actors: name, time, and seconds of silence before.
         self._restarts: list[dict[str, Any]] = []
         self._recorder = Recorder()
-        #: Spans that each living actor had recorded when it was last heard, and those that the dead had.
+        #: Recorded spans of each living actor as of its last message, and of the dead.
         self._recorded: dict[str, int] = {}
         self._recorded_by_the_dead = 0
-        #: How often each rank's queue said how many readers it wants, and the latest, where that changes.
+        #: By rank: number of changes of its queue's request for readers, and the latest.
         self._wishes: dict[int, tuple[int, int]] = {}
         self._failure: RayioError | None = None
-        #: Whether a push is under way, and whether this process was asked to end.
+        #: True while a push is processed; true once this process was asked to end.
         self._is_busy = self._is_ending = False
         self._cpu = Stopwatch("collector")
         signal.signal(signal.SIGTERM, self._end)
 
     def _end(self, number: int, frame: object) -> None:
-        """Write what is held when all processes of a job are asked to end, and write at once from then on.
+        """Write the buffered spans when a job's processes are asked to end, and write at once from then on.
 
-        It does not end by itself: the driver asks for the rest, as long as Ray lives.
+        The process stays: the driver fetches the rest while Ray lives.
         """
         self._is_ending = True
         if not self._is_busy:
             self._parts.write()
 
     def ready(self) -> dict[str, Any]:
-        """Answer when the actor has started."""
+        """Return the collector's entry of run.json, once it has started."""
         return {"name": "collector", "pid": os.getpid()}
 
     def now(self) -> int:
-        """The time that the run goes by, in ns since the Unix epoch."""
+        """Return the run's time in ns since the Unix epoch."""
         return self._anchor.ns + time.perf_counter_ns()
 
     def met(self, boot_id: str, node: int, estimate: Offset | None, own_ns: int) -> int | None:
@@ -81,14 +81,14 @@ class Collector:
         self._clocks.drifted(boot_id, estimate)
 
     def alive(self, name: str) -> None:
-        """Note that an actor that records no spans lives."""
+        """Record that an actor without spans is alive."""
         self._heard[name] = self.now()
 
     def born(self, name: str, node: int, pid: int, now: int | None, restarted: bool) -> None:
-        """Note that an actor has started, now or at a time of the run's clock.
+        """Record an actor's start, now or at a time of the run's clock.
 
-        After a restart, the time since it was last heard is a ``lost`` interval: what it had not sent is gone, and who
-        needed it waited.
+        After a restart, the time since its last message is a ``lost`` interval: unsent spans are gone, and other actors
+        may have waited.
         """
         now = self.now() if now is None else now
         self._recorded_by_the_dead += self._recorded.pop(name, 0)
@@ -104,21 +104,21 @@ class Collector:
         self._heard[name] = now
 
     def wish(self, rank: int, workers: int) -> None:
-        """Note how many readers a rank's queue wants, for the driver."""
+        """Record a rank's requested number of readers, for the driver."""
         number, _ = self._wishes.get(rank, (0, 0))
         self._wishes[rank] = number + 1, workers
 
-    def lived(self, number: int, asked: int, up: int | None, gone: int) -> None:
-        """Record the life of a node that came for readers (ns), which the driver saw."""
-        record_node(self._recorder, number, asked, up, gone)
+    def lived(self, number: int, requested: int, up: int | None, gone: int) -> None:
+        """Record the life of a node for readers (ns), as the driver observed it."""
+        record_node(self._recorder, number, requested, up, gone)
         self._parts.keep(self._recorder.drain())
 
     def spent(self) -> tuple[int, ProcessCpu | None]:
-        """Answer as a role's ``flush`` does: its own spans count elsewhere, and this is what its work took."""
+        """Return the CPU time of its work, as a role's ``flush`` does; its spans count elsewhere."""
         return 0, self._cpu.read()
 
     def push(self, name: str, message: bytes, recorded: int) -> None:
-        """Take in an actor's spans, as Arrow IPC, and how many its process has recorded and sent until now."""
+        """Receive an actor's spans as Arrow IPC, and the number of spans that its process has recorded and sent."""
         self._cpu.begin()
         self._recorded[name] = recorded
         if self._failure is not None:
@@ -134,18 +134,18 @@ class Collector:
             self._parts.keep(table)
             if self._is_ending:
                 self._parts.write()
-        except RayioError as error:  # nobody waits for this call: the driver hears of it when it next asks
+        except RayioError as error:  # nobody waits for this call: raised in the driver's next one
             self._failure = error
         finally:
             self._is_busy = False
 
     def level(self, name: str, levels: Levels) -> None:
-        """Take in what an actor's queues hold, and what its ranks have got."""
+        """Record the levels of an actor's queues and the consumption of its ranks."""
         if self._showing is not None:
             self._showing.level(name, levels)
 
     def progress(self, is_last: bool = False) -> dict[str, Any]:
-        """The sums so far, the restarts, and where it is told how the run goes, what that says.
+        """Return the sums so far, the restarts, and the live state if it is recorded.
 
         Raises:
             StorageError: spans could not be written.
@@ -159,10 +159,10 @@ class Collector:
         return sums if self._showing is None else self._showing.look(sums, self.now(), is_last=is_last)
 
     def finish(self) -> dict[str, Any]:
-        """Write what is left; everything that was received is on disk when this returns.
+        """Write the remaining spans; all received spans are on disk on return.
 
-        ``recorded`` counts the spans that every process had recorded when it was last heard; ``clocks`` says of
-        emulated nodes on other hosts what their clocks were found to be.
+        ``recorded`` counts the spans that every process had recorded as of its last message; ``clocks`` has the clocks
+        of emulated nodes on other hosts.
         """
         self._parts.write(is_last=True)
         self.directory.close()

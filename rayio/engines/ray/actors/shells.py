@@ -1,4 +1,4 @@
-"""The actors: a thin shell each around a role and its brain. What they do is in ``rayio.model``."""
+"""The actors: thin shells around the roles of ``rayio.model``."""
 
 from __future__ import annotations
 
@@ -45,24 +45,24 @@ from rayio.trace.otel import provider
 from rayio.trace.recorder import Recorder
 from rayio.trace.run_directory import to_ipc
 
-#: The concurrency group of calls that are answered whatever a role is doing.
+#: The concurrency group of calls that are answered while a role is busy.
 WATCH = "watch"
-#: Seconds between two deliveries of an actor's spans to the collector.
+#: Seconds between two transfers of an actor's spans to the collector.
 FLUSH_SECONDS = 0.7
-#: Calls that an async actor takes at a time; beyond its limit Ray queues them without a word.
+#: Concurrent calls of an async actor; Ray queues further ones silently.
 MAX_CONCURRENCY = 100_000
 
 
 class Host(ReachesModelled):
-    """What all actors have in common: a clock, a recorder that empties itself into the collector, and storage."""
+    """The common part of all actors: a clock, a recorder whose spans go to the collector, and storage."""
 
-    #: Whether a role that is alone in its actor sleeps exactly, which stops the actor for up to 2 ms.
+    #: True if a role that is alone in its actor sleeps exactly, which blocks the actor for up to 2 ms.
     is_exact = True
-    #: Whether a role that is alone in its actor and makes one request at a time makes it in the loop's own thread.
+    #: True if a role that is alone in its actor, with one request at a time, makes it in the loop's thread.
     reads_in_place = False
-    #: Whether it reads or writes files, so that what its host mounts matters.
+    #: True if it reads or writes files, so that its host's mounts matter.
     reaches_storage = True
-    #: Whether it has steps to keep: it waits awake for the last of a sleep.
+    #: True if it times steps: it spins at the end of a sleep.
     keeps_steps = False
 
     def __init__(self, birth: Birth) -> None:
@@ -70,7 +70,7 @@ class Host(ReachesModelled):
         self.plan = birth.plan
         self.collector = birth.find("collector")
         self.recorder = Recorder(resolution_ns=birth.plan.trace.resolution_ns)
-        to_ipc(empty_table())  # loads Arrow now: later it would stop the clock of a step for half a second
+        to_ipc(empty_table())  # imports Arrow now: later that would stop a step's clock for half a second
         alone = len(birth.members) == 1
         threads = len(birth.members) * birth.plan.loader.io_depth
         self.kernel = WallKernel(
@@ -80,14 +80,14 @@ class Host(ReachesModelled):
             threads=0 if self.reads_in_place and alone and threads == 1 else threads,
         )
         self.born = self.kernel.now()
-        #: What its ranks have consumed.
+        #: Consumption of its ranks.
         self.tallies: dict[int, Tally] = {}
         self._capture()
         self._flushing: asyncio.Task[None] | None = None
-        self._calls: ReaderCalls  # of an actor that has queues
-        #: Where others of this host may call this actor; None where nobody does.
+        self._calls: ReaderCalls  # in an actor with queues
+        #: The listener for calls from this host; None without callers.
         self.exchange: Exchange | None = None
-        #: Memory of this host's readers that this process looks into.
+        #: Memory of this host's readers, mapped by this process.
         ranks = len({member[0] for member in birth.members})
         self.arenas = Arenas(ranks * birth.plan.loader.num_workers)
         self.wiring = Wiring(birth.plan, self.kernel, self.recorder, birth.root, self, num_ranks=ranks, born=self.born)
@@ -107,35 +107,35 @@ class Host(ReachesModelled):
         provider.capture(provider.Target(self.recorder, writer, self.kernel.now, self.birth.namespace, actor))
 
     def wake(self) -> None:
-        """Begin to empty the recorder regularly; every call of an actor says this first, a restarted one too."""
+        """Start to empty the recorder regularly; every call does this first, because Ray may restart the actor."""
         if self._flushing is None:
             self._flushing = asyncio.get_running_loop().create_task(self._flush_regularly())
 
     def begin(self) -> None:
-        """Begin with a call of work; a restarted actor's first call may be one."""
+        """Start a call of work; it may be a restarted actor's first call."""
         self.wake()
         self._cpu.begin()
 
     async def listen(self) -> Address:
-        """Say where this actor takes calls of others on its host."""
+        """Return this actor's address for calls from its host."""
         self.wake()
         return address(self.plan, self.exchange)
 
     def line(self, handle: Any) -> Line:
-        """The way to another actor."""
+        """Return a connection to another actor."""
         return Line(handle, ray.get_runtime_context().get_node_id(), self.arenas)
 
     def lines(self, handles: Mapping[tuple[int, ...], Any]) -> dict[tuple[int, ...], Line]:
-        """The ways to other actors, by role: roles that share an actor share one."""
+        """Return connections to other actors by role; roles of one actor share one."""
         of_actor = {id(handle): self.line(handle) for handle in handles.values()}
         return {member: of_actor[id(handle)] for member, handle in handles.items()}
 
     async def employ(self, rank: int, workers: int, handles: Mapping[int, Any], waited: int) -> None:
-        """Learn how many readers a rank has now, the new ones among them, and how long these took to get nodes (ns)."""
-        self._calls.employ(rank, workers, self.lines({(rank, worker): one for worker, one in handles.items()}), waited)
+        """Record a rank's number of readers, the handles of new ones, and their wait for nodes (ns)."""
+        self._calls.employ(rank, workers, self.lines({(rank, new): handle for new, handle in handles.items()}), waited)
 
     async def ready(self) -> dict[str, Any]:
-        """Answer when the actor has started, with what run.json says of it."""
+        """Return the actor's entry of run.json, once it has started."""
         self.wake()
         context = ray.get_runtime_context()
         where = {"node": self.birth.node, "ray_node": context.get_node_id()}
@@ -143,18 +143,18 @@ class Host(ReachesModelled):
 
     @ray.method(concurrency_group=WATCH)  # type: ignore[untyped-decorator]
     async def standing(self) -> list[Standing]:
-        """What the roles of this actor are doing at the moment; answered while they block."""
+        """Return the current activities of this actor's roles, even while they block."""
         return self.wiring.standing()
 
     async def sighting(self) -> Sighting | None:
-        """Describe the host, for actors that read and write."""
+        """Return a description of the host, for actors that read or write."""
         is_told = self.reaches_storage and not self.plan.modelled
         return await asyncio.to_thread(look, self.plan, self.birth.root) if is_told else None
 
     async def flush(self) -> tuple[int, ProcessCpu | None]:
-        """Send the last of what is recorded to the collector.
+        """Send the remaining spans to the collector.
 
-        The answer is how many spans this process has sent in all, and what its work took of processors.
+        Returns the number of spans that this process has sent in all, and the CPU time of its work.
         """
         if boot_id() != self.birth.anchor.boot_id:
             with contextlib.suppress(RayError):  # without an answer, nothing is known of drift
@@ -164,18 +164,18 @@ class Host(ReachesModelled):
         return self.recorder.drained, self._cpu.read()
 
     async def _flush_regularly(self) -> None:
-        told = Levels()
+        sent = Levels()
         while True:
             await asyncio.sleep(FLUSH_SECONDS)
             if (table := self.recorder.drain()) is not None:
                 self.collector.push.remote(self.birth.name, to_ipc(table), self.recorder.drained)
-            if self.plan.trace.live and (levels := levels_of(self.wiring.queues, self.tallies.values())) != told:
+            if self.plan.trace.live and (levels := levels_of(self.wiring.queues, self.tallies.values())) != sent:
                 self.collector.level.remote(self.birth.name, levels)
-                told = levels
+                sent = levels
 
 
 class Reader(Host):
-    """Reader workers. A call reads one lease; repeating it, after this process was killed, gives the same batches."""
+    """Reader workers. A call reads one lease; a repeated call after a restart returns the same batches."""
 
     reads_in_place = True
 
@@ -184,23 +184,23 @@ class Reader(Host):
         self._envs = {(rank, worker): self.wiring.reader(rank, worker, birth.node) for rank, worker in birth.members}
         self._turns = {who: Turns() for who in birth.members}
         self._lent = {who: LentBatches() for who in birth.members}
-        #: The memory of batches, where others of this host may look into it.
+        #: Shared memory of batches, for processes of this host.
         self._shared = SharedBuffers() if self.plan.payload and has_lines(self.plan) else None
         if self._shared is not None:
             self.wiring.loading.buffers = self._shared
         self.exchange = Exchange({"read": self._read_over_line}, None if self._shared is None else self._shared.fd)
 
     async def leave(self) -> tuple[int, ProcessCpu | None]:
-        """Hand over what is recorded, and give memory back: this reader has read and lent what it was to."""
+        """Send the remaining spans and free memory: this reader is done."""
         if self._shared is not None:
             self._shared.end()
         return await self.flush()
 
     async def read(self, lease: Lease, caller: int, turn: int, stored: tuple[int, ...] = ()) -> Any:
-        """Read a lease: the seconds of work and the headers and, where bytes travel, a second object with every batch.
+        """Read a lease; return seconds of work and headers and, with payload, a second object with the batches.
 
-        Only the rank fetches bytes: the queue waits for the first object alone. A worker's calls count their turns;
-        ``stored`` are those whose batches nobody looks at any more. ``caller`` is the number of the calling process.
+        Only the rank fetches bytes; the queue waits for the first object alone. ``turn`` numbers a worker's calls,
+        ``stored`` are calls whose batches are done, ``caller`` is the number of the calling process.
         """
         seconds, batches = await self._read(lease, caller, turn, stored)
         if not self.plan.payload:
@@ -208,7 +208,7 @@ class Reader(Host):
         return (seconds, [replace(b, payload=None) for b in batches]), [b.payload for b in batches]
 
     async def _read_over_line(self, lease: Lease, caller: int, turn: int, stored: tuple[int, ...]) -> Any:
-        """Read a lease as :meth:`read` does; the headers say where in shared memory the bytes are."""
+        """Read a lease as :meth:`read` does; the headers have the places of bytes in shared memory."""
         seconds, batches = await self._read(lease, caller, turn, stored)
         if not self.plan.payload or self._shared is None:
             return seconds, batches
@@ -229,7 +229,7 @@ class Reader(Host):
             ended = self.kernel.now()
         await self._envs[who].send(batches, Where(lease.rank, attempt=lease.attempt), ended)
         seconds = (ended - began) / 1e9
-        if self.plan.payload and not self._lent[who].keep(caller, turn, batches):  # nobody hears of them any more
+        if self.plan.payload and not self._lent[who].keep(caller, turn, batches):  # the caller is gone
             if self._shared is not None:
                 self._shared.leave([batch.payload for batch in batches])
             return seconds, []
@@ -237,7 +237,7 @@ class Reader(Host):
 
 
 class PrefetchQueue(Host):
-    """The queues of some ranks: each submits its readers' calls and owns what they return."""
+    """The prefetch queues of some ranks: each submits its readers' calls and owns their results."""
 
     is_exact = False
     reaches_storage = False
@@ -248,7 +248,7 @@ class PrefetchQueue(Host):
             self.plan, self.lines(birth.readers()), self.collector.wish.remote, in_rank=False
         )
         self.exchange = Exchange({"take": self._take_over_line}, self.arenas.fd)
-        #: By rank, and whether it is the one for evaluation.
+        #: By rank, and whether for evaluation.
         self._queues = {
             (rank, evaluating): calls.queue(
                 self.wiring, self.plan.queue(rank, evaluating=evaluating), evaluating=evaluating
@@ -258,23 +258,23 @@ class PrefetchQueue(Host):
         }
 
     async def listen(self) -> Address:
-        """Say where this actor takes calls: nowhere where its batches are Ray's, which no line carries."""
-        said = await super().listen()
-        return said if not self.plan.payload or await self._calls.are_near() else said._replace(name=None)
+        """Return this actor's address for calls; no name if its batches are Ray's, which no line carries."""
+        address = await super().listen()
+        return address if not self.plan.payload or await self._calls.are_near() else address._replace(name=None)
 
     async def flush(self) -> tuple[int, ProcessCpu | None]:
-        """Leave no take unanswered either: Ray would report it as failed when this actor is ended."""
+        """Answer open takes too: Ray would report them as failed when this actor ends."""
         for queue in self._queues.values():
             queue.dismiss()
         return await super().flush()
 
     async def take(self, rank: int, take: Take, patience_ns: int) -> list[Delivery]:
-        """Answer a rank; the payload of each delivery is a reference that the rank fetches by itself."""
+        """Answer a rank; each payload is a reference that the rank fetches itself."""
         self.begin()
         return await self._queues[rank, self.plan.is_evaluation(take.epoch)].take(take, patience_ns)
 
     async def _take_over_line(self, rank: int, take: Take, patience_ns: int, released: tuple[Loan, ...]) -> Pieces:
-        """Answer a rank as :meth:`take` does; ``released`` are the loans of batches that it is done with."""
+        """Answer a rank as :meth:`take` does; ``released`` are the loans of its finished batches."""
         for loan in released:
             self._calls.released(loan)
         deliveries = await self.take(rank, take, patience_ns)
@@ -282,7 +282,7 @@ class PrefetchQueue(Host):
 
 
 class TrainerRank(Host):
-    """Some ranks' lives. Never repeated by Ray: what was consumed cannot be consumed again without saying so."""
+    """The lives of some ranks. Ray never restarts them: batches cannot be consumed twice silently."""
 
     keeps_steps = True
 
@@ -290,7 +290,7 @@ class TrainerRank(Host):
         super().__init__(birth)
         mine = {rank for (rank,) in birth.members}
         self.tallies = {tally.rank: tally for tally in self.plan.tallies() if tally.rank in mine}
-        #: The ways to the queues; or the readers' calls, where the queues live in this process.
+        #: Connections to the queues; or the readers' calls, for queues in this process.
         self._queues: dict[tuple[int, ...], Line] = {}
         if self.plan.is_queued_in_rank:
             self._calls = ReaderCalls(self.plan, self.lines(birth.readers()), self.collector.wish.remote, in_rank=True)
@@ -317,7 +317,7 @@ class TrainerRank(Host):
         return self._writers
 
     async def run(self) -> list[Tally]:
-        """Live every rank's life to its end; give what each consumed."""
+        """Run every rank's life to its end; return each rank's consumption."""
         self.begin()
         try:
             await self.kernel.gather(*(self._train(rank) for rank in self.tallies))
@@ -326,24 +326,24 @@ class TrainerRank(Host):
         return list(self.tallies.values())
 
     async def flush(self) -> tuple[int, ProcessCpu | None]:
-        """End what loaders have started too: this process is about to be killed."""
+        """End the processes of loaders too: this process is about to be killed."""
         await self.wiring.close()
         return await super().flush()
 
     async def consumed(self) -> list[Tally]:
-        """What each rank has consumed so far."""
+        """Return each rank's consumption so far."""
         return list(self.tallies.values())
 
     async def _train(self, rank: int) -> None:
         await self.wiring.rank(rank, self, self.tallies[rank])
-        if self._barrier is not None:  # past the last step: frees whoever asks a barrier that was started again
+        if self._barrier is not None:  # past the last step: releases callers of a restarted barrier
             self._barrier.line.handle.announce.remote(
                 [(Where(rank, len(self.plan.steps), 0, self.plan.start.attempt), 0)]
             )
 
 
 class CheckpointWriter(Host):
-    """Checkpoint writers. They make the bytes themselves, so that no state crosses processes."""
+    """Checkpoint writers. They generate the bytes, so no state crosses processes."""
 
     def __init__(self, birth: Birth) -> None:
         super().__init__(birth)
@@ -351,7 +351,7 @@ class CheckpointWriter(Host):
         self._busy = {number: asyncio.Lock() for number in self._envs}
 
     async def write(self, number: int, shard: Shard, at: Where) -> Served[None]:
-        """Write one shard; repeating it writes the same file again."""
+        """Write one shard; a repeated call writes the same file again."""
         self.begin()
         async with self._busy[number]:
             return await roles.write_shard(self._envs[number], shard, at)

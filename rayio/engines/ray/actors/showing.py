@@ -1,4 +1,4 @@
-"""What the collector tells of a run while it goes: levels of its actors, data wait by stage, metrics for Prometheus."""
+"""Live state of a run from the collector: levels of its actors, data wait by stage, metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from rayio.records.running import COMMON, METRICS, Live, samples
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Seconds between two updates of the metrics; Ray itself takes them every 10 s unless it is told otherwise.
+#: Seconds between two updates of the metrics; by default Ray reads them every 10 s.
 METRICS_SECONDS = 1.0
 
 
 def metrics_address(node_id: str) -> str | None:
-    """Say where Ray serves the metrics of a node; None where it does not, which it tells as port -1 or 0."""
+    """Return the address of a node's metrics in Ray; None if it serves none (port -1 or 0)."""
     for node in ray.nodes():
         if node["NodeID"] == node_id and int(node.get("MetricsExportPort") or 0) > 0:
             return f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
@@ -32,21 +32,21 @@ def metrics_address(node_id: str) -> str | None:
 
 
 class Exposed:
-    """The metrics of a run, given to Ray, which serves them on each node."""
+    """The metrics of a run, registered in Ray, which serves them on each node."""
 
     def __init__(self, live: Live) -> None:
         common = {"run": _ascii(live.run), "scenario": _ascii(live.scenario)}
         self._metrics: dict[str, Any] = {
-            name: (Counter if one.kind == "counter" else Gauge)(
-                name, description=one.about, tag_keys=(*COMMON, *one.labels)
+            name: (Counter if metric.kind == "counter" else Gauge)(
+                name, description=metric.about, tag_keys=(*COMMON, *metric.labels)
             ).set_default_tags(common)
-            for name, one in METRICS.items()
+            for name, metric in METRICS.items()
         }
-        #: What each counter has come to.
+        #: The value of each counter.
         self._counted: dict[tuple[str, tuple[str, ...]], float] = {}
 
     def show(self, live: Live) -> None:
-        """Set the gauges, and have the counters go on to where they are."""
+        """Set the gauges, and advance the counters to their values."""
         for name, values, number in samples(live):
             tags = dict(zip(METRICS[name].labels, values, strict=True))
             if METRICS[name].kind == "gauge":
@@ -57,47 +57,47 @@ class Exposed:
 
 
 def _ascii(text: str) -> str:
-    """A text as Ray's metrics take it."""
+    """Return text in the characters that Ray's metrics accept."""
     return text.encode("ascii", "backslashreplace").decode()
 
 
 class Showing:
-    """Puts together what is known of a run at the moment. Where nobody serves metrics, none are made."""
+    """The current state of a run. Without a metrics server no metrics are created."""
 
     def __init__(self, begun: Live, *, payload: bool) -> None:
         self._waits = Waits(payload=payload)
         self._watched = Watched(begun)
         self._exposed: Exposed | None = None
         if metrics_address(ray.get_runtime_context().get_node_id()) is not None:
-            with suppress(Exception):  # a run does not fail because of who watches it
+            with suppress(Exception):  # a run does not fail because of its monitoring
                 self._exposed = Exposed(begun)
         self._levels: dict[str, Levels] = {}
         self._began = self._charged = self._shown = time.monotonic()
 
     def add(self, table: pa.Table) -> None:
-        """Take in spans."""
+        """Add spans."""
         self._waits.add(table)
 
     def level(self, actor: str, levels: Levels) -> None:
-        """Take in what an actor's queues hold, and what its ranks have got."""
+        """Record the levels of an actor's queues and the consumption of its ranks."""
         self._levels[actor] = levels
 
     def died(self, actor: str) -> None:
-        """Forget what a dead actor's queues held."""
+        """Forget the levels of a dead actor's queues."""
         self._levels.pop(actor, None)
 
     def look(self, progress: Mapping[str, Any], now_ns: int, *, is_last: bool = False) -> dict[str, Any]:
-        """Add what is known to the sums over spans; ``now_ns`` is the time of the run's clock."""
+        """Return the sums over spans with all other live state; ``now_ns`` is in the run's clock."""
         now = time.monotonic()
         if is_last or now - self._charged >= EVERY_SECONDS:
             self._charged = now
             self._waits.charge(now_ns - (0 if is_last else round(LATE_SECONDS * 1e9)))
-        told = {**progress, "levels": together(self._levels.values()), "waits": self._waits.seconds}
+        state = {**progress, "levels": together(self._levels.values()), "waits": self._waits.seconds}
         if self._exposed is not None and (is_last or now - self._shown >= METRICS_SECONDS):
             self._shown = now
             updated = datetime.now(UTC).isoformat(timespec="seconds")
             try:
-                self._exposed.show(self._watched.look(told, now - self._began, updated))
-            except Exception:  # of Ray's, as another version may raise
+                self._exposed.show(self._watched.look(state, now - self._began, updated))
+            except Exception:  # of another version of Ray
                 self._exposed = None
-        return told
+        return state

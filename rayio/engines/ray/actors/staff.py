@@ -1,7 +1,7 @@
-"""Readers that come and go on Ray: what a queue wants goes by way of the collector to the driver, which starts actors.
+"""Readers that scale on Ray: queues send requests through the collector to the driver, which starts actors.
 
-The driver owns them, so that a queue that dies takes none with it. It starts what is wanted and tells the queue once
-all of it is there; it ends what the queue has let go, once that has handed over its spans.
+The driver owns the actors, so they survive a queue's death. It starts the requested readers and informs the queue once
+all are ready; it ends dismissed ones after they have sent their spans.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from rayio.model.plan import Plan
 from rayio.model.scaler import Arrived
 from rayio.reporter import SILENT
 
-#: Readers that are being started at a time; others wait for their turn.
+#: Readers that start at the same time.
 MOST_STARTING = 16
-#: Seconds that a reader gets to hand over its spans as it goes.
+#: Seconds for a reader that leaves to send its spans.
 LEAVE_SECONDS = 10.0
 
-#: Tells the collector how many readers a rank wants.
+#: Requests a number of readers for a rank from the collector.
 Wish = Callable[[int, int], None]
 
 
 class RayStaff:
-    """See ``rayio.model.scaler.Staff``: the readers of a rank, as the process of its queue has them."""
+    """The readers of a rank as its queue's process sees them; see ``rayio.model.scaler.Staff``."""
 
     def __init__(self, rank: int, wish: Wish, is_free: Callable[[int], bool], end: Callable[[int], None]) -> None:
         self.rank = rank
         self.wish = wish
         self.is_free = is_free
-        #: Forgets the ways to a rank's readers beyond so many.
+        #: Forgets connections to a rank's readers beyond a number.
         self.end = end
         self._arrived: Arrived | None = None
 
@@ -48,7 +48,7 @@ class RayStaff:
         self.wish(self.rank, workers)
 
     def arrived(self, workers: int, waited: int) -> None:
-        """Learn that so many readers are there; nobody waits for that where this queue was started again."""
+        """Record that readers have arrived; no-op if this queue restarted since its request."""
         if self._arrived is not None:
             arrived, self._arrived = self._arrived, None
             arrived(workers, waited)
@@ -60,12 +60,12 @@ class RayStaff:
 
 
 class Team:
-    """The driver's part: the reader actors there are, those that start and those that go.
+    """The driver's part: running, starting and ending reader actors.
 
-    ``create`` makes a reader actor under a name of Ray's, which is its own unless it has been there before, in a
-    placement group of its own or in the run's (None). With ``slots`` those that come ask for one first. ``handles``
-    has the actors of the run by name, and follows; ``ready`` is told what each new one says as it is ready, and
-    ``not_started`` says why one is not.
+    ``create`` makes a reader actor under a name in Ray (its own, or a new one after a restart) in a placement group,
+    its own or the run's (None). With ``slots``, new readers first need one. ``handles`` has the run's actors by name
+    and is updated; ``ready`` receives each new reader's entry of run.json, and ``not_started`` returns the reason of a
+    failure.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Team:
         say: Callable[[str], None] = SILENT.say,
     ) -> None:
         self.specs = {spec.name: spec for spec in specs if spec.kind == "reader"}
-        #: The name of the actor that has a rank's queue.
+        #: The name of the actor with a rank's queue.
         self.queues = {
             member[0]: spec.name
             for spec in specs
@@ -96,34 +96,34 @@ class Team:
         self.deadline = plan.cluster.start_deadline
         assert plan.loader.scaling is not None
         least = plan.loader.scaling.min
-        #: By rank: how many readers its queue wants, and how many it was told of.
+        #: By rank: the number of readers that its queue requests, and the number that it knows.
         self.wanted = dict.fromkeys(self.queues, least)
-        self._told = dict.fromkeys(self.queues, least)
+        self._known = dict.fromkeys(self.queues, least)
         self._least = least
-        #: By rank: how many wishes of its queue are known here.
+        #: By rank: number of its queue's requests handled.
         self._heard = dict.fromkeys(self.queues, 0)
-        #: By name: what answers when a reader is ready, and until when that may take; those that were ready.
+        #: By name: the reference and the deadline of a starting reader; and the names of ready ones.
         self._starting: dict[str, tuple[Any, float]] = {}
         self._there = {name for name, spec in self.specs.items() if is_first(spec, least)}
         self._leaving: dict[str, tuple[Any, float]] = {}
-        #: By name: where readers that have a slot and have not started yet are to live.
+        #: By name: slots of readers that have not started yet.
         self._granted: dict[str, Granted] = {}
-        #: By rank: since when its queue waits for readers, and how long of that it did for nodes (s).
+        #: By rank: the time since when its queue waits for readers, and the part of it spent waiting for nodes (s).
         self._since: dict[int, float] = {}
         self._waited: dict[int, float] = {}
         self._has_missed = False
-        #: What is to be said of the run at its end.
+        #: Notes for the run's end.
         self.notes: list[str] = []
-        #: How often each was started.
+        #: Number of starts of each.
         self._lives: dict[str, int] = {}
-        #: What readers that have gone took of processors.
+        #: CPU time of readers that have left.
         self.cpu: list[ProcessCpu] = []
         self.sent = 0
 
     def look(self, wishes: Mapping[int, tuple[int, int]]) -> None:
-        """Carry out what queues want by now, as far as that goes without waiting.
+        """Carry out the queues' requests as far as possible without waiting.
 
-        ``wishes`` has, by rank, how often its queue said what it wants, and the latest of it.
+        ``wishes`` has, by rank, the number of requests of its queue, and the latest.
 
         Raises:
             ClusterError: a reader could not start.
@@ -138,7 +138,7 @@ class Team:
         self._end(wanted)
 
     def close(self) -> None:
-        """Want nobody any more who has not come."""
+        """Cancel readers that have not arrived."""
         for name in self._starting:
             ray.kill(self.handles.pop(name))
         self._starting.clear()
@@ -146,7 +146,7 @@ class Team:
             self.slots.close()
 
     def _hear(self, wishes: Mapping[int, tuple[int, int]]) -> None:
-        """Learn what is new among wishes; one that was given up is not carried out again."""
+        """Record new requests; one that was given up is not repeated."""
         for rank, (number, workers) in wishes.items():
             missed = number - self._heard[rank] - 1
             if missed < 0:
@@ -155,8 +155,8 @@ class Team:
             if workers > self.wanted[rank]:
                 self._since[rank], self._waited[rank] = time.monotonic(), 0.0
             self.wanted[rank] = workers
-            if missed:  # it may have let readers go meanwhile, or have been started again: it is told of all of them
-                self._told[rank] = min(self._told[rank], self._least)
+            if missed:  # the queue may have dismissed readers or restarted: inform it of all
+                self._known[rank] = min(self._known[rank], self._least)
 
     def _is_wanted(self, spec: ActorSpec) -> bool:
         return any(worker < self.wanted[rank] for rank, worker in spec.members)
@@ -177,15 +177,15 @@ class Team:
             self._starting[name] = handle.ready.remote(), until
 
     def _take_places(self, slots: Slots) -> None:
-        """Learn who has got a slot, and who has waited for one too long."""
+        """Record granted slots and timeouts."""
         granted, late = slots.look()
-        for one in granted:
-            if self._is_wanted(self.specs[one.name]):
-                self._granted[one.name] = one
-                for rank, _ in self.specs[one.name].members:
+        for grant in granted:
+            if self._is_wanted(self.specs[grant.name]):
+                self._granted[grant.name] = grant
+                for rank, _ in self.specs[grant.name].members:
                     self._waited[rank] = time.monotonic() - self._since[rank]
             else:
-                slots.free(one.name)
+                slots.free(grant.name)
         if late and not self._has_missed:
             self._has_missed = True
             self.notes.append(slots.missed(late[0]))
@@ -212,21 +212,21 @@ class Team:
                 self._ended(name, reference if is_done else None)
 
     def _give_up(self, name: str) -> None:
-        """Want no reader that did not start in time."""
+        """Cancel a reader that did not start in time."""
         del self._starting[name]
         ray.kill(self.handles.pop(name))
         self._do_without(name)
 
     def _do_without(self, name: str) -> None:
-        """Want no reader that did not come in time: its queue gets on with those that are there."""
+        """Cancel a reader without a node in time: its queue continues with the others."""
         for rank, worker in self.specs[name].members:
             if worker < self.wanted[rank]:
-                self.wanted[rank] = max(worker, self._told[rank])
+                self.wanted[rank] = max(worker, self._known[rank])
                 self._employ(rank)
         self._give_back()
 
     def _give_back(self) -> None:
-        """Give slots back that nobody wants any more."""
+        """Free slots of cancelled readers."""
         if self.slots is None:
             return
         for name, spec in self.specs.items():
@@ -236,22 +236,24 @@ class Team:
 
     def _tell(self) -> None:
         for rank, workers in self.wanted.items():
-            if workers < self._told[rank]:
-                self._told[rank] = workers
-            elif workers > self._told[rank] and all(
-                name in self._there for name in self._of(rank, range(self._told[rank], workers)).values()
+            if workers < self._known[rank]:
+                self._known[rank] = workers
+            elif workers > self._known[rank] and all(
+                name in self._there for name in self._of(rank, range(self._known[rank], workers)).values()
             ):
                 self._employ(rank)
 
     def _employ(self, rank: int) -> None:
         workers = self.wanted[rank]
-        news = {worker: self.handles[name] for worker, name in self._of(rank, range(self._told[rank], workers)).items()}
-        self._told[rank] = workers
+        news = {
+            worker: self.handles[name] for worker, name in self._of(rank, range(self._known[rank], workers)).items()
+        }
+        self._known[rank] = workers
         waited = round(self._waited.get(rank, 0.0) * 1e9)
         self.handles[self.queues[rank]].employ.remote(rank, workers, news, waited)
 
     def _of(self, rank: int, workers: range) -> dict[int, str]:
-        """The actors that have some workers of a rank."""
+        """Return the actors of some workers of a rank."""
         return {
             worker: name
             for name, spec in self.specs.items()
@@ -281,5 +283,5 @@ class Team:
 
 
 def is_first(spec: ActorSpec, least: int) -> bool:
-    """Whether a reader actor is there from the start, where ranks have so many readers at first."""
+    """Return True if a reader actor exists from the start, when ranks begin with ``least`` readers."""
     return any(worker < least for _, worker in spec.members)

@@ -1,1 +1,1 @@
-"""Ray clusters: reached, started, asked."""
+"""Ray clusters: connections, jobs, nodes and slots."""

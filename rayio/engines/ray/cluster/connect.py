@@ -1,4 +1,4 @@
-"""Before any actor starts: reach a Ray cluster, or start one here, and make sure that it can hold this run."""
+"""Connections to a Ray cluster, or a local one started here, and checks that it can hold the run."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from rayio.model.plan import IN_FLIGHT_SHARE, Plan
 from rayio.signals import uninterrupted
 from rayio.units import format_bytes
 
-#: What rayio leaves free of a node's memory when it decides whether a run fits.
+#: Memory of a node that stays free when a run's fit is checked.
 SPARE_BYTES = 256 << 20
 PROBE_SECONDS = 60
 KNOCK_SECONDS = 5.0
-#: What is known of a node's place that nobody has asked about.
+#: The place of a node that was not probed.
 NOWHERE = Place()
 
 
@@ -59,24 +59,24 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A Ray cluster that this process is connected to."""
+    """A connection of this process to a Ray cluster."""
 
-    #: Whether this process connected (and perhaps started it), and so has to disconnect.
+    #: True if this process connected (and perhaps started Ray), and so must disconnect.
     is_ours: bool
     nodes: tuple[Node, ...]
     driver_node: str
-    #: Gives Ray's messages back to where they went before.
+    #: Restores the destination of Ray's messages.
     restore_log: Callable[[], None] = lambda: None
     control: Control = field(default_factory=lambda: Control("", ""))
-    #: Whether this process started it for this run alone, so that it ends with the run.
+    #: True if this process started Ray for this run alone, so that it ends with the run.
     is_local: bool = False
-    #: Whether it stays for the runs that follow (:func:`lasting`).
+    #: True if it stays for further runs (:func:`lasting`).
     stays: bool = False
 
     def close(self) -> None:
-        """Disconnect if we connected, which stops a local Ray that we started; leave the caller's own Ray alone.
+        """Disconnect if this process connected, which stops a local Ray; the caller's Ray stays.
 
-        What does not end by itself within a deadline is ended by force.
+        Processes that do not end within a deadline are killed.
         """
         if self.is_ours and not self.stays:
             shut_down(self.control.patience(SHUTDOWN_SECONDS), is_local=self.is_local)
@@ -84,15 +84,15 @@ class Connection:
 
 
 def is_connected() -> bool:
-    """Whether this process is connected to a cluster already."""
+    """Return True if this process is already connected to a cluster."""
     return bool(ray.is_initialized())
 
 
 def connect(address: str | None, log: Path) -> Connection:
-    """Connect to the cluster at ``address`` (``auto``: the one running here), or start a local one when it is None.
+    """Connect to the cluster at ``address`` (``auto``: the one on this machine); None starts a local one.
 
     Raises:
-        ClusterError: not reachable, or of another version of Ray or Python.
+        ClusterError: not reachable, or another version of Ray or Python.
     """
     if address is not None and address.startswith("ray://"):
         raise ClusterError(
@@ -129,20 +129,20 @@ def connect(address: str | None, log: Path) -> Connection:
 def _start(address: str | None, log: Path) -> None:
     """Connect to a cluster, or start a local one."""
     options: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
-    said: list[str] = []
+    output: list[str] = []
     try:
-        # Ray's core does not survive that its start is left in the middle: the process ended by a fault (SIGSEGV).
+        # Ray's core crashes (SIGSEGV) if its start is interrupted.
         with uninterrupted("Ray is still starting, and is ended when it has"):
             if address is None:
                 with own_signals(), usual_priority():
                     start_own(**options)
             else:
                 token.use()
-                with own_signals(), _found_where_it_listens(address), token.overheard(log) as said:
+                with own_signals(), _found_where_it_listens(address), token.overheard(log) as output:
                     ray.init(address=address, **options)
-    except Exception as error:  # Ray raises what it happens to have
+    except Exception as error:  # Ray raises many classes
         if address is not None:
-            refused = token.refusal(address, " ".join(said), error)
+            refused = token.refusal(address, " ".join(output), error)
             raise ClusterError(refused or f"cannot reach a Ray cluster at {address}: {_first_line(error)}") from None
         raise ClusterError(
             f"cannot start a local Ray: {_first_line(error)} - is the machine overloaded, or out of memory, disk or "
@@ -151,7 +151,7 @@ def _start(address: str | None, log: Path) -> None:
 
 
 def _knock(address: str) -> None:
-    """Find out within seconds that nobody answers at ``host:port``; Ray itself would try for minutes."""
+    """Refuse a ``host:port`` without a listener within seconds; Ray itself would try for minutes."""
     host, colon, port = _plain(address).rpartition(":")
     if colon and port.isdigit() and (error := _refusal(host, int(port))) is not None:
         raise ClusterError(
@@ -160,12 +160,12 @@ def _knock(address: str) -> None:
 
 
 def _plain(address: str) -> str:
-    """The address that ``auto`` means; empty where there is none."""
+    """Return the address that ``auto`` means, or an empty text."""
     return ray._private.services.canonicalize_bootstrap_address("auto") or "" if address == "auto" else address
 
 
 def _refusal(host: str, port: int) -> OSError | None:
-    """Say why nobody can be reached there; None where somebody can."""
+    """Return the error of a connection to the port, or None."""
     try:
         socket.create_connection((host, port), timeout=KNOCK_SECONDS).close()
     except OSError as error:
@@ -174,7 +174,7 @@ def _refusal(host: str, port: int) -> OSError | None:
 
 
 def _found_where_it_listens(address: str) -> AbstractContextManager[None]:
-    """Have Ray look for a cluster on loopback where it is there alone: it would look, for ever, on the network."""
+    """Make Ray look for a cluster on loopback if it listens only there; on the network it would search for ever."""
     host, _, port = _plain(address).rpartition(":")
     services = ray._private.services
     if not port.isdigit() or services.resolve_ip_for_localhost(host or "localhost") == host:
@@ -183,9 +183,9 @@ def _found_where_it_listens(address: str) -> AbstractContextManager[None]:
 
 
 def in_flight_bytes(plan: Plan, connection: Connection) -> int:
-    """The bytes that ``max_bytes_in_flight: auto`` means for a node of ranks: 30 % of its share of the object stores.
+    """Return the bytes of ``max_bytes_in_flight: auto`` for a node of ranks: 30 % of its share of the object stores.
 
-    Its batches lie in the stores of the nodes that read them, and where ranks have fetched them in those of its own.
+    Batches are in the stores of the nodes that read them and, once fetched, in those of their ranks.
     """
     cluster, nodes = plan.cluster, _with_room(connection)
 
@@ -201,12 +201,12 @@ def in_flight_bytes(plan: Plan, connection: Connection) -> int:
 
 
 def _with_room(connection: Connection) -> tuple[Node, ...]:
-    """The nodes on which emulated ones can lie; all where none can, which Ray will say."""
+    """Return the nodes that can host emulated nodes; all if none can, so that Ray reports it."""
     return tuple(node for node in connection.nodes if node.place.has_room) or connection.nodes
 
 
 def preflight(plan: Plan, connection: Connection) -> list[str]:
-    """Refuse a run that this cluster cannot hold; give warnings of what will be tight.
+    """Refuse a run that the cluster cannot hold; return warnings about tight resources.
 
     Raises:
         ClusterError: versions differ between nodes, or the actors do not fit in memory.
@@ -240,14 +240,14 @@ def _shared(plan: Plan, connection: Connection) -> list[str]:
     own = ["network interface (cluster.nic_bandwidth)", "storage device (storage.model)"]
     own += [layer.own for layer in plan.layers if layer.own and layer.own not in own]
     return [
-        f"cluster.nodes={cluster.nodes}{readers} are emulated on {real} Ray node{'s' if real > 1 else ''}: they share "
-        "processors, memory and storage, so real I/O competes where it would not on nodes of their own; each has its "
-        f"own {', '.join(own[:-1])} and {own[-1]} only in the model"
+        f"cluster.nodes={cluster.nodes}{readers} are emulated on {real} Ray node{'s' if real > 1 else ''}. They share "
+        "processors, memory and storage, so real I/O competes as it would not on separate nodes; only the model gives "
+        f"each a separate {', '.join(own[:-1])} and {own[-1]}"
     ]
 
 
 def grounds_of(plan: Plan, connection: Connection) -> Grounds:
-    """How the emulated nodes of a run come to lie on the nodes of a cluster.
+    """Return the placement of a run's emulated nodes on the nodes of a cluster.
 
     Raises:
         ClusterError: they do not fit.
@@ -256,10 +256,10 @@ def grounds_of(plan: Plan, connection: Connection) -> Grounds:
 
 
 def without_pool(plan: Plan, connection: Connection) -> Connection:
-    """A connection without the nodes that come and go with readers: what else a run has must not hold them.
+    """Return the connection without nodes of ``cluster.reader_pool``, which other actors must not hold.
 
     Raises:
-        ClusterError: no other node is there.
+        ClusterError: there is no other node.
     """
     pool = plan.cluster.reader_pool
     if pool is None:
@@ -278,13 +278,13 @@ def _tight(plan: Plan) -> list[str]:
     if not plan.payload or bound is None or window <= bound:
         return []
     return [
-        f"the windows of one node hold {format_bytes(window)}, the bound on bytes in flight is {format_bytes(bound)}: "
-        "readers will wait for memory (memory_bound); lower loader.prefetch_factor or raise loader.max_bytes_in_flight"
+        f"the windows of one node need {format_bytes(window)}, max_bytes_in_flight is {format_bytes(bound)}: "
+        "workers will wait for memory (memory_bound); lower loader.prefetch_factor or raise loader.max_bytes_in_flight"
     ]
 
 
 def _probe() -> tuple[Node, ...]:
-    """Ask every node for its versions and memory; a cluster of one node, this one, is asked directly."""
+    """Return versions and memory of every node; a cluster of only this node is asked directly."""
     alive = [n for n in ray.nodes() if n["Alive"]]
     stores = {n["NodeID"]: int(n["Resources"].get("object_store_memory", 0)) for n in alive}
     places = {
@@ -296,20 +296,20 @@ def _probe() -> tuple[Node, ...]:
     if list(stores) == [ray.get_runtime_context().get_node_id()]:
         (only,) = stores.items()
         return (replace(_describe(*only), place=places[only[0]]),)
-    asked = {
+    references = {
         node_id: ray.remote(num_cpus=0)(_describe)
         .options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False))
         .remote(node_id, store)
         for node_id, store in stores.items()
     }
-    found = []
-    for node_id, reference in asked.items():
+    nodes = []
+    for node_id, reference in references.items():
         host = next(n["NodeManagerHostname"] for n in alive if n["NodeID"] == node_id)
         try:
-            found.append(replace(ray.get(reference, timeout=PROBE_SECONDS), place=places[node_id]))
+            nodes.append(replace(ray.get(reference, timeout=PROBE_SECONDS), place=places[node_id]))
         except Exception as error:
             raise ClusterError(f"node {host} cannot run rayio: {_first_line(error)}; install it there") from None
-    return tuple(found)
+    return tuple(nodes)
 
 
 def _describe(node_id: str, store: int) -> Node:
@@ -330,7 +330,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _to_log(log: Path) -> Callable[[], None]:
-    """Send what Ray's logger says, and its reports of deaths and retries, to the run's log; give what undoes it."""
+    """Send Ray's log and its reports of deaths and retries to the run's log; return a function that undoes it."""
 
     def report(data: dict[str, Any], ignore_prefix: bool) -> None:
         if log.parent.is_dir():

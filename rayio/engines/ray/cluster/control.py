@@ -1,7 +1,7 @@
-"""Whether a Ray cluster is still there: its control process (GCS) is knocked at, and calls that need it have deadlines.
+"""Liveness of a Ray cluster: connections to its control process (GCS), and deadlines for calls that need it.
 
-Actors talk to each other without it. But nothing starts or ends any more once it is gone, Ray's own calls wait a
-minute for it, and then Ray ends the process that made them.
+Actors talk to each other without the GCS. But without it nothing starts or ends, Ray's calls wait a minute, and then
+Ray ends the calling process.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ import ray
 from rayio.errors import ClusterError
 from rayio.signals import within
 
-#: Seconds between two knocks, and that one may take.
+#: Seconds between two connections, and the timeout of one.
 KNOCK_SECONDS = 1.0
-#: It is gone when nobody has answered so many knocks in a row, for so many seconds.
+#: The GCS is gone after this many failed connections in a row, over at least this many seconds.
 GONE_KNOCKS, GONE_SECONDS = 3, 4.0
-#: Seconds that what is left of a cluster gets to answer once its control process is gone.
+#: Seconds that a cluster without its GCS gets to answer.
 LAST_SECONDS = 3.0
-#: Seconds within which a control process that is well answers.
+#: Seconds within which a healthy GCS answers.
 ANSWER_SECONDS = 5.0
 
 
 class Control:
-    """The control process of the cluster at an address, ``host:port``; ``logs`` is where it keeps its logs."""
+    """The control process of the cluster at ``address`` (``host:port``); ``logs`` is the folder of its logs."""
 
     def __init__(self, address: str, logs: str, clock: Callable[[], float] = time.monotonic) -> None:
         self.address = address
         self.logs = logs
         self._clock = clock
         self._knocked = -KNOCK_SECONDS
-        #: Since when nobody has answered, how often, and why.
+        #: Time of the first failed connection, their number and reason.
         self._missing_since = 0.0
         self._missed = 0
         self._why = ""
         self.is_gone = False
-        #: Whether it did not do its work when it was last asked to.
+        #: True if it did not answer the last request.
         self.is_silent = False
 
     def knock(self) -> None:
-        """Look whether somebody answers, at most once a second."""
+        """Test the connection, at most once a second."""
         now = self._clock()
         if self.is_gone or now - self._knocked < KNOCK_SECONDS:
             return
@@ -60,20 +60,20 @@ class Control:
             self._missed = 0
 
     def look(self) -> None:
-        """Knock.
+        """Test the connection.
 
         Raises:
-            ClusterError: it is gone.
+            ClusterError: the GCS is gone.
         """
         self.knock()
         if self.is_gone:
             raise ClusterError(
-                f"Ray's control process (GCS) at {self.address} is gone ({self._why}): the run is over, what was "
-                f"collected is in the run directory; Ray's logs are in {self.logs}"
+                f"Ray's control process (GCS) at {self.address} is gone ({self._why}): the run is over; its spans "
+                f"are in the run directory; Ray's logs are in {self.logs}"
             )
 
     def patience(self, seconds: float) -> float:
-        """How long to wait for a call that needs it: not long where it does not do its work, as one that is stopped."""
+        """Return the seconds to wait for a call that needs the GCS; few if it is unresponsive."""
 
         def give_up_soon() -> None:
             self.knock()
@@ -88,7 +88,7 @@ class Control:
         return LAST_SECONDS if self.is_gone or self.is_silent else seconds
 
     def answers(self, references: Sequence[Any], seconds: float) -> list[Any]:
-        """Wait for calls to actors as long as there is hope; give the references of those that were answered."""
+        """Wait for calls to actors while the cluster lives; return the references of answered calls."""
         waiting, ready, ends = list(references), [], self._clock() + seconds
         was_gone = False
         while waiting and (now := self._clock()) < ends:

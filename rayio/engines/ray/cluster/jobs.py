@@ -1,4 +1,4 @@
-"""Ray's jobs, as values: submitted, asked for and stopped by HTTP at the dashboard of a cluster's head."""
+"""Ray's jobs as values: submitted, queried and stopped by HTTP at the dashboard of a cluster's head."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from rayio.signals import within
 
 T = TypeVar("T")
 
-#: Seconds that a head gets for an answer; packages go with the submission, so that it gets more.
+#: Seconds that a head gets to answer; more for a submission, which uploads packages.
 ANSWER_SECONDS, SUBMIT_SECONDS = 20.0, 300.0
-#: States in which a job is over.
+#: Final states of a job.
 OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
-#: Loggers of Ray's that say what a user has not asked for.
+#: Ray's loggers whose messages users do not need.
 _TALKATIVE = (
     "ray.dashboard.modules.job.sdk", "ray.dashboard.modules.dashboard_sdk", "ray._private.runtime_env.packaging",
 )  # fmt: skip
-#: What takes the place of every address that Ray's client is given.
+#: This variable overrides every address given to Ray's client.
 _ADDRESS = "RAY_API_SERVER_ADDRESS"
 
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """A job as its cluster knows it."""
+    """The state of a job in its cluster."""
 
     id: str
     #: PENDING, RUNNING, or one of :data:`OVER`.
     status: str
-    #: What Ray says of it.
+    #: Ray's message.
     message: str
-    #: Exit code of its command; None until that is over, or where it never began.
+    #: Exit code of its command; None until it ends, or if it never began.
     exit_code: int | None
     entrypoint: str
     #: Milliseconds since the Unix epoch; None until then.
@@ -48,7 +48,7 @@ class JobState:
 
     @property
     def is_over(self) -> bool:
-        """Whether it will change no more."""
+        """True if the state is final."""
         return self.status in OVER
 
 
@@ -56,12 +56,12 @@ class Jobs:
     """The jobs of one cluster."""
 
     def __init__(self, address: str) -> None:
-        """Find the cluster whose dashboard is at an address such as ``http://head:8265``.
+        """Connect to the cluster whose dashboard is at an address such as ``http://head:8265``.
 
         Raises:
-            ClusterError: nobody answers there, or refuses this client.
+            ClusterError: no answer, or this client is refused.
         """
-        #: As messages show it.
+        #: The address in messages.
         self.address = _without_password(address)
         self._given = address
         token.use()
@@ -79,7 +79,7 @@ class Jobs:
         """Submit a command; local folders and wheels of its environment are uploaded.
 
         Raises:
-            ClusterError: the cluster does not take it.
+            ClusterError: the cluster refuses it.
         """
 
         def call() -> None:
@@ -90,35 +90,35 @@ class Jobs:
         self._ask(call, SUBMIT_SECONDS)
 
     def state(self, job_id: str) -> JobState:
-        """How a job is.
+        """Return the state of a job.
 
         Raises:
-            ClusterError: there is none of that name, or the cluster does not answer.
+            ClusterError: there is no such job, or the cluster does not answer.
         """
         return _state(self._ask(lambda: self._client.get_job_info(job_id), job_id=job_id))
 
     def all(self) -> list[JobState]:
-        """All jobs that were submitted, in the order in which they started; those without an own id are left out."""
-        found = [_state(job) for job in self._ask(lambda: self._client.list_jobs()) if job.submission_id]
-        return sorted(found, key=lambda job: (job.start_ms or 0, job.id))
+        """Return all submitted jobs by start time; jobs without a submission id are left out."""
+        jobs = [_state(job) for job in self._ask(lambda: self._client.list_jobs()) if job.submission_id]
+        return sorted(jobs, key=lambda job: (job.start_ms or 0, job.id))
 
     def stop(self, job_id: str) -> bool:
-        """Ask a job to end; whether it was under way."""
+        """Ask a job to end; return True if it was running."""
         return bool(self._ask(lambda: self._client.stop_job(job_id), job_id=job_id))
 
     def output(self, job_id: str) -> str:
-        """All that a job's command has printed."""
+        """Return all output of a job's command."""
         return str(self._ask(lambda: self._client.get_job_logs(job_id), job_id=job_id))
 
     def tail(self, job_id: str, lines: int) -> str:
-        """The last lines that a job's command has printed; nothing where it has not begun to."""
+        """Return the last lines of a job's output; empty before it begins."""
 
         def call() -> str:
             wanted = {"submission_id": job_id, "lines": str(lines)}
             answer = self._client._do_request("GET", "/api/v0/logs/file", params=wanted)
             if answer.status_code == HTTPStatus.OK:
                 return str(answer.text)
-            whole: str = self._client.get_job_logs(job_id)  # where a dashboard cannot give the end alone
+            whole: str = self._client.get_job_logs(job_id)  # a dashboard that cannot return only the end
             return "\n".join(whole.splitlines()[-lines:])
 
         return self._ask(call, job_id=job_id)
@@ -128,11 +128,11 @@ class Jobs:
             return within(seconds, call)
         except TimeoutError:
             raise ClusterError(f"{self.address}: no answer within {seconds:.0f} s") from None
-        except Exception as error:  # Ray's client raises what it happens to have
+        except Exception as error:  # Ray's client raises many classes
             raise ClusterError(self._explained(error, job_id)) from None
 
     def _explained(self, error: Exception, job_id: str) -> str:
-        """One line on what a request came to."""
+        """Return one line about a failed request."""
         text = " ".join(str(error).split())
         if (refused := token.refusal(self.address, text, error)) is not None:
             return refused
@@ -147,7 +147,7 @@ class Jobs:
 
 
 def _without_password(address: str) -> str:
-    """An address without the user and password that may be in it.
+    """Return an address without user and password.
 
     >>> _without_password("https://me:secret@head:8265"), _without_password("http://head:8265")
     ('https://…@head:8265', 'http://head:8265')
@@ -158,7 +158,7 @@ def _without_password(address: str) -> str:
 
 @contextlib.contextmanager
 def _meant(address: str) -> Iterator[None]:
-    """Have Ray's client take the address it is given: variables of the environment would go first."""
+    """Make Ray's client use its address in place of environment variables."""
     before = os.environ.get(_ADDRESS)
     os.environ[_ADDRESS] = address
     try:

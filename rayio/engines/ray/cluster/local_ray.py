@@ -1,4 +1,4 @@
-"""The local Ray that is ours: how it is started and ended, and that several runs of one command may share it."""
+"""A local Ray: its start and end, and sharing by several runs of one command."""
 
 from __future__ import annotations
 
@@ -18,40 +18,39 @@ from rayio.engines.ray.cluster.control import LAST_SECONDS
 from rayio.errors import ClusterError
 from rayio.signals import within
 
-#: Seconds within which one that lives answers.
+#: Seconds within which a living Ray answers.
 ANSWER_SECONDS = 5.0
-#: Seconds that Ray gets to disconnect, and its processes then to end.
+#: Seconds for Ray to disconnect, and then for its processes to end.
 SHUTDOWN_SECONDS, END_SECONDS = 30.0, 5.0
-#: Where Ray keeps the logs of the session that started last.
+#: Ray's logs of the latest session.
 LOGS = "/tmp/ray/session_latest/logs"
-#: What starts processes of a Ray that is ours alone in which nobody asks anything: the one that sends logs to drivers
-#: that print them, and the API server, which without a dashboard only counts Ray's users. A third of Ray's start.
+#: Starters of processes that a private Ray does not need: the log monitor and the API server, which without a dashboard
+#: only counts users. They are a third of Ray's start.
 UNHEARD = ("start_log_monitor", "start_api_server")
-#: What tells Ray the niceness of its workers.
+#: Ray's variable of the niceness of its workers.
 PRIORITY = "RAY_worker_niceness"
 
 
 def start_own(unheard: Iterable[str] = UNHEARD, **options: Any) -> None:
-    """Start a Ray that is this process's alone: nobody else is to talk to it, so that it listens on loopback."""
+    """Start a Ray for this process alone; it listens on loopback."""
     with without(unheard), on_loopback():
         ray.init(address="local", include_dashboard=False, num_cpus=os.cpu_count(), **options)
 
 
 def on_loopback() -> contextlib.AbstractContextManager[None]:
-    """Have Ray take this machine's loopback interface for its address.
+    """Make Ray use the loopback interface; its workers follow the node.
 
-    Ray means by it systems whose firewall asks about whoever listens on the network; its workers follow the node.
+    Ray intends this for systems whose firewall asks about listeners on the network.
     """
     return _replaced(ray._private.ray_constants, "ENABLE_RAY_CLUSTER", False)
 
 
 @contextlib.contextmanager
 def own_signals() -> Iterator[None]:
-    """Keep whoever handles SIGTERM.
+    """Keep this process's handlers of SIGTERM.
 
-    Ray's handler in Python ends the process in the middle of its start, without a word. The one of its core takes
-    SIGTERM for a failure, and gives it back to the system as Ray ends: a signal between that and the writing of results
-    would lose them.
+    Ray's Python handler ends the process silently during its start. Its core treats SIGTERM as a failure and resets the
+    handler as Ray ends: a signal before results are written would lose them.
     """
     handler = signal.getsignal(signal.SIGTERM)
     with (
@@ -62,12 +61,12 @@ def own_signals() -> Iterator[None]:
             yield
         finally:
             if handler is not None and threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, handler)  # of a Ray that has another way
+                signal.signal(signal.SIGTERM, handler)  # reset by a Ray that replaced it in another way
 
 
 @contextlib.contextmanager
 def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
-    """Have another value in Ray's place meanwhile; a Ray without that name goes on as it does."""
+    """Replace an attribute of Ray within the block; skipped in a Ray without it."""
     if not hasattr(module, name):
         yield
         return
@@ -81,9 +80,9 @@ def _replaced(module: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def usual_priority() -> Iterator[None]:
-    """Have a Ray that is started give its workers the usual priority, unless the user said otherwise.
+    """Start Ray's workers at normal priority, unless the user chose another.
 
-    Ray's own default (a niceness of 15) lets whatever else runs on the machine come first, and that would be measured.
+    Ray's default (niceness 15) yields to all other processes of the machine, which would be measured.
     """
     if PRIORITY in os.environ:
         yield
@@ -97,7 +96,7 @@ def usual_priority() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without(starts: Iterable[str]) -> Iterator[None]:
-    """Have a Ray that is started go without some of its processes, by the methods of its node that start them."""
+    """Start Ray without some of its processes, named by the methods that start them."""
     with contextlib.ExitStack() as stack:
         for name in starts:
             stack.enter_context(_replaced(ray._private.node.Node, name, lambda *_, **__: None))
@@ -105,13 +104,13 @@ def without(starts: Iterable[str]) -> Iterator[None]:
 
 
 def logs() -> str:
-    """Where Ray keeps the logs of the session that this process is connected to, or is starting."""
+    """Return the folder of Ray's logs of this session."""
     node = getattr(ray._private.worker, "_global_node", None)
     return str(node.get_logs_dir_path()) if node is not None else LOGS
 
 
 def shut_down(seconds: float, *, is_local: bool) -> None:
-    """Disconnect; of a local Ray, which is ours alone, leave no process behind, not even one that is stopped."""
+    """Disconnect; end every process of a local Ray, stopped ones too."""
     begun = _processes() if is_local else []
     try:
         within(seconds, ray.shutdown)
@@ -126,35 +125,35 @@ def shut_down(seconds: float, *, is_local: bool) -> None:
 
 
 def _processes() -> list[psutil.Process]:
-    """Find the processes of the local Ray that this one started."""
+    """Return the processes of the local Ray that this process started."""
     node = getattr(ray._private.worker, "_global_node", None)
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     for infos in getattr(node, "all_processes", {}).values():
         for info in infos:
             with contextlib.suppress(psutil.Error):
                 process = psutil.Process(info.process.pid)
-                found += [process, *process.children(recursive=True)]
-    return found
+                processes += [process, *process.children(recursive=True)]
+    return processes
 
 
 def _kill(processes: list[psutil.Process]) -> None:
-    for process in processes:  # psutil knows when another one has got a number
+    for process in processes:  # psutil detects reused process numbers
         with contextlib.suppress(psutil.Error):
             process.kill()
 
 
 class Lasting:
-    """A local Ray that runs share, once one of them has started it."""
+    """A local Ray that several runs share, once the first has started it."""
 
     def __init__(self) -> None:
         self.is_running = self.is_dead = False
 
     def check(self) -> None:
-        """Make sure that it answers.
+        """Check that it answers.
 
         Raises:
-            ClusterError: it does not. No other can be started: Ray ends a process that has lost its cluster within a
-                minute, so that what is left to do has to be over by then.
+            ClusterError: no answer. No other can be started: Ray ends a process that lost its cluster within a minute,
+            so the remaining work must end before.
         """
         with contextlib.suppress(Exception):
             if not self.is_dead and any(node["Alive"] for node in within(ANSWER_SECONDS, ray.nodes)):
@@ -177,7 +176,7 @@ _shared: Lasting | None = None
 
 @contextlib.contextmanager
 def lasting() -> Iterator[None]:
-    """Have a local Ray that a run starts stay for those that follow, until this block is left."""
+    """Keep a local Ray that a run starts for further runs, until the block ends."""
     global _shared
     if _shared is not None:
         yield
@@ -191,5 +190,5 @@ def lasting() -> Iterator[None]:
 
 
 def shared() -> Lasting | None:
-    """The one that runs share, in a block of :func:`lasting`."""
+    """Return the shared Ray of a :func:`lasting` block, or None."""
     return _shared

@@ -1,4 +1,4 @@
-"""Room for a run on a cluster: the placement group in which its nodes lie."""
+"""The placement group of a run's nodes on a cluster."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from rayio.engines.ray.cluster.slots import nodes_with
 from rayio.errors import ClusterError
 from rayio.model.plan import Plan
 
-#: The label by which Ray tells nodes apart.
+#: Ray's label of a node's id.
 NODE_ID = "ray.io/node-id"
 
 
 def room_for(plan: Plan, connection: Connection, run: str, seconds: float) -> tuple[PlacementGroup, dict[str, str]]:
-    """Place a run's nodes, and say which Ray node each has, by its number as text.
+    """Place a run's nodes; return the group and the Ray node of each bundle, by its number as text.
 
-    None of them lies on a node that comes and goes with readers: it would stay there, and the node with it.
+    No bundle is placed on a node of ``cluster.reader_pool``, which it would keep alive.
 
     Raises:
-        ClusterError: there is no room within so many seconds.
+        ClusterError: no room within ``seconds``.
     """
     laid, pool = grounds_of(plan, connection), plan.cluster.reader_pool
     labels = laid.labels
     if pool is not None and (pooled := [*nodes_with(pool.resource)]):
         elsewhere = {NODE_ID: f"!in({','.join(pooled)})"}
-        labels = [one | elsewhere for one in labels or [{}] * len(laid.bundles)]
+        labels = [label | elsewhere for label in labels or [{}] * len(laid.bundles)]
     group = placement_group(laid.bundles, strategy=laid.strategy, name=run, bundle_label_selector=labels or None)
     if not group.wait(seconds):
         raise ClusterError(
             f"no room for {len(laid.bundles)} bundles ({laid.strategy}) on {len(connection.nodes)} Ray nodes "
             f"within {plan.cluster.start_deadline:g} s; free some CPU or lower cluster.nodes"
         )
-    found = placement_group_table(group)["bundles_to_node_id"]
-    return group, {str(bundle): found[bundle] for bundle in sorted(found)}
+    nodes = placement_group_table(group)["bundles_to_node_id"]
+    return group, {str(bundle): nodes[bundle] for bundle in sorted(nodes)}

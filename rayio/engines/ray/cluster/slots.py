@@ -1,7 +1,7 @@
-"""Slots on nodes that come and go (``cluster.reader_pool``), on Ray: what readers ask for, and which nodes there were.
+"""Slots of readers on nodes that come and go (``cluster.reader_pool``) on Ray.
 
-A reader asks by a placement group of one bundle, which has one of the pool's resource: Ray's autoscaler sees it as long
-as it is pending, the node is known before the reader starts, and what holds the node is one thing that can be removed.
+A reader requests a slot by a placement group of one bundle with one of the pool's resource. Ray's autoscaler sees it
+while it is pending, the node is known before the reader starts, and removing the group frees the node.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rayio.model.plan import Plan
 from rayio.trace.clocks import Anchor
 from rayio.units import format_seconds
 
-#: Seconds that the autoscaler of a cluster which has just begun gets to say something, and between two looks.
+#: Seconds that a new cluster's autoscaler gets to report, and between two checks.
 SPEAK_SECONDS, LOOK_SECONDS = 15.0, 0.5
-#: Is told of a node's life: its number, and when it was asked for, was there, and had gone (ns); None is never.
+#: Called with a node's life: its number, and the times (ns) of request, arrival (None: never) and end.
 Lived = Callable[[int, int, "int | None", int], None]
 
 
 class Granted(NamedTuple):
-    """A reader that has a slot: by its name, the number of the node, and the group that it is to be started in."""
+    """A reader that got a slot: its name, the number of the node, and its placement group."""
 
     name: str
     node: int
@@ -41,111 +41,111 @@ class Granted(NamedTuple):
 
 
 class _Ask(NamedTuple):
-    """A group that is pending, and since when (ns)."""
+    """A pending group and the time of its request (ns)."""
 
     group: PlacementGroup
     since: int
 
 
 class _Up(NamedTuple):
-    """A node that is there: its number, and when it was asked for, and was there (ns)."""
+    """A node in use: its number, and the times of its request and arrival (ns)."""
 
     number: int
-    asked: int
+    requested: int
     since: int
 
 
 class Slots:
-    """The driver's part: who asks for a slot and who has one, and the nodes that come and go with that.
+    """The driver's record of requested and granted slots, and of nodes that come and go.
 
-    ``anchor`` is the run's clock in this process, ``lived`` is told of each node that has gone. No method waits for a
-    node.
+    ``anchor`` is the run's clock in this process; ``lived`` is called for each node that has gone. No method waits for
+    a node.
     """
 
     def __init__(self, plan: Plan, run: str, anchor: Anchor, lived: Lived) -> None:
         pool = plan.cluster.reader_pool
         assert pool is not None
         self.pool = pool
-        #: The number of the first of these nodes.
+        #: Number of the first pool node.
         self.first = plan.cluster.all_nodes
         self.run = run
         self.anchor = anchor
         self.lived = lived
-        #: Readers whose turn to ask has not come, in order, and those that ask; until when (monotonic) each may wait.
+        #: Readers that will request a slot, in order; pending requests; and their deadlines (monotonic).
         self._queued: deque[str] = deque()
         self._asking: dict[str, _Ask] = {}
         self._until: dict[str, float] = {}
-        self._held: dict[str, PlacementGroup] = {}
-        #: The nodes that are there, by their id in Ray; the id that each number had last.
+        self._granted: dict[str, PlacementGroup] = {}
+        #: Present nodes by Ray's id; and the last id of each number.
         self._nodes: dict[str, _Up] = {}
         self.homes: dict[str, str] = {}
         self._see()
 
     def want(self, name: str) -> None:
-        """Ask for a slot for a reader; one that asks or has one already does not ask again."""
-        if name not in self._until and name not in self._held:
+        """Request a slot for a reader; no-op if it already has one or waits for one."""
+        if name not in self._until and name not in self._granted:
             self._until[name] = time.monotonic() + self.pool.deadline
             self._queued.append(name)
 
     def missed(self, name: str) -> str:
-        """Say that no node came for a reader in time."""
+        """Return the message that no node came for a reader in time."""
         pool = self.pool
         why = ""
         if is_out_of_reach(pool.resource, ray.get_runtime_context().gcs_address):
-            why = "; Ray's autoscaler says that none of the kinds of node which it could start has any"
+            why = "; Ray's autoscaler reports that none of its node types has any"
         return (
             f"no node with {pool.resource} came for {name} within {format_seconds(pool.deadline)} "
-            f"(cluster.reader_pool.deadline){why}: its rank goes on with the readers that it has, and asks again later"
+            f"(cluster.reader_pool.deadline){why}: its rank continues with its readers and asks again later"
         )
 
     def now(self) -> int:
-        """The time that the run goes by, in ns since the Unix epoch."""
+        """Return the run's time in ns since the Unix epoch."""
         return self.anchor.ns + time.perf_counter_ns()
 
     @property
     def pending(self) -> int:
-        """Readers that ask for a slot at the moment."""
+        """Number of pending requests."""
         return len(self._asking)
 
     def look(self) -> tuple[list[Granted], list[str]]:
-        """Find out who has got a slot by now, and who has waited too long and does not ask any more; ask on."""
+        """Return newly granted slots and readers whose request timed out; send further requests."""
         self._see()
         granted = []
         for name, ask in [*self._asking.items()]:
-            told = placement_group_table(ask.group)  # its own `ready` would start a process to say the same
-            if told["state"] == "CREATED":
-                node = told["bundles_to_node_id"][0]
-                if node not in self._nodes:  # it came since the nodes were looked at
+            group = placement_group_table(ask.group)  # the group's `ready` would start a process for the same
+            if group["state"] == "CREATED":
+                node = group["bundles_to_node_id"][0]
+                if node not in self._nodes:  # it came after the last check
                     self._see()
                 del self._asking[name], self._until[name]
-                self._held[name] = ask.group
+                self._granted[name] = ask.group
                 granted.append(Granted(name, self._number(node), ask.group))
         late = [name for name, until in self._until.items() if time.monotonic() > until]
         for name in late:
             self.free(name)
         most = self.pool.nodes * self.pool.slots
-        while self._queued and self.pending < self.pool.pending and self.pending + len(self._held) < most:
+        while self._queued and self.pending < self.pool.pending and self.pending + len(self._granted) < most:
             name = self._queued.popleft()
             group = placement_group([{self.pool.resource: 1}], name=f"{self.run}-{name}")
             self._asking[name] = _Ask(group, self.now())
         return granted, late
 
     def free(self, name: str) -> None:
-        """Have a reader ask no more, or give back what it has: its node may go once nobody else has a slot of it."""
+        """Cancel a reader's request, or free its slot: its node may go when its last slot is free."""
         self._until.pop(name, None)
         if name in self._queued:
             self._queued.remove(name)
-        ask, held = self._asking.pop(name, None), self._held.pop(name, None)
-        if (group := ask.group if ask is not None else held) is not None:
+        ask, granted = self._asking.pop(name, None), self._granted.pop(name, None)
+        if (group := ask.group if ask is not None else granted) is not None:
             remove_placement_group(group)
 
     def close(self) -> None:
-        """Give everything back, and tell of the nodes that are still there."""
-        for name in [*self._until, *self._held]:
+        """Free everything, and report the nodes that are still present."""
+        for name in [*self._until, *self._granted]:
             with contextlib.suppress(Exception):  # Ray may be gone
                 self.free(name)
         for up in self._nodes.values():
-            self.lived(up.number, up.asked, up.since, self.now())
+            self.lived(up.number, up.requested, up.since, self.now())
         self._nodes.clear()
 
     def _number(self, node: str) -> int:
@@ -153,37 +153,37 @@ class Slots:
         return self.first if up is None else up.number
 
     def _see(self) -> None:
-        """Look which nodes of the pool there are: who came was asked for by the reader that has waited longest."""
+        """Update the pool's present nodes; a new node counts for the reader that waited longest."""
         now = self.now()
         there = nodes_with(self.pool.resource)
         for node in [*self._nodes.keys() - there]:
             up = self._nodes.pop(node)
-            self.lived(up.number, up.asked, up.since, now)
+            self.lived(up.number, up.requested, up.since, now)
         for node in sorted(there - self._nodes.keys()):
             taken = {up.number for up in self._nodes.values()}
             numbers = range(self.first, self.first + self.pool.nodes)
-            number = next((one for one in numbers if one not in taken), numbers[-1])
-            asked = min((ask.since for ask in self._asking.values()), default=now)
-            self._nodes[node] = _Up(number, asked, now)
+            number = next((n for n in numbers if n not in taken), numbers[-1])
+            requested = min((ask.since for ask in self._asking.values()), default=now)
+            self._nodes[node] = _Up(number, requested, now)
             self.homes[str(number)] = node
 
 
 def nodes_with(resource: str) -> set[str]:
-    """The ids of the Ray nodes that have some of a resource."""
+    """Return the ids of Ray nodes with a resource."""
     return {node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get(resource, 0) > 0}
 
 
 def check_pool(plan: Plan, address: str) -> None:
-    """Refuse a run whose readers ask for nodes where nobody could bring any.
+    """Refuse a run whose readers need nodes that cannot come.
 
     Raises:
-        ClusterError: no node has what they ask for, and no autoscaler has said a word.
+        ClusterError: no node has the resource, and no autoscaler reports.
     """
     pool = plan.cluster.reader_pool
     if pool is None:
         return
     until = time.monotonic() + SPEAK_SECONDS
-    while not nodes_with(pool.resource) and _said(address) is None:
+    while not nodes_with(pool.resource) and _autoscaling_state(address) is None:
         if time.monotonic() > until:
             break
         time.sleep(LOOK_SECONDS)
@@ -195,20 +195,20 @@ def check_pool(plan: Plan, address: str) -> None:
     )
 
 
-def _said(address: str) -> Any:
-    """What Ray's autoscaler said last of itself; None where there is none."""
-    said = GetClusterStatusReply()
-    said.ParseFromString(ray._raylet.GcsClient(address).get_cluster_status())
-    return said.autoscaling_state if said.HasField("autoscaling_state") else None
+def _autoscaling_state(address: str) -> Any:
+    """Return the state that Ray's autoscaler reported last; None without an autoscaler."""
+    reply = GetClusterStatusReply()
+    reply.ParseFromString(ray._raylet.GcsClient(address).get_cluster_status())
+    return reply.autoscaling_state if reply.HasField("autoscaling_state") else None
 
 
 def is_out_of_reach(resource: str, address: str) -> bool:
-    """Whether Ray's autoscaler says that no kind of node which it could start has a resource that is asked for."""
-    said = _said(address)
-    if said is None:
+    """Return True if Ray's autoscaler reports that none of its node types has the requested resource."""
+    state = _autoscaling_state(address)
+    if state is None:
         return False
     return any(
         resource in request.resources_bundle
-        for gang in said.infeasible_gang_resource_requests
+        for gang in state.infeasible_gang_resource_requests
         for request in gang.requests
     )

@@ -1,4 +1,4 @@
-"""What the nodes of a cluster are like: each is asked in turn, by a task that takes no processor of it."""
+"""A survey of a cluster's nodes, each by a task without a CPU claim."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from rayio.engines.ray.cluster.connect import Node
 from rayio.errors import ClusterError, RayioError
 from rayio.trace.clocks import Offset, Ping, estimate
 
-#: Seconds that a node gets for its answers, and a collector to be reached.
+#: Seconds for a node's answers, and for a connection to a collector.
 ANSWER_SECONDS, REACH_SECONDS = 60, 5.0
-#: Questions for a node's time; the first starts a process there.
+#: Requests for a node's time; the first starts a process there.
 PINGS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """What one node said."""
+    """The answers of one node."""
 
     node: Node
     resources: dict[str, float]
     clock: Offset
-    #: Why it cannot use the storage; None where it can, or none was asked about.
+    #: The reason why it cannot use the storage; None if it can, or was not asked.
     storage: str | None
-    #: Why it does not reach the collector, likewise.
+    #: The reason why it does not reach the collector, or None.
     collector: str | None
 
 
 def survey(address: str | None, log: Path, *, root: str | None, mark: str, collector: str | None) -> list[Surveyed]:
-    """Ask each node of a cluster; ``mark`` names a file below ``root`` that the driver wrote, and that all must see.
+    """Survey each node; ``mark`` names a file below ``root`` that the driver wrote and every node must see.
 
     Raises:
         ClusterError: the cluster cannot be reached, or a node does not answer.
@@ -58,10 +58,10 @@ def _ask(node: Node, resources: dict[str, float], root: str | None, mark: str, c
         for call in (_now, why_not_stored, why_not_reached)
     )
 
-    def answer(asked: Any) -> Any:
+    def answer(reference: Any) -> Any:
         try:
-            return ray.get(asked, timeout=ANSWER_SECONDS)
-        except Exception as error:  # Ray raises what it happens to have
+            return ray.get(reference, timeout=ANSWER_SECONDS)
+        except Exception as error:  # Ray raises many classes
             lines = str(error).strip().splitlines() or [type(error).__name__]
             raise ClusterError(f"node {node.host} ({node.node_id[:8]}) does not answer: {lines[-1]}") from None
 
@@ -84,22 +84,22 @@ def _now() -> int:
 
 
 def why_not_stored(root: str, mark: str, own: str) -> str | None:
-    """Why a file of another node below ``root`` cannot be read here, or none be written; None where all is well."""
+    """Return the reason why a file of another node below ``root`` cannot be read or written here; None if it can."""
     try:
         store = storage.open(root)
         if store.read(mark) != mark.encode():
-            return f"{store.address} there is not the same place as here: what one writes, the other does not see"
+            return f"{store.address} is not the same folder there: neither node sees the other's files"
         name = f"{mark}-{own}"
         store.write(name, lambda file: file.write(own.encode()))
-        found = store.read(name)
+        content = store.read(name)
         store.remove(name)
     except RayioError as error:
         return str(error)
-    return None if found == own.encode() else f"{root}: what was written there is read differently"
+    return None if content == own.encode() else f"{root}: what was written there is read differently"
 
 
 def why_not_reached(endpoint: str) -> str | None:
-    """Why nobody listens where a collector should; None where somebody does."""
+    """Return the reason why the collector's port does not accept a connection; None if it does."""
     parts = urlsplit(endpoint if "://" in endpoint else f"http://{endpoint}")
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -1,4 +1,4 @@
-"""Calls to readers: how the leases of prefetch queues reach their workers, whichever process the queues live in."""
+"""Calls to readers: they carry leases of prefetch queues to workers, in any process of the queue."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from rayio.model.prefetch import PrefetchQueue
 from rayio.model.queue import Delivery, Lease, QueueSpec
 from rayio.model.wiring import Wiring
 
-#: Work and bytes that one call to a reader may hold when a step is less than that.
+#: Work (s) of one call to a reader with several short steps.
 LEASE_SECONDS = 5e-3
 LEASE_BYTES = 8 << 20
-#: How fast what a step usually takes may rise, from one call to the next: a late wake-up is not slow storage.
+#: Largest growth of the typical step time from one call to the next: a timer that ends late is not slow storage.
 RISE = 1.1
 
 
 class Loan(NamedTuple):
-    """What a reader lent a batch's memory for: a call of its worker's, by its turn. ``of`` is who made the call."""
+    """A loan of a batch's memory: the worker, and the turn and caller (``of``) of the call."""
 
     of: int
     rank: int
@@ -34,91 +34,91 @@ class Loan(NamedTuple):
 
 
 class Lent(NamedTuple):
-    """A batch's bytes in memory that its reader shares, and the loan that ends when nobody looks at them any more."""
+    """A batch's bytes in its reader's shared memory, and the loan that ends when they are no longer used."""
 
     piece: Piece
     loan: Loan
 
 
 class ReaderCalls:
-    """The prefetch queues of one process, and the calls to the readers that carry out their leases.
+    """The prefetch queues of one process, and their calls to readers.
 
-    ``lines`` lead to the actors that hold each (rank, worker). Over a line come headers alone, and the bytes lie in
-    memory that the reader shares; Ray's calls return the bytes as an object of their own, which the queue hands on
-    unseen. ``in_rank`` queues look at the bytes themselves as soon as they are there. Others hand on what is all of
-    one kind: where one reader is on another Ray node, the calls to all of them are Ray's.
+    ``lines`` lead to the actors of each (rank, worker). Over a line only headers travel, and the bytes are in the
+    reader's shared memory; Ray's calls return the bytes as a separate object, which the queue passes on unread.
+    ``in_rank`` queues fetch the bytes at once. Other queues use one kind: if one reader is on another Ray node, all
+    calls are Ray's.
     """
 
     def __init__(self, plan: Plan, lines: Mapping[tuple[int, ...], Line], wish: Wish, *, in_rank: bool) -> None:
         self.plan = plan
         self.in_rank = in_rank
         self.lines = dict(lines)
-        #: Says how many readers a rank should have, where they come and go; and what is told of that, by rank.
+        #: Requests a number of readers for a rank that scales; and the staff that reports back, by rank.
         self._wish = wish
         self._staff: dict[int, RayStaff] = {}
-        #: The ways to readers that went.
+        #: Connections to readers that have left.
         self._gone: dict[tuple[int, ...], Line] = {}
-        #: Tells the loans of this process from those of one before it on this host, which was killed.
+        #: Distinguishes loans of this process from those of a killed predecessor on this host.
         self.number = time.monotonic_ns()
-        #: What to call on Ray for a lease of each worker.
+        #: Ray's method for a lease of each worker.
         self._read = {who: self._reading(line) for who, line in lines.items()}
-        #: The turn of each worker's next call.
+        #: The number of each worker's next call.
         self._turn = dict.fromkeys(lines, 0)
-        #: The turns of each worker whose batches nobody looks at any more, until the next call says so.
+        #: Calls of each worker whose batches are done, until the next call reports it.
         self._stored: dict[tuple[int, ...], list[int]] = {who: [] for who in lines}
-        #: How many batches of a call over a line are still looked at.
+        #: Batches in use of each call over a line.
         self._out: dict[Loan, int] = {}
-        #: What a step takes a reader of late, by rank, and whether for evaluation.
+        #: Recent step time of a reader (s), by rank and whether for evaluation.
         self._step_seconds: dict[tuple[int, bool], float] = {}
         self._queues: dict[tuple[int, bool], PrefetchQueue] = {}
-        #: What records the way of bytes to each rank in this process.
+        #: Recorder of transfers to each rank in this process.
         self._fetches: dict[int, Fetches] = {}
-        #: Whether there are lines to all readers; None as long as nobody has asked.
+        #: True if all readers have lines; None until known.
         self._are_near: bool | None = None
 
     def queue(self, wiring: Wiring, spec: QueueSpec, *, evaluating: bool) -> PrefetchQueue:
-        """Make a rank's prefetch queue, or the one for its evaluations."""
+        """Return a new prefetch queue of a rank, or the one for its evaluations."""
         if self.in_rank:
             self._fetches.setdefault(spec.rank, Fetches(wiring, spec.rank))
         staff = self._staffed(spec) if spec.scaling is not None else None
-        made = self._queues[spec.rank, evaluating] = wiring.queue(spec, self._submit, staff, evaluating=evaluating)
-        return made
+        queue = self._queues[spec.rank, evaluating] = wiring.queue(spec, self._submit, staff, evaluating=evaluating)
+        return queue
 
     def _reading(self, line: Line) -> Any:
         return line.handle.read.options(num_returns=1 + self.plan.payload)
 
     def _staffed(self, spec: QueueSpec) -> RayStaff:
-        """Make what has a rank's readers come and go. A queue that was started again has its first ones again."""
+        """Return the staff of a rank whose readers scale; a restarted queue begins with the first readers."""
         rank = spec.rank
         staff = self._staff[rank] = RayStaff(rank, self._wish, partial(self._is_free, rank), partial(self._end, rank))
         self._wish(rank, spec.first_workers)
         return staff
 
     def employ(self, rank: int, workers: int, lines: Mapping[tuple[int, ...], Line], waited: int = 0) -> None:
-        """Learn that a rank has so many readers by now, the ways to the new ones, and their wait for nodes (ns)."""
+        """Record a rank's new number of readers, the lines to new ones, and their wait for nodes (ns)."""
         for who, line in lines.items():
             if who in self.lines and self.lines[who].handle == line.handle:
                 continue
             before = self._gone.pop(who, None)
             self.lines[who] = line
             self._read[who] = self._reading(line)
-            if before is None or before.handle != line.handle:  # else it never went, for it has other ranks' readers
+            if before is None or before.handle != line.handle:  # an equal one never left: it has other ranks' readers
                 self._turn[who] = 0
                 self._stored[who] = []
         self._staff[rank].arrived(workers, waited)
 
     def _is_free(self, rank: int, worker: int) -> bool:
-        """Say whether nobody looks at any batch of a reader's."""
+        """Return True if no batch of a reader is in use."""
         return not any((loan.rank, loan.worker) == (rank, worker) for loan in self._out)
 
     def _end(self, rank: int, workers: int) -> None:
-        """Forget a rank's readers beyond so many, which are about to be ended."""
+        """Forget a rank's readers beyond ``workers``, which are about to end."""
         for who in [who for who in self.lines if who[0] == rank and who[1] >= workers]:
             self._gone[who] = self.lines.pop(who)
             del self._read[who]
 
     def released(self, loan: Loan) -> None:
-        """Learn that nobody looks at one batch of a call any more."""
+        """Record that one batch of a call is no longer in use."""
         left = self._out.get(loan, 0) - 1
         if left > 0:
             self._out[loan] = left
@@ -126,13 +126,13 @@ class ReaderCalls:
             self._stored[loan.rank, loan.worker].append(loan.turn)
 
     async def are_near(self) -> bool:
-        """Find out whether what the readers return may be handed on over a line.
+        """Return True if batches of all readers can be passed on over a line.
 
         Raises:
             RayError: a reader is gone for good.
         """
         if self._are_near is None and self.plan.loader.scaling is not None:
-            # Readers to come are where the queue is, or nobody knows where.
+            # Future readers are on the queue's node, or their node is unknown.
             cluster = self.plan.cluster
             is_beside = cluster.placement == "colocated" and not cluster.has_pool
             self._are_near = is_beside and await self._first_is_near()
@@ -159,7 +159,7 @@ class ReaderCalls:
         return batches
 
     def _call(self, lease: Lease) -> tuple[Lease, int, int, tuple[int, ...]]:
-        """The arguments of a worker's next call."""
+        """Return the arguments of a worker's next call."""
         who = lease.rank, lease.worker
         turn, stored = self._turn[who], self._stored[who]
         self._turn[who] = turn + 1
@@ -188,7 +188,7 @@ class ReaderCalls:
             return seconds, list(batches)
         headers, parcel = returned
         seconds, batches = await headers
-        # Ray answers a call once everything that it returned is stored.
+        # Ray answers a call after storing everything that it returned.
         self._stored[lease.rank, lease.worker].append(called[2])
         if self.in_rank:
             since = self._queues[lease.rank, self.plan.is_evaluation(lease.epoch)].env.kernel.now()
@@ -200,10 +200,10 @@ class ReaderCalls:
 
 
 def lease_steps(seconds: float, nbytes: int, spec: QueueSpec) -> int:
-    """How many steps to put into one call when a step takes a reader so many seconds and has so many bytes.
+    """Return the number of steps in one call, from a reader's seconds and bytes per step.
 
-    A call costs a millisecond or two on its way; leases of some milliseconds of work hide that. A worker is given half
-    of its window at most, so that it reads the one half while the rank consumes the other.
+    A call takes one or two milliseconds; leases of several milliseconds hide that. A worker gets at most half of its
+    window, so that it reads one half while the rank consumes the other.
     """
     return max(
         1, min(spec.prefetch_factor // 2, int(LEASE_SECONDS / max(seconds, 1e-6)), LEASE_BYTES // max(nbytes, 1))

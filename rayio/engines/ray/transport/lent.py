@@ -1,4 +1,4 @@
-"""The memory of batches that a reader has returned, until nobody looks at them any more."""
+"""The memory of batches that a reader returned, kept while it is in use."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from rayio.model.queue import Delivery
 
 
 class LentBatches:
-    """Batches by the call that returned them; only the caller knows when they are no longer looked at.
+    """Returned batches by call, kept until the caller reports that they are done.
 
-    A method of an actor has returned before Ray copies what it returned. Who has the answer to a call knows that Ray
-    is done, and says so with its next call; of batches in shared memory, once their rank is done. What is never heard
-    of again is not used again, and freed with this.
+    Ray copies what a method returned after it ended. The caller acknowledges a reply with its next call; batches in
+    shared memory once their rank is done. Unacknowledged batches are never reused, and freed with this object.
     """
 
     def __init__(self) -> None:
         self._by_turn: dict[int, Sequence[Delivery]] = {}
-        #: Who calls: a process that is started in the place of one that was killed has a higher number.
+        #: The calling process; one started in place of a killed one has a higher number.
         self._caller = 0
 
     def stored(self, caller: int, turns: Iterable[int]) -> list[Delivery]:
-        """Learn from ``caller`` which earlier calls' batches are done; give those of which it will not be said."""
+        """Record batches of a caller's earlier calls as done; return those that will never be acknowledged."""
         forgotten: list[Delivery] = []
-        if caller > self._caller:  # it knows nothing of these
+        if caller > self._caller:  # it does not know these calls
             forgotten = [batch for batches in self._by_turn.values() for batch in batches]
             self._by_turn.clear()
             self._caller = caller
-        if caller == self._caller:  # not what was still on its way from one that was killed
+        if caller == self._caller:  # not a late message of a killed process
             for known in turns:
                 for batch in self._by_turn.pop(known, ()):
                     batch.done()
         return forgotten
 
     def keep(self, caller: int, turn: int, batches: Sequence[Delivery]) -> bool:
-        """Hold the batches that the call ``turn`` returns; say no where its caller is not there any more."""
+        """Keep the batches that the call ``turn`` returns; return False if its caller is gone."""
         if caller != self._caller:
             return False
         self._by_turn[turn] = batches

@@ -1,9 +1,8 @@
-"""Lines: calls between actors of one host over a Unix socket, at a tenth of the processor time of Ray's own.
+"""Lines: calls between actors of one host over a Unix socket, at a tenth of the CPU time of Ray's calls.
 
-A call means what a call of Ray's to an actor that is started again means: it is made again until it is answered. An
-actor asks Ray for the address of another (``listen``); where that is on another Ray node there is no line, and Ray's
-calls are used. Messages are packets, so that one is there as a whole or not at all; files travel along with them. Both
-ends take messages of their own user alone.
+As with Ray's calls to a restarted actor, a call is repeated until it is answered. An actor gets another's address from
+Ray (``listen``); actors on other Ray nodes use Ray's calls. Messages are packets, so one arrives whole or not at all;
+files travel with them. Both ends accept messages only from their own user.
 """
 
 from __future__ import annotations
@@ -22,38 +21,38 @@ from typing import Any, NamedTuple
 from rayio.engines.ray.transport.shared import Arenas, is_possible
 from rayio.errors import RayioError, RunError
 
-#: Bytes of a message that travel together.
+#: Size of a packet.
 PART_BYTES = 32 << 10
-#: Messages that are taken in before others of this process have their turn.
+#: Messages received before other tasks of this process run.
 MOST_AT_ONCE = 32
-#: Seconds until an address that nobody answers at is asked for again.
+#: Seconds until an unanswered address is queried again.
 AGAIN_SECONDS = 0.05
-#: After so many times Ray's calls are used: it lives, and cannot be reached.
+#: After this many attempts Ray's calls are used: the actor lives but cannot be reached.
 MOST_TRIES = 100
 MORE, LAST = b"\x01", b"\x00"
-#: In place of a call's number: the message hands over an arena.
+#: In place of a call number: the message transfers an arena.
 ARENA = -1
 
-#: What serves a call.
+#: A function that serves a call.
 Serve = Callable[..., Awaitable[Any]]
 
 
 class Address(NamedTuple):
-    """Where an actor takes calls: its Ray node, and its name among the sockets of that host; none where it does not."""
+    """The address at which an actor accepts calls: its Ray node, and its socket name on that host, or None."""
 
     ray_node: str
     name: bytes | None
 
 
 class Pieces(NamedTuple):
-    """An answer that says where batches lie, and the numbers of the arenas that it speaks of."""
+    """A reply with the places of batches, and the numbers of their arenas."""
 
     answer: Any
     arenas: Iterable[int]
 
 
 class Wire:
-    """One end of a connection, in the running loop: whole messages, each with at most one file."""
+    """One end of a connection in the running loop: whole messages, each with at most one file."""
 
     def __init__(
         self, end: socket.socket, receive: Callable[[bytes, int | None], None], ended: Callable[[], None]
@@ -64,20 +63,20 @@ class Wire:
         self._loop = asyncio.get_running_loop()
         self._out: deque[tuple[bytes, int | None]] = deque()
         self._is_writing = False
-        #: The parts of a message whose last one is not here yet.
+        #: Parts of an incomplete message.
         self._parts: list[bytes] = []
-        #: Numbers of the arenas that were handed over here.
+        #: Numbers of the arenas transferred over this connection.
         self.handed: set[int] = set()
         end.setblocking(False)
         self._loop.add_reader(end.fileno(), self._read)
 
     def send(self, message: bytes, fd: int | None = None) -> None:
-        """Send a message now, or as soon as the other end has room; nothing where this one is closed."""
+        """Send a message now, or when the other end has room; no-op on a closed end."""
         if self._end.fileno() < 0:
             return
         last = (len(message) - 1) // PART_BYTES * PART_BYTES
         self._out.extend((MORE + message[start : start + PART_BYTES], None) for start in range(0, last, PART_BYTES))
-        # The file may be closed, and its number be another's, before the other end has room.
+        # The file may be closed and its number reused before the other end has room.
         self._out.append((LAST + message[last:], None if fd is None else os.dup(fd)))
         if not self._is_writing:
             self._flush()
@@ -98,7 +97,7 @@ class Wire:
                 self._is_writing = True
                 self._loop.add_writer(end.fileno(), self._flush)
             return
-        except OSError:  # whatever it was, calls are lost: the reading sides of both hear of the end
+        except OSError:  # calls are lost; the reading sides of both ends detect it
             self._drop()
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
@@ -111,7 +110,7 @@ class Wire:
             try:
                 data, fds, _, _ = socket.recv_fds(self._end, PART_BYTES + 1, 1)
                 for fd in fds:
-                    os.set_inheritable(fd, False)  # recv_fds leaves out flags that would say so
+                    os.set_inheritable(fd, False)  # recv_fds ignores flags for that
             except BlockingIOError:
                 return
             except OSError:
@@ -142,11 +141,11 @@ class Wire:
 
 
 class Exchange:
-    """Where an actor takes calls of others on its host."""
+    """The listener of an actor for calls from its host."""
 
     def __init__(self, serve: Mapping[str, Serve], file: Callable[[int], int | None] | None = None) -> None:
         self._serve = serve
-        #: Gives the file of an arena by its number.
+        #: Returns the file of an arena by its number.
         self._file = file
         self._tasks: set[asyncio.Task[None]] = set()
         self._wires: set[Wire] = set()
@@ -154,7 +153,7 @@ class Exchange:
         self._name = b""
 
     def open(self) -> bytes | None:
-        """Begin to listen; the name to connect to, or None where the system has no such sockets."""
+        """Start to listen; return the socket's name, or None on systems without such sockets."""
         if self._listening is None:
             if not is_possible():
                 return None
@@ -168,7 +167,7 @@ class Exchange:
 
     def _accept(self) -> None:
         assert self._listening is not None
-        with contextlib.suppress(OSError):  # it has gone again
+        with contextlib.suppress(OSError):  # it has disconnected
             end, _ = self._listening.accept()
             if not _is_own_user(end):
                 end.close()
@@ -200,7 +199,7 @@ class Exchange:
 
 
 def _wrapped(number: int, error: Exception) -> bytes:
-    """Pickle an error with where it was raised; one that does not pickle, as its words."""
+    """Return a pickled error with its origin; an error that cannot be pickled becomes its text."""
     if not isinstance(error, RayioError):
         error.add_note("".join(traceback.format_exception(error)))
     with contextlib.suppress(Exception):
@@ -211,22 +210,22 @@ def _wrapped(number: int, error: Exception) -> bytes:
 
 
 class Line:
-    """The way to another actor's exchange. ``handle`` is that actor's with Ray, ``here`` this process's Ray node."""
+    """A connection to another actor's exchange. ``handle`` is the actor's in Ray, ``here`` this process's Ray node."""
 
     def __init__(self, handle: Any, here: str, arenas: Arenas) -> None:
         self.handle = handle
         self.here = here
         self.arenas = arenas
-        #: Whether there is a line; None as long as nobody has asked.
+        #: True if there is a line; None until known.
         self.is_near: bool | None = None
         self._wire: Wire | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._number = 0
-        #: Calls that are not answered, by number: they are made again when the other side was started again.
+        #: Unanswered calls by number; repeated if the other side restarts.
         self._calls: dict[int, tuple[bytes, asyncio.Future[Any]]] = {}
 
     async def reach(self) -> bool:
-        """Find out whether there is a line.
+        """Return True if there is a line.
 
         Raises:
             RayError: the other actor is gone for good.
@@ -236,7 +235,7 @@ class Line:
         return bool(self.is_near)
 
     def call(self, method: str, *arguments: Any) -> asyncio.Future[Any]:
-        """Make a call over a line that there is."""
+        """Make a call over an existing line."""
         self._number += 1
         message = pickle.dumps((self._number, method, arguments))
         future = asyncio.get_running_loop().create_future()
@@ -248,7 +247,7 @@ class Line:
         return future
 
     async def ask(self, method: str, *arguments: Any) -> Any:
-        """Make a call, over the line or as Ray's."""
+        """Make a call, over the line or by Ray."""
         if self.is_near or await self.reach():
             return await self.call(method, *arguments)
         return await getattr(self.handle, method).remote(*arguments)
@@ -272,17 +271,17 @@ class Line:
                 end.setblocking(False)
                 try:
                     end.connect(address.name)
-                except OSError:  # it died since it said so, or has many to accept
+                except OSError:  # the actor has died since, or is busy accepting
                     end.close()
                     refused[address.name] += 1
-                    if refused[address.name] > MOST_TRIES and not self._calls:  # in a container of its own, say
+                    if refused[address.name] > MOST_TRIES and not self._calls:  # for example, in another container
                         self.is_near = False
                         return
                     await asyncio.sleep(AGAIN_SECONDS)
                     continue
                 if not _is_own_user(end):
                     end.close()
-                    raise RunError("another user listens where an actor of this run did")
+                    raise RunError("another user's process listens at the address of an actor of this run")
                 self._wire = Wire(end, self._take, self._lost)
                 self.is_near = True
             for number in sorted(self._calls):
@@ -312,7 +311,7 @@ class Line:
             future.set_exception(answer)
 
     def _lost(self) -> None:
-        """The other process has ended: whoever waits for it will be served by the one that is started in its place."""
+        """Reconnect after the other process ended: the restarted one will answer waiting calls."""
         self._wire = None
         if self._calls:
             self._connection()

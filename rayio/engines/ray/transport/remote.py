@@ -1,4 +1,4 @@
-"""The ports of a role whose queue, barrier, writer or storage lives in another actor."""
+"""The ports of a role whose queue, barrier, writer or storage is in another actor."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from rayio.storage.base import Served
 from rayio.trace.clocks import Offset
 from rayio.trace.span import SPANS
 
-#: A take that got nothing within this time is answered and asked again, so that no call is ever lost for good.
+#: An unanswered take is answered empty after this time and repeated, so no call is lost for good.
 PATIENCE_NS = 10_000_000_000
-#: Lane of a rank's spans of bytes on their way to it.
+#: Lane of a rank's spans of transfers.
 FETCH_LANE = SPANS["transfer"].lanes["rank"]
-#: A rank that has a batch in hand tells its queue what it consumed when that is half of the window, or this late.
+#: A rank with batches in hand reports its consumption after half a window, or this late.
 TELL_NS = 5_000_000
 
 
 def plain(error: BaseException) -> BaseException:
-    """The error that a remote call really raised, without Ray's wrapping."""
+    """Return the error that a remote call raised, without Ray's wrapper."""
     while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
         error = error.cause
     return error
 
 
 class RemoteTimekeeper:
-    """The collector's clock, asked as an actor starts and as it ends; the caller waits."""
+    """The collector's clock, called when an actor starts and when it ends; calls block."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -49,33 +49,33 @@ class RemoteTimekeeper:
         """See ``rayio.trace.clocks.Timekeeper``."""
         return int(ray.get(self.handle.now.remote()))
 
-    def met(self, boot_id: str, node: int, found: Offset | None, own_ns: int) -> int | None:
+    def met(self, boot_id: str, node: int, estimate: Offset | None, own_ns: int) -> int | None:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        known: int | None = ray.get(self.handle.met.remote(boot_id, node, found, own_ns))
+        known: int | None = ray.get(self.handle.met.remote(boot_id, node, estimate, own_ns))
         return known
 
     def wants_drift(self, boot_id: str) -> bool:
         """See ``rayio.trace.clocks.Timekeeper``."""
         return bool(ray.get(self.handle.wants_drift.remote(boot_id)))
 
-    def drifted(self, boot_id: str, found: Offset) -> None:
+    def drifted(self, boot_id: str, estimate: Offset) -> None:
         """See ``rayio.trace.clocks.Timekeeper``."""
-        ray.get(self.handle.drifted.remote(boot_id, found))
+        ray.get(self.handle.drifted.remote(boot_id, estimate))
 
 
 class Fetches:
-    """Records how long the bytes of a rank's batches were under way from other nodes, by those who fetch them."""
+    """A recorder of transfer times of a rank's batches from other nodes."""
 
     def __init__(self, wiring: Wiring, rank: int) -> None:
         plan = wiring.plan
         here, workers = plan.node_of_rank(rank), range(plan.loader.num_workers)
         self.rank = rank
-        #: The workers that read on other nodes.
+        #: Workers on other nodes.
         self.far = {worker for worker in workers if plan.node_of_reader(rank, worker) != here}
         self.env = wiring.fetching_rank(rank) if self.far else None
 
     def note(self, batches: Sequence[Delivery], since: int) -> None:
-        """Record that the bytes of batches, which were asked for at ``since``, have come."""
+        """Record the arrival of batches requested at ``since`` (ns)."""
         for batch in batches:
             if self.env is not None and batch.worker in self.far:
                 at = Where(self.rank, batch.epoch, batch.step, batch.attempt)
@@ -83,42 +83,42 @@ class Fetches:
 
 
 class RemoteQueue:
-    """A rank's end of its queue: one take is always under way while the rank computes.
+    """A rank's end of its queue: one take is always in flight while the rank computes.
 
-    What has arrived but is not yet asked for is held in ``hand`` and does not count as consumed.
+    Batches in ``hand`` have arrived and do not count as consumed.
     """
 
     def __init__(self, line: Line, kernel: WallKernel, spec: QueueSpec, fetches: Fetches | None = None) -> None:
         self.line = line
-        #: What records how long bytes from other nodes are under way.
+        #: Recorder of transfers from other nodes.
         self.fetches = fetches
         self.kernel = kernel
         self.spec = spec
         self.consumed = Consumed()
         self.hand: dict[int, Delivery] = {}
-        #: Steps whose bytes are on their way from the object store.
+        #: Steps whose bytes are in transfer from the object store.
         self._coming: set[int] = set()
         self._asked_at = 0
         self._asking = 0
         self._telling = False
-        self._told = (-1, -1, -1)
-        #: A take that waits to be sent, and the answers due to takes that nobody waits for yet, oldest first.
+        self._reported = (-1, -1, -1)
+        #: A take to be sent, and the answers due to takes without a waiter, oldest first.
         self._unsent: Callable[[], Any] | None = None
         self._answers: list[Any] = []
         self._news: Future | None = None
         self._failure: BaseException | None = None
-        #: Loans of batches that nobody looks at any more, until the next take says so.
+        #: Loans of finished batches, reported by the next take.
         self._released: list[Any] = []
 
     async def get(self, at: Where) -> Delivery:
-        """Take the next batch; asking for the one after it begins at once."""
+        """Return the next batch; the request for the one after it starts at once."""
         if self.line.is_near is None:
             await self.line.reach()
-        self._send()  # a rank that finds every batch in its hand does not let this loop run
+        self._send()  # a rank with every batch in hand does not let this loop run
         if self.consumed.open(at):
             self.hand.clear()
             self._coming.clear()
-        asked = self.kernel.now()
+        since = self.kernel.now()
         while (step := self._next()) is None:
             if self._failure is not None:
                 raise self._failure
@@ -126,7 +126,7 @@ class RemoteQueue:
             self._news = self.kernel.future("an answer of the queue")
             await self._news
         if self.consumed.has_any:
-            self.consumed.waited += self.kernel.now() - asked
+            self.consumed.waited += self.kernel.now() - since
         delivery = self.hand.pop(step)
         self.consumed.add(step)
         self._ask(at.attempt)
@@ -141,18 +141,18 @@ class RemoteQueue:
         epoch = self.consumed.epoch
         if self.consumed.number >= self.spec.steps[epoch]:
             return
-        told = (attempt, epoch, self.consumed.number)
-        if self._asking and told == self._told:
+        report = (attempt, epoch, self.consumed.number)
+        if self._asking and report == self._reported:
             return
         now = self.kernel.now()
-        is_much = self._told[:2] != told[:2] or told[2] - self._told[2] >= self.spec.least_window // 2
+        is_much = self._reported[:2] != report[:2] or report[2] - self._reported[2] >= self.spec.least_window // 2
         has_time = self._asking or self._next() is not None
         if has_time and not waiting and not is_much and now - self._asked_at < TELL_NS:
             if not self._telling:
                 self._telling = True
                 self.kernel.spawn(self._tell_soon(attempt), "tell")
             return
-        self._told, self._asked_at = told, now
+        self._reported, self._asked_at = report, now
         self._asking += 1
         holding = (*self.hand, *self._coming)
         message = self.consumed.take(self.spec.window, attempt, tuple(sorted(holding)))
@@ -183,7 +183,7 @@ class RemoteQueue:
         try:
             deliveries = await answer
         except Exception as error:
-            if epoch == self.consumed.epoch:  # one of an epoch that is over may be refused: nobody waits for it
+            if epoch == self.consumed.epoch:  # a take of a finished epoch may be refused
                 self._failure = plain(error)
             deliveries = []
         self._asking -= 1
@@ -199,16 +199,16 @@ class RemoteQueue:
             else:
                 self._coming.update(d.step for d in parcel)
                 self.kernel.spawn(self._fetch(parcel), "fetch")
-        # Consumed since, or answered with nothing: say so. Otherwise the next batch in hand asks again.
+        # Report newer consumption, and repeat after an empty answer; otherwise the next batch in hand asks again.
         if not self._failure and epoch == self.consumed.epoch and not self._asking:
-            behind = self._told[2] != self.consumed.number
+            behind = self._reported[2] != self.consumed.number
             if behind or not (self.hand or self._coming):
-                self._told = (-1, -1, -1)
+                self._reported = (-1, -1, -1)
                 self._ask(attempt)
         self._wake()
 
     def _mapped(self, delivery: Delivery) -> Delivery:
-        """Have a batch's bytes where its reader put them."""
+        """Return a delivery with its bytes mapped from its reader's memory."""
         piece, loan = delivery.payload
         delivery.payload = self.line.arenas.look(piece)
         delivery.give_back = partial(self._release, loan)
@@ -221,7 +221,7 @@ class RemoteQueue:
         return step not in self.hand and step not in self._coming and not self.consumed.has(step)
 
     async def _fetch(self, parcel: list[Delivery]) -> None:
-        """Fetch the bytes of batches that one call to a reader returned together."""
+        """Fetch the bytes of batches that one call to a reader returned."""
         epoch, payloads = parcel[0].epoch, []
         lost = False
         since = self.kernel.now()
@@ -230,12 +230,12 @@ class RemoteQueue:
             if self.fetches is not None:
                 self.fetches.note(parcel, since)
             for delivery in parcel:
-                if (found := payloads[delivery.payload[1]].nbytes) != delivery.nbytes:
+                if (arrived := payloads[delivery.payload[1]].nbytes) != delivery.nbytes:
                     raise RunError(
                         f"rank {self.spec.rank}, epoch {epoch}, step {delivery.step}: "
-                        f"{found} bytes arrived of {delivery.nbytes}"
+                        f"{arrived} bytes arrived of {delivery.nbytes}"
                     )
-        except ObjectLostError:  # its owner, the queue, died: ask the new one for these steps again
+        except ObjectLostError:  # its owner, the queue, died: request these steps from the new one
             lost = True
         except Exception as error:
             self._failure = plain(error)
@@ -243,7 +243,7 @@ class RemoteQueue:
             return
         self._coming.difference_update(delivery.step for delivery in parcel)
         if lost:
-            self._told = (-1, -1, -1)
+            self._reported = (-1, -1, -1)
         elif self._failure is None:
             self.hand.update((d.step, replace(d, payload=payloads[d.payload[1]])) for d in parcel)
         self._wake()
@@ -254,7 +254,7 @@ class RemoteQueue:
 
 
 def _parcels(deliveries: list[Delivery]) -> list[list[Delivery]]:
-    """Put together what one object holds."""
+    """Return deliveries grouped by the object that contains them."""
     together: dict[Any, list[Delivery]] = {}
     for delivery in deliveries:
         together.setdefault(delivery.payload and delivery.payload[0], []).append(delivery)
@@ -262,27 +262,27 @@ def _parcels(deliveries: list[Delivery]) -> list[list[Delivery]]:
 
 
 class OwnQueue(LocalQueue):
-    """A rank's end of a queue in its own process. Each take lets the loop run: ranks with short steps never wait."""
+    """A rank's end of a queue in its process. Each take lets the loop run: ranks with short steps never wait."""
 
     __slots__ = ()
 
     async def get(self, at: Where) -> Delivery:
-        """Take the next batch, after what has come in meanwhile."""
+        """Return the next batch, after other tasks have run."""
         await asyncio.sleep(0)
         return await super().get(at)
 
 
 class RemoteBarrier:
-    """The end of the barrier actor that the ranks of one actor share: who arrives together is one message."""
+    """The end of the barrier actor shared by the ranks of an actor: simultaneous arrivals are one message."""
 
     def __init__(self, line: Line, kernel: WallKernel) -> None:
         self.line = line
         self.kernel = kernel
-        #: What is not sent yet: by attempt, epoch and step, who will be done when, and who waits for the answer.
+        #: Unsent arrivals by attempt, epoch and step: ranks, their deadlines and their waiters.
         self._due: dict[tuple[int, int, int], list[tuple[Where, int, Future]]] = {}
 
     def announce(self, at: Where, deadline: int) -> Awaitable[int]:
-        """Have this rank's deadline sent as soon as the loop is free; the answer comes while it computes."""
+        """Send this rank's deadline when the loop is free; the answer arrives while it computes."""
         answer = self.kernel.future("the barrier")
         if not self._due:
             self.kernel.spawn(self._send(), "barrier")
@@ -302,7 +302,7 @@ class RemoteBarrier:
                     answer.set_exception(error)
             return
         for *_, answer in together:
-            if not answer.done():  # a rank that was cancelled waits no more
+            if not answer.done():  # a cancelled rank does not wait
                 answer.set_result(latest)
 
 
@@ -314,7 +314,7 @@ class RemoteWriter:
         self.number = number
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Have the writer write a shard; the bytes are made where they are written.
+        """Make the writer write a shard; the bytes are generated there.
 
         Raises:
             StorageError: the writer could not write.

@@ -1,7 +1,7 @@
-"""Memory that actors of one host share: a reader reads batches into it, and their rank maps it. Nothing is copied.
+"""Memory shared by actors of one host: a reader reads batches into it, and their rank maps it, without a copy.
 
-It is an anonymous file (``memfd_create``): it has no name that a killed process could leave behind, and ends with the
-last process that has it open. Only its owner writes.
+It is an anonymous file (``memfd_create``), which leaves no name after a kill and ends with the last process that has it
+open. Only its owner writes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from rayio.errors import RunError
 from rayio.model.loading import MAX_BUFFER_BYTES, MAX_BUFFERS, Buffers
 
-#: An arena grows by so many bytes at least, and to twice its size: each mapping of a chunk keeps a file open.
+#: An arena at least doubles, and grows by at least this many bytes, because each mapped chunk keeps a file open.
 CHUNK_BYTES = 4 << 20
-#: Arenas of each reader that others keep open: one that is not the latest is of a process that was killed.
+#: Arenas of each reader kept open; one that is not the latest belongs to a killed process.
 KEPT_ARENAS = 4
 
 
 @cache
 def is_possible() -> bool:
-    """Whether this system has such memory: Linux has, where nothing forbids it."""
+    """Return True if this system supports such memory: Linux, unless forbidden."""
     try:
         os.close(os.memfd_create("rayio-batches"))
     except (AttributeError, OSError):
@@ -36,7 +36,7 @@ def is_possible() -> bool:
 
 
 class Piece(NamedTuple):
-    """Where a batch lies: so many bytes at an offset in a chunk, which begins at its own offset in an arena."""
+    """The place of a batch: an arena, a chunk's offset in it, an offset in the chunk, and a length."""
 
     arena: int
     chunk: int
@@ -46,28 +46,28 @@ class Piece(NamedTuple):
 
 
 class Segment(NamedTuple):
-    """A part of a chunk that is lent as a whole."""
+    """A part of a chunk, lent as a whole."""
 
     arena: Arena
-    #: The chunk, and where in the arena it begins.
+    #: The chunk, and its offset in the arena.
     chunk: mmap.mmap
     start: int
     offset: int
     memory: NDArray[np.uint8]
 
     def hollow(self) -> None:
-        """Give the memory back to the system; the place stays."""
+        """Return the memory to the system; the place stays."""
         self.chunk.madvise(mmap.MADV_REMOVE, self.offset, len(self.memory))
 
 
 class Arena:
-    """An anonymous file that grows by chunks; its number is known to nobody by chance."""
+    """An anonymous file that grows by chunks; its number cannot be guessed."""
 
     def __init__(self) -> None:
         self.number = int.from_bytes(os.urandom(8), "little")
         self.fd = os.memfd_create("rayio-batches")
         self._size = 0
-        #: The latest chunk: where it begins, its memory, and how much of it is cut.
+        #: The latest chunk: its offset, its memory, and the length in use.
         self._start, self._cut = 0, 0
         self._chunk: mmap.mmap | None = None
 
@@ -75,7 +75,7 @@ class Arena:
         os.close(self.fd)
 
     def cut(self, nbytes: int) -> Segment:
-        """Cut a new segment, of whole pages."""
+        """Return a new segment of whole pages."""
         nbytes = _whole_pages(max(1, nbytes))
         if self._chunk is None or self._cut + nbytes > len(self._chunk):
             length = max(nbytes, CHUNK_BYTES, self._size)
@@ -94,38 +94,38 @@ def _whole_pages(nbytes: int) -> int:
 
 
 class SharedBuffers(Buffers):
-    """A reader's memory for batches, as ``Buffers``, in an arena."""
+    """A reader's memory for batches in an arena; see ``Buffers``."""
 
     def __init__(self) -> None:
         super().__init__()
         self.arena = Arena()
         self._arenas = WeakValueDictionary({self.arena.number: self.arena})
-        #: By address: what is lent.
+        #: Lent segments by address.
         self._lent: dict[int, Segment] = {}
-        #: Free ones, oldest first; and those whose memory went back to the system.
+        #: Free segments, oldest first; and those without memory.
         self._ready: list[Segment] = []
         self._hollow: list[Segment] = []
 
     @property
     def num_free(self) -> int:
-        """Buffers that wait to be lent again, and have their memory."""
+        """Number of free buffers that have memory."""
         return len(self._ready)
 
     def lend(self, nbytes: int) -> NDArray[np.uint8]:
-        """A buffer of ``nbytes`` with anything in it, which nobody else has until it is given back."""
+        """Return an uninitialised buffer of ``nbytes`` for exclusive use until it is given back."""
         with self._lock:
-            found = _fitting(self._ready, nbytes) or _fitting(self._hollow, nbytes) or self.arena.cut(nbytes)
-            buffer = found.memory[:nbytes]
-            self._lent[_address(buffer)] = found
+            segment = _fitting(self._ready, nbytes) or _fitting(self._hollow, nbytes) or self.arena.cut(nbytes)
+            buffer = segment.memory[:nbytes]
+            self._lent[_address(buffer)] = segment
             return buffer
 
     def give_back(self, buffer: NDArray[np.uint8]) -> None:
-        """Take back what :meth:`lend` gave; nobody may look at it, or at a view of it, after that."""
+        """Take back a lent buffer; it and its views must not be used after that."""
         with self._lock:
             segment = self._lent.pop(_address(buffer), None)
             if segment is None:
                 return
-            if segment.arena is not self.arena:  # others have it open for long
+            if segment.arena is not self.arena:  # an older arena: others have had it open for long
                 segment.hollow()
                 return
             self._ready.append(segment)
@@ -135,23 +135,23 @@ class SharedBuffers(Buffers):
                 self._hollow.append(oldest)
 
     def piece(self, buffer: NDArray[np.uint8]) -> Piece:
-        """Say where a buffer lies that is lent."""
+        """Return the place of a lent buffer."""
         segment = self._lent[_address(buffer)]
         return Piece(segment.arena.number, segment.start, len(segment.chunk), segment.offset, len(buffer))
 
     def fd(self, number: int) -> int | None:
-        """The file of an arena of which something is lent."""
+        """Return the file of an arena with lent buffers, or None."""
         arena = self._arenas.get(number)
         return None if arena is None else arena.fd
 
     def leave(self, buffers: Iterable[NDArray[np.uint8]]) -> None:
-        """Never lend these buffers again: who was lent them will not say any more when they are free."""
+        """Never lend these buffers again: their users cannot report when they are done."""
         with self._lock:
             for buffer in buffers:
                 self._lent.pop(_address(buffer), None)
 
     def end(self) -> None:
-        """Give all memory back to the system, whoever has the arenas open: nobody looks at anything any more."""
+        """Return all memory to the system, even if others have the arenas open: nobody uses it any more."""
         with self._lock:
             for segment in (*self._ready, *self._lent.values()):
                 segment.hollow()
@@ -159,9 +159,9 @@ class SharedBuffers(Buffers):
             self._lent.clear()
 
     def forget(self, buffers: Iterable[NDArray[np.uint8]]) -> None:
-        """Leave these buffers, and begin another arena.
+        """Leave these buffers, and start a new arena.
 
-        The memory of the one before ends when nobody has it open any more; what is free of it, at once.
+        The old arena's free memory is released now, the rest when no process has it open.
         """
         self.leave(buffers)
         with self._lock:
@@ -186,17 +186,17 @@ def _address(buffer: NDArray[np.uint8]) -> int:
 
 
 class Arenas:
-    """The arenas of so many readers, as this process has them open."""
+    """The arenas of readers that this process has open."""
 
     def __init__(self, num_readers: int) -> None:
         self._most = KEPT_ARENAS * num_readers
-        #: Longest not used first.
+        #: Least recently used first.
         self._fds: dict[int, int] = {}
-        #: Memory of the chunks that were looked into, by arena and offset.
+        #: Mapped memory of chunks, by arena and offset.
         self._chunks: dict[tuple[int, int], NDArray[np.uint8]] = {}
 
     def add(self, number: int, fd: int) -> None:
-        """Keep an arena; close the one that was not used for longest when there are many."""
+        """Add an arena; close the least recently used one if there are too many."""
         if number in self._fds:
             os.close(fd)
             return
@@ -207,22 +207,22 @@ class Arenas:
             self._chunks = {place: memory for place, memory in self._chunks.items() if place[0] != old}
 
     def fd(self, number: int) -> int | None:
-        """The file of an arena, to be handed on; None where this process does not have it."""
+        """Return the file of an arena, to pass it on; None if this process does not have it."""
         if (fd := self._fds.pop(number, None)) is not None:
             self._fds[number] = fd
         return fd
 
     def look(self, piece: Piece) -> NDArray[np.uint8]:
-        """Map a batch, read-only.
+        """Return the mapped memory of a batch, read-only.
 
         Raises:
-            RunError: nobody has handed over its arena.
+            RunError: its arena is unknown.
         """
         fd = self.fd(piece.arena)
         place = (piece.arena, piece.chunk)
         if (memory := self._chunks.get(place)) is None:
             if fd is None:
-                raise RunError(f"{piece.nbytes} bytes of a batch lie in memory that nobody has handed over")
+                raise RunError(f"{piece.nbytes} bytes of a batch are in an arena that this process did not receive")
             mapped = mmap.mmap(fd, piece.length, prot=mmap.PROT_READ, offset=piece.chunk)
             memory = self._chunks[place] = np.frombuffer(mapped, np.uint8)
         return memory[piece.offset : piece.offset + piece.nbytes]

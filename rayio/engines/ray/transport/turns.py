@@ -1,4 +1,4 @@
-"""Whose turn it is at a worker: Ray starts the calls of an async actor in whatever order they come through."""
+"""The order of calls at a worker: Ray starts the calls of an async actor in their order of arrival."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import heapq
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-#: How long a free worker waits for an earlier call when a later one has arrived. Calls overtake each other by a few
+#: Seconds that an idle worker waits for an earlier call after a later one has arrived. Calls overtake each other by
+#: some
 #: milliseconds. An earlier call that never arrives was answered before this worker's process was killed and restarted.
 PATIENCE_SECONDS = 0.1
 
 
 class Turns:
-    """Lets the calls of one worker through one at a time, in the order of the numbers that their sender gave them.
+    """A gate that admits the calls of one worker one at a time, in the order of their numbers.
 
-    Without it a worker now and then reads the second batch first, and a rank waits a whole read longer for its first.
-    The order is one of time only: a number that never comes, or that comes again, costs some patience at most.
+    Without it a worker sometimes reads its second batch first, and a rank waits a whole read longer for its first. Only
+    the time of calls is ordered: a missing or repeated number costs at most the patience.
     """
 
     def __init__(self, patience_seconds: float = PATIENCE_SECONDS) -> None:
         self.patience_seconds = patience_seconds
-        #: The number after that of the latest call that was let in.
+        #: One more than the number of the latest admitted call.
         self._next = 0
         self._is_busy = False
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -30,7 +31,7 @@ class Turns:
 
     @asynccontextmanager
     async def of(self, turn: int) -> AsyncIterator[None]:
-        """Wait until the calls before this one have been served, and keep the ones after it waiting meanwhile."""
+        """Wait until earlier calls are served; later calls wait within the block."""
         if self._is_busy or turn > self._next:
             let_in = asyncio.get_running_loop().create_future()
             self._arrivals += 1
@@ -61,7 +62,7 @@ class Turns:
         self._look()
 
     def _look(self, *, gave_up: bool = False) -> None:
-        """Let the first of those who wait in, if it is its turn or nobody believes in an earlier one any more."""
+        """Admit the first waiting call if it is next, or after the patience for an earlier one."""
         while self._waiting and self._waiting[0][2].done():  # cancelled while it waited
             heapq.heappop(self._waiting)
         if self._is_busy or not self._waiting:

@@ -1,1 +1,1 @@
-"""Objects of S3 and of stores that speak its protocol, as files; see ``store.py``."""
+"""Objects of S3 and compatible stores as files; see ``store.py``."""

@@ -1,6 +1,6 @@
-"""What a store answered when it did not do as asked: told in a user's words, and whether asking again may help.
+"""Errors of an S3 store: user messages, and whether a repeated request may succeed.
 
-The client's own text is never shown: what a store says of a request may hold keys and signatures.
+The client's text is never shown: a store's answer may contain keys and signatures.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WHO = {
     "InvalidToken": "the session token is not valid",
 }
 
-#: How the client calls what went wrong on the wire, most telling first: the words, and ours.
+#: Network errors: the client's words, the most specific first, and rayio's.
 _WIRE = (
     ("TooManyRedirects", "redirects go round in a circle"),
     ("ConnectionRefused", "the connection was refused"),
@@ -43,23 +43,23 @@ _WIRE = (
     ("kind: Request", "the connection broke"),
     ("kind: Body", "the answer broke off"),
 )
-#: Those of them that stay as they are.
+#: Those that stay on repetition.
 _LASTING = ("redirects go round in a circle", "the host is not known", "its certificate is not trusted")
 REFUSED = "the connection was refused"
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What went wrong with one request."""
+    """The failure of one request."""
 
-    #: HTTP's status, 0 where there was no answer.
+    #: HTTP status; 0 without an answer.
     status: int
-    #: What the store called it, or what happened on the wire.
+    #: The store's error code, or the network error.
     code: str
     is_passing: bool
-    #: The region that the store named instead.
+    #: The region that the store named.
     region: str = ""
-    #: Whether the credentials themselves could not be had.
+    #: True if credentials could not be loaded.
     is_without_credentials: bool = False
 
     @property
@@ -69,12 +69,12 @@ class Problem:
 
     @property
     def is_redirect(self) -> bool:
-        """Whether the store is elsewhere, and said where."""
+        """True if the store redirects to a known address."""
         return self.status in (307, 308)
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Read what the client says of a request."""
+    """Return the problem behind a client's error."""
     text = str(error)
     head = text.partition("Debug source:")[0]
     status, code = _STATUS.search(head), _CODE.search(head)
@@ -96,7 +96,7 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def error_of(problem: Problem, place: Place, full: str, doing: str, tries: str) -> RayioError:
-    """Say in one line what a request came to: the object, what happened while doing what, and what to do about it."""
+    """Return the error of a request on one line: the object, the problem, the activity and the remedy."""
     code = problem.code
     if problem.is_without_credentials:
         return StorageError(f"{full}: {place.without_credentials}")

@@ -1,4 +1,4 @@
-"""Where a bucket is and who asks: the address taken apart, and what reaches it. Credentials stay in this process."""
+"""The place of a bucket and its client, from an address and the environment. Credentials stay in this process."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from urllib.parse import quote, urlsplit
 
 from rayio.errors import StorageError
 
-#: Seconds to connect; a store that answers at all does so at once.
+#: Seconds to connect.
 CONNECT_SECONDS = 5
-#: What a signed link has in its query.
+#: The query of a signed link.
 _SIGNATURE = re.compile(r"\?.*(x-amz-|awsaccesskeyid|signature|token)[^&]*=", re.IGNORECASE)
-#: The region that S3 itself takes where nobody names one.
+#: The default region of S3.
 REGION = "us-east-1"
-#: Variables that say where the service is, the first that does counts.
+#: Variables with the service's address; the first one set is used.
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-#: What tells the SDKs that credentials come from elsewhere than keys: a role of a pod, of a task.
+#: Variables by which SDKs get credentials from the role of a pod or a task.
 _ROLES = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
@@ -29,27 +29,27 @@ _ROLES = (
 
 
 class Options(Protocol):
-    """How a service is reached, as ``rayio.scenario.s3.S3Options`` says it."""
+    """Settings of a service; see ``rayio.scenario.s3.S3Options``."""
 
     @property
     def endpoint(self) -> str | None:
-        """Where the service is; None is what the environment says, or Amazon's own."""
+        """Address of the service; None means the environment's, or Amazon's."""
 
     @property
     def region(self) -> str | None:
-        """Region of the buckets; None is what the environment says."""
+        """Region of the buckets; None means the environment's."""
 
     @property
     def addressing_style(self) -> Literal["auto", "path", "virtual"]:
-        """Whether a bucket is named in the path or in the host; auto is the host at Amazon and the path elsewhere."""
+        """The place of a bucket's name: the path or the host; auto is the host at Amazon, else the path."""
 
     @property
     def anonymous(self) -> bool:
-        """Whether requests go without a signature, to public buckets."""
+        """True for requests without a signature, to public buckets."""
 
     @property
     def max_attempts(self) -> int:
-        """Attempts that one request may take in all."""
+        """Attempts of one request in all."""
 
     @property
     def timeout(self) -> float:
@@ -58,34 +58,36 @@ class Options(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A bucket, a prefix in it, and the service that holds it."""
+    """A bucket, a prefix in it, and its service."""
 
     bucket: str
     prefix: str
-    #: None is Amazon's own.
+    #: None is Amazon's.
     endpoint: str | None
     region: str
     is_virtual: bool
     is_anonymous: bool
     timeout: float
-    #: What no message shows.
+    #: Secrets, never in messages.
     keys: dict[str, str] = field(repr=False, default_factory=dict)
 
     @classmethod
     def of(cls, address: str, options: Options) -> Place:
-        """Take an address apart; what ``options`` leave open, the standard variables say.
+        """Return the place of an address; standard variables complete ``options``.
 
         Raises:
-            StorageError: there is no bucket in it, or something that does not belong there.
+            StorageError: the address has no bucket, or invalid parts.
         """
         bucket, prefix = split(address)
-        said = os.environ.get
-        named = {"storage.endpoint": options.endpoint} | {name: said(name) for name in _ENDPOINTS}
+        variable = os.environ.get
+        named = {"storage.endpoint": options.endpoint} | {name: variable(name) for name in _ENDPOINTS}
         source, endpoint = next(((name, value) for name, value in named.items() if value), ("", None))
         style = options.addressing_style
         anonymous = options.anonymous
-        profile = {} if anonymous or said("AWS_ACCESS_KEY_ID") or any(map(said, _ROLES)) else _profile()
-        region = options.region or said("AWS_REGION") or said("AWS_DEFAULT_REGION") or profile.pop("region", None)
+        profile = {} if anonymous or variable("AWS_ACCESS_KEY_ID") or any(map(variable, _ROLES)) else _profile()
+        region = (
+            options.region or variable("AWS_REGION") or variable("AWS_DEFAULT_REGION") or profile.pop("region", None)
+        )
         profile.pop("region", None)
         return cls(
             bucket=bucket,
@@ -104,18 +106,18 @@ class Place:
         return self.endpoint or f"Amazon S3 in {self.region}"
 
     def key(self, name: str) -> str:
-        """The key of a file."""
+        """Return the key of a file."""
         return "/".join(part for part in (self.prefix, name.strip("/")) if part)
 
     def url(self, key: str) -> str:
-        """Where an object is without a signature."""
+        """Return the address of an object, without a signature."""
         parts = urlsplit(self.endpoint or f"https://s3.{self.region}.amazonaws.com")
         if self.is_virtual:
             return f"{parts.scheme}://{self.bucket}.{parts.netloc}{parts.path}/{quote(key)}"
         return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/{self.bucket}/{quote(key)}"
 
     def client(self) -> Any:
-        """Make what talks to the service. It never tries again by itself.
+        """Return a client of the service, without its own retries.
 
         Raises:
             StorageError: the library is missing.
@@ -135,21 +137,21 @@ class Place:
             "allow_http": (self.endpoint or "").startswith("http://"),
             "connect_timeout": f"{CONNECT_SECONDS}s",
             "read_timeout": f"{round(self.timeout * 1000)}ms",
-            "timeout": "7d",  # of a whole answer: what counts is whether it goes on (read_timeout)
+            "timeout": "7d",  # for a whole answer; read_timeout limits the time between bytes
         }
         never = {"max_retries": 0}
         try:
             return cast(Any, S3Store)(self.bucket, config=config, client_options=options, retry_config=never)
-        except Exception as error:  # one key without the other, or a variable of AWS's that cannot be read
+        except Exception as error:  # one key without the other, or an invalid variable of AWS
             if "Missing" in str(error):
                 raise StorageError(f"s3://{self.bucket}: {self.without_credentials}") from None
             raise StorageError(
-                f"s3://{self.bucket}: the variables AWS_... say something that cannot be used; correct or unset them"
+                f"s3://{self.bucket}: the variables AWS_... have invalid values; correct or unset them"
             ) from None
 
     @property
     def without_credentials(self) -> str:
-        """What to say where there are none."""
+        """The message about missing credentials."""
         return (
             f"there are no credentials for {self.service}; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
             "(or AWS_PROFILE) on every node, or storage.anonymous=true for a public bucket"
@@ -157,10 +159,10 @@ class Place:
 
 
 def split(address: str) -> tuple[str, str]:
-    """The bucket and the prefix of an address.
+    """Return the bucket and the prefix of an address.
 
     Raises:
-        StorageError: there is no bucket in it, or something that does not belong there.
+        StorageError: the address has no bucket, or invalid parts.
     """
     bucket, _, prefix = address.partition("://")[2].partition("/")
     if "@" in address or ":" in bucket:
@@ -181,7 +183,7 @@ def split(address: str) -> tuple[str, str]:
 
 
 def _checked(endpoint: str | None, source: str) -> str | None:
-    """Refuse an endpoint that is none; ``source`` is the key or the variable that says it."""
+    """Return a valid endpoint; ``source`` is the key or the variable that sets it."""
     if endpoint is None:
         return None
     try:
@@ -190,12 +192,12 @@ def _checked(endpoint: str | None, source: str) -> str | None:
         _ = parts.port
     except ValueError:
         is_good, parts = False, urlsplit("")
-    if "@" in endpoint:  # a password may hold anything, so that where the host begins cannot be told
+    if "@" in endpoint:  # a password may contain any character, so the host's start is unknown
         raise StorageError(
-            f"{source} has a user or a password in it; credentials belong into variables of their own "
+            f"{source} has a user or a password in it; credentials belong into the variables "
             "(AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY)"
         )
-    if "?" in endpoint or "#" in endpoint:  # what follows may be a token
+    if "?" in endpoint or "#" in endpoint:  # the rest may be a token
         raise StorageError(f"{source} has a query in it; write http://host:port or https://host")
     if not is_good:
         raise StorageError(f"{source}={endpoint!r} is no address of a service; write http://host:port or https://host")
@@ -203,10 +205,10 @@ def _checked(endpoint: str | None, source: str) -> str | None:
 
 
 def _profile() -> dict[str, str]:
-    """Keys and region of the shared credentials file, of the profile that is asked for."""
+    """Return keys and region from the selected profile of the shared credentials file."""
     name = os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE") or "default"
     home = Path("~/.aws").expanduser()
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for variable, file, section in (
         ("AWS_CONFIG_FILE", home / "config", name if name == "default" else f"profile {name}"),
         ("AWS_SHARED_CREDENTIALS_FILE", home / "credentials", name),
@@ -217,9 +219,9 @@ def _profile() -> dict[str, str]:
         except (configparser.Error, UnicodeDecodeError, OSError):
             raise StorageError(f"{os.environ.get(variable) or file} cannot be read as a file of AWS profiles") from None
         if parser.has_section(section):
-            found |= dict(parser.items(section))
+            entries |= dict(parser.items(section))
     names = {
         "aws_access_key_id": "access_key_id", "aws_secret_access_key": "secret_access_key",
         "aws_session_token": "session_token", "region": "region",
     }  # fmt: skip
-    return {ours: found[theirs] for theirs, ours in names.items() if found.get(theirs)}
+    return {ours: entries[theirs] for theirs, ours in names.items() if entries.get(theirs)}

@@ -1,4 +1,4 @@
-"""Objects on their way up: appended part by part, or sent where a store redirected a put to."""
+"""Uploads of objects: appended part by part, or put to the address of a redirect."""
 
 from __future__ import annotations
 
@@ -8,71 +8,71 @@ import socket
 from typing import Any, BinaryIO
 from urllib.parse import urljoin, urlsplit
 
-#: Bytes of a part; what is no larger is put in one request.
+#: Bytes of a part; smaller objects are put in one request.
 PART_BYTES = 8 << 20
-#: Parts under way at a time: with the one that is being filled, this bounds the memory of an upload.
+#: Parts in flight; with the part being filled, this bounds the memory of an upload.
 PARTS = 4
-#: Redirects that one put follows.
+#: Redirects followed by one put.
 MOST_REDIRECTS = 10
-#: Bytes sent at a time to where a put was redirected.
+#: Bytes sent at a time to a redirected put.
 PIECE_BYTES = 1 << 20
 
 
 class Appended(io.RawIOBase):
-    """An object that is written from its beginning to its end; it appears with :meth:`finish`, or never."""
+    """An object written from beginning to end; it appears with :meth:`finish`, or never."""
 
     def __init__(self, client: Any, key: str) -> None:
         self._client = client
         self._key = key
-        self._held = bytearray()
+        self._buffer = bytearray()
         self._upload: Any = None
         self._nbytes = 0
-        #: Whether the client is at it, or has failed: an error is then its own, and no writer's.
+        #: True while the client works or after it failed: an error is then the client's, not the writer's.
         self.is_asking = False
 
     def writable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def write(self, buffer: Any) -> int:
-        """Take some bytes; whole parts go up."""
+        """Buffer bytes, and upload complete parts."""
         import obstore
 
         view = memoryview(buffer).cast("B")
         self._nbytes += len(view)
-        self._held += view
+        self._buffer += view
         self.is_asking = True
-        while len(self._held) > PART_BYTES:
+        while len(self._buffer) > PART_BYTES:
             if self._upload is None:
                 self._upload = obstore.open_writer(
                     self._client, self._key, buffer_size=PART_BYTES, max_concurrency=PARTS
                 )
-            self._upload.write(bytes(self._held[:PART_BYTES]))
-            del self._held[:PART_BYTES]
+            self._upload.write(bytes(self._buffer[:PART_BYTES]))
+            del self._buffer[:PART_BYTES]
         self.is_asking = False
         return len(view)
 
     def finish(self) -> int:
-        """Put what is left, and have the object appear; give its bytes."""
+        """Upload the rest and complete the object; return its bytes."""
         import obstore
 
         if self._upload is None:
-            obstore.put(self._client, self._key, bytes(self._held), use_multipart=False)
+            obstore.put(self._client, self._key, bytes(self._buffer), use_multipart=False)
         else:
-            self._upload.write(bytes(self._held))
+            self._upload.write(bytes(self._buffer))
             self._upload.close()
         return self._nbytes
 
 
 class PutError(Exception):
-    """A put to where it was redirected was refused; worded as the client of the store words it."""
+    """A redirected put was refused; worded like the errors of the store's client."""
 
 
 def put_redirected(address: str, content: BinaryIO, nbytes: int, timeout: float) -> None:
-    """Put one object at a presigned address, following redirects with the body; ``address`` is shown nowhere.
+    """Put an object at a presigned address and follow redirects with the body; ``address`` is never shown.
 
     Raises:
-        PutError: the store refuses, or redirects go round in a circle; also when the connection breaks.
+        PutError: the store refuses, redirects form a circle, or the connection breaks.
     """
     for _ in range(MOST_REDIRECTS):
         parts = urlsplit(address)

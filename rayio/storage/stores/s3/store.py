@@ -1,4 +1,4 @@
-"""Buckets as stores: ranged gets, puts in parts, every request counted and every failed one tried again in sight."""
+"""Buckets as stores: ranged gets, puts in parts; every request is counted and every failed attempt recorded."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from rayio.storage.stores.s3.putting import PART_BYTES, Appended, put_redirected
 
 T = TypeVar("T")
 
-#: Bytes of a body that are copied at a time.
+#: Bytes of a body copied at a time.
 PIECE_BYTES = 4 << 20
-#: What a presigned address of an object is good for.
+#: Validity of a presigned address.
 SIGNED = timedelta(hours=1)
 
-#: The process whose threads the client has; it cannot go on in a fork of it.
+#: The process that runs the client's threads; the client does not survive a fork.
 _process: int | None = None
 
 
 class S3File(CountedFile):
-    """An object, read by ranged gets. Nothing is asked when it is opened; its size comes with the first answer."""
+    """An object, read by ranged gets. Opening makes no request; the first answer has the size."""
 
     def __init__(self, store: S3Store, name: str, traffic: Traffic) -> None:
         super().__init__(store.full(name), traffic, name)
@@ -45,7 +45,7 @@ class S3File(CountedFile):
 
     @property
     def size(self) -> int:
-        """Bytes of the object; where no answer has told it yet, the window at its start does."""
+        """Bytes of the object; without an earlier answer this reads the window at its start."""
         if self._size < 0:
             position, self._position = self._position, 0
             buffer = bytearray(WINDOW_BYTES)
@@ -54,7 +54,7 @@ class S3File(CountedFile):
         return self._size
 
     def readinto(self, buffer: Any) -> int:
-        """Read straight into ``buffer``, in one request; beyond the object's end nothing is asked."""
+        """Read into ``buffer`` in one request; beyond the object's end there is no request."""
         if not len(buffer) or 0 <= self._size <= self._position:
             return 0
         return super().readinto(buffer)
@@ -79,19 +79,19 @@ class S3Store:
         self.budget = Budget(options.max_attempts, seed)
         self._client: Any = None
         self._lock = threading.Lock()
-        #: Whether the store has ever answered: until then a refused connection is no outage but a wrong address.
+        #: False until the first answer: a refused connection is then a wrong address, not an outage.
         self._has_answered = False
-        #: Whether puts were told to go elsewhere.
+        #: True once a put was redirected.
         self._is_redirected = False
 
     @property
     def client(self) -> Any:
-        """What talks to the store, made when it is first needed."""
+        """The client, created at first use."""
         global _process
         if _process not in (None, os.getpid()):
             raise StorageError(
-                f"{self.address}: this process was forked from one that has used s3:// already, and the client does "
-                "not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
+                f"{self.address}: this process was forked from one that has used s3:// already, and the client "
+                "does not survive that; start workers with spawn or forkserver (loader.multiprocessing_context)"
             )
         with self._lock:
             if self._client is None:
@@ -99,20 +99,20 @@ class S3Store:
             return self._client
 
     def full(self, name: str) -> str:
-        """An object's address."""
+        """Return an object's address."""
         return f"{self.address}/{name}"
 
     def local(self, name: str) -> Path:
-        """Objects have no path."""
+        """Refuse: objects have no path."""
         raise StorageError(f"{self.full(name)} is no file of this machine")
 
     # --- requests ---------------------------------------------------------------------------------------------------
 
     def call(self, request: Callable[[], T], name: str, doing: str, traffic: Traffic | None = None) -> T:
-        """Make one request, again and again as long as that may help and the budget lasts; note what failed.
+        """Make a request, and repeat it while that may help and the budget lasts; failed attempts are recorded.
 
         Raises:
-            DataError: there is no such object.
+            DataError: the object is missing.
             StorageError: the store refuses, or the budget is used up.
         """
         began = perf_counter_ns()
@@ -141,7 +141,7 @@ class S3Store:
         raise AssertionError
 
     def get(self, name: str, position: int, view: memoryview, traffic: Traffic) -> tuple[int, int]:
-        """Read a range of an object into ``view``; give the object's size and how much was read."""
+        """Read a range of an object into ``view``; return the object's size and the bytes read."""
         import obstore
 
         client, key = self.client, self.place.key(name)
@@ -168,7 +168,7 @@ class S3Store:
         return cast(BinaryIO, S3File(self, name, traffic))
 
     def read(self, name: str) -> bytes | None:
-        """Read a whole object."""
+        """Return the content of an object."""
         import obstore
 
         client, key = self.client, self.place.key(name)
@@ -186,10 +186,10 @@ class S3Store:
     def write(
         self, name: str, fill: Fill, *, traffic: Traffic | None = None, fsync: bool = False, doing: str = "writing"
     ) -> None:
-        """Put an object, in parts when it is larger than one; ``fsync`` has nothing to add to a put that succeeded.
+        """Put an object, in parts if it is large; ``fsync`` adds nothing to a successful put.
 
-        An attempt that fails is made again from the beginning. With ``traffic``, an object in parts counts as its parts
-        and the two requests around them, and is one row: the client does not say when each of them was under way.
+        A failed attempt starts from the beginning. With ``traffic``, an object in parts counts as its parts and the two
+        requests around them, in one row: the client does not report their times.
         """
         del fsync
         if traffic is None:
@@ -206,7 +206,7 @@ class S3Store:
             traffic.add(WRITE, start, traffic.file(name), threading.get_native_id(), 0, nbytes)
 
     def _put(self, name: str, content: BinaryIO, doing: str, traffic: Traffic | None = None) -> int:
-        """Put what a file holds; give its bytes."""
+        """Put a file's content; return its bytes."""
         import obstore
 
         client, key = self.client, self.place.key(name)
@@ -234,7 +234,7 @@ class S3Store:
         return nbytes
 
     def _append(self, name: str, fill: Fill, doing: str, traffic: Traffic) -> int:
-        """Put what is written from the beginning to the end, holding some parts of it; give its bytes."""
+        """Put the output of ``fill``, with some parts in memory; return its bytes."""
         client, key = self.client, self.place.key(name)
 
         def request() -> int | Exception:
@@ -244,7 +244,7 @@ class S3Store:
             except Exception as error:
                 if content.is_asking:
                     raise
-                return error  # the writer's own: no answer of the store's, and not to be worded as one
+                return error  # the writer's error, not the store's
             return content.finish()
 
         def spooled() -> int:
@@ -268,7 +268,7 @@ class S3Store:
         return done
 
     def _signed(self, key: str) -> str:
-        """An address that a put of this object may be sent to; it is as good as a credential, and never shown."""
+        """Return a presigned address for a put of this object; it is as good as a credential, and never shown."""
         import obstore
 
         return self.place.url(key) if self.place.is_anonymous else str(obstore.sign(self.client, "PUT", key, SIGNED))
@@ -282,29 +282,29 @@ class S3Store:
         return self.call(lambda: obstore.list_with_delimiter(client, prefix or None), folder, "listing")
 
     def sizes(self, folder: str = "") -> dict[str, int]:
-        """Names and sizes of the objects whose names say that they lie in a folder."""
-        return {found["path"].rpartition("/")[2]: int(found["size"]) for found in self._listed(folder)["objects"]}
+        """Return names and sizes of the objects directly in a folder."""
+        return {entry["path"].rpartition("/")[2]: int(entry["size"]) for entry in self._listed(folder)["objects"]}
 
     def entries(self) -> list[str]:
-        """Names of all that lies directly below the address."""
+        """Return the names of all entries directly below the address."""
         listed = self._listed("")
-        paths = [*listed["common_prefixes"], *(found["path"] for found in listed["objects"])]
+        paths = [*listed["common_prefixes"], *(entry["path"] for entry in listed["objects"])]
         return [path.rstrip("/").rpartition("/")[2] for path in paths]
 
     @property
     def exists(self) -> bool:
-        """Whether an object is below the address."""
+        """True if an object is below the address."""
         return bool(self.entries())
 
     def leads_out(self, folder: str) -> bool:
-        """Never: there are no links."""
+        """Return False: there are no links."""
         return False
 
     def tidy(self, folder: str = "") -> None:
-        """Nothing is left: an object that was not put whole has no name."""
+        """Do nothing: an incomplete object has no name."""
 
     def size(self, name: str) -> int | None:
-        """Bytes of an object."""
+        """Return the bytes of an object."""
         import obstore
 
         client, key = self.client, self.place.key(name)
@@ -336,11 +336,11 @@ class S3Store:
         if not self.place.prefix:
             return
         client, prefix = self.client, f"{self.place.prefix}/"
-        found = self.call(lambda: [one["path"] for page in obstore.list(client, prefix) for one in page], "", "listing")
-        self._remove([path for path in found if path.startswith(prefix)], "")
+        paths = self.call(lambda: [key["path"] for page in obstore.list(client, prefix) for key in page], "", "listing")
+        self._remove([path for path in paths if path.startswith(prefix)], "")
 
     def prepare(self, doing: str = "writing", folder: str = "") -> None:
-        """Make sure that the bucket is there and answers; folders need no making."""
+        """Check that the bucket exists and answers."""
         if not self._has_answered:
             self._listed(folder)
 

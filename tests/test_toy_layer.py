@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from packages import TOY, installed
+from packages import toy_installed
 
 import rayio
 from rayio.errors import ScenarioError
-from rayio.kinds import REGISTRIES
 from rayio.report.build import report
 from rayio.report.explain import explain
 from rayio.scenario.load import load
@@ -29,11 +28,7 @@ cluster: {ranks_per_node: 2}
 @pytest.fixture
 def gated(tmp_path: Path) -> Iterator[Path]:
     """A scenario with the toy package's layer, which is installed."""
-    with pytest.MonkeyPatch.context() as patch:
-        for registry in REGISTRIES:
-            patch.setattr(registry, "_loaded", {})
-        patch.syspath_prepend(installed(tmp_path, TOY / "pyproject.toml"))
-        patch.syspath_prepend(str(TOY))
+    with toy_installed(tmp_path), pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         (tmp_path / "gated.yaml").write_text(USED)
         yield tmp_path

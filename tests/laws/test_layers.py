@@ -1,0 +1,92 @@
+"""Laws of layers: each one that is registered, ours and that of another package."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+from registered import every
+
+import rayio
+from rayio.analyze.stalls import attribute
+from rayio.kinds import LAYERS
+from rayio.model.planning import plan_of
+from rayio.scenario.layers import layers_of
+from rayio.scenario.load import build
+from rayio.schema.choice import options_of
+from rayio.trace.slices import Slices
+
+#: What a scenario writes to have each layer, below its sections. A new layer that is not here fails with what to add.
+GIVEN: dict[str, dict[str, Any]] = {
+    "throttle": {"storage": {"throttle": {"reads_per_second": 100}, "max_attempts": 50}},
+    "faults": {"storage": {"faults": {"stalls": [{"rate": 0.1, "seconds": "20 ms"}]}}},
+    "cache": {"storage": {"cache": [{"tier": "ram", "bytes": "40 kB"}]}},
+    "network": {"cluster": {"nodes": 2, "placement": "spread", "nic_bandwidth": "10 MB/s"}},
+    "toll": {"storage": {"toll": "1 ms"}},
+}
+
+
+def scenario(name: str) -> Any:
+    """Make a small scenario that has the layer of this name."""
+    assert name in GIVEN, f"add what a scenario writes for layer {name!r} to GIVEN in tests/laws/test_layers.py"
+    given = GIVEN[name]
+    return build(
+        {
+            "name": "law",
+            "dataset": {"path": "model://law", "num_files": 12, "samples_per_file": 8, "sample_bytes": "1 kB"},
+            "loader": {"batch_size": 4, "num_workers": 2},
+            "train": {"epochs": 2, "compute": "1 ms"},
+            "storage": {"model": "memory", **given.get("storage", {})},
+            "cluster": {"ranks_per_node": 1, **given.get("cluster", {})},
+        },
+        "law.yaml",
+    )
+
+
+@every(LAYERS)
+def test_a_layer_is_a_small_value_of_the_plan_that_is_there_only_if_asked_for(name: str) -> None:
+    wanted = scenario(name)
+    (layer,) = plan_of(wanted, modelled=True).layers
+    assert layer.name == name
+    assert pickle.loads(pickle.dumps(layer)) == layer
+    assert hash(layer) == hash(pickle.loads(pickle.dumps(layer)))
+    assert len(pickle.dumps(layer)) < 4096
+    if options_of(LAYERS[name]).model_fields:
+        without = wanted.model_copy(update={"storage": wanted.storage.without(name)})
+        assert layers_of(without, modelled=True) == ()
+        assert plan_of(without, modelled=True).layers == ()
+
+
+@every(LAYERS)
+def test_runs_with_it_are_equal_and_book_every_sample_and_every_delay(name: str, tmp_path: Path) -> None:
+    runs = [rayio.simulate(scenario(name), out=tmp_path / str(number)) for number in range(2)]
+    spans: list[Any] = [run.spans() for run in runs]
+    assert spans[0].equals(spans[1])
+    books = runs[0].result.ledger
+    assert books is not None
+    assert books.even
+    charged = attribute(Slices.of(runs[0].directory.spans()))
+    assert (sum(charged.lost.values()) + charged.steps.parts["compute"] == charged.steps.duration).all()
+    delays, work = (spans[0][spans[0].name.isin(names)] for names in (["delay"], ["read", "write"]))
+    for one in delays.itertuples():
+        mine, end = work[(work["role"] == one.role) & (work["rank"] == one.rank)], one.start_ns + one.duration_ns
+        assert ((mine.start_ns <= one.start_ns) & (end <= mine.start_ns + mine.duration_ns)).any()
+    assert {text.split('"')[3] for text in set(delays.attributes)} <= {*LAYERS[name].causes}
+
+
+@every(LAYERS)
+def test_its_changes_can_be_simulated_and_have_names_of_their_own(name: str) -> None:
+    wanted = scenario(name)
+
+    class Run:
+        scenario, modelled, costs = wanted, object(), wanted.charges
+        workers, has_cores, was_memory_bound, is_throttled = 2, False, False, False
+
+    (layer,) = layers_of(wanted, modelled=True)
+    changes = [*layer.changes(Run())]
+    assert len({change.name for change in changes}) == len(changes)
+    for change in changes:
+        assert plan_of(change.to(wanted), modelled=True) != plan_of(wanted, modelled=True), change.name
+    if layer.causes:
+        assert any({*layer.causes} <= {*change.removes} for change in changes), "a cause can be taken away"
