@@ -19,7 +19,7 @@ def installed(folder: Path, package: Path) -> str:
     metadata = folder / "site" / f"{name.replace('-', '_')}-{version}.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    points = project.get("entry-points", {}).items()
+    points = project["entry-points"].items()
     said = [f"[{group}]\n" + "".join(f"{k} = {v}\n" for k, v in those.items()) for group, those in points]
     (metadata / "entry_points.txt").write_text("\n".join(said))
     return str(metadata.parent)

@@ -204,6 +204,10 @@ def test_removed_costs_of_a_run_directory_are_counted_where_calibration_counts_t
     directory.write_scenario(yaml.safe_dump(data))
     found = scenario_of(directory).charges
     assert (found.put, found.cpu.queue, found.cpu.bandwidth) == pytest.approx((3e-3, 1.5e-3, 2e9))
+    directory.write_scenario(yaml.safe_dump(data | {"costs": {"cpu": {"node": "soon"}}}))
+    with pytest.raises(ScenarioError, match=r"costs\.cpu: 'soon': not a number with a unit; .* it is damaged"):
+        scenario_of(directory)
+    directory.write_scenario(yaml.safe_dump(data))
     assert "costs.cpu.reader=2 ms: is removed: costs.put has it" in complaint(str(tmp_path / "run" / "scenario.yaml"))
 
 

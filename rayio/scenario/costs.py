@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
+from rayio.errors import ScenarioError
 from rayio.kinds import COSTS
 from rayio.schema.choice import check_name
 from rayio.schema.fields import JsonSchema, Reads, RefusedError, Seconds, Section, Text, quantity, without_removed
@@ -280,8 +281,11 @@ def with_removed_counted(data: Mapping[str, Any]) -> dict[str, Any]:
         return dict(data)
     kept = {key: value for key, value in cpu.items() if key not in _REMOVED}
     rates = [cpu.get(key) for key in ("bandwidth", "rank_bandwidth", "node_bandwidth")]
-    per_byte = sum(1 / parse_rate(rate) for rate in rates if rate not in (None, "none"))
-    kept["queue"] = parse_seconds(cpu.get("queue", 0)) + parse_seconds(cpu.get("node", 0))
+    try:
+        per_byte = sum(1 / parse_rate(rate) for rate in rates if rate not in (None, "none"))
+        kept["queue"] = parse_seconds(cpu.get("queue", 0)) + parse_seconds(cpu.get("node", 0))
+    except (ValueError, ZeroDivisionError) as error:
+        raise ScenarioError(f"costs.cpu: {error}") from None
     kept["bandwidth"] = 1 / per_byte if per_byte else None
     return {**data, "costs": {**costs, "cpu": kept}}
 
