@@ -73,7 +73,7 @@ def with_foreign(spans: pa.Table) -> pa.Table:
 def access_of(spans: pa.Table) -> dict[str, Any]:
     """How storage was used, from spans in any order."""
     accesses = summed(spans, Accesses(Slices.of(spans), timeline(spans)[0]))
-    return {**accesses.found().as_json(), "notes": [*accesses.notes]}
+    return {**accesses.result().as_json(), "notes": [*accesses.notes]}
 
 
 def result(**known: Any) -> RunResult:

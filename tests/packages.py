@@ -12,7 +12,7 @@ import pytest
 from rayio.kinds import REGISTRIES
 
 
-def installed(folder: Path, package: Path = Path(__file__).parents[1] / "pyproject.toml") -> str:
+def installed(folder: Path, package: Path) -> str:
     """Make a folder in which Python finds the entry points of a pyproject.toml, however old what is installed is."""
     project = tomllib.loads(package.read_text())["project"]
     name, version = project["name"], project["version"]

@@ -132,7 +132,7 @@ def test_numbers_are_those_of_the_whole_however_small_the_slices_are(run: RunDir
             *((np.ones(len(one.batch)), one.nbytes, one.requests) for one in mine), strict=True
         )]  # fmt: skip
         assert [alone.batches, alone.nbytes, alone.requests] == expected
-        return [asked.batches, asked.nbytes, asked.requests, *(fields_of(each.found()) for each in sums)]
+        return [asked.batches, asked.nbytes, asked.requests, *(fields_of(each.result()) for each in sums)]
 
     same(found(cut), found(whole))
     for costs in (None, scenario.charges):

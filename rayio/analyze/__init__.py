@@ -1,1 +1,1 @@
-"""What it means: spans become numbers, and numbers become one screen of text."""
+"""Analysis: spans become arrays, and arrays become the records of results."""

@@ -40,12 +40,12 @@ _NEEDS_IO = "opens, files, offsets and the sizes of single requests need trace.l
 
 
 class Accesses:
-    """A run's requests, summed up; seconds, bytes, shares from 0 to 1, None for what the spans do not say.
+    """A run's requests, summed up; seconds, bytes, shares from 0 to 1, None where no span records a number.
 
-    ``sequential_share`` and ``consecutive_share`` are of the requests that have one before them by the same role to the
-    same file; ``time_share`` is the time with a request in flight over the wall time of the rank that it was for,
-    ``exposed_share`` the part during which that rank did not compute. ``operations`` has a row for each operation that
-    occurred; without spans of requests, ``requests`` and ``bytes`` are those that batches and checkpoint files counted.
+    ``sequential_share`` and ``consecutive_share`` count requests that follow another by the same role to the same file;
+    ``time_share`` is the time with a request in flight over the wall time of its rank, ``exposed_share`` the part
+    during which that rank did not compute. ``operations`` has a row for each operation that occurred; without spans of
+    requests, ``requests`` and ``bytes`` are those that batches and checkpoint files counted.
     """
 
     def __init__(self, slices: Slices, lives: Lives) -> None:
@@ -57,7 +57,7 @@ class Accesses:
         self._files = _Files(self._epochs) if self.is_fine else None
 
     def of(self, part: Part) -> tuple[_Sums, _Files | None]:
-        """Sum up those of a slice."""
+        """Return the sums of a slice."""
         requests = Requested.of(part.spans, is_fine=self.is_fine)
         sums, files = _Sums(self.lives), _Files(self._epochs) if self.is_fine else None
         sums.take(part.spans, requests)
@@ -65,43 +65,45 @@ class Accesses:
             files.take(part.spans, requests)
         return sums, files
 
-    def add(self, found: tuple[_Sums, _Files | None]) -> None:
-        """Add those of a slice."""
-        sums, files = found
-        self._sums.add(sums)
+    def add(self, sums: tuple[_Sums, _Files | None]) -> None:
+        """Add the sums of a slice."""
+        own, files = sums
+        self._sums.add(own)
         if self._files is not None and files is not None:
             self._files.add(files)
 
-    def found(self) -> Access:
-        """Return the sums of the slices that were added."""
-        access = self._sums.found("io" if self.is_fine else "batch")
+    def result(self) -> Access:
+        """Return the sums of all slices."""
+        access = self._sums.result("io" if self.is_fine else "batch")
         return access if self._files is None else self._files.added_to(access)
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What the spans do not say, a sentence each."""
+        """Return a sentence for each thing that the spans do not record."""
         return (_NEEDS_IO,) if self._files is None else (*self._files.notes,)
 
 
 def _evaluated(slices: Slices) -> Ints:
-    """The epochs of the batches of evaluations."""
     if "eval_data_wait" not in slices.names:
         return np.empty(0, np.int64)
-    found = [
+    epochs = [
         np.unique(integers(part, "epoch")[texts(part, "name", ("eval_data_wait",)) == 0])
         for part in slices.parts("name", "epoch")
     ]
-    return np.unique(np.concatenate(found))
+    return np.unique(np.concatenate(epochs))
 
 
-#: Columns that say what storage was asked for, and those that requests add.
+#: Columns that requests are counted from, and those of single requests.
 _COLUMNS = ("name", "role", "lane", "rank", "start_ns", "duration_ns", "bytes", "requests")
 _OF_FILES = ("index", "epoch", "file", "offset")
 
 
 @dataclass(frozen=True, slots=True)
 class Requested:
-    """Requests, or the batches and files that they were made for; ``chosen`` is where they are in their table."""
+    """A table of requests, or of the batches and files that they were made for.
+
+    ``chosen`` are their rows in the table of spans.
+    """
 
     chosen: Ints
     operation: Ints
@@ -113,7 +115,7 @@ class Requested:
 
     @classmethod
     def of(cls, spans: pa.Table, *, is_fine: bool) -> Requested:
-        """Take them out of some spans: single requests (``is_fine``), or whole batches and files."""
+        """Return single requests (``is_fine``) or whole batches and files of some spans."""
         if is_fine:
             names = tuple(f"io.{operation}" for operation in OPERATIONS)
             chosen = np.flatnonzero(is_text(spans, "name", *names))
@@ -131,30 +133,27 @@ class Requested:
 
 
 class _Sums:
-    """What was asked for in all, and by rank."""
-
     def __init__(self, lives: Lives) -> None:
         self.lives = lives
         listed = min(LISTED, len(lives.rank))
         self.listed = listed
         self.number, self.moved, self.length = (np.zeros(len(OPERATIONS), np.int64) for _ in range(3))
         self.occurred = np.zeros(len(OPERATIONS), np.bool_)
-        #: Of requests that moved something: bytes and ns of all together, and bytes per second of each.
+        #: For requests that moved something: bytes and ns of all together, and bytes per second of each.
         self.of_moving = np.zeros((len(OPERATIONS), 2), np.int64)
         self.each: list[list[NDArray[np.float64]]] = [[] for _ in OPERATIONS]
         self.used = 0
         self.total, self.hidden = (np.zeros(len(lives.rank), np.int64) for _ in range(2))
         self.by_rank = np.zeros((2, listed, len(OPERATIONS)), np.int64)
 
-    def take(self, spans: pa.Table, asked: Requested) -> None:
-        """Add requests."""
+    def take(self, spans: pa.Table, requests: Requested) -> None:
         for code in range(len(OPERATIONS)):
-            mine = np.flatnonzero(asked.operation == code)
+            mine = np.flatnonzero(requests.operation == code)
             if not len(mine):
                 continue
-            nbytes, length = asked.nbytes[mine], asked.length[mine]
+            nbytes, length = requests.nbytes[mine], requests.length[mine]
             self.occurred[code] = True
-            self.number[code] += asked.counted[mine].sum()
+            self.number[code] += requests.counted[mine].sum()
             self.moved[code] += nbytes.sum()
             self.length[code] += length.sum()
             moving = (nbytes > 0) & (length > 0)
@@ -162,12 +161,11 @@ class _Sums:
             self.of_moving[code] += (nbytes.sum(), length.sum())
             self.each[code].append(nbytes / (length / 1e9))
         self.used += int(integers(spans, "bytes", is_text(spans, "name", "data_wait", "eval_data_wait")).sum())
-        self._add_time(spans, asked)
+        self._add_time(spans, requests)
         listed = self.lives.rank[: self.listed]
-        _add_operations(self.by_rank, Lookup(listed, listed).find(asked.rank), asked)
+        _add_operations(self.by_rank, Lookup(listed, listed).find(requests.rank), requests)
 
     def add(self, others: _Sums) -> None:
-        """Add the sums of other requests."""
         for name in ("number", "moved", "length", "of_moving", "total", "hidden", "by_rank"):
             getattr(self, name)[...] += getattr(others, name)
         self.occurred |= others.occurred
@@ -175,12 +173,12 @@ class _Sums:
         for mine, theirs in zip(self.each, others.each, strict=True):
             mine += theirs
 
-    def _add_time(self, spans: pa.Table, asked: Requested) -> None:
+    def _add_time(self, spans: pa.Table, requests: Requested) -> None:
         """Add by rank the time with a request in flight, and the part of it in which the rank computed."""
         lives = self.lives
-        life = Lookup(lives.rank, lives.rank).find(asked.rank)
+        life = Lookup(lives.rank, lives.rank).find(requests.rank)
         known = life >= 0
-        life, start, end = life[known], asked.start[known], (asked.start + asked.length)[known]
+        life, start, end = life[known], requests.start[known], (requests.start + requests.length)[known]
         start, end = np.maximum(start, lives.begin[life]), np.minimum(end, lives.end[life])
         held = start < end
         busy = Occupied.union(life[held], start[held], end[held])
@@ -195,8 +193,7 @@ class _Sums:
         self.total += sums_by(busy.group, busy.end - busy.start, len(self.total))
         self.hidden += sums_by(busy.group, busy.within(compute), len(self.hidden))
 
-    def found(self, level: str) -> Access:
-        """Return the sums; those of files are not known here."""
+    def result(self, level: str) -> Access:
         lives, total, hidden = self.lives, self.total, self.hidden
         operations = {
             what: Operation(
@@ -233,7 +230,7 @@ class _Sums:
 
 
 def _bandwidth(sums: Ints, rates: list[NDArray[np.float64]]) -> Bandwidth | None:
-    """The bytes per second of requests that moved something: of all of them together, and percentiles of single ones.
+    """Return the bytes per second of requests that moved something: of all together, and percentiles of single ones.
 
     ``sums`` has their bytes and ns. Percentiles are nearest-rank, so each is a bandwidth that occurred.
     """
@@ -246,16 +243,15 @@ def _bandwidth(sums: Ints, rates: list[NDArray[np.float64]]) -> Bandwidth | None
     return Bandwidth(mean=float(sums[0] / (sums[1] / 1e9)), **percentiles)
 
 
-def _add_operations(sums: Ints, place: Ints, asked: Requested) -> None:
+def _add_operations(sums: Ints, place: Ints, requests: Requested) -> None:
     """Add requests and bytes (the two of ``sums``) by row and operation; ``place`` is the row of each, -1 for none."""
     known = np.flatnonzero(place >= 0)
-    at = (place[known], asked.operation[known])
-    np.add.at(sums[0], at, asked.counted[known])
-    np.add.at(sums[1], at, asked.nbytes[known])
+    at = (place[known], requests.operation[known])
+    np.add.at(sums[0], at, requests.counted[known])
+    np.add.at(sums[1], at, requests.nbytes[known])
 
 
 def _operations(sums: Ints) -> dict[str, Moved]:
-    """Return one row of those sums: each operation that occurred."""
     return {
         OPERATIONS[code]: Moved(requests=int(sums[0, code]), bytes=int(sums[1, code]))
         for code in np.flatnonzero(sums[0])
@@ -263,7 +259,7 @@ def _operations(sums: Ints) -> dict[str, Moved]:
 
 
 class _Files:
-    """What only requests with a file and an offset say. Evaluations are the ``epochs`` of their batches."""
+    """Sums that need requests with a file and an offset. ``epochs`` are those of batches of evaluations."""
 
     def __init__(self, epochs: Ints) -> None:
         self.epochs = epochs
@@ -271,36 +267,34 @@ class _Files:
         self.sizes: dict[str, Ints] = {}
         self.notes: list[str] = []
         self.names: list[str] = []
-        #: By file and operation; training's files come first, then those of the same names of evaluations.
+        #: By file and operation; training's files come first, then evaluations' files of the same names.
         self.number, self.moved = (np.zeros((0, len(OPERATIONS)), np.int64) for _ in range(2))
         #: Requests that have one before them, those at its end or after it, those right at its end.
         self.followed = self.ahead = self.at_once = 0
 
-    def take(self, spans: pa.Table, asked: Requested) -> None:
-        """Add requests."""
+    def take(self, spans: pa.Table, requests: Requested) -> None:
         for what in ("read", "write"):
-            mine = asked.operation == OPERATIONS.index(what)
+            mine = requests.operation == OPERATIONS.index(what)
             if mine.any():
-                self.sizes[what] = self.sizes.get(what, 0) + _by_size(asked.nbytes[mine])
+                self.sizes[what] = self.sizes.get(what, 0) + _by_size(requests.nbytes[mine])
         missing = [column for column in ("file", "offset") if column not in spans.column_names]
         if missing:
             self.notes = [f"spans have no {' and no '.join(missing)}: nothing is known of files"]
             return
-        files, names = _numbered(spans, "file", asked.chosen)
+        files, names = _numbered(spans, "file", requests.chosen)
         self.names = names
         # The files of an evaluation's dataset have the names of training's, in another folder.
-        epoch = integers(spans, "epoch")[asked.chosen]
-        files = files + (np.isin(epoch, self.epochs) & np.isin(asked.operation, (OPEN, READ))) * len(names)
-        place, size = files * len(OPERATIONS) + asked.operation, 2 * len(names) * len(OPERATIONS)
+        epoch = integers(spans, "epoch")[requests.chosen]
+        files = files + (np.isin(epoch, self.epochs) & np.isin(requests.operation, (OPEN, READ))) * len(names)
+        place, size = files * len(OPERATIONS) + requests.operation, 2 * len(names) * len(OPERATIONS)
         if not len(self.number):
             self.number, self.moved = (np.zeros((2 * len(names), len(OPERATIONS)), np.int64) for _ in range(2))
         self.number += np.bincount(place, minlength=size).reshape(self.number.shape)
-        np.add.at(self.moved.reshape(-1), place, asked.nbytes)
-        who = _numbered(spans, "role", asked.chosen)[0] * (1 << 40) + _numbered(spans, "index", asked.chosen)[0]
-        self._add_order(asked, who, files, integers(spans, "offset")[asked.chosen])
+        np.add.at(self.moved.reshape(-1), place, requests.nbytes)
+        who = _numbered(spans, "role", requests.chosen)[0] * (1 << 40) + _numbered(spans, "index", requests.chosen)[0]
+        self._add_order(requests, who, files, integers(spans, "offset")[requests.chosen])
 
     def add(self, others: _Files) -> None:
-        """Add the sums of other requests."""
         for what, sizes in others.sizes.items():
             self.sizes[what] = self.sizes.get(what, 0) + sizes
         self.notes, self.names = others.notes, others.names
@@ -313,12 +307,12 @@ class _Files:
         self.ahead += others.ahead
         self.at_once += others.at_once
 
-    def _add_order(self, asked: Requested, who: Ints, files: Ints, offset: Ints) -> None:
+    def _add_order(self, requests: Requested, who: Ints, files: Ints, offset: Ints) -> None:
         """Compare each read and write with the one before it by the same role, of the same kind, to the same file."""
-        operation, nbytes = asked.operation, asked.nbytes
+        operation, nbytes = requests.operation, requests.nbytes
         is_move = np.isin(operation, [OPERATIONS.index("read"), OPERATIONS.index("write")])
         moves = np.flatnonzero(is_move & (offset >= 0))
-        order = moves[order_by(who[moves], files[moves], operation[moves], asked.start[moves])]
+        order = moves[order_by(who[moves], files[moves], operation[moves], requests.start[moves])]
         same: NDArray[np.bool_] = np.ones(max(len(order) - 1, 0), np.bool_)
         for column in (operation, files, who):
             same &= column[order][1:] == column[order][:-1]
@@ -328,7 +322,6 @@ class _Files:
         self.at_once += int((after == before).sum())
 
     def added_to(self, access: Access) -> Access:
-        """Return the sums with sizes, order and files."""
         sizes: dict[str, dict[str, int]] = {
             what: dict(zip(SIZES, self.sizes[what].tolist(), strict=True))
             for what in ("read", "write")
@@ -367,7 +360,7 @@ def _by_size(nbytes: Ints) -> Ints:
 
 
 def _numbered(spans: pa.Table, column: str, chosen: Ints) -> tuple[Ints, list[str]]:
-    """The numbers of some spans' texts, and the texts; a column of plain strings is numbered here."""
+    """Return the numbers of some spans' texts, and the texts; a column of plain strings is numbered here."""
     import pyarrow as pa
 
     values = spans.column(column)

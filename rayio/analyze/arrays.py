@@ -1,6 +1,6 @@
-"""What a run's numbers are made from: a few arrays, whether spans, a reader of slices or an engine yielded them.
+"""The arrays that a run's numbers are computed from, whether spans, slices or an engine yielded them.
 
-Times are whole nanoseconds on one clock. Nothing here knows of tables: who has no spans can still fill these in.
+Times are whole nanoseconds on one clock. Nothing here depends on tables: an engine without spans can fill these in.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Work that is told one by one, of readers, writers and ranks; steps have their own arrays.
+#: Work of readers, writers and ranks that has an entry for each piece; steps have their own arrays.
 TIMED = ("checkpoint", "evaluate", "read", "decode", "write", "fsync", "eval_compute", "eval_data_wait")
 
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Pieces of work of one kind, in any order: whose, for which epoch, when each ended and how long it took (ns)."""
+    """Pieces of work of one kind, in any order: rank, epoch, end and duration (ns) of each."""
 
     rank: Ints
     epoch: Ints
@@ -33,7 +33,7 @@ class Timed:
 
     @classmethod
     def of(cls, spans: pa.Table, chosen: Ints) -> Timed:
-        """Take it out of some spans of a table."""
+        """Return the chosen spans as work."""
         rank, epoch, start, duration = (
             integers(spans, column, chosen) for column in ("rank", "epoch", "start_ns", "duration_ns")
         )
@@ -41,13 +41,13 @@ class Timed:
 
     @classmethod
     def nothing(cls) -> Timed:
-        """Make one without entries."""
+        """Return work without entries."""
         return cls(*(np.empty(0, np.int64) for _ in range(4)))
 
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """Bytes that were read, by the number of the batch that they were for (as in :class:`Steps`); in any order."""
+    """Bytes that were read, by the number of their batch (as in :class:`Steps`); in any order."""
 
     batch: Ints
     nbytes: Ints
@@ -67,7 +67,7 @@ class RunArrays:
 
     @classmethod
     def of_spans(cls, spans: pa.Table | Slices) -> RunArrays:
-        """Take them out of spans, in any order; those of other libraries are left out."""
+        """Return the arrays of spans in any order; spans of other libraries are left out."""
         all_lives, all_steps = list[Lives](), list[Steps]()
         timed, reads, before = dict[str, list[Timed]](), [], 0
         for (its_lives, its_steps), kinds, read in Slices.of(spans).each(_of_slice, *_COLUMNS):
@@ -84,34 +84,34 @@ class RunArrays:
         )  # fmt: skip
 
     def of(self, kind: str) -> Timed:
-        """The work of one kind, timed; nothing where there was none."""
+        """Return the work of one kind; empty where there was none."""
         return self.timed.get(kind) or Timed.nothing()
 
     def by_slice(self) -> Iterator[RunArrays]:
-        """All of them at once; see :class:`RunInSlices`."""
+        """Return all of them as one slice; see :class:`RunInSlices`."""
         yield self
 
 
 class RunInSlices(Protocol):
-    """The arrays of a run, some ranks' at a time."""
+    """A run's arrays, some ranks at a time."""
 
     @property
     def lives(self) -> Lives:
-        """The lives of all ranks."""
+        """Return the lives of all ranks."""
 
     @property
     def steps(self) -> StepsInSlices:
-        """The steps of all ranks."""
+        """Return the steps of all ranks."""
 
     def by_slice(self) -> Iterator[RunArrays]:
-        """Go through them, as often as it is called; each has the lives of all."""
+        """Return the slices, anew with each call; each has the lives of all ranks."""
 
     def of(self, kind: str) -> Timed:
-        """The work of one kind of all ranks together."""
+        """Return the work of one kind of all ranks."""
 
 
 class LaidAside:
-    """The arrays of a long run by the slices that it is read in: they lie in a file, and are never held together."""
+    """A long run's arrays by slice: they lie in a file, and are never in memory together."""
 
     def __init__(self, slices: Slices) -> None:
         file, lives, first = Unnamed(), list[Lives](), 0
@@ -127,34 +127,31 @@ class LaidAside:
 
     @property
     def steps(self) -> StepsInSlices:
-        """The steps of all ranks."""
+        """Return the steps of all ranks."""
         return _StepsOf(self)
 
     def by_slice(self) -> Iterator[RunArrays]:
-        """Go through them."""
+        """Return the slices, anew with each call."""
         for first, steps, timed, reads in self._kept:
             works = {kind: Timed(*work.columns()) for kind, work in timed.items()}
             yield RunArrays(self.lives, Steps.of(steps.columns(), first), works, Reads(*reads.columns()))
 
     def of(self, kind: str) -> Timed:
-        """The work of one kind of all ranks together."""
+        """Return the work of one kind of all ranks."""
         return _together([run.of(kind) for run in self.by_slice()])
 
 
 class _StepsOf:
-    """The steps of a run that was laid aside."""
-
     def __init__(self, run: LaidAside) -> None:
         self._run = run
         self.number = run.number
 
     def by_slice(self) -> Iterator[Steps]:
-        """Go through them."""
         return (each.steps for each in self._run.by_slice())
 
 
 def arrays_of(spans: pa.Table | Slices) -> RunInSlices:
-    """The arrays of a run: held together where it is one slice, laid aside where it is long."""
+    """Return the arrays of a run: in memory for one slice, in a file for more."""
     slices = Slices.of(spans)
     return RunArrays.of_spans(slices) if slices.number == 1 else LaidAside(slices)
 
@@ -165,7 +162,6 @@ _COLUMNS = (
 
 
 def _of_slice(_: int, spans: pa.Table) -> tuple[tuple[Lives, Steps], dict[str, Timed], Reads]:
-    """Take them out of one slice."""
     chosen = {kind: np.flatnonzero(is_text(spans, "name", kind)) for kind in TIMED}
     reads = Reads(*(integers(spans, column, chosen["read"]) for column in ("batch", "bytes")))
     return timeline(spans), {kind: Timed.of(spans, mine) for kind, mine in chosen.items() if len(mine)}, reads
@@ -179,6 +175,5 @@ def _columns(part: Timed | Reads) -> list[Ints]:
 
 
 def _together(parts: Sequence[Parts]) -> Parts:
-    """Put what was taken out of slices one after the other."""
     kind = type(parts[0])
     return kind(*(np.concatenate([getattr(each, field.name) for each in parts]) for field in fields(kind)))

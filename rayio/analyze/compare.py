@@ -1,7 +1,7 @@
-"""Runs side by side: what they were asked, what came out, and whether a difference is more than chance.
+"""Comparison of runs: keys, metrics, and whether a difference is more than chance.
 
-Runs of one scenario on one engine are repeats. Their spread is the noise against which a difference is held (Student's
-t, two-sided, 95 %); without repeats nothing is said about chance.
+Runs of one scenario on one engine are repeats. Differences are compared with their spread (a 95 % interval of Student's
+t); without repeats nothing is known about chance.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from rayio.records.metric_names import METRICS, lookup
 from rayio.records.origin import kind_of
 from rayio.records.run_result import RunResult
 
-#: What of ``run.json`` is compared as if it were a key of the scenario.
+#: Entries of ``run.json`` that are compared as if they were keys of the scenario.
 _OF_THE_RUN = ("engine", "rayio", "cpus", "modelled_storage")
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One run: a label, its result, its scenario as a mapping (empty when there is none), its run.json."""
+    """A run: a label, its result, its scenario as a mapping (empty when there is none), its run.json."""
 
     label: str
     result: RunResult
@@ -35,7 +35,7 @@ class Compared:
 
 
 def spread(values: Sequence[float]) -> dict[str, Any]:
-    """The number, mean, sample standard deviation and half the width of the mean's 95 % confidence interval."""
+    """Return the number, mean, sample standard deviation and half the width of the mean's 95 % confidence interval."""
     number = len(values)
     deviation = stdev(values) if number > 1 else None
     half = t_quantile(number - 1) * deviation / math.sqrt(number) if deviation is not None else None
@@ -43,9 +43,9 @@ def spread(values: Sequence[float]) -> dict[str, Any]:
 
 
 def noise(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """The difference of means that chance alone exceeds in 5 % of cases; None when neither side has repeats.
+    """Return the difference of means that chance alone exceeds in 5 % of cases; None when neither side has repeats.
 
-    Welch's interval when both sides have repeats; when one has, its deviation is taken for the other's too.
+    Welch's interval when both sides have repeats; when one has, its deviation stands for the other's too.
     """
     if len(a) < 2 and len(b) < 2:
         return None
@@ -60,9 +60,9 @@ def noise(a: Sequence[float], b: Sequence[float]) -> float | None:
 
 
 def compare(runs: Sequence[Compared]) -> Comparison:
-    """Compare runs, repeats taken together; every group is held against the first.
+    """Return the comparison of runs, repeats taken together; every group is compared with the first.
 
-    When all runs are repeats of each other, each is a group of its own, and ``repeats`` has the spread of all.
+    When all runs are repeats of each other, each is a separate group, and ``repeats`` has the spread of all.
     """
     groups: dict[str, list[Compared]] = {}
     for run in runs:
@@ -89,7 +89,7 @@ def _group(side: Sequence[Compared]) -> Group:
 
 
 def repeats(results: Sequence[RunResult]) -> list[Repeated]:
-    """The spread of each metric over repeats, of those that every one of them has."""
+    """Return the spread over repeats of each metric that all of them have."""
     rows = []
     for name in METRICS:
         values = [value for value in (lookup(result, name) for result in results) if value is not None]
@@ -99,33 +99,31 @@ def repeats(results: Sequence[RunResult]) -> list[Repeated]:
 
 
 def _unknown(run: Compared) -> str:
-    """Runs whose scenario is not known are no repeats of each other."""
+    """Return a label that keeps runs without a scenario apart: they are no repeats of each other."""
     return "" if run.scenario else run.label
 
 
 def _flat(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
-    """The leaves of a scenario with their dotted keys."""
     if isinstance(value, Mapping) and value:
         for key, inner in value.items():
             yield from _flat(inner, f"{path}.{key}" if path else str(key))
-    elif path and (path, value) != ("storage.cache", "none"):  # runs say so that were made before it was left out
+    elif path and (path, value) != ("storage.cache", "none"):  # older runs have the key
         yield path, "none" if value in (None, {}) else _written(value)
 
 
 def _written(value: Any) -> str:
-    """Write a value as a scenario has it."""
     if not isinstance(value, list):
         return str(value)
     return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=math.inf).strip()
 
 
 def _differing(runs: Sequence[Compared]) -> Iterator[DifferingKey]:
-    """Find each key of the scenarios, or of run.json, that is not the same in all runs."""
+    """Yield each key of the scenarios, or of run.json, that differs between runs."""
     flat = [dict(_flat(run.scenario)) for run in runs]
-    for one, run in zip(flat, runs, strict=True):
-        one |= {f"run.{key}": str(run.info[key]) for key in _OF_THE_RUN if key in run.info}
-    for key in dict.fromkeys(key for one in flat for key in one):
-        values = [one.get(key) for one in flat]
+    for leaves, run in zip(flat, runs, strict=True):
+        leaves |= {f"run.{key}": str(run.info[key]) for key in _OF_THE_RUN if key in run.info}
+    for key in dict.fromkeys(key for leaves in flat for key in leaves):
+        values = [leaves.get(key) for leaves in flat]
         if len({*values}) > 1:
             yield DifferingKey(key=key, values=tuple(values))
 
@@ -171,15 +169,15 @@ def _notes(sides: Sequence[Sequence[Compared]], is_one: bool) -> list[str]:
 
 
 def _unlike(groups: Sequence[Group]) -> Iterator[str]:
-    """Say that groups are of different kinds: then their difference is not one of what was asked of them alone."""
+    """Yield a note where groups have different kinds: then their numbers were measured in different ways."""
     by_kind: dict[str, list[str]] = {}
     for number, group in enumerate(groups):
         by_kind.setdefault(group.kind or "of unknown origin", []).append(label(number))
     if len(by_kind) > 1:
-        said = ", ".join(
+        kinds = ", ".join(
             f"{' and '.join(labels)} {'is' if len(labels) == 1 else 'are'} {kind}" for kind, labels in by_kind.items()
         )
-        yield f"unlike kinds: {said}; what differs is also the way in which the numbers were found"
+        yield f"unlike kinds: {kinds}; what differs is also the way in which the numbers were found"
 
 
 def label(number: int) -> str:

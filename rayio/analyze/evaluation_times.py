@@ -10,11 +10,11 @@ from rayio.records.run_result import Evaluation
 
 
 def evaluation(run: RunInSlices, training_epochs: int) -> Evaluation | None:
-    """Compute the numbers of all finished evaluations; None when there was none.
+    """Return the numbers of all finished evaluations; None when there was none.
 
-    AU per rank = Σ compute / Σ time from the first batch asked for to the end, over its evaluations; ``au`` is the mean
-    over ranks, never divided by their number again as DLIO's is. ``rounds`` are the evaluations of the rank with the
-    most, ``steps`` all ranks' together, ``mean_seconds`` is one rank's mean time for one evaluation.
+    AU per rank = Σ compute / Σ time from the first request for a batch to the end, over its evaluations; ``au`` is the
+    mean over ranks, never divided by their number again as DLIO's is. ``rounds`` are the evaluations of the rank with
+    the most, ``steps`` the sum over ranks, ``mean_seconds`` the mean time of a rank for an evaluation.
     """
     whole = run.of("evaluate")
     if not len(whole.rank):
@@ -23,7 +23,7 @@ def evaluation(run: RunInSlices, training_epochs: int) -> Evaluation | None:
     rounds = np.bincount(whole.rank, minlength=ranks)
 
     def finished(work: Timed) -> tuple[Ints, Ints]:
-        """Leave out what a run that broke off did in an evaluation that it did not finish: it has no time to hold."""
+        """Return the work of finished evaluations: in a run that broke off the last one is not."""
         inner = np.flatnonzero(work.rank < ranks)
         inner = inner[work.epoch[inner] - training_epochs < rounds[work.rank[inner]]]
         return work.rank[inner], work.duration[inner]

@@ -1,8 +1,8 @@
-"""Whether steps would go on as those that count did: what was read before them may have carried them.
+"""A check that the initial prefetch does not inflate AU.
 
-A prefetch window is full when counting begins, and empty when a run ends. Of a storage, or readers, that give less than
-the ranks take, the counted steps then used up what was there: of N steps of which B were there, in N - B steps' time of
-the readers. AU is too high by the factor N / (N - B), which is about 1 + B / N.
+A prefetch window is full when counting begins, and empty when a run ends. Where storage or workers deliver less than
+ranks consume, the counted steps use up what was prefetched: N steps, of which B were prefetched, take the workers the
+time of N - B steps. AU is too high by the factor N / (N - B), about 1 + B / N.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Ints
 from rayio.analyze.window import Window
 
-#: Steps per rank and epoch that a simulated point of a search has at least: so many, and so many times what is
-#: prefetched, whose filling and draining would show. Of a scenario with more, as many as it has; of a long window, at
-#: most so many.
+#: Least steps per rank and epoch of a simulated point of a search, also as a multiple of the prefetch window, whose
+#: filling and draining would show; and the most that a long window asks for.
 SIMULATED_STEPS, WINDOWS, MOST_STEPS = 100, 25, 1000
 
-#: What is prefetched shows beside the steps that count from this share of them on, and where ranks took batches faster
-#: than readers made them by as much. :data:`WINDOWS` of it stay below.
+#: The initial prefetch shows from this share of the counted steps on, and where ranks took batches faster than workers
+#: made them by as much. :data:`WINDOWS` of it stay below.
 SHOWS = 0.05
 
 #: How the note begins; a badge of the report repeats it.
@@ -29,22 +28,22 @@ TOO_SHORT = "Run too short"
 
 
 def enough(window: int) -> int:
-    """Steps per rank and epoch from which on filling and draining a window of so many batches does not show."""
+    """Return the steps per rank and epoch from which on a prefetch window of so many batches does not show."""
     return max(SIMULATED_STEPS, min(WINDOWS * window, MOST_STEPS))
 
 
 def short_of(steps: int, wanted: int) -> list[str]:
-    """Say so where ``train.steps`` leaves fewer steps than a number of a steady state takes."""
+    """Return a note if ``train.steps`` leaves fewer steps than a steady state needs."""
     if steps >= wanted:
         return []
-    return [f"train.steps={steps} is short beside what is prefetched: filling and draining show; {wanted} would do"]
+    return [f"train.steps={steps} is too short: the initial prefetch shows; use {wanted}"]
 
 
 def of_filling(run: RunInSlices, window: Window | None, shape: RunShape, counted: int, au: float | None) -> list[str]:
-    """Say so where the steps that count cannot go on as they were; ``counted`` is of the rank with the fewest.
+    """Return a note if the initial prefetch inflates AU; ``counted`` are the steps of the rank with the fewest.
 
-    That what is prefetched is long beside them is not enough: storage that keeps up refills it. So the rate at which a
-    rank took batches is held against the one at which its readers read them, see :func:`_supplied`.
+    A long prefetch window alone is not enough: storage that keeps up refills it. So the rate at which a rank took
+    batches is compared with the rate at which its workers read them, see :func:`_supplied`.
     """
     prefetched = min(shape.prefetched, shape.steps_per_epoch)
     if window is None or not window.is_whole or au is None or prefetched <= SHOWS * counted:
@@ -61,12 +60,12 @@ def of_filling(run: RunInSlices, window: Window | None, shape: RunShape, counted
 
 
 def _supplied(run: RunInSlices, shape: RunShape) -> float | None:
-    """Batches per second that the readers of a rank made while any were at work; None where no reads are recorded.
+    """Return the batches per second that a rank's workers made while any was at work; None where no reads are recorded.
 
-    All ranks' together, as they may share a storage that serves one after the other. Of the time from an epoch's first
-    read to when its last one begins, as readers have something to do until then; where that says more, of all its
-    reading, as hardly any is over by then where an epoch has few more batches than there are readers. Time in which no
-    reader is at work (windows are full) does not count.
+    Ranks are summed, as they may share a storage that serves one after the other. The time is from an epoch's first
+    read to the begin of its last one, while workers have something to do; or all reading where that gives a higher
+    rate, as in epochs with few more batches than workers. Time in which no worker is at work (windows are full) does
+    not count.
     """
     reads, decodes = ([_of_training(some.of(kind), shape) for some in run.by_slice()] for kind in ("read", "decode"))
     work = [each for each in (*reads, *decodes) if len(each.end)]
@@ -92,11 +91,10 @@ def _of_training(work: Timed, shape: RunShape) -> Timed:
 
 
 def _union(start: Ints, end: Ints) -> int:
-    """How long at least one of some intervals lasted."""
     joined = Occupied.union(np.zeros(len(start), np.int64), start, end)
     return int((joined.end - joined.start).sum())
 
 
 def note_of(notes: tuple[str, ...]) -> str | None:
-    """The note that a result has of it, if any."""
+    """Return the note about a short run, if there is one."""
     return next((note for note in notes if note.startswith(TOO_SHORT)), None)

@@ -1,4 +1,4 @@
-"""Exact arithmetic on intervals in whole nanoseconds, over arrays: nothing here loops over intervals.
+"""Exact arithmetic on arrays of intervals in whole nanoseconds.
 
 Time functions are cumulative: how much of something lay before a moment. A difference of two of them is exact, and
 differences over adjoining intervals add up.
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from rayio.trace.order import DENSE, Ints, order_by, packed_of
 
-#: Before every time that can be.
+#: Earlier than every time.
 BEFORE = np.iinfo(np.int64).min // 4
 
 
@@ -30,16 +30,16 @@ class Occupied:
 
     @classmethod
     def of(cls, group: Ints, start: Ints, end: Ints, kind: Ints) -> Occupied:
-        """Sort intervals; of two of a group that overlap, the one that began first ends where the other begins."""
+        """Return sorted intervals; where two of a group overlap, the first one ends where the second begins."""
         order = order_by(group, start, end)
         group, start, end = group[order], start[order], end[order]
         end[:-1] = np.where(group[1:] == group[:-1], np.minimum(end[:-1], start[1:]), end[:-1])
         return cls(group, start, end, kind[order])
 
     def place(self, group: Ints, moment: Ints) -> Ints:
-        """Find for each moment the position of the last interval that sorts before it or begins with it; -1 for none.
+        """Return for each moment the position of the last interval that begins at or before it; -1 for none.
 
-        It may be an interval of a group before ``group``.
+        The interval may belong to a group before ``group``.
         """
         number = len(self.start)
         keys = np.concatenate([self.group, group]), np.concatenate([self.start, moment])
@@ -49,13 +49,13 @@ class Occupied:
             return place
         order = order_by(*keys)
         is_moment = order >= number
-        found = np.empty(len(moment), np.int64)
-        found[order[is_moment] - number] = np.cumsum(~is_moment)[is_moment] - 1
-        return found
+        places = np.empty(len(moment), np.int64)
+        places[order[is_moment] - number] = np.cumsum(~is_moment)[is_moment] - 1
+        return places
 
     @classmethod
     def union(cls, group: Ints, start: Ints, end: Ints) -> Occupied:
-        """Join intervals of a group that overlap or touch; their kind is 0."""
+        """Return intervals with those of a group joined that overlap or touch; their kind is 0."""
         if not len(start):
             return cls(group, start, end, start)
         order = order_by(group, start)
@@ -79,7 +79,7 @@ class Occupied:
         return cls(group[first_ones], start[first_ones], ends, np.zeros(len(ends), np.int64))
 
     def before(self, group: Ints, moment: Ints, kinds: int) -> NDArray[np.int64]:
-        """Sum for each moment how long each kind was on in its group until then, up to a constant of the group.
+        """Return for each moment how long each kind was on in its group until then, up to a constant of the group.
 
         The answer has the shape (moments, kinds); only differences within a group mean something.
         """
@@ -97,7 +97,7 @@ class Occupied:
         return answer
 
     def within(self, other: Occupied) -> NDArray[np.int64]:
-        """Measure how much of each of these intervals those of kind 0 in ``other`` cover."""
+        """Return how much of each of these intervals those of kind 0 in ``other`` cover."""
         number = len(self.start)
         both = other.before(np.tile(self.group, 2), np.concatenate([self.start, self.end]), 1)[:, 0]
         covered: NDArray[np.int64] = both[number:] - both[:number]
@@ -105,10 +105,7 @@ class Occupied:
 
 
 class Lookup:
-    """Positions by a key that may occur more than once: of equal keys the one with the highest ``rank`` counts.
-
-    Of those that are equal in both it is the last one.
-    """
+    """Positions by a key; among equal keys the highest ``rank`` counts, among equal ranks the last one."""
 
     def __init__(self, key: Ints, rank: Ints) -> None:
         #: By key, from the lowest on: its position, or -1. None where keys lie too far apart, or not in their order.
@@ -122,14 +119,14 @@ class Lookup:
             self._key = key[self._order]
 
     def _tabled(self, key: Ints, rank: Ints) -> Ints | None:
-        """Make the table; None where of equal keys the last one has not the highest rank."""
+        """Return the table; None where the last one of equal keys does not have the highest rank."""
         place = key - self._low
         table = np.full(int(place.max()) + 1, -1)
         table[place] = np.arange(len(key))
         return table if (rank[table[place]] >= rank).all() else None
 
     def find(self, wanted: Ints) -> Ints:
-        """Find the position of each wanted key; -1 where there is none."""
+        """Return the position of each wanted key; -1 where there is none."""
         if self._table is not None:
             place = wanted - self._low
             is_inside = (place >= 0) & (place < len(self._table))
@@ -141,15 +138,14 @@ class Lookup:
 
 
 def pick(values: Ints, at: Ints, otherwise: Ints) -> Ints:
-    """The value at each position, and ``otherwise`` where the position is -1."""
+    """Return the value at each position, and ``otherwise`` where the position is -1."""
     return np.where(at >= 0, values[at], otherwise) if len(values) else otherwise
 
 
 def split_exactly(amount: Ints, weight: Sequence[Ints]) -> list[Ints]:
-    """Split each amount over its weights (one array a kind, not negative) in proportion, in whole ns that sum to it.
+    """Return each amount split over its weights (an array for each kind, not negative), in whole ns that sum to it.
 
-    What rounding leaves goes to the heaviest, of equals the first. What has no weight at all gives nothing: its amount
-    must be 0.
+    The heaviest part takes the rest of rounding; among equals the first. An amount without any weight must be 0.
     """
     total = np.zeros(len(amount), np.int64)
     for mine in weight:

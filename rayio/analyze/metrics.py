@@ -1,7 +1,7 @@
-"""Arrays -> numbers: where a run's time went, how busy the accelerators were, how fast samples arrived.
+"""Arrays -> numbers: the split of a run's time, AU, throughput.
 
-Counts and sums are whole nanoseconds until the last division. A number that cannot be known (a run that broke off, too
-few steps) is None, and a note says why.
+Counts and sums are whole nanoseconds until the last division. An unknown number (a run that broke off, too few steps)
+is None, and a note gives the reason.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ from rayio.records.metric_names import SPLIT
 from rayio.records.run_result import Number, Percentiles, Rank, RunResult, Seconds, Shares, Statistics
 from rayio.trace.order import sums_by
 
-#: Ranks listed one by one in a result; of more, the first ones.
+#: Ranks listed one by one in a result: the first ones.
 LISTED_RANKS = 64
 
-#: Times that have percentiles: of whole steps in the window, of readers' and writers' work.
+#: Times that have percentiles: those of whole steps in the window, and of readers' and writers' work.
 STEP_TIMES = ("step_time", "data_wait", "compute", "sync")
 WORK_TIMES = ("read", "decode", "write", "fsync")
 
-#: What may follow a step.
+#: Phases that may follow a step.
 PAUSES = ("checkpoint", "evaluate")
 
-#: What is rare, so that its percentiles are of the whole run.
+#: Rare work: its percentiles cover the whole run.
 WHOLE_RUN = (*PAUSES, "write", "fsync")
 
 
 def measure(run: RunInSlices, shape: RunShape) -> RunResult:
-    """Compute every number of a result from a run's arrays; seconds, fractions, MiB = 2**20 bytes.
+    """Return every number of a result from a run's arrays; seconds, fractions, MiB = 2**20 bytes.
 
     ``au`` is a fraction, ``au_dlio`` in percent as DLIO prints it; ``au_interval_low`` and ``…_high`` enclose the AU of
-    other steps of such a run in 95 of 100 cases. ``time`` and ``share`` split the wall time of all
-    ranks together; ``au``, the ``…_share`` numbers (means over ranks too) and percentiles of steps are of the whole
-    steps in the window, percentiles of ``read`` and ``decode`` of the work for training that ends in it,
-    those of ``checkpoint``, ``evaluate`` and ``write`` of the whole run. ``window_steps`` is of the rank with the
-    fewest; ``steps`` sums all completed ones. ``evaluation`` is None when there was none.
+    other steps of such a run in 95 of 100 cases. ``time`` and ``share`` split the wall time of all ranks together.
+    ``au``, the ``…_share`` numbers (means over ranks too) and percentiles of steps cover the whole steps in the window;
+    percentiles of ``read`` and ``decode`` the work for training that ends in it; those of ``checkpoint``, ``evaluate``
+    and ``write`` the whole run. ``window_steps`` counts the steps of the rank with the fewest; ``steps`` sums all
+    completed ones. ``evaluation`` is None when there was none.
     """
     lives, ranks = run.lives, len(run.lives.rank)
     window, notes = find_window(lives, run.steps, shape)
@@ -53,8 +53,8 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
     by_rank_au = sums.au
     au, lowest, highest, fewest = _utilisation(by_rank_au, sums, window, notes)
     samples_per_second, mib_per_second = _rates(run, window, shape)
-    wall = int(lives.end.max() - lives.begin.min()) if ranks else 0
-    asked = sums.asked[sums.number > 0]
+    wall, total = int(lives.end.max() - lives.begin.min()) if ranks else 0, int((lives.end - lives.begin).sum())
+    begins = sums.first_start[sums.number > 0]
     share = shares(sums.lasted)
     part = {name: share(spent) for name, spent in sums.spent.items()}
     likely = interval(run.steps, window, shape, au)
@@ -86,13 +86,13 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
         wall_seconds=wall / 1e9,
         world_size=shape.world_size,
         steps=run.steps.number,
-        startup_skew_seconds=int(asked.max() - asked.min()) / 1e9 if len(asked) else None,
+        startup_skew_seconds=int(begins.max() - begins.min()) / 1e9 if len(begins) else None,
         au_dlio=au_dlio,
         au_dlio_stdev=au_dlio_stdev,
         samples_per_second_dlio=rate_dlio,
         samples_per_second_dlio_stdev=rate_dlio_stdev,
         time=Seconds(**{name: int(lives.split[name].sum()) / 1e9 for name in SPLIT}),
-        share=_fractions(lives),
+        share=Shares(**{name: int(lives.split[name].sum()) / total if total else None for name in SPLIT}),
         evaluation=evaluation(run, shape.epochs),
         percentiles=_percentiles(run, window, shape),
         ranks=_ranks(lives, by_rank_au, sums.number),
@@ -101,18 +101,18 @@ def measure(run: RunInSlices, shape: RunShape) -> RunResult:
 
 
 def _counted(steps: StepsInSlices, window: Window | None, shape: RunShape) -> Iterator[tuple[Steps, NDArray[np.bool_]]]:
-    """The steps of each slice as they count, see :func:`settled`, and which lie whole in the window."""
+    """Return the steps of each slice as they count, see :func:`settled`, and which lie whole in the window."""
     for recorded in steps.by_slice():
         some, _ = settled(recorded, window, shape)
         yield some, window.whole(some) if window else np.zeros(some.number, np.bool_)
 
 
 class _Sums:
-    """What the whole steps in the window sum up to by rank, in ns: how long they lasted, and what that was spent on."""
+    """Sums by rank over the whole steps in the window, in ns: their length, and their phases."""
 
     def __init__(self, run: RunInSlices, window: Window | None, shape: RunShape) -> None:
         ranks = len(run.lives.rank)
-        self.lasted, self.inside, self.number, self.asked = (np.zeros(ranks, np.int64) for _ in range(4))
+        self.lasted, self.inside, self.number, self.first_start = (np.zeros(ranks, np.int64) for _ in range(4))
         self.spent = {name: np.zeros(ranks, np.int64) for name in PHASES[1:]}
         #: Waits of the first steps of epochs; the epochs in the window; the compute of all steps, in it or not.
         self.at_first, self.epochs, self.computed = 0, np.zeros(0, np.int64), 0
@@ -123,7 +123,7 @@ class _Sums:
                 spent += by_rank(steps.parts[name][inside], life, ranks)
             self.inside += np.bincount(life, minlength=ranks)
             first = np.flatnonzero(np.diff(steps.life, prepend=-1))
-            self.asked[steps.life[first]] = steps.start[first]
+            self.first_start[steps.life[first]] = steps.start[first]
             self.number += np.bincount(steps.life, minlength=ranks)
             self.at_first += int(steps.parts["data_wait"][inside & (steps.step == 0)].sum())
             self.epochs = np.union1d(self.epochs, steps.epoch[inside])
@@ -132,17 +132,13 @@ class _Sums:
 
     @property
     def au(self) -> NDArray[np.float64]:
-        """The AU of each rank; NaN for a rank without time in the window."""
         return np.where(self.lasted > 0, self.spent["compute"] / np.maximum(self.lasted, 1), np.nan)
 
 
 def _utilisation(
     au: NDArray[np.float64], sums: _Sums, window: Window | None, notes: list[str]
 ) -> tuple[Number, Number, Number, int | None]:
-    """Compute AU (mean, min and max over ranks) and the steps in the window of the rank with the fewest.
-
-    AU per rank = Σ compute / Σ step time over whole steps in the window.
-    """
+    """Return AU (mean, min and max over ranks) and the steps in the window of the rank with the fewest."""
     known = au[~np.isnan(au)]
     fewest = int(sums.inside.min(initial=int(sums.number.sum())))
     if window is not None:
@@ -151,20 +147,20 @@ def _utilisation(
         if fewest < FEWEST_STEPS:
             enough = f"a verdict takes {FEWEST_STEPS}"
             notes.append(f"only {fewest} whole steps per rank in the window: the numbers are rough, {enough}")
-    if len(known) < len(au) or not len(au):  # a mean over some of the ranks would pass for one over all
+    if len(known) < len(au) or not len(au):  # a mean over some ranks would look like one over all
         return None, None, None, fewest if window else None
     return float(known.mean()), float(known.min()), float(known.max()), fewest if window else None
 
 
 def _rates(run: RunInSlices, window: Window | None, shape: RunShape) -> tuple[Number, Number]:
-    """Compute samples and MiB per second: of the batches that arrived in the window, by its length.
+    """Return samples and MiB per second of the batches that arrived in the window, by its length.
 
-    Samples are those that a batch really holds, the last one of an epoch too. Bytes follow the batch, whenever it was
-    read: what was prefetched before the window and consumed in it counts.
+    Samples are counted exactly, in the last batch of an epoch too. Bytes follow the batch, whenever it was read: a
+    batch that was prefetched before the window and consumed in it counts.
     """
     if window is None:
         return None, None
-    # What has no number of its own may be in any slice; batches are in that of their rank.
+    # Reads without a batch may be in any slice; batches are in that of their rank.
     none = [np.zeros(0, np.int64)]
     consumed = nbytes = number = 0
     for some in run.by_slice():
@@ -181,10 +177,10 @@ def _rates(run: RunInSlices, window: Window | None, shape: RunShape) -> tuple[Nu
 
 
 def shares(total: Ints) -> Callable[[Ints], float | None]:
-    """Make a function that turns the ns which each rank spent on something into a share of the ``total`` of each.
+    """Return a function that turns the ns of each rank into a share of the ``total`` of each.
 
-    That is the mean of the ranks' own shares, as AU is, so that AU and all shares sum to 1. Where a rank has no time it
-    is the share of all ranks' time together; None where nobody has any.
+    The share is the mean of the ranks' own shares, as AU is, so that AU and all shares sum to 1. Where a rank has no
+    time it is the share of all ranks' time together; None where no rank has any.
     """
     ranks = len(total)
     is_whole = ranks > 0 and bool((total > 0).all())
@@ -193,14 +189,14 @@ def shares(total: Ints) -> Callable[[Ints], float | None]:
 
 
 def by_rank(spent: Ints, life: Ints, ranks: int) -> Ints:
-    """Sum what steps spent over the steps of each rank; ``life`` is each step's rank, by its place."""
+    """Return the sum over the steps of each rank; ``life`` is each step's rank, by its place."""
     return sums_by(life, spent, ranks)
 
 
 def _dlio(
     lives: Lives, steps: StepsInSlices, shape: RunShape, notes: list[str]
 ) -> tuple[Number, Number, Number, Number]:
-    """DLIO's AU in percent, as it prints it, and samples/s: each the mean and (population) deviation over epochs."""
+    """Return DLIO's AU in percent and samples/s: each the mean and (population) deviation over epochs."""
     of_ranks = shape.steps(np.arange(shape.world_size))
     by_epoch = dlio(steps, batch_size=shape.batch_size, steps_of=of_ranks[lives.rank], planned=int(of_ranks.sum()))
     au, rate = by_epoch.au_percent, by_epoch.samples_per_second
@@ -213,34 +209,29 @@ def _dlio(
     return float(au.mean()), float(au.std()), float(rate.mean()), float(rate.std())
 
 
-def _fractions(lives: Lives) -> Shares:
-    total = int((lives.end - lives.begin).sum())
-    return Shares(**{name: int(lives.split[name].sum()) / total if total else None for name in SPLIT})
-
-
 def _percentiles(run: RunInSlices, window: Window | None, shape: RunShape) -> Percentiles:
     table = {}
-    for name in STEP_TIMES:  # one after the other, so that those of a long run are not there together
-        found = [
+    for name in STEP_TIMES:  # one after the other, as those of a long run need much memory
+        durations = [
             (steps.duration if name == "step_time" else steps.parts[name])[inside]
             for steps, inside in _counted(run.steps, window, shape)
         ]
-        table[name] = _statistics(found)
+        table[name] = _statistics(durations)
     for name in (*PAUSES, *WORK_TIMES):
-        found = []
+        durations = []
         for some in run.by_slice():
             work = some.of(name)
             chosen = np.ones(len(work.duration), np.bool_)
             if name not in WHOLE_RUN:
                 chosen = work.epoch < shape.epochs
                 chosen &= window.holds(work.end) if window else True
-            found.append(work.duration[chosen])
-        table[name] = _statistics(found)
+            durations.append(work.duration[chosen])
+        table[name] = _statistics(durations)
     return Percentiles(**table)
 
 
 def _statistics(parts: list[Ints]) -> Statistics | None:
-    """Mean, nearest-rank percentiles (each a time that occurred) and maximum, in seconds; None of no durations.
+    """Return mean, nearest-rank percentiles (each a time that occurred) and maximum, in s; None without durations.
 
     The list is empty afterwards.
     """
@@ -260,7 +251,6 @@ def _statistics(parts: list[Ints]) -> Statistics | None:
 
 
 def _ranks(lives: Lives, au: NDArray[np.float64], number: Ints) -> tuple[Rank, ...]:
-    """One entry per rank: its AU, its completed steps, and its split in seconds."""
     return tuple(
         Rank(
             rank=int(lives.rank[i]),

@@ -1,4 +1,4 @@
-"""A slice of a run as several analyses look at it: its spans, its ranks' steps, and what every worker did when."""
+"""A slice of a run for several analyses: its spans, its ranks' steps, and the work of every worker."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 #: Spans of a worker that are a stage of their batch by the same name.
 WORK = ("open", "read", "retry", "decode", "put")
 
-#: What lies on a worker's timeline: its work, what was lost with a killed process, and ``put`` as far as it is derived.
+#: Kinds on a worker's timeline: its work, time lost with a killed process, and ``put`` as far as it is derived.
 KINDS = (*WORK, "unrecorded", "put")
 PUT, _UNRECORDED, _DERIVED = WORK.index("put"), len(WORK), len(WORK) + 1
 _OVERSHOOT, _LOST = len(WORK), len(WORK) + 1
 
 
-#: Columns of spans that say in which stage each batch was when.
+#: Columns of spans that the stages of batches are computed from.
 COLUMNS = (
     "name", "role", "index", "node", "lane", "rank", "epoch", "step", "attempt", "start_ns", "duration_ns", "link",
 )  # fmt: skip
@@ -41,18 +41,18 @@ class Places:
         self._sizes = [int(column.max(initial=0)) + 1 for column in self._columns]
 
     def of(self, chosen: Ints) -> Ints:
-        """Number the places of some spans, by position; -1 where they have none."""
+        """Return the numbers of some spans' places; -1 where they have none."""
         columns = [column[chosen].astype(np.int64) for column in self._columns]
         return np.where(np.minimum.reduce(columns) < 0, -1, self._number(*columns))
 
     def of_any_attempt(self, chosen: Ints) -> Ints:
-        """Number the places of some spans, but for their attempts; -1 where they have none."""
+        """Return the numbers of some spans' places without their attempts; -1 where they have none."""
         _, ranks, epochs, steps = self._sizes
         place = self.of(chosen)
         return np.where(place < 0, -1, place % (ranks * epochs * steps))
 
     def of_links(self, chosen: Ints, link: Ints) -> Ints:
-        """Number the batches that some spans link to, in those spans' attempts; -2 where no span has such a place."""
+        """Return the numbers of the batches that spans link to, in those spans' attempts; -2 for unknown places."""
         ranks, epochs, steps = batch_parts(link)
         attempt = self._columns[0][chosen].astype(np.int64)
         _, *sizes = self._sizes
@@ -60,7 +60,7 @@ class Places:
         return np.where(is_there, self._number(attempt, ranks, epochs, steps), -2)
 
     def of_batches(self, lives: Lives, steps: Steps) -> Ints:
-        """Number the batch that each step got: the one its wait links to, or where waits have no links its own."""
+        """Return the number of the batch that each step got: the linked one, or without links the step's own."""
         rank = lives.rank[steps.life]
         of_rank, of_epoch, of_step = batch_parts(steps.batch)
         is_own = (of_rank == rank) & (of_epoch == steps.epoch)
@@ -68,7 +68,7 @@ class Places:
         return np.where(linked < self._sizes[3], self._number(steps.attempt, rank, steps.epoch, linked), -1)
 
     def parts(self, number: Ints) -> tuple[Ints, Ints, Ints, Ints]:
-        """Split numbers into (attempt, rank, epoch, step)."""
+        """Return numbers split into (attempt, rank, epoch, step)."""
         _, ranks, epochs, steps = self._sizes
         number, step = np.divmod(number, steps)
         number, epoch = np.divmod(number, epochs)
@@ -82,7 +82,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class WorkDone:
-    """What every worker did, by worker (group) and time. ``place`` is of the batch, ``rank`` whom the worker serves.
+    """The work of every worker, by worker (group) and time. ``place`` is the batch, ``rank`` whom the worker serves.
 
     Kinds of ``did`` are positions in :data:`KINDS`.
     """
@@ -94,10 +94,10 @@ class WorkDone:
 
     @classmethod
     def of(cls, spans: pa.Table, places: Places, ready: Lookup, ready_at: Ints) -> WorkDone:
-        """Collect it. A stage lasts until the next of its batch begins, so that what lies between them has a name.
+        """Return the work in some spans. A stage lasts until the next of its batch begins, so that no time is between.
 
-        Where no ``put`` span says how long a batch took into the object store, it is from the end of the work to when
-        the batch was ready, or was sent to another node, or to when the worker began something else.
+        Without a ``put`` span, ``put`` lasts from the end of the work to when the batch was ready, or was sent to
+        another node, or to when the worker began something else.
         """
         chosen = np.flatnonzero(is_text(spans, "role", "reader", "rank"))
         role, lane = texts(spans, "role", ("reader", "rank"), chosen), integers(spans, "lane", chosen)
@@ -111,7 +111,7 @@ class WorkDone:
         order = order_by(group, start, end)
         chosen, group, start, end = (x[order] for x in (chosen, group, start, end))
         name = name[order]
-        # A late wake-up belongs to what was slept; on a rank's lane it may be that of a snapshot, or an evaluation.
+        # Overhead after a sleep belongs to that sleep; on a rank's lane it may follow a snapshot, or an evaluation.
         follows = np.zeros(len(chosen), np.bool_)
         follows[1:] = (group[1:] == group[:-1]) & (start[1:] == end[:-1])
         kept = (name != _OVERSHOOT) | follows
@@ -148,7 +148,7 @@ class WorkDone:
 
 
 class Part:
-    """A slice: what more than one analysis asks of it is worked out when it is first asked for, and kept.
+    """A slice, with everything that more than one analysis needs computed at most once.
 
     Its spans have unified dictionaries. ``timed`` are its ranks' lives and steps, where they are known.
     """
@@ -159,48 +159,48 @@ class Part:
 
     @cached_property
     def timed(self) -> tuple[Lives, Steps]:
-        """The lives and steps of its ranks."""
+        """Return the lives and steps of its ranks."""
         return timeline(self.spans) if self._timed is None else self._timed
 
     @cached_property
     def begin(self) -> Ints:
-        """When each span began."""
+        """Return the begin of each span (ns)."""
         return integers(self.spans, "start_ns")
 
     @cached_property
     def over(self) -> Ints:
-        """When each span was over."""
+        """Return the end of each span (ns)."""
         return self.begin + integers(self.spans, "duration_ns")
 
     @cached_property
     def places(self) -> Places:
-        """The places of spans and steps as numbers."""
+        """Return the places of spans and steps as numbers."""
         return Places(self.spans)
 
     @cached_property
     def leases(self) -> Ints:
-        """Which spans are leases."""
+        """Return the positions of the leases among the spans."""
         return np.flatnonzero(is_text(self.spans, "name", "lease"))
 
     @cached_property
     def ready(self) -> Lookup:
-        """Which lease is of which place; of several the last one to end."""
+        """Return the lease of each place; where there are several, the last one to end."""
         return Lookup(self.places.of(self.leases), self.over[self.leases])
 
     @cached_property
     def work(self) -> WorkDone:
-        """What every worker did."""
+        """Return the work of every worker."""
         return WorkDone.of(self.spans, self.places, self.ready, self.over[self.leases])
 
 
 def groups(spans: pa.Table, role: NDArray[np.int32], chosen: Ints) -> Ints:
-    """Number the workers of some spans, each of a ``role``: readers, and ranks that read by themselves."""
+    """Return a number for the worker of each chosen span; ``role`` is 0 for readers and 1 for ranks."""
     codes = [plain(chunk.indices) for chunk in spans.column("index").chunks]
     return (np.concatenate(codes) if codes else chosen)[chosen].astype(np.int64) * 2 + role
 
 
 def sent(spans: pa.Table, *by: str) -> Ints:
-    """Positions of the spans of batches on their way between nodes: those that some roles recorded."""
-    found = np.flatnonzero(is_text(spans, "name", "transfer"))
-    chosen: Ints = found[texts(spans, "role", by, found) >= 0]
+    """Return the positions of the spans of batches on their way between nodes that some roles recorded."""
+    moves = np.flatnonzero(is_text(spans, "name", "transfer"))
+    chosen: Ints = moves[texts(spans, "role", by, moves) >= 0]
     return chosen

@@ -1,4 +1,4 @@
-"""Going through the spans of a run: first what its ranks did, then everything else, each slice once for all who ask."""
+"""Passes over the spans of a run: first its ranks, then everything else, each slice read once for all analyses."""
 
 from __future__ import annotations
 
@@ -20,45 +20,45 @@ if TYPE_CHECKING:
 
 
 class Summed(Protocol):
-    """What is summed up over the slices of a run."""
+    """A sum over the slices of a run."""
 
     @property
     def columns(self) -> Sequence[str]:
-        """The columns of spans that it looks at."""
+        """Return the columns of spans that it needs."""
 
     def of(self, part: Part) -> Any:
-        """What it takes of a slice; it is asked in threads, of several slices at a time, and changes nothing."""
+        """Return the sums of a slice; called in threads, for several slices at a time, it changes nothing."""
 
-    def add(self, found: Any) -> None:
-        """Add what it took of a slice; slices come in their order."""
+    def add(self, part_sums: Any, /) -> None:
+        """Add the sums of a slice; slices come in their order."""
 
 
 def go_through(spans: pa.Table | Slices, *sums: Summed, timed: Timelines | None = None) -> None:
-    """Add up every slice of a run, each read once for all of the sums; ``timed`` is known of its ranks, if anything."""
+    """Add up every slice of a run, each read once for all of the sums; ``timed`` are its ranks' lives, where known."""
 
     def of(number: int, table: pa.Table) -> list[Any]:
         part = Part(table, None if timed is None else timed.of_slice(number))
-        return [one.of(part) for one in sums]
+        return [each.of(part) for each in sums]
 
-    columns = dict.fromkeys(name for one in sums for name in one.columns)
-    for found in Slices.of(spans).each(of, *columns):
-        for one, taken in zip(sums, found, strict=True):
-            one.add(taken)
-
-
-One = TypeVar("One", bound=Summed)
+    columns = dict.fromkeys(name for each in sums for name in each.columns)
+    for parts in Slices.of(spans).each(of, *columns):
+        for each, part_sums in zip(sums, parts, strict=True):
+            each.add(part_sums)
 
 
-def summed(spans: pa.Table | Slices, one: One) -> One:
-    """Go through a run for one sum alone."""
-    go_through(spans, one)
-    return one
+Sum = TypeVar("Sum", bound=Summed)
+
+
+def summed(spans: pa.Table | Slices, sums: Sum) -> Sum:
+    """Return one sum alone over a run."""
+    go_through(spans, sums)
+    return sums
 
 
 class Timelines:
-    """The lives of all ranks of a run, and their steps by the slices that the run is read in.
+    """The lives of all ranks of a run, and their steps by slice.
 
-    Steps of a run of several slices are laid aside in a file: they are too many to be held together.
+    The steps of a run of several slices lie in a file: they are too many for memory.
     """
 
     def __init__(self, spans: pa.Table | Slices) -> None:
@@ -84,18 +84,18 @@ class Timelines:
         self.lives = together(lives)
 
     def by_slice(self) -> Iterator[Steps]:
-        """The steps of each slice; ``life`` is a position in ``lives``."""
+        """Return the steps of each slice; ``life`` is a position in ``lives``."""
         for number, first in enumerate(self._first_life[:-1]):
             steps = self._steps(number)
             yield steps if not first else replace(steps, life=steps.life + first)
 
     @cached_property
     def steps(self) -> Steps:
-        """All of them, held together."""
+        """Return all steps, in memory together."""
         return joined([*self.by_slice()])
 
     def of_slice(self, number: int) -> tuple[Lives, Steps]:
-        """What was found in one slice; ``life`` is a position among its own."""
+        """Return the lives and steps of one slice; ``life`` is a position among its own."""
         return self._of_slice[number], self._steps(number)
 
     def _steps(self, number: int) -> Steps:
@@ -108,7 +108,7 @@ class Timelines:
 
 
 def _paused(spans: pa.Table) -> tuple[Ints, Ints]:
-    """When the ranks of a slice did not train."""
+    """Return when ranks of a slice began checkpoints and evaluations, and when those ended."""
     chosen = np.flatnonzero(is_text(spans, "name", "checkpoint", "evaluate") & is_text(spans, "role", "rank"))
     begin = integers(spans, "start_ns", chosen)
     return begin, begin + integers(spans, "duration_ns", chosen)

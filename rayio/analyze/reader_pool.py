@@ -1,4 +1,4 @@
-"""Spans -> the nodes that came for readers (``cluster.reader_pool``): what they cost, and what they bought."""
+"""Spans -> the cost and use of the nodes that came for workers (``cluster.reader_pool``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NOBODY: Ints = np.zeros(0, np.int64)
-#: What a reader does that takes it time.
+#: Spans of a reader's work.
 _WORK = ("read", "decode")
 
 
@@ -34,18 +34,18 @@ class Pool:
 
     def __init__(self, spans: Slices) -> None:
         self.is_there = bool(spans.names.get("node_start"))
-        #: When each was asked for, how long it took to come, and since and until when each that came was there.
-        self.asked = self.came = self.up = self.gone = _NOBODY
-        #: When each had gone, or was asked for in vain until.
+        #: When each was requested, how long it took to come, and when each that came was up and gone.
+        self.requested = self.came = self.up = self.gone = _NOBODY
+        #: When each had gone, or its request was given up.
         self._ends = _NOBODY
         self._numbers: set[int] = set()
-        #: By rank: since when a reader was there, and when it had read its first batch.
+        #: By rank: when a reader began, and when it had read its first batch.
         self._first: dict[int, list[tuple[int, int]]] = {}
         if not self.is_there:
             return
         started, lived = spans.named("node_start"), spans.named("node_up")
         self._numbers = set(integers(started, "node").tolist())
-        self.asked = integers(started, "start_ns")
+        self.requested = integers(started, "start_ns")
         begun, lasted = integers(lived, "start_ns"), integers(lived, "duration_ns")
         self.up, self.gone = begun, begun + lasted
         self.came = integers(started, "duration_ns")
@@ -58,33 +58,35 @@ class Pool:
                 self._first.setdefault(rank, []).append((a, b))
 
     def until(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Node × ns that were paid before each of some moments."""
-        return np.array([float(np.clip(edge - self.asked, 0, self._ends - self.asked).sum()) for edge in edges])
+        """Return node × ns that were paid before each of some moments."""
+        return np.array([float(np.clip(edge - self.requested, 0, self._ends - self.requested).sum()) for edge in edges])
 
     def first_batch(self, rank: int, there: int, number: int) -> int | None:
-        """How long after they were there so many readers of a rank had all read a batch; None where one had not."""
+        """Return how long so many new readers of a rank took until each had read a batch; None where one did not."""
         ends = [end for begin, end in self._first.get(rank, ()) if begin == there]
         return max(ends) - there if number > 0 and len(ends) >= number else None
 
     def use(
         self, spans: Slices, stretches: Sequence[Stretch], length: int, capacity: Sequence[int], given_up: int
     ) -> PoolUse:
-        """Say what they cost in a run of a length (ns) and what they bought; ``capacity`` has times to it (ns)."""
+        """Return the cost and use of the nodes in a run of a length (ns); ``capacity`` has times to capacity (ns)."""
         number, own, busy = self._work(spans, stretches)
         is_traced = number > 0
         spared = sum(
-            max(0.0, busy[at] / one.least - (one.end - one.begin)) for at, one in enumerate(stretches) if one.least
+            max(0.0, ns / each.least - (each.end - each.begin))
+            for ns, each in zip(busy, stretches, strict=True)
+            if each.least
         )
-        paid = float((self._ends - self.asked).sum())
+        paid = float((self._ends - self.requested).sum())
         order = np.argsort(moments := np.concatenate([self.up, self.gone]), kind="stable")
         step = np.concatenate([np.ones(len(self.up), np.int64), -np.ones(len(self.gone), np.int64)])[order]
         last = np.append(np.diff(moments[order]) > 0, True) if len(order) else np.zeros(0, bool)
-        there = self.came[np.isin(self.asked + self.came, self.up)]
+        there = self.came[np.isin(self.requested + self.came, self.up)]
         return PoolUse(
             node_seconds=paid / 1e9,
             mean=paid / max(length, 1),
             most=int(np.cumsum(step)[last].max(initial=0)),
-            came=len(self.asked),
+            came=len(self.requested),
             slowest_seconds=float(there.max()) / 1e9 if len(there) else None,
             capacity_seconds=max(capacity) / 1e9 if capacity else None,
             given_up=given_up,
@@ -94,7 +96,7 @@ class Pool:
         )
 
     def _work(self, spans: Slices, stretches: Sequence[Stretch]) -> tuple[int, int, NDArray[np.float64]]:
-        """Reads of all readers, those on these nodes, and the readers' work within each stretch (ns)."""
+        """Return all reads, those on these nodes, and the readers' work within each stretch (ns)."""
         number = own = 0
         busy = np.zeros(len(stretches))
 
@@ -107,8 +109,8 @@ class Pool:
             rank, start = integers(table, "rank", chosen), integers(table, "start_ns", chosen)
             end = start + integers(table, "duration_ns", chosen)
             within = [
-                float(np.clip(np.minimum(end, one.end) - np.maximum(start, one.begin), 0, None)[rank == one.rank].sum())
-                for one in stretches
+                float(np.clip(np.minimum(end, s.end) - np.maximum(start, s.begin), 0, None)[rank == s.rank].sum())
+                for s in stretches
             ]
             return len(reads), int(np.isin(nodes, [*self._numbers]).sum()), np.array(within)
 
@@ -120,7 +122,7 @@ class Pool:
 
 
 def _ends(started: pa.Table, lived: pa.Table) -> Ints:
-    """When each node that was asked for had gone: the end of its life, which begins when its start is over."""
+    """Return the end of each requested node's life, which begins when its start is over."""
     start, end = integers(started, "start_ns"), integers(started, "duration_ns")
     begun = integers(lived, "start_ns")
     lives = dict(
@@ -131,4 +133,4 @@ def _ends(started: pa.Table, lived: pa.Table) -> Ints:
         )
     )
     there = zip(integers(started, "node").tolist(), (start + end).tolist(), strict=True)
-    return np.array([lives.get(one, one[1]) for one in there], np.int64)
+    return np.array([lives.get(node, node[1]) for node in there], np.int64)

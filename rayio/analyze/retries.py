@@ -1,4 +1,4 @@
-"""Requests to storage that failed and were made again, and how many of them storage refused as too many."""
+"""Requests to storage that failed and were retried, and those that storage refused as too many."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Columns of spans that say what was refused.
+#: Columns of spans that refusals are counted from.
 _COLUMNS = ("name", "role", "index", "start_ns", "duration_ns", "requests", "attributes")
 
 
 class Retried(NamedTuple):
-    """Requests of a run that failed and were made again."""
+    """The requests of a run that failed and were retried."""
 
     number: int
-    #: What they took, in s.
+    #: Their time, in s.
     seconds: float
     #: Those that storage refused as too many, by its answers.
     refused: Mapping[str, int]
 
 
 def retried(spans: pa.Table | Slices) -> Retried | None:
-    """Count the requests that failed and were made again; None where there was none."""
+    """Return the number and time of retried requests; None where there was none."""
     slices = Slices.of(spans)
     if not (number := slices.names.get("retry", 0)):
         return None
@@ -53,28 +53,28 @@ def retried(spans: pa.Table | Slices) -> Retried | None:
 
 
 def refusal(attributes: str) -> str:
-    """What was answered to an attempt that storage refused as one too many, from its span's attributes; else empty."""
+    """Return storage's answer to a request that it refused as too many, from a span's attributes; else empty."""
     try:
-        said = json.loads(attributes or "{}")  # runs of version 0.1 do not say
+        parsed = json.loads(attributes or "{}")  # runs of version 0.1 have none
     except (ValueError, RecursionError):
-        return ""  # whatever wrote that: one span that cannot be read must not cost the explanation of a run
-    why = str(said.get("why", "")) if isinstance(said, dict) else ""
+        return ""  # one span that cannot be read must not cost the explanation of a run
+    why = str(parsed.get("why", "")) if isinstance(parsed, dict) else ""
     return why if why.startswith("429") or why.endswith(" SlowDown") else ""
 
 
 class _Refused(NamedTuple):
-    """What a slice says of reads that were refused: attempts by answer, requests served, and ns."""
+    """Refused reads of a slice: attempts by answer, requests served, and ns."""
 
     answers: Counter[str]
     served: int
     reading: int
-    #: In which a worker waited for what had been refused; and for what had failed for any reason.
+    #: Waits of workers for retries after refusals, and for all retries.
     waited: int
     made_again: int
 
 
 class Throttling:
-    """How often storage refused reads as too many, and what waiting to make them again took, summed up by slices."""
+    """Reads that storage refused as too many, and the wait for their retries, summed up by slices."""
 
     def __init__(self, slices: Slices) -> None:
         self._is_any = slices.names.get("retry", 0) > 0
@@ -82,15 +82,15 @@ class Throttling:
         self._sum = _Refused(Counter(), 0, 0, 0, 0)
 
     def of(self, part: Part) -> _Refused | None:
-        """What a slice says; None of a run in which nothing was made again."""
+        """Return the sums of a slice; None for a run without retries."""
         if not self._is_any:
             return None
         spans, answers = part.spans, Counter[str]()
         of_workers = is_text(spans, "role", "reader", "rank")
         reads = np.flatnonzero(is_text(spans, "name", "read") & of_workers)
         tries = np.flatnonzero(is_text(spans, "name", "retry") & of_workers)
-        said = {text for chunk in spans.column("attributes").chunks for text in chunk.dictionary.to_pylist()}
-        whys = {text: why for text in sorted(said) if (why := refusal(text))}
+        recorded = {text for chunk in spans.column("attributes").chunks for text in chunk.dictionary.to_pylist()}
+        whys = {text: why for text in sorted(recorded) if (why := refusal(text))}
         answer = texts(spans, "attributes", (*whys,), tries)
         for why, number in zip(whys.values(), np.bincount(answer[answer >= 0], minlength=len(whys)), strict=True):
             answers[why] += int(number)
@@ -100,22 +100,22 @@ class Throttling:
             answers, int(served.sum()), int(reading.sum()), _waited(part, tries[answer >= 0]), _waited(part, tries)
         )
 
-    def add(self, found: _Refused | None) -> None:
-        """Add what a slice says."""
-        if found is not None:
+    def add(self, sums: _Refused | None) -> None:
+        """Add the sums of a slice."""
+        if sums is not None:
             ours = self._sum
             self._sum = _Refused(
-                ours.answers + found.answers,
-                ours.served + found.served,
-                ours.reading + found.reading,
-                ours.waited + found.waited,
-                ours.made_again + found.made_again,
+                ours.answers + sums.answers,
+                ours.served + sums.served,
+                ours.reading + sums.reading,
+                ours.waited + sums.waited,
+                ours.made_again + sums.made_again,
             )
 
-    def found(self, table: Sequence[LossRow]) -> Throttled | None:
-        """Return all of it, with its part of exposed data loading in a ``table`` of losses; None without refusals.
+    def result(self, table: Sequence[LossRow]) -> Throttled | None:
+        """Return the sums, with their part of exposed data loading in a ``table`` of losses; None without refusals.
 
-        Whether ranks wait for storage, so that it binds, is not known here.
+        ``binds`` is set by the caller, which knows whether ranks wait for storage.
         """
         answers, served, reading, waited, made_again = self._sum
         if not answers:
@@ -136,7 +136,7 @@ class Throttling:
 
 
 def _waited(part: Part, tries: Ints) -> int:
-    """How long workers waited for some attempts to be made again (ns): of several at a time of one worker, once."""
+    """Return how long workers waited for some retries (ns); several of one worker at a time count once."""
     group = groups(part.spans, texts(part.spans, "role", ("reader", "rank"), tries), tries)
     alone = Occupied.union(group, part.begin[tries], part.over[tries])
     return int((alone.end - alone.start).sum())

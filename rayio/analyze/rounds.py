@@ -1,4 +1,4 @@
-"""Steps that ranks take together, whichever slice of the run each of them is in: numbered alike, and who was last."""
+"""Rounds: steps that ranks take together, in whichever slices they are, and the slowest rank of each."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ BLOCKING = tuple(name for name in PHASES[1:] if name not in ("data_wait", "compu
 
 
 class Rounds:
-    """Numbers for (attempt, epoch, step): the same for every rank, below ``number``, which ascend as the three do."""
+    """Numbers for (attempt, epoch, step): the same for every rank, below ``number``, in the order of the three."""
 
     def __init__(self, steps: StepsInSlices) -> None:
-        ranges = [[_range(column) for column in _columns(some)] for some in steps.by_slice() if some.number]
+        ranges = [
+            [(int(column.min()), int(column.max())) for column in (some.attempt, some.epoch, some.step)]
+            for some in steps.by_slice()
+            if some.number
+        ]
         self._lows = [min(low for low, _ in each) for each in zip(*ranges, strict=True)] or [0, 0, 0]
         highs = [max(high for _, high in each) for each in zip(*ranges, strict=True)] or [0, 0, 0]
         self._sizes = [high - low + 1 for low, high in zip(self._lows, highs, strict=True)]
         self.number = math.prod(self._sizes)
-        #: The (epoch, step) that occur, sorted, where most do not; None where numbers are places in a table of all.
+        #: The (epoch, step) that occur, sorted, where most do not; else None, and numbers are places in a full table.
         self._known: Ints | None = None
         if self.number > DENSE * max(steps.number, 1):
             known = np.zeros(0, np.int64)
@@ -34,18 +38,18 @@ class Rounds:
             self._known = known
             self.number = self._sizes[0] * len(known)
 
-        #: How many numbers there are of (epoch, step), whatever the attempt.
+        #: The number of (epoch, step), whatever the attempt.
         self.places = self.number // self._sizes[0]
 
     def of(self, steps: Steps) -> Ints:
-        """The number of each step."""
+        """Return the number of each step."""
         place = self.place_of(steps)
         if self._sizes[0] > 1:
             place += (steps.attempt - self._lows[0]) * self.places
         return place
 
     def place_of(self, steps: Steps) -> Ints:
-        """The number of the (epoch, step) of each step, whatever the attempt; they ascend as the two do."""
+        """Return the number of the (epoch, step) of each step, whatever the attempt, in the order of the two."""
         if self._known is not None:
             known: Ints = np.searchsorted(self._known, self._key(steps))
             return known
@@ -56,7 +60,7 @@ class Rounds:
         return place
 
     def places_at(self, numbers: Ints) -> Ints:
-        """The place of each number: ``epoch << 32 | step``."""
+        """Return the place of each number: ``epoch << 32 | step``."""
         if self._known is not None:
             epoch, step = self._known[numbers] >> 32, (self._known[numbers] & 0xFFFFFFFF) + self._lows[2]
         else:
@@ -70,16 +74,8 @@ class Rounds:
         return key
 
 
-def _columns(steps: Steps) -> tuple[Ints, Ints, Ints]:
-    return steps.attempt, steps.epoch, steps.step
-
-
-def _range(column: Ints) -> tuple[int, int]:
-    return int(column.min()), int(column.max())
-
-
 class Made:
-    """What the rounds of some steps are made of: from when their rank left the last barrier to when it computed.
+    """Durations by cause of some steps' rounds: from when their rank left the last barrier to when it computed.
 
     ``waits`` are those steps' waits for data by stage; see :data:`~rayio.analyze.stalls.CAUSES`.
     """
@@ -87,7 +83,7 @@ class Made:
     def __init__(self, steps: Steps, waits: Mapping[str, Ints]) -> None:
         self._steps, self._waits = steps, waits
         self._blocking = [name for name in BLOCKING if steps.parts[name].any()]
-        #: Which are the first of their rank or of an attempt.
+        #: The first steps of ranks and of attempts.
         self.is_first = np.ones(steps.number, np.bool_)
         self.is_first[1:] = (steps.life[1:] != steps.life[:-1]) | (steps.attempt[1:] != steps.attempt[:-1])
         #: When each round began.
@@ -96,7 +92,7 @@ class Made:
         self.left[1:] = np.where(self.is_first[1:], self.left[1:], over)
 
     def of(self, chosen: Ints) -> dict[str, Ints]:
-        """How long each cause was in the rounds of some steps, by position; what began later is not among them."""
+        """Return the ns of each cause in the rounds of some steps; causes that begin later are left out."""
         steps, is_first = self._steps, self.is_first[chosen]
         made = {stage: ns[chosen] for stage, ns in self._waits.items()}
         made["straggler"] = steps.parts["compute"][chosen]
@@ -107,7 +103,7 @@ class Made:
 
 
 class Late(NamedTuple):
-    """The slowest steps of some rounds: which rounds, when each had computed, when it began, and what it is made of."""
+    """The slowest steps of some rounds: their rounds, ends of compute, begins, and durations by cause."""
 
     round: Ints
     computed: Ints
@@ -116,7 +112,7 @@ class Late(NamedTuple):
 
 
 class Slowest:
-    """The slowest step of every round: of those that were as late the last one, in the order of ranks."""
+    """The slowest step of every round; among equals the one of the highest rank."""
 
     def __init__(self, rounds: Rounds) -> None:
         self.rounds = rounds
@@ -125,7 +121,7 @@ class Slowest:
         self.made: dict[str, Ints] = {}
 
     def of(self, steps: Steps, waits: Mapping[str, Ints]) -> Late:
-        """The slowest steps of a slice."""
+        """Return the slowest steps of a slice."""
         place = self.rounds.of(steps)
         latest = np.full(self.rounds.number, BEFORE)
         np.maximum.at(latest, place, steps.computed)
@@ -136,12 +132,12 @@ class Slowest:
         chosen, made = slowest[there], Made(steps, waits)
         return Late(there, latest[there], made.left[chosen], made.of(chosen))
 
-    def add(self, found: Late) -> None:
+    def add(self, late: Late) -> None:
         """Add those of the next slice."""
-        newer = found.computed >= self.computed[found.round]
-        at = found.round[newer]
-        self.computed[at], self.left[at] = found.computed[newer], found.left[newer]
-        for name in found.made.keys() - self.made.keys():
+        newer = late.computed >= self.computed[late.round]
+        at = late.round[newer]
+        self.computed[at], self.left[at] = late.computed[newer], late.left[newer]
+        for name in late.made.keys() - self.made.keys():
             self.made[name] = np.zeros(self.rounds.number, np.int64)
         for name, ns in self.made.items():
-            ns[at] = found.made[name][newer] if name in found.made else 0
+            ns[at] = late.made[name][newer] if name in late.made else 0

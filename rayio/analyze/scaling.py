@@ -1,4 +1,4 @@
-"""Spans -> the readers that came and went: how many there were when, what they cost, and AU beside them."""
+"""Spans -> the readers that came and went: their number over time, their cost, and AU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Parts that a run is cut into, and changes that are listed, at most.
+#: Most parts that a run is cut into, and most changes that are listed.
 MOST_PERIODS, MOST_CHANGES = 60, 200
 
 
@@ -38,7 +38,7 @@ class _Change(NamedTuple):
 
 
 def scaling(spans: pa.Table | Slices, run: RunInSlices) -> Scaling | None:
-    """Work out how a run's readers came and went; None where they did not, or no rank lived."""
+    """Return how a run's readers came and went; None where they did not, or no rank lived."""
     slices = Slices.of(spans)
     changes, pool = _changes(slices), Pool(slices)
     lives = run.lives
@@ -58,18 +58,18 @@ def scaling(spans: pa.Table | Slices, run: RunInSlices) -> Scaling | None:
     alive = np.diff(_until(edges, lives.begin, lives.end))
     came = [change.end - change.start for change in changes if change.after > change.before > 0]
     later = [change for change in changes if change.before > 0 and change.before != change.after]
-    # Where nobody could bring any, nobody has seen a node; readers asked all the same.
+    # A pool without nodes has no spans of nodes, but changes that wanted some.
     has_pool = pool.is_there or any(change.nodes is not None for change in changes)
     total = float(paid.until(np.array([float(end)]))[0])
     begins = dict(zip(lives.rank.tolist(), lives.begin.tolist(), strict=True))
     firsts = [pool.first_batch(change.rank, change.end, change.after - change.before) for change in changes]
     nodes_then = np.diff(pool.until(edges))
-    first: dict[int, int] = {}  # a queue that is started again says once more what it has at the start
+    first: dict[int, int] = {}  # a restarted queue records its first readers again
     for change in changes:
         first.setdefault(change.rank, change.start)
     counts = paid.counts(max(first.values()), min(ends.values()))  # where every rank has readers
     lived = [
-        Stretch(rank, *one) for rank, life in begins.items() for one in _stretches(changes, rank, life, ends[rank])
+        Stretch(rank, *times) for rank, life in begins.items() for times in _stretches(changes, rank, life, ends[rank])
     ]
     took = [
         change.end - change.start + batch for change, batch in zip(changes, firsts, strict=True) if batch is not None
@@ -106,40 +106,39 @@ def scaling(spans: pa.Table | Slices, run: RunInSlices) -> Scaling | None:
 
 
 def _changes(spans: Slices) -> list[_Change]:
-    """The changes of all ranks, by time."""
     if not spans.names.get("scale"):
         return []
     table = spans.named("scale")
     start = integers(table, "start_ns")
     end = start + integers(table, "duration_ns")
-    told = [json.loads(text) for text in table["attributes"].to_pylist()]
+    attributes = [json.loads(text) for text in table["attributes"].to_pylist()]
     return [
-        _Change(rank, first, last, said["from"], said["to"], said["why"], *_of_pool(said))
-        for rank, first, last, said in zip(
-            integers(table, "rank").tolist(), start.tolist(), end.tolist(), told, strict=True
+        _Change(rank, first, last, row["from"], row["to"], row["why"], *_of_pool(row))
+        for rank, first, last, row in zip(
+            integers(table, "rank").tolist(), start.tolist(), end.tolist(), attributes, strict=True
         )
     ]
 
 
 def _stretches(changes: Sequence[_Change], rank: int, begin: int, end: int) -> list[tuple[int, int, int]]:
-    """The times between a rank's changes, and how many readers it had at the start: begin, end (ns), readers."""
+    """Return the times between a rank's changes: begin, end (ns), and its readers at the start of the run."""
     own = [change for change in changes if change.rank == rank]
     least = own[0].after if own else 0
     edges = [begin, *(change.end for change in own if change.before > 0), end]
     return [(first, last, least) for first, last in itertools.pairwise(edges) if last > first]
 
 
-def _of_pool(said: Mapping[str, Any]) -> tuple[int | None, int]:
-    """How long nodes took to come (ns), and for how many readers none came."""
-    nodes = round(1e9 * said["nodes"]) if "nodes" in said else None
-    return nodes, max(0, said.get("wanted", 0) - said["to"])
+def _of_pool(attributes: Mapping[str, Any]) -> tuple[int | None, int]:
+    """Return how long nodes took to come (ns), and for how many readers none came."""
+    nodes = round(1e9 * attributes["nodes"]) if "nodes" in attributes else None
+    return nodes, max(0, attributes.get("wanted", 0) - attributes["to"])
 
 
 class _Readers:
-    """How many readers there were when: numbers that change at moments, of all ranks together.
+    """The number of readers of all ranks over time.
 
-    Paid is a reader from when it was wanted until it had gone; it is at work from when it was there until it was to go.
-    A queue that was killed and started again has its first readers again.
+    A reader is paid from when it was wanted until it had gone; it is at work from when it was there until it was to go.
+    A queue that was killed and restarted has its first readers again.
     """
 
     def __init__(self, changes: Sequence[_Change], ends: dict[int, int], end: int, *, is_paid: bool) -> None:
@@ -155,18 +154,18 @@ class _Readers:
         self.step: Ints = np.array([step for _, step in moments], np.int64)
 
     def until(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Reader × ns before each of some moments."""
+        """Return reader × ns before each of some moments."""
         return np.array([float((np.clip(edge - self.moment, 0, None) * self.step).sum()) for edge in edges])
 
     def counts(self, begin: int, end: int) -> list[int]:
-        """Every number that there was from one moment until before another."""
+        """Return every number of readers from one moment until before another."""
         order = np.argsort(self.moment, kind="stable")
         moment, number = self.moment[order], np.cumsum(self.step[order])
         is_last = np.append(np.diff(moment) > 0, True)
         inside = is_last & (np.append(moment[1:], end) > begin) & (moment < end)
-        return [int(one) for one in number[inside]] or [0]
+        return [int(readers) for readers in number[inside]] or [0]
 
 
 def _until(edges: NDArray[np.float64], start: Ints, end: Ints) -> NDArray[np.float64]:
-    """Sum up how long intervals lasted before each of some moments (ns)."""
+    """Return the sum of intervals before each of some moments (ns)."""
     return np.array([float(np.clip(edge - start, 0, end - start).sum()) for edge in edges])

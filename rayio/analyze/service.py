@@ -1,4 +1,4 @@
-"""What each stage of the workers can deliver beside what the ranks need: service, no queueing where that is known."""
+"""The capacity of each stage of the workers and the demand of the ranks: service times without queueing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rayio.analyze.part import COLUMNS, KINDS, Part
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Lives, StepsInSlices, integers, is_text, texts
-from rayio.analyze.window import Found, Window, find_window
+from rayio.analyze.window import Noted, Window, find_window
 from rayio.records.explained import Capacity, Stage, StorageLimit
 from rayio.trace.arrow import numbers, plain
 from rayio.trace.order import groups_by
@@ -21,41 +21,40 @@ if TYPE_CHECKING:
 
 
 class Capacities:
-    """What each stage of the workers could deliver, and what the ranks ask for, in batches per second.
+    """The capacity of each stage of the workers, and the demand of the ranks, in batches per second.
 
-    ``readers`` is how many the run had; where it had none, ranks read themselves and are the workers; ``found`` is the
-    window, where it is known. A stage's
-    capacity is that of all workers if they did nothing else; the row ``worker`` is of all stages one after the other,
-    which is what they do. Utilisation is the busy time in the window, per worker.
+    ``readers`` is how many the run had; without any, ranks read themselves and are the workers; ``window`` is the
+    measured part of the run, where it is known. A stage's capacity is that of all workers if they did nothing else; the
+    row ``worker`` is all stages one after the other. Utilisation is the busy time in the window, per worker.
     """
 
     columns = COLUMNS
 
     def __init__(
-        self, lives: Lives, steps: StepsInSlices, shape: RunShape, readers: int, found: Found | None = None
+        self, lives: Lives, steps: StepsInSlices, shape: RunShape, readers: int, window: Noted | None = None
     ) -> None:
         self.lives, self.steps, self.readers = lives, steps, readers
         self.workers = readers or shape.world_size
-        self.window = (found or find_window(lives, steps, shape))[0] or _everything(steps)
+        self.window = (window or find_window(lives, steps, shape))[0] or _everything(steps)
         self._service, self._busy, self._number = Counter[str](), Counter[str](), 0
         self._writers = _Writers()
 
     def of(self, part: Part) -> tuple[Counter[str], Counter[str], int, _Writers]:
-        """Add up the work of a slice."""
+        """Return the work of a slice."""
         service, busy, writers = Counter[str](), Counter[str](), _Writers()
         writers.count(part.spans, self.window)
         return service, busy, _count(part, self.window, service, busy), writers
 
-    def add(self, found: tuple[Counter[str], Counter[str], int, _Writers]) -> None:
-        """Add that of a slice."""
-        service, busy, number, writers = found
+    def add(self, sums: tuple[Counter[str], Counter[str], int, _Writers]) -> None:
+        """Add the work of a slice."""
+        service, busy, number, writers = sums
         self._service.update(service)
         self._busy.update(busy)
         self._number += number
         self._writers.add(writers)
 
-    def found(self) -> Capacity:
-        """Return the capacities of the slices that were added."""
+    def result(self) -> Capacity:
+        """Return the capacities over all slices."""
         steps, window = self.steps, self.window
         computed = number = arrived = 0
         for some in steps.by_slice():
@@ -74,14 +73,14 @@ class Capacities:
         return Capacity(demand=demand, delivered=delivered, has_readers=self.readers > 0, stages=(*rows,))
 
 
-#: Stages that have a row each, and all of them one after the other.
+#: Stages with a row each, and all of them one after the other.
 _ROWS = (*dict.fromkeys(KINDS), "worker")
 
 
 def _count(part: Part, window: Window, service: Counter[str], busy: Counter[str]) -> int:
-    """Add up by stage the work of the batches that were begun in the window, and all that went on in it (ns).
+    """Add up by stage the work of the batches that were begun in the window, and all work in it (ns).
 
-    The answer is how many batches those are.
+    The answer is the number of those batches.
     """
     work = part.work
     did = work.did
@@ -117,14 +116,11 @@ def _stage(stage: str, service_ns: float, busy_ns: int, parallelism: int, window
 
 
 class _Writers:
-    """What checkpoint writers did in the window."""
-
     def __init__(self) -> None:
         self.files = self.busy = 0
         self.who: set[str] = set()
 
     def count(self, spans: pa.Table, window: Window) -> None:
-        """Add what they did in a slice."""
         is_write = is_text(spans, "name", "write", "fsync") & is_text(spans, "role", "checkpoint_writer")
         chosen = np.flatnonzero(is_write & (plain(spans.column("lane")) == 0))
         if not len(chosen):
@@ -135,23 +131,22 @@ class _Writers:
         self.who.update(spans["index"].take(numbers(chosen)).to_pylist())
 
     def add(self, others: _Writers) -> None:
-        """Add what was counted in another slice."""
         self.files += others.files
         self.busy += others.busy
         self.who |= others.who
 
     def row(self, window: Window) -> Stage | None:
-        """What they can do, per file; None when they wrote nothing."""
+        """Return their capacity per file; None when they wrote nothing."""
         if not self.files or not self.busy:
             return None
         return _stage("writer", self.busy / self.files, self.busy, len(self.who), window)
 
 
 def without_queueing(capacity: Capacity, limit: StorageLimit, parsing: float = 0.0) -> Capacity:
-    """Return what stages can do on storage whose limits are known, whatever queueing there was at the device.
+    """Return the capacity of stages on storage whose limits are known, without queueing at the device.
 
-    ``read`` is then what readers take on an idle device, with the ``parsing`` of a batch (s) on a free core,
-    ``storage`` what all of them share, and ``worker`` the least of that and of its own work.
+    ``read`` is then the time on an idle device, with the ``parsing`` of a batch (s) on a free core; ``storage`` the
+    limit that all share; and ``worker`` the lower of that and of a worker's stages.
     """
     rows, alone = [], limit.alone_seconds + parsing
     measured = next((row.service_seconds for row in capacity.stages if row.stage == "read"), 0.0)

@@ -1,4 +1,4 @@
-"""What the numbers of a run need to know of its plan: ranks, batches, epochs, and which steps every rank has."""
+"""The part of a run's plan that its numbers depend on: ranks, batches, epochs, and the steps that every rank has."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rayio.scenario.model import Scenario
 
 @dataclass(frozen=True, slots=True)
 class RunShape:
-    """What the numbers need to know of the plan; ``batch_size`` is samples per rank and step.
+    """The part of the plan that numbers depend on; ``batch_size`` is samples per rank and step.
 
-    ``steps_of`` and ``samples_of`` are those of each rank in an epoch, where ranks have all of their samples in place
-    of whole batches (``drop_last: false``); empty, every rank has ``steps_per_epoch`` whole batches.
+    ``steps_of`` and ``samples_of`` are those of each rank in an epoch with ``drop_last: false``; empty, every rank has
+    ``steps_per_epoch`` whole batches.
     """
 
     world_size: int
@@ -29,12 +29,12 @@ class RunShape:
     samples_of: tuple[int, ...] = ()
     #: Whether ranks wait for each other at every step.
     meets: bool = True
-    #: Batches that readers may be ahead of their rank; none where it reads by itself.
+    #: Batches that readers may be ahead of their rank; 0 where it reads by itself.
     prefetched: int = 0
 
     @classmethod
     def of(cls, scenario: Scenario) -> RunShape:
-        """The shape of a scenario's run."""
+        """Return the shape of a scenario's run."""
         sampler, ranks = Sampler.from_scenario(scenario), range(derive.world_size(scenario))
         differ = not scenario.loader.drop_last
         return cls(
@@ -50,10 +50,10 @@ class RunShape:
         )
 
     def steps(self, rank: Ints) -> Ints:
-        """The steps in an epoch of each of these ranks."""
+        """Return the steps in an epoch of each of these ranks."""
         return np.array(self.steps_of)[rank] if self.steps_of else np.full(len(rank), self.steps_per_epoch)
 
     def samples(self, rank: Ints, step: Ints) -> Ints:
-        """The samples of each of these steps of an epoch: a rank's last batch may be smaller."""
+        """Return the samples of each of these steps of an epoch: a rank's last batch may be smaller."""
         whole = np.full(len(rank), self.batch_size)
         return np.minimum(whole, np.array(self.samples_of)[rank] - step * whole) if self.samples_of else whole

@@ -1,4 +1,4 @@
-"""What checkpoints and evaluations take of the storage while ranks train: it is not there for training's batches."""
+"""Storage that checkpoints and evaluations take while ranks train: training's batches cannot use it."""
 
 from __future__ import annotations
 
@@ -11,50 +11,50 @@ from rayio.analyze.part import Part
 from rayio.analyze.passes import Timelines
 from rayio.analyze.shape import RunShape
 from rayio.analyze.timeline import Ints, integers, is_text
-from rayio.analyze.window import Found, Window, find_window
+from rayio.analyze.window import Noted, Window, find_window
 from rayio.trace.arrow import plain
 
 
 class Others(NamedTuple):
-    """What others than training's batches ask of storage, in each second in which ranks train."""
+    """Amounts that checkpoints and evaluations take of storage, per second in which ranks train."""
 
     nbytes: float = 0.0
     requests: float = 0.0
-    #: Those of the requests that read.
+    #: Read requests among them.
     reads: float = 0.0
     #: Batches of evaluations, and files of checkpoints.
     batches: float = 0.0
     files: float = 0.0
 
 
-#: Nobody else uses it.
+#: Neither checkpoints nor evaluations use it.
 ALONE = Others()
 
 
 class Beside:
-    """What checkpoint writers and evaluations moved in the window while ranks trained, summed up over slices.
+    """Amounts that checkpoint writers and evaluations moved in the window while ranks trained, summed up over slices.
 
-    A rank trains unless a checkpoint or an evaluation holds it, or another rank that it has to meet. What is moved
-    while only some ranks train counts by their share: the others ask for nothing. ``found`` is the window, where it is
-    known.
+    A rank trains unless a checkpoint or an evaluation holds it, or another rank that it has to meet. While only some
+    ranks train, amounts count by their share: the others need no batches. ``window`` is the measured part of the run,
+    where it is known.
     """
 
     columns = ("name", "role", "epoch", "start_ns", "duration_ns", "bytes", "requests")
 
-    def __init__(self, timed: Timelines, shape: RunShape, found: Found | None = None) -> None:
+    def __init__(self, timed: Timelines, shape: RunShape, window: Noted | None = None) -> None:
         self.shape = shape
         self._pauses = self._sums = None
-        window = (found or find_window(timed.lives, timed, shape))[0] if len(timed.paused[0]) else None
-        if window is None:
+        part = (window or find_window(timed.lives, timed, shape))[0] if len(timed.paused[0]) else None
+        if part is None:
             return
-        pauses = _Pauses(*timed.paused, window, shape)
+        pauses = _Pauses(*timed.paused, part, shape)
         #: Seconds of the window in which ranks trained.
-        self.trained = window.seconds * float(pauses.training(np.array([window.begin]), np.array([window.end]))[0])
+        self.trained = part.seconds * float(pauses.training(np.array([part.begin]), np.array([part.end]))[0])
         if self.trained > 0:
             self._pauses, self._sums = pauses, np.zeros(5)
 
     def of(self, part: Part) -> NDArray[np.float64] | None:
-        """Sum up what others moved in a slice; None where nobody asked for anything."""
+        """Return the amounts of a slice; None where there are none."""
         if self._pauses is None:
             return None
         spans = part.spans
@@ -71,18 +71,18 @@ class Beside:
         amounts = (nbytes, requests, requests * reads, reads, ~reads)
         return np.array([float(np.dot(amount.astype(np.float64), inside)) for amount in amounts])
 
-    def add(self, found: NDArray[np.float64] | None) -> None:
-        """Add that of a slice."""
-        if self._sums is not None and found is not None:
-            self._sums += found
+    def add(self, sums: NDArray[np.float64] | None) -> None:
+        """Add the amounts of a slice."""
+        if self._sums is not None and sums is not None:
+            self._sums += sums
 
-    def found(self) -> Others:
-        """What came of it."""
+    def result(self) -> Others:
+        """Return the amounts over all slices."""
         return ALONE if self._sums is None else Others(*(self._sums / self.trained).tolist())
 
 
 class _Pauses:
-    """How long ranks did not train until any time, in the mean over them: a line with bends."""
+    """The time in which ranks did not train until any moment, in the mean over them: a line with bends."""
 
     def __init__(self, start: Ints, end: Ints, window: Window, shape: RunShape) -> None:
         # In seconds of the window: whole nanoseconds since 1970 are no floats.
@@ -95,7 +95,7 @@ class _Pauses:
         self._paused = np.append(0.0, np.cumsum(held[:-1] * np.diff(self._times))) if len(times) else self._times
 
     def _since(self, time: Ints) -> NDArray[np.float64]:
-        """Seconds since the window began, of times that are cut to it."""
+        """Return seconds since the window began, of times that are cut to it."""
         return (np.clip(time, self._window.begin, self._window.end) - self._window.begin) / 1e9
 
     def _between(self, begin: Ints, end: Ints) -> NDArray[np.float64]:
@@ -107,7 +107,7 @@ class _Pauses:
         return paused
 
     def training(self, begin: Ints, end: Ints) -> NDArray[np.float64]:
-        """The part of each stretch of time that lies in the window and in which ranks train, in the mean over them."""
+        """Return the part of each stretch in which ranks train, in the window and in the mean over them."""
         length = self._since(end) - self._since(begin)
         trained = length - self._between(begin, end)
         whole = np.maximum(end - begin, 1) / 1e9

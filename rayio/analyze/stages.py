@@ -1,4 +1,4 @@
-"""What a rank waited for: every ``data_wait`` charged to the stages of its batch, and of those before it."""
+"""Exposed data loading by stage: every ``data_wait`` charged to the stages of its batch, and of those before it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rayio.trace.span import RETRY_LANE
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Where a batch may be, in the order in which it goes through, and what that means.
+#: Stages of a batch, in their order, with their meaning.
 STAGES: dict[str, str] = {
     "unleased": "loader's cost: queue → worker, which is free",
     "memory_bound": "the bound on bytes kept the window closed",
@@ -30,18 +30,18 @@ STAGES: dict[str, str] = {
     "unrecorded": "waiting for a batch, no span says why",
 }
 
-#: The one cause of imported results that is no stage: waiting for a batch, nobody says why.
+#: The only cause of imported results that is no stage: waiting for a batch, for unknown reasons.
 UNSAID = "data_wait"
 
-#: Stages in which nobody reads or decodes: what the loader itself takes for its messages and copies.
+#: Stages of the loader itself: its messages and copies.
 OF_LOADER = ("unleased", "put", "transfer", "handoff")
 
-#: What people read where a stage has another name in files and in JSON, which stay as they are.
+#: Names for people of stages that have another name in files and in JSON.
 SHOWN = {"unleased": "queued", "put": "transfer", "transfer": "network", "handoff": "delivery"}
 
 
 def shown(cause: str) -> str:
-    """The name of a cause, or of a change to it (``put = 0``), for people.
+    """Return the name of a cause, or of a change to it (``put = 0``), for people.
 
     >>> shown("handoff"), shown("put = 0"), shown("decode")
     ('delivery', 'transfer = 0', 'decode')
@@ -51,13 +51,13 @@ def shown(cause: str) -> str:
 
 
 def cut(part: Part, *, payload: bool) -> dict[str, Ints]:
-    """Charge the data_wait of every step to stages: an array for each that occurred, in ns, which sum to the wait.
+    """Return the data_wait of every step by stage: an array for each stage that occurred, in ns, which sum to the wait.
 
-    A wait is charged over the whole life of what was waited for: from when the worker of the batch last had nothing to
-    do, through every batch that kept it busy, to when the rank had this one; in proportion to what filled that time.
-    Where a stage stands in a batch's way tells nothing: compute hides what comes first, which is no smaller cause.
+    A wait is charged over the whole life of the awaited work: from when the worker of the batch last had nothing to do,
+    through every batch that kept it busy, to when the rank had this one; in proportion to the time of each stage. The
+    position of a stage does not matter: compute hides the first stages, which are no smaller causes.
 
-    ``payload`` says that batches carry their bytes, so that the way from a reader on another node is ``transfer``.
+    ``payload``: batches carry their bytes, so that the way from a reader on another node is ``transfer``.
     """
     spans, (lives, steps), places, leases, begin, over = (
         part.spans, part.timed, part.places, part.leases, part.begin, part.over
@@ -69,15 +69,15 @@ def cut(part: Part, *, payload: bool) -> dict[str, Ints]:
     window = Occupied.union(integers(spans, "rank")[bounds], begin[bounds], over[bounds])
     first, busy_since = _busy_since(work, pick(begin[leases], ready.find(work.place), did.start), window)
 
-    asked, arrived, wanted = steps.start, steps.arrived, places.of_batches(lives, steps)
+    begins, arrived, wanted = steps.start, steps.arrived, places.of_batches(lives, steps)
     last = Lookup(work.place, did.end).find(wanted)
-    # A worker is done with a batch where its work ends, not where what follows in the same call does.
-    is_put = pick(did.kind, last, asked) == PUT
+    # A worker is done with a batch where its work ends, not at the end of the call.
+    is_put = pick(did.kind, last, begins) == PUT
     done = np.minimum(pick(did.end, last, arrived), arrived)
-    since = np.minimum(pick(busy_since, last, asked), asked)
+    since = np.minimum(pick(busy_since, last, begins), begins)
     spent = {stage: np.zeros(steps.number, np.int64) for stage in STAGES}
 
-    # Until its worker was done with it: what that worker did, for this batch and for those before it.
+    # Until its worker was done with it: the worker's stages, for this batch and for those before it.
     mine = np.flatnonzero(last >= 0)
     since = np.minimum(since, done)
     late = np.minimum(did.end[last[mine]] - done[mine], did.end[last[mine]] - did.start[last[mine]])
@@ -103,56 +103,53 @@ def cut(part: Part, *, payload: bool) -> dict[str, Ints]:
         spent.setdefault(cause, np.zeros(steps.number, np.int64))[mine] += took
         spent["read"][mine] -= took
 
-    # Nothing is known of the work: a killed worker, or a trace without its spans.
+    # Unknown work: a killed worker, or a trace without its spans.
     lost = np.flatnonzero(last < 0)
-    done[lost] = np.clip(pick(ready_at, ready.find(wanted[lost]), arrived[lost]), asked[lost], arrived[lost])
-    spent["unrecorded"][lost] = done[lost] - asked[lost]
+    done[lost] = np.clip(pick(ready_at, ready.find(wanted[lost]), arrived[lost]), begins[lost], arrived[lost])
+    spent["unrecorded"][lost] = done[lost] - begins[lost]
     at_queue = np.clip(pick(ready_at, ready.find(wanted), done), done, arrived)
 
-    # On its way to the queue, and from there to the rank. What lay ready while its rank still had the batch before it
-    # was kept by nothing that came earlier: its wait is the delivery alone.
+    # On its way to the queue, and from there to the rank. A batch that lay ready while its rank still had the batch
+    # before it was not delayed by earlier stages: its wait is the delivery alone.
     before = np.roll(arrived, 1)
     before[np.flatnonzero(np.diff(steps.life, prepend=-1))] = BEFORE
     lay_ready = (at_queue < before) & (last >= 0)
     for column in spent.values():
         column[lay_ready] = 0
-    at_queue, done = np.where(lay_ready, asked, at_queue), np.where(lay_ready, asked, done)
+    at_queue, done = np.where(lay_ready, begins, at_queue), np.where(lay_ready, begins, done)
     move = Lookup(places.of(moves), over[moves]).find(wanted)
     moved = _within(pick(begin[moves], move, at_queue), pick(over[moves], move, at_queue), done, at_queue)
-    # Where a rank fetched its bytes itself: before they were at its queue, or on their way from there.
+    # A rank may fetch the bytes itself: before they are at its queue, or on their way from there.
     fetch = Lookup(places.of(fetches), over[fetches]).find(wanted)
     left, landed = pick(begin[fetches], fetch, arrived), pick(over[fetches], fetch, arrived)
     moved = np.minimum(moved + _within(left, landed, done, at_queue), at_queue - done)
     spent["transfer"] += moved
     spent["put"] += np.where(is_put, 0, at_queue - done - moved)
     spent["handoff"] += np.where(is_put, at_queue - done - moved, 0)
-    earlier = np.roll(pick(ready_at, ready.find(wanted), asked), 1)
+    earlier = np.roll(pick(ready_at, ready.find(wanted), begins), 1)
     earlier[np.flatnonzero(np.diff(steps.life, prepend=-1))] = BEFORE
     freed = np.clip(earlier, at_queue, arrived)
     spent["reorder"] += freed - at_queue
     is_far = np.zeros(steps.number, np.bool_)
     if payload:
-        is_far = (pick(work.node, last, asked) != _nodes(spans, lives)[steps.life]) & (last >= 0)
+        is_far = (pick(work.node, last, begins) != _nodes(spans, lives)[steps.life]) & (last >= 0)
     fetched = np.where(is_far & (fetch < 0), arrived - freed, _within(left, landed, freed, arrived))
     spent["transfer"] += fetched
     spent["handoff"] += arrived - freed - fetched
-    # Nobody has time to spend where all weights are nothing, so the first stage may be missing.
     spent = {stage: ns for stage, ns in spent.items() if ns.any()}
-    return dict(zip(spent, split_exactly(arrived - asked, [*spent.values()]), strict=True))
+    return dict(zip(spent, split_exactly(arrived - begins, [*spent.values()]), strict=True))
 
 
 def _within(left: Ints, landed: Ints, since: Ints, until: Ints) -> Ints:
-    """How much of each way lies between two times."""
     length: Ints = np.maximum(np.minimum(landed, until) - np.maximum(left, since), 0)
     return length
 
 
 def _busy_since(work: WorkDone, granted: Ints, window: Occupied) -> tuple[Ints, Ints]:
-    """Find for each piece of work when its worker last had nothing to do, and the place of the first work since then.
+    """Return for each piece of work when its worker last had nothing to do, and the first work since then.
 
     A worker has something to do from when it is ``granted`` a batch to when it is done with that. It has nothing to do
-    when the window is closed, but where the bound on bytes (``window``, by rank) keeps that closed it is kept idle, and
-    its time goes on.
+    when the window is closed; but while the bound on bytes (``window``, by rank) keeps that closed, its time goes on.
     """
     did = work.did
     is_first = np.diff(did.group, prepend=-1) != 0
@@ -168,9 +165,9 @@ def _busy_since(work: WorkDone, granted: Ints, window: Occupied) -> tuple[Ints, 
 
 
 def _kept_idle(work: WorkDone, window: Occupied, first: Ints, since: Ints) -> Ints:
-    """Measure for each piece of work how long the bound on bytes kept its worker idle in that busy time before it.
+    """Return for each piece of work how long the bound on bytes kept its worker idle in the busy time before it.
 
-    It counts only where the worker was idle: a busy one is what holds the batch up.
+    Only time in which the worker was idle counts: a busy worker itself delays the batch.
     """
     did, number = work.did, len(work.did.start)
     if not len(window.start) or not number:
@@ -185,7 +182,7 @@ def _kept_idle(work: WorkDone, window: Occupied, first: Ints, since: Ints) -> In
 
 
 def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:
-    """How long each worker only opened files between two times: requests have spans at trace.level io."""
+    """Return how long each worker only opened files between two times: requests have spans at trace.level io."""
     is_request = is_text(spans, "name", "io.open", "io.read")
     chosen = np.flatnonzero(is_request & is_text(spans, "role", "reader", "rank"))
     if not len(chosen):
@@ -201,7 +198,7 @@ def _opening(spans: pa.Table, begin: Ints, over: Ints, worker: Ints, since: Ints
 
 
 def _covered(spans: pa.Table, chosen: Ints, begin: Ints, over: Ints, worker: Ints, since: Ints, until: Ints) -> Ints:
-    """How long some spans of each worker cover the time between two others, such as those of what was made again."""
+    """Return how long some spans of each worker, such as retries, cover the time between two moments."""
     if not len(chosen):
         return np.zeros(len(worker), np.int64)
     group = groups(spans, texts(spans, "role", ("reader", "rank"), chosen), chosen)
@@ -211,7 +208,7 @@ def _covered(spans: pa.Table, chosen: Ints, begin: Ints, over: Ints, worker: Int
 
 
 def _nodes(spans: pa.Table, lives: Lives) -> Ints:
-    """The node of every rank; -1 for one that no span of its own names."""
+    """Return the node of every rank; -1 for a rank without spans."""
     chosen = np.flatnonzero(is_text(spans, "role", "rank"))
     at = Lookup(integers(spans, "rank", chosen), integers(spans, "start_ns", chosen)).find(lives.rank)
     return pick(integers(spans, "node", chosen), at, np.full(len(at), -1))

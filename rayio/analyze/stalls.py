@@ -30,7 +30,7 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What a step may lose time to: the stages of its batch, and what else there is, with what that means.
+#: Causes of loss, with their meaning: the stages of a batch, then the others.
 CAUSES: dict[str, str] = {
     **STAGES,
     "straggler": "a slower rank's compute",
@@ -42,25 +42,25 @@ CAUSES: dict[str, str] = {
 }
 
 
-def causes_with(found: Iterable[str]) -> dict[str, str]:
-    """Return all causes, those of layers among them that a run has, with what they mean; stages come first."""
-    more = meanings(sorted({*found} - CAUSES.keys() - {UNSAID}))
+def causes_with(occurred: Iterable[str]) -> dict[str, str]:
+    """Return all causes with their meaning, also the ``occurred`` ones of layers; stages come first."""
+    more = meanings(sorted({*occurred} - CAUSES.keys() - {UNSAID}))
     return {**STAGES, **more, **CAUSES} if more else CAUSES
 
 
 _NO_TIMES = np.zeros(0, np.int64)
 
-#: Steps whose sync is charged at a time: what that takes of memory is a multiple of them.
+#: Steps whose sync is charged at a time; the memory for that is a multiple of them.
 CHARGED_TOGETHER = 1 << 15
 
 
 @dataclass(frozen=True, slots=True)
 class Attribution:
-    """Every completed step's loss by cause, in ns; an entry for each of ``steps``, which is sorted by rank and time.
+    """Every completed step's loss by cause, in ns; an entry for each of ``steps``, sorted by rank and time.
 
     ``lost`` has the loss to each cause, and sums to the step's duration without its compute; ``lost_by_sync`` has the
-    part of it that was spent waiting for the other ranks, and sums to the step's sync. Where no step lost anything to a
-    cause, that is not in them.
+    part of it that was spent waiting for the other ranks, and sums to the step's sync. Causes without any loss are left
+    out.
     """
 
     lives: Lives
@@ -69,42 +69,42 @@ class Attribution:
     lost_by_sync: Mapping[str, Ints]
 
     def by_slice(self) -> Iterator[Attribution]:
-        """All of it at once; see :class:`Charged`."""
+        """Return all of it as one slice; see :class:`Charged`."""
         yield self
 
     @property
     def losses(self) -> NDArray[np.int64]:
-        """What each step lost, with a column for each of :data:`CAUSES`."""
+        """Return the loss of each step, with a column for each of :data:`CAUSES`."""
         return _matrix(self.lost, CAUSES, self.steps.number)
 
     @property
     def by_sync(self) -> NDArray[np.int64]:
-        """What of it was spent waiting for the other ranks."""
+        """Return the part of the loss that was waiting for other ranks, with a column for each of :data:`CAUSES`."""
         return _matrix(self.lost_by_sync, CAUSES, self.steps.number)
 
     @property
     def waits(self) -> NDArray[np.int64]:
-        """The data_wait of each step, with a column for each of :data:`STAGES`."""
+        """Return the data_wait of each step, with a column for each of :data:`STAGES`."""
         return (self.losses - self.by_sync)[:, : len(STAGES)]
 
 
 class Charged(Protocol):
-    """The losses of a run's steps, some ranks' at a time."""
+    """The losses of a run's steps, some ranks at a time."""
 
     @property
     def lives(self) -> Lives:
-        """The lives of the ranks."""
+        """Return the lives of the ranks."""
 
     @property
     def steps(self) -> StepsInSlices:
-        """The steps of the ranks."""
+        """Return the steps of the ranks."""
 
     def by_slice(self) -> Iterator[Attribution]:
-        """Go through them, as often as it is called; each has the lives of all."""
+        """Return the slices, anew with each call; each has the lives of all ranks."""
 
 
 def charged(spans: pa.Table | Slices, *, payload: bool = False) -> Losses:
-    """Charge every loss of every completed step of a run, from its spans in any order; see :class:`Losses`."""
+    """Return every loss of every completed step of a run, from its spans in any order; see :class:`Losses`."""
     timed = Timelines(spans)
     losses = Losses(timed, payload=payload)
     timed.go_through(losses)
@@ -112,14 +112,14 @@ def charged(spans: pa.Table | Slices, *, payload: bool = False) -> Losses:
 
 
 def attribute(spans: pa.Table | Slices, *, payload: bool = False) -> Attribution:
-    """All losses of a run together, as :func:`charged` finds them."""
+    """Return all losses of a run together; see :func:`charged`."""
     return charged(spans, payload=payload).charged()
 
 
 class Losses:
-    """The loss of every completed step: once all slices were gone through, slice by slice or all together.
+    """The loss of every completed step, by slice or all together, once all slices were added.
 
-    ``payload`` says that batches carry their bytes, so that the way from a reader on another node is ``transfer``.
+    ``payload``: batches carry their bytes, so that the way from a reader on another node is ``transfer``.
     """
 
     def __init__(self, timed: Timelines, *, payload: bool = False) -> None:
@@ -129,36 +129,36 @@ class Losses:
         self._file = Unnamed() if timed.slices.number > 1 else None
         meets = any(steps.parts["sync"].any() for steps in timed.by_slice())
         self._slowest = Slowest(Rounds(timed)) if meets else None
-        #: By slice: the stages that its steps waited in, and for how long each step did.
+        #: By slice: the wait of each step in each stage.
         self._waited: list[dict[str, Ints] | tuple[list[str], Kept]] = []
         self._outages: list[tuple[Ints, Ints]] = []
 
     @property
     def lives(self) -> Lives:
-        """The lives of the ranks."""
+        """Return the lives of the ranks."""
         return self.timed.lives
 
     @property
     def steps(self) -> StepsInSlices:
-        """The steps of the ranks."""
+        """Return the steps of the ranks."""
         return self.timed
 
     def of(self, part: Part) -> tuple[dict[str, Ints], Late | None, tuple[Ints, Ints]]:
-        """The waits of a slice by stage, the slowest of its steps, and its outages."""
+        """Return the waits of a slice by stage, the slowest of its steps, and its outages."""
         waited = {stage: ns for stage, ns in cut(part, payload=self.payload).items() if ns.any()}
         late = None if self._slowest is None else self._slowest.of(part.timed[1], waited)
         return waited, late, _outages(part.spans) if "lost" in self.timed.slices.names else (_NO_TIMES, _NO_TIMES)
 
-    def add(self, found: tuple[dict[str, Ints], Late | None, tuple[Ints, Ints]]) -> None:
+    def add(self, sums: tuple[dict[str, Ints], Late | None, tuple[Ints, Ints]]) -> None:
         """Add those of a slice."""
-        waited, late, outages = found
+        waited, late, outages = sums
         self._waited.append(waited if self._file is None else ([*waited], self._file.keep([*waited.values()])))
         self._outages.append(outages)
         if self._slowest is not None and late is not None:
             self._slowest.add(late)
 
     def by_slice(self) -> Iterator[Attribution]:
-        """Charge what each slice's steps waited for, and what they waited for other ranks."""
+        """Yield the losses of each slice: waits for data, and waits for other ranks."""
         for steps, waited in zip(self.timed.by_slice(), self._waited, strict=True):
             waits = waited if isinstance(waited, dict) else dict(zip(waited[0], waited[1].columns(), strict=True))
             by_sync = {} if self._slowest is None else _charge_sync(steps, waits, self._slowest)
@@ -174,23 +174,23 @@ class Losses:
             yield Attribution(self.lives, steps, losses, by_sync)
 
     def charged(self) -> Attribution:
-        """All of it together."""
-        found = [*self.by_slice()]
-        if len(found) == 1:
-            return found[0]
+        """Return the losses of all slices together."""
+        slices = [*self.by_slice()]
+        if len(slices) == 1:
+            return slices[0]
         lost, by_sync = (
             {
-                name: np.concatenate([each.get(name, np.zeros(one.steps.number, np.int64)) for one, each in columns])
+                name: np.concatenate([each.get(name, np.zeros(some.steps.number, np.int64)) for some, each in columns])
                 for name in causes_with(name for _, each in columns for name in each)
                 if any(name in each for _, each in columns)
             }
-            for columns in ([(one, one.lost) for one in found], [(one, one.lost_by_sync) for one in found])
+            for columns in ([(some, some.lost) for some in slices], [(some, some.lost_by_sync) for some in slices])
         )  # fmt: skip
         return Attribution(self.lives, self.timed.steps, lost, by_sync)
 
 
 def _add(charges: dict[str, Ints], cause: str, ns: Ints) -> None:
-    """Charge more to a cause; what was charged stays as it is for whoever has it."""
+    """Charge more to a cause, in a new array: other owners keep the old one."""
     if ns.any():
         charges[cause] = charges[cause] + ns if cause in charges else ns
 
@@ -201,7 +201,7 @@ def _matrix(columns: Mapping[str, Ints], names: Iterable[str], number: int) -> N
 
 
 def slowest_pauses(steps: StepsInSlices) -> dict[str, int]:
-    """How long the rank that was done last paused after its last step: ns of each phase that is a pause."""
+    """Return the pauses after the last step of the rank that ended last, in ns by phase."""
     latest, pauses = BEFORE, dict.fromkeys(BLOCKING, 0)
     for some in steps.by_slice():
         last = np.flatnonzero(np.diff(some.life, append=-1))
@@ -212,9 +212,9 @@ def slowest_pauses(steps: StepsInSlices) -> dict[str, int]:
 
 
 def to_the_end(charged: Attribution, window: Window | None, shape: RunShape, slowest: Mapping[str, int]) -> Attribution:
-    """Let every rank's last step last until the window ends, charged to what the others were doing after theirs.
+    """Return the losses with every rank's last step extended to the window's end, charged to the others' pauses.
 
-    ``slowest`` are the pauses of the rank that was done last, see :func:`slowest_pauses`.
+    ``slowest`` are the pauses of the rank that ended last, see :func:`slowest_pauses`.
     """
     steps, longer = settled(charged.steps, window, shape)
     late = np.flatnonzero(longer)
@@ -233,14 +233,13 @@ def to_the_end(charged: Attribution, window: Window | None, shape: RunShape, slo
 
 
 def _outages(spans: pa.Table) -> tuple[Ints, Ints]:
-    """When barriers were lost, and when they were there again."""
     is_lost = (texts(spans, "name", ("lost",)) == 0) & (texts(spans, "role", ("barrier",)) == 0)
     begins = integers(spans, "start_ns")[is_lost]
     return begins, begins + integers(spans, "duration_ns")[is_lost]
 
 
 def _outage(outages: Sequence[tuple[Ints, Ints]], steps: Steps) -> Ints:
-    """How long each step waited, after its compute, for a barrier that was not there to answer."""
+    """Return how long each step waited, after its compute, for a barrier that was down."""
     waited = np.zeros(steps.number, np.int64)
     for begins, ends in outages:
         for begin, end in zip(begins, ends, strict=True):
@@ -249,16 +248,16 @@ def _outage(outages: Sequence[tuple[Ints, Ints]], steps: Steps) -> Ints:
 
 
 def _charge_sync(steps: Steps, waits: Mapping[str, Ints], slowest: Slowest) -> dict[str, Ints]:
-    """Charge every step's sync: until the slowest rank is there to its causes, then to the all-reduce.
+    """Return every step's sync by cause: until the slowest rank is there to its causes, then to the all-reduce.
 
-    A round lasts from when a rank left the last barrier to when it computed; the slowest rank's round is longer by what
-    it has more of: waiting in a stage, compute, a checkpoint after the step before.
+    A round lasts from when a rank left the last barrier to when it computed. The slowest rank's round is longer by its
+    extra time in each cause: waiting in a stage, compute, a checkpoint after the step before.
     """
     sync = steps.parts["sync"]
     if not sync.any():
         return {}
     place, own_rounds = slowest.rounds.of(steps), Made(steps, waits)
-    # Causes that a round may be longer by, in the order of the table: of two that are as large the first has the rest.
+    # Causes in the order of the table: among equally large ones the first takes the rest of rounding.
     causes = causes_with(slowest.made)
     kinds = [cause for cause in causes if cause in slowest.made or cause == "startup"]
     charged = {cause: np.zeros(steps.number, np.int64) for cause in kinds}

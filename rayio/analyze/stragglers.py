@@ -1,4 +1,4 @@
-"""Which ranks the others wait for: who computes longest, counted step by step."""
+"""Stragglers: the ranks that compute longest, counted step by step."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from rayio.analyze.rounds import Rounds
 from rayio.analyze.timeline import Ints, Lives, StepsInSlices
 from rayio.records.explained import WaitedFor
 
-#: Share of a step's longest compute within which another rank's is as long: they are last together.
+#: Ranks whose compute is within this share of a step's longest are last together.
 TOGETHER = 0.01
 
-#: Standard deviations beyond what chance gives from which a rank's being last is no chance.
+#: Standard deviations beyond chance from which on a rank counts as slow.
 NO_CHANCE = 3.0
 
 
 def last_of_steps(steps: StepsInSlices, ranks: int) -> tuple[Ints, Ints]:
-    """Count for each rank the steps that it shared with others, and those in which it computed longest."""
+    """Return for each rank the steps that it shared with others, and those in which it computed longest."""
     shared, number = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
     if not steps.number:
         return shared, number
@@ -38,7 +38,7 @@ def last_of_steps(steps: StepsInSlices, ranks: int) -> tuple[Ints, Ints]:
 
 
 def slow_ranks(steps: StepsInSlices, ranks: int) -> NDArray[np.bool_]:
-    """Say which ranks are last in most steps, and more often than chance would have it."""
+    """Return which ranks are last in most steps, and more often than by chance."""
     return _slow(*last_of_steps(steps, ranks))
 
 
@@ -51,9 +51,10 @@ def _slow(shared: Ints, number: Ints) -> NDArray[np.bool_]:
 
 
 def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[WaitedFor]:
-    """Sort ranks by how long others waited for them, with each one's own wait and how much slower it computes.
+    """Return ranks by how long others waited for them, with their own wait and how much slower they compute.
 
-    ``of_typical`` is its mean compute over that of the (lower) median rank, of those that are not slow where some are.
+    ``of_typical`` is a rank's mean compute over that of the (lower) median rank, among ranks that are not slow if there
+    are any.
     """
     if len(lives.rank) < 2 or not steps.number:
         return []
@@ -82,6 +83,6 @@ def worst_ranks(lives: Lives, steps: StepsInSlices) -> list[WaitedFor]:
 
 
 def typical_of(mean: NDArray[np.float64], slow: NDArray[np.bool_]) -> float:
-    """The mean compute of the (lower) median rank, of those that are not slow where there are such."""
+    """Return the mean compute of the (lower) median rank, among ranks that are not slow if there are any."""
     others = np.sort(mean[~slow] if (~slow).any() else mean)
     return float(others[(len(others) - 1) // 2])

@@ -1,4 +1,4 @@
-"""Student's t: how far chance alone takes a mean of few values."""
+"""Student's t: the deviation of a mean of few values by chance."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _Z = 1.959964
 
 
 def t_quantile(freedom: float) -> float:
-    """Student's t that 95 % of the mass lies within, two-sided; fractional degrees of freedom round down.
+    """Return Student's t within which 95 % of the mass lies, two-sided; fractional degrees of freedom round down.
 
     Above 30 by the expansion of Cornish and Fisher (Abramowitz and Stegun, 26.7.5).
     """

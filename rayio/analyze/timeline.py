@@ -1,4 +1,4 @@
-"""Spans of ranks -> lives and steps: whose time was spent on what, in whole nanoseconds.
+"""Spans of ranks -> lives and steps: the time of each phase, in whole nanoseconds.
 
 Everything is arrays: one entry per rank, or one per step. Nothing here loops over spans.
 """
@@ -19,14 +19,14 @@ from rayio.trace.order import dense_order, order_by, sums_by
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: What lane 0 of a rank is made of, in the order in which a step goes through it.
+#: Phases on lane 0 of a rank, in the order of a step.
 PHASES = ("startup", "data_wait", "compute", "sync", "checkpoint", "evaluate")
 
 #: Columns of spans that lives and steps are made of.
 COLUMNS = ("name", "role", "lane", "rank", "attempt", "epoch", "step", "start_ns", "duration_ns", "link")
 
 _WAIT, _COMPUTE = PHASES.index("data_wait"), PHASES.index("compute")
-#: What a step may end with after its training is done.
+#: Phases that may end a step.
 _PAUSES = (PHASES.index("checkpoint"), PHASES.index("evaluate"))
 _NEVER = np.iinfo(np.int64).max
 
@@ -48,11 +48,11 @@ class Lives:
 class Steps:
     """Every step that was completed, in its last attempt, sorted by rank and then by time; times in ns.
 
-    A step lasts from where its rank asks for its batch to where it asks for the next one; the last one to the end of
-    the rank. ``life`` is the position of its rank in :class:`Lives`; ``batch`` is the number of the batch that it got
-    (out of order that of another step), ``arrived`` is when that was there; ``computed`` is when its compute was over;
-    ``saving`` is when its checkpoint or evaluation began, or its end when it had none. ``parts`` has an array for each
-    of data_wait, compute, sync, checkpoint and evaluate.
+    A step lasts from when its rank requests its batch to when it requests the next one; the last one to the end of the
+    rank. ``life`` is the position of its rank in :class:`Lives`; ``batch`` is the number of its batch (out of order,
+    that of another step); ``arrived`` is when the batch was there; ``computed`` is the end of its compute; ``saving``
+    is the begin of its checkpoint or evaluation, else its end. ``parts`` has an array for each of data_wait, compute,
+    sync, checkpoint and evaluate.
     """
 
     life: Ints
@@ -69,50 +69,50 @@ class Steps:
 
     @property
     def number(self) -> int:
-        """How many steps there are."""
+        """Return the number of steps."""
         return len(self.start)
 
     @property
     def duration(self) -> Ints:
-        """Step times in ns."""
+        """Return step times in ns."""
         return self.end - self.start
 
     def by_slice(self) -> Iterator[Steps]:
-        """All of them at once; see :class:`StepsInSlices`."""
+        """Return all of them as one slice; see :class:`StepsInSlices`."""
         yield self
 
     def columns(self) -> list[Ints]:
-        """What is known of each step, as :meth:`of` takes it."""
+        """Return all arrays, in the order that :meth:`of` takes."""
         return [*(getattr(self, name) for name in _OF_STEPS), *(self.parts[name] for name in PHASES[1:])]
 
     @classmethod
     def of(cls, columns: Sequence[Ints], first_life: int = 0) -> Steps:
-        """Make them of columns; lives are numbered on from the ``first_life``."""
+        """Return steps made of columns; lives are numbered from ``first_life`` on."""
         own = dict(zip(_OF_STEPS, columns, strict=False))
         if first_life:
             own["life"] = own["life"] + first_life
         return cls(**own, parts=dict(zip(PHASES[1:], columns[len(_OF_STEPS) :], strict=True)))
 
 
-#: What is known of each step, but for its parts.
+#: The arrays of steps, except their parts.
 _OF_STEPS = tuple(each.name for each in fields(Steps) if each.name != "parts")
 
 
 class StepsInSlices(Protocol):
-    """The steps of a run, some ranks' at a time: those of a rank are together."""
+    """The steps of a run, some ranks at a time: those of a rank are together."""
 
     @property
     def number(self) -> int:
-        """How many steps there are."""
+        """Return the number of steps."""
 
     def by_slice(self) -> Iterator[Steps]:
-        """Go through them, as often as it is called; ``life`` is a position among all ranks."""
+        """Return the slices, anew with each call; ``life`` is a position among all ranks."""
 
 
 def texts(
     spans: pa.Table, column: str, among: tuple[str, ...], chosen: NDArray[Any] | None = None
 ) -> NDArray[np.int32]:
-    """Number the entries of a dictionary column, or the ``chosen`` ones, by their place in ``among``, -1 for others."""
+    """Return for each entry of a dictionary column, or each ``chosen`` one, its place in ``among``, -1 for others."""
     numbers: list[NDArray[np.int32]] = []
     chunks = spans.column(column).chunks
     for chunk in chunks:
@@ -123,39 +123,39 @@ def texts(
         numbers.append(np.array([*known, -1], np.int32)[codes])
     if len(chunks) == 1:
         return numbers[0]
-    found = np.concatenate(numbers) if numbers else np.empty(0, np.int32)
-    return found if chosen is None else found[chosen]
+    places = np.concatenate(numbers) if numbers else np.empty(0, np.int32)
+    return places if chosen is None else places[chosen]
 
 
 def is_text(spans: pa.Table, column: str, *among: str) -> NDArray[np.bool_]:
-    """Say which entries of a dictionary column are one of a few texts; quicker than :func:`texts`."""
-    found: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
+    """Return which entries of a dictionary column are one of a few texts; quicker than :func:`texts`."""
+    masks: list[NDArray[np.bool_]] = [np.zeros(0, np.bool_)]
     for chunk in spans.column(column).chunks:
         codes = plain(chunk.indices)
         is_any = np.zeros(len(codes), np.bool_)
         for code, text in enumerate(chunk.dictionary.to_pylist()):
             if text in among:
                 is_any |= codes == code
-        found.append(is_any)
-    return np.concatenate(found) if len(found) != 2 else found[1]
+        masks.append(is_any)
+    return np.concatenate(masks) if len(masks) != 2 else masks[1]
 
 
 def integers(spans: pa.Table, column: str, chosen: NDArray[Any] | None = None) -> Ints:
-    """A column of whole numbers as an array of int64, or the ``chosen`` entries of it."""
+    """Return a column of whole numbers as an array of int64, or its ``chosen`` entries."""
     values: NDArray[Any] = plain(spans.column(column))
     return (values if chosen is None else values[chosen]).astype(np.int64, copy=False)
 
 
 def nearest_rank(number: int, percent: int) -> int:
-    """The place of a percentile among ``number`` sorted values: it is always one that occurred."""
+    """Return the place of a percentile among ``number`` sorted values: always a value that occurred."""
     return -(-number * percent // 100) - 1
 
 
 def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
-    """Work out the lives and the steps of every rank from a table of spans, in any order.
+    """Return the lives and the steps of every rank from a table of spans, in any order.
 
-    A step that a later attempt completed again counts there; its time in the earlier attempt is ``restart``, as is
-    the time between attempts and every start but the first.
+    A step that a later attempt completed again counts there; its time in the earlier attempt is ``restart``, as is the
+    time between attempts and every start but the first.
     """
     mine = np.flatnonzero(is_text(spans, "role", "rank") & (plain(spans.column("rank")) >= 0))
     rank, attempt = integers(spans, "rank", mine), integers(spans, "attempt", mine)
@@ -164,8 +164,7 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     attempts = int(attempt.max(initial=0)) + 1
     group = rank * attempts + attempt
 
-    # When each attempt of each rank began and ended; a life span covers it when there is one, but a killed rank's
-    # was never recorded.
+    # Begin and end of each attempt of each rank; the life span of a killed rank was never recorded.
     begins = np.full((int(rank.max(initial=-1)) + 1) * attempts, _NEVER)
     ends = np.full(len(begins), -_NEVER)
     np.minimum.at(begins, group, start)
@@ -180,7 +179,7 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     group, start, end, epoch, step, link = (x[order] for x in (group, start, end, epoch, step, link))
     phase = phase[order]
 
-    # A segment begins with each data_wait and with each attempt; what comes before the first data_wait is start-up.
+    # A segment begins with each data_wait and with each attempt; before the first data_wait is start-up.
     is_first = phase == _WAIT
     is_first[:1] = True
     is_first[1:] |= group[1:] != group[:-1]
@@ -207,8 +206,8 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
     life = np.searchsorted(present, owner // attempts)
     first_attempt = (by_rank < _NEVER).argmax(axis=1)
     lost = superseded | (~is_step & (attempt > first_attempt[life]))
-    split = {name: _by_life(np.where(lost, 0, parts[name]), life, len(present)) for name in PHASES}
-    split["restart"] = _by_life(np.where(lost, over - begun, 0), life, len(present)) + _gaps(by_rank, by_rank_end)
+    split = {name: sums_by(life, np.where(lost, 0, parts[name]), len(present)) for name in PHASES}
+    split["restart"] = sums_by(life, np.where(lost, over - begun, 0), len(present)) + _gaps(by_rank, by_rank_end)
     begin, finish = by_rank.min(axis=1, initial=_NEVER), by_rank_end.max(axis=1, initial=-_NEVER)
     split["other"] = finish - begin - sum(split.values())
     lives = Lives(present, begin, finish, split)
@@ -229,7 +228,7 @@ def timeline(spans: pa.Table) -> tuple[Lives, Steps]:
 
 
 def together(lives: Sequence[Lives]) -> Lives:
-    """Put the lives of slices together, in the order of their ranks."""
+    """Return the lives of slices as one, in the order of their ranks."""
     if len(lives) == 1:
         return lives[0]
     return Lives(
@@ -241,14 +240,14 @@ def together(lives: Sequence[Lives]) -> Lives:
 
 
 def joined(steps: list[Steps]) -> Steps:
-    """Put the steps of slices together; the list is empty afterwards."""
+    """Return the steps of slices as one; the list is empty afterwards."""
     if len(steps) == 1:
         return steps.pop()
-    columns = {each.name: [getattr(one, each.name) for one in steps] for each in fields(Steps)}
+    columns = {each.name: [getattr(some, each.name) for some in steps] for each in fields(Steps)}
     steps.clear()
-    shares = {name: [one.pop(name) for one in columns["parts"]] for name in [*columns["parts"][0]]}
+    shares = {name: [some.pop(name) for some in columns["parts"]] for name in [*columns["parts"][0]]}
     del columns["parts"]
-    # Column by column, so that a long run's are not there twice.
+    # Column by column, so that those of a long run are not in memory twice.
     return Steps(
         **{name: np.concatenate(columns.pop(name)) for name in [*columns]},
         parts={name: np.concatenate(shares.pop(name)) for name in [*shares]},
@@ -256,9 +255,9 @@ def joined(steps: list[Steps]) -> Steps:
 
 
 def _in_time(group: Ints, start: Ints, epoch: Ints, step: Ints, phase: NDArray[np.int32]) -> Ints:
-    """Order spans by rank and attempt, then time; on the virtual clock many start together, then by step and phase."""
+    """Return the order of spans by rank and attempt, then time; equal times (virtual clock) by step and phase."""
     order = dense_order(group, epoch, step, phase)
-    if order is not None:  # that of steps; it is that of time where they follow each other
+    if order is not None:  # the order of steps, which is that of time where they follow each other
         at, when = group[order], start[order]
         if ((when[1:] >= when[:-1]) | (at[1:] != at[:-1])).all():
             return order
@@ -267,22 +266,18 @@ def _in_time(group: Ints, start: Ints, epoch: Ints, step: Ints, phase: NDArray[n
 
 
 def _spent(are_mine: NDArray[np.bool_], lasted: Ints, first: Ints) -> Ints:
-    """Sum up by segment, of which the first rows are given, how long some of the spans lasted."""
+    """Return the length of some of the spans by segment; ``first`` has the first row of each."""
     if (number := np.count_nonzero(are_mine)) > len(are_mine) >> 4:
         sums: Ints = np.add.reduceat(np.where(are_mine, lasted, 0), first)
         return sums
-    mine = np.flatnonzero(are_mine) if number else first[:0]  # few: only these are looked at
+    mine = np.flatnonzero(are_mine) if number else first[:0]
     return sums_by(np.searchsorted(first, mine, side="right") - 1, lasted[mine], len(first))
-
-
-def _by_life(values: Ints, life: Ints, lives: int) -> Ints:
-    return sums_by(life, values, lives)
 
 
 def _last_attempts(
     rank: Ints, epoch: Ints, step: Ints, attempt: Ints, is_complete: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Say which segments are their step's last completed attempt, and which are older than it."""
+    """Return which segments are their step's last completed attempt, and which are older than it."""
     if not attempt.any():
         return is_complete, np.zeros(len(rank), np.bool_)
     key = (rank << 42) | (np.maximum(epoch, 0) << 30) | np.maximum(step, 0)
@@ -293,7 +288,7 @@ def _last_attempts(
 
 
 def _gaps(begins: Ints, ends: Ints) -> Ints:
-    """Find for each rank the time in which no attempt of it was alive, between the first and the last."""
+    """Return for each rank the time in which no attempt of it was alive, between the first and the last."""
     gaps = np.zeros(len(begins), np.int64)
     over = ends[:, 0] if begins.size else gaps
     for attempt in range(1, begins.shape[1]):

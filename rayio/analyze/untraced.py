@@ -1,4 +1,4 @@
-"""What can be said of a run without spans (``trace.level: none``): how long it took, how much it read."""
+"""The numbers of a run without spans (``trace.level: none``): its length and its bytes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 NOTE = (
     "trace.level is none: no step was recorded, so AU, shares and percentiles are unknown; "
-    "samples/s is of the whole run, start-up included"
+    "samples/s counts the whole run, start-up included"
 )
 
 
 def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list[int], samples: int) -> RunResult:
-    """Measure a run as :func:`rayio.analyze.metrics.measure` does; what needs spans of steps is None.
+    """Return the result of a run from its ranks' lives; numbers that need spans of steps are None.
 
-    ``spans`` are the ranks' lives, ``steps_of_rank`` the training steps that each rank has consumed, ``samples`` what
-    all of them together held.
+    ``spans`` are the ranks' lives, ``steps_of_rank`` the training steps that each rank has consumed, ``samples`` those
+    of all ranks together.
     """
     table = Slices.of(spans).named("life", "lost")
     begin, rank = integers(table, "start_ns"), integers(table, "rank")
@@ -47,8 +47,8 @@ def measure_lives(spans: pa.Table | Slices, shape: RunShape, steps_of_rank: list
         share=Shares(),
         percentiles=Percentiles(),
         ranks=tuple(
-            Rank(rank=one, au=None, steps=number, wall=lives.get(one))
-            for one, number in enumerate(steps_of_rank[:LISTED_RANKS])
+            Rank(rank=place, au=None, steps=number, wall=lives.get(place))
+            for place, number in enumerate(steps_of_rank[:LISTED_RANKS])
         ),
         notes=tuple(notes),
     )

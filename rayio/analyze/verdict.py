@@ -1,4 +1,4 @@
-"""What bound a run: the stall table that sums to its whole loss, and the largest cause in it."""
+"""The verdict on a run: the stall table that sums to its whole loss, and the bottleneck."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.stages import OF_LOADER, STAGES, UNSAID
 from rayio.analyze.stalls import CAUSES, Attribution, Charged, causes_with, slowest_pauses, to_the_end
 from rayio.analyze.timeline import Ints
-from rayio.analyze.window import FEWEST_STEPS, MOST, Found, Window, filling, find_window, first_step_share
+from rayio.analyze.window import FEWEST_STEPS, MOST, Noted, Window, filling, find_window, first_step_share
 from rayio.records.explained import LossRow, Verdict
 
-#: Share of step time above which waiting for data makes a run input-bound, and any loss binds.
+#: Share of step time above which waiting for data makes a run input-bound, and any loss is a bottleneck.
 BINDS = 0.05
 
-#: What binds a run that waits for batches: reading and decoding them, or what the loader itself takes.
+#: Bottlenecks of a run that waits for batches: reading and decoding them, or loader overhead.
 OF_DATA = ("input", "loader")
 
 #: Causes that are storage's.
 OF_STORAGE = ("open", "read", "retry")
 
-#: What a cause makes a run; the stages of a batch make it input-bound.
+#: Bottlenecks by cause; the stages of a batch make a run input-bound.
 _BOUNDS = {
     "straggler": "straggler",
     "allreduce": "all-reduce",
@@ -34,40 +34,40 @@ _BOUNDS = {
 
 
 def bound_of(cause: str) -> str:
-    """Name what a run is bound by when this cause costs it most."""
-    if cause in STAGES or cause not in (*CAUSES, UNSAID):  # what is none of ours is a layer's: reads were held up
+    """Return the bottleneck of a run that loses most to this cause."""
+    if cause in STAGES or cause not in (*CAUSES, UNSAID):  # an unknown cause is a layer's: it delayed reads
         return "input"
     return _BOUNDS.get(cause, "overhead" if cause == "other" else cause)
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict on a run, and what else its losses say."""
+    """The verdict on a run, with notes and numbers that a replay needs."""
 
     verdict: Verdict
     notes: tuple[str, ...]
     samples_per_second: float | None
-    #: The largest cause of what binds, however few steps there are; compute where nothing does.
+    #: The largest cause of the bottleneck, however few steps there are; compute where there is no bottleneck.
     largest: str
-    #: Losses up to this share of step time bind nothing.
+    #: Losses up to this share of step time are no bottleneck.
     tolerated: float
 
 
-def judge(charged: Charged, shape: RunShape, target_au: float | None = None, found: Found | None = None) -> Judged:
-    """Sum up the losses of the whole steps in the window: the table, the AU that it leaves, and what binds.
+def judge(charged: Charged, shape: RunShape, target_au: float | None = None, measured: Noted | None = None) -> Judged:
+    """Return the verdict on the whole steps in the window: the table of losses, the AU that it leaves, the bottleneck.
 
     Shares are means over ranks, as AU is, so that AU and the shares sum to 1. Without a window every completed step
-    counts, and a note says so. All numbers are None when no step was completed. Losses of :data:`BINDS` at most bind
-    nothing, unless they keep a run from the ``target_au`` that is asked for. ``found`` is the window, where known.
+    counts, and a note says that. All numbers are None when no step was completed. Losses of :data:`BINDS` at most are
+    no bottleneck, unless they keep a run from its ``target_au``. ``measured`` is the window, where known.
     """
-    window, notes = found or find_window(charged.lives, charged.steps, shape)
+    window, notes = measured or find_window(charged.lives, charged.steps, shape)
     total = _Sums.of(charged, window, shape)
     if not total.steps and charged.steps.number:
         notes = [*notes, f"all {charged.steps.number} completed steps are counted, warm-up too"]
         total = _Sums.of(charged, window, shape, all_count=True)
     notes = [*notes]
     if charged.steps.number and not total.counted.all():
-        notes.append("a rank has no step that counts: shares are of all ranks' time together, not means over ranks")
+        notes.append("a rank has no step that counts: shares are those of all ranks together, not means over ranks")
     table = _table(total)
     share = shares(total.lasted)
     lost = [(row.cause, row.share) for row in table if row.share]
@@ -86,7 +86,7 @@ def judge(charged: Charged, shape: RunShape, target_au: float | None = None, fou
     if bound == "input" and sum(part for _, part in of_loader) > MOST * bounds[top]:
         bound, causes = "loader", of_loader
     waits, lasted = int(total.waited.sum()), int(total.lasted.sum())
-    notes += filling(waits, total.at_first, lasted) if bound not in OF_DATA else []  # there the sentence says it
+    notes += filling(waits, total.at_first, lasted) if bound not in OF_DATA else []
     cause = max(causes, key=lambda each: each[1])[0] if is_bound else None
     is_enough = window is not None and fewest >= FEWEST_STEPS
     verdict = Verdict(
@@ -112,7 +112,6 @@ def judge(charged: Charged, shape: RunShape, target_au: float | None = None, fou
 
 
 def _table(total: _Sums) -> tuple[LossRow, ...]:
-    """Return the losses by cause, of all ranks together."""
     share, none, rows = shares(total.lasted), np.zeros(len(total.lasted), np.int64), []
     for name, meaning in causes_with(total.lost).items():
         lost, by_sync = total.lost.get(name, none), total.by_sync.get(name, 0)
@@ -136,25 +135,24 @@ def waits_for_storage(verdict: Verdict) -> bool:
 
 
 class _Sums:
-    """What the steps that count lasted, computed, waited and lost, by rank (ns), and their samples."""
+    """Sums by rank over the steps that count: their length, compute, waits and losses (ns), and their samples."""
 
     def __init__(self, ranks: int) -> None:
         self.lasted, self.computed, self.waited, self.counted = (np.zeros(ranks, np.int64) for _ in range(4))
         self.lost: dict[str, Ints] = {}
         self.by_sync: dict[str, int] = {}
-        #: How many steps count, what their first ones of epochs waited, and the samples that arrived in the window.
+        #: The number of steps that count, the waits of epochs' first ones, the samples that arrived in the window.
         self.steps = self.at_first = self.samples = 0
 
     @classmethod
     def of(cls, charged: Charged, window: Window | None, shape: RunShape, *, all_count: bool = False) -> _Sums:
-        """Sum up the whole steps in the window, or all."""
+        """Return the sums of the whole steps in the window, or of all."""
         sums, slowest = cls(len(charged.lives.rank)), slowest_pauses(charged.steps)
         for part in charged.by_slice():
             sums.add(to_the_end(part, window, shape, slowest), window, shape, all_count=all_count)
         return sums
 
     def add(self, charged: Attribution, window: Window | None, shape: RunShape, *, all_count: bool) -> None:
-        """Add the steps of a slice."""
         steps, lives, ranks = charged.steps, charged.lives, len(charged.lives.rank)
         inside = np.full(steps.number, all_count)
         if window is not None and not all_count:
@@ -177,6 +175,6 @@ class _Sums:
 
 
 def loader_share(charged: Charged, shape: RunShape) -> float | None:
-    """The part of step time that ranks waited for messages and copies of the loader, directly or for other ranks."""
+    """Return the share of step time that ranks waited for messages and copies of the loader, also through sync."""
     verdict = judge(charged, shape).verdict
     return None if verdict.au is None else sum(row.share or 0.0 for row in verdict.table if row.cause in OF_LOADER)

@@ -1,7 +1,7 @@
-"""While a run goes: its data wait charged to stages, a few seconds late, from the spans that have arrived.
+"""Exposed data loading by stage while a run goes, a few seconds late, from the spans that have arrived.
 
-What is charged is what ``rayio explain`` charges (``stages.cut``), over the spans that a wait may go back to: those of
-batches that nobody has got yet, and of the last seconds. The sum is the data wait of all completed steps.
+Waits are charged as in ``rayio explain`` (``stages.cut``), over the spans that a wait may go back to: those of batches
+that no rank has got yet, and of the last seconds. The sum is the data wait of all completed steps.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from rayio.trace.arrow import plain, rows
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Seconds between two looks at the spans; and after which all that belongs to a step has come in.
+#: Seconds between two looks at the spans; and after which all spans of a step have come in.
 EVERY_SECONDS, LATE_SECONDS = 5.0, 2.0
-#: Seconds for which spans are kept that a wait may go back to, and those of batches that nobody gets.
+#: Seconds for which spans are kept that a wait may go back to, and those of batches that no rank gets.
 BACK_SECONDS, KEPT_SECONDS = 10.0, 120.0
-#: Spans that are looked at together: of more, those of some ranks stand for all.
+#: Most spans that are charged together; beyond that, some ranks stand for all.
 MOST_ROWS = 1 << 16
 
-#: Spans that stages are made of, with those of ranks that make steps.
+#: Spans that stages and steps are computed from.
 _NAMES = (
     "startup", "data_wait", "compute", "sync", "checkpoint", "evaluate", "life", "lease", "transfer", "memory_bound",
     "open", "read", "retry", "decode", "put", "overshoot", "lost", "delay",
@@ -36,7 +36,7 @@ _NAMES = (
 
 
 class Waits:
-    """Charges data wait to stages, step by step as they complete. ``payload`` says that batches carry their bytes."""
+    """Data wait by stage, step by step as they complete. ``payload``: batches carry their bytes."""
 
     def __init__(self, *, payload: bool, most_rows: int = MOST_ROWS) -> None:
         self.payload = payload
@@ -51,7 +51,7 @@ class Waits:
         self._turn = 0
 
     def add(self, table: pa.Table) -> None:
-        """Take some spans."""
+        """Add spans."""
         self._new.append(table)
 
     def charge(self, until: int) -> None:
@@ -79,11 +79,11 @@ class Waits:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """Seconds by stage, without stages in which nothing was waited for."""
+        """Return seconds by stage, without stages in which no rank waited."""
         return {stage: ns / 1e9 for stage, ns in self.ns.items() if ns}
 
     def _some(self, spans: pa.Table) -> tuple[pa.Table, int]:
-        """Choose the ranks to look at, others each time; each stands for as many as the second number says."""
+        """Return the spans of some ranks, others each time, and for how many ranks each of them stands."""
         share = -(-len(spans) // self.most_rows)
         if share <= 1:
             return spans, 1
@@ -93,13 +93,12 @@ class Waits:
         return rows(spans, (rank < 0) | (rank % share == self._turn % share)), share
 
     def _note(self, rank: Ints, place: Ints) -> None:
-        """Note which steps are charged."""
         if (more := int(rank.max()) + 1 - len(self._last)) > 0:
             self._last = np.append(self._last, np.full(more, -1, np.int64))
         np.maximum.at(self._last, rank, place)
 
     def _wanted(self, spans: pa.Table) -> NDArray[np.bool_]:
-        """Say which spans a later wait may go back to."""
+        """Return which spans a later wait may go back to."""
         rank, over = integers(spans, "rank"), integers(spans, "start_ns") + integers(spans, "duration_ns")
         place = _place(integers(spans, "epoch"), integers(spans, "step"))
         last = np.append(self._last, -1)[np.where(rank < len(self._last), rank, -1)]

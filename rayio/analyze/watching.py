@@ -1,4 +1,4 @@
-"""A run while it goes, as numbers: what engines count becomes a record, with what the last seconds came to."""
+"""A run while it goes, as records: the counts of engines, with numbers of the last seconds."""
 
 from __future__ import annotations
 
@@ -9,23 +9,22 @@ from typing import Any
 
 from rayio.records.running import RUNNING, Live, LiveQueues, LiveRecent
 
-#: Seconds that "the last seconds" are.
+#: Length of "the last seconds".
 RECENT_SECONDS = 10.0
 
-#: What a rank's time counts as, for shares and AU: what its steps are made of.
+#: Phases of steps, for shares and AU.
 OF_STEPS = ("data_wait", "compute", "sync", "checkpoint", "evaluate", "overshoot")
 
 
 class Watched:
-    """Makes a record of each look at a run, which has the seconds before it in it."""
+    """The record of a run at each look, with numbers of the seconds before it."""
 
     def __init__(self, begun: Live) -> None:
-        """Begin with what is known before the ranks are at work."""
         self.live = begun
         self._looks: deque[Live] = deque()
 
     def look(self, progress: Mapping[str, Any], seconds: float, updated: str) -> Live:
-        """Take in the sums of an engine (``rayio.trace.progress``), so many seconds after the ranks began."""
+        """Return the record for the sums of an engine (``rayio.trace.progress``), ``seconds`` after the ranks began."""
         levels = progress.get("levels")
         now = replace(
             self.live, state=RUNNING, updated=updated, seconds=seconds, steps=progress["steps"],
@@ -46,7 +45,7 @@ class Watched:
 
 
 def recent(before: Live, now: Live) -> LiveRecent | None:
-    """What happened between two looks; None where nothing can be said."""
+    """Return the numbers between two looks; None where no time passed."""
     seconds = now.seconds - before.seconds
     if seconds <= 0:
         return None

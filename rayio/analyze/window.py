@@ -1,4 +1,4 @@
-"""The measured part of a run: from when to when it is, which steps count, and how sure the AU of so many steps is."""
+"""The measured part of a run: its begin and end, the steps that count, and the precision of AU over so many steps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rayio.analyze.shape import RunShape
 from rayio.analyze.student import t_quantile
 from rayio.analyze.timeline import Ints, Lives, Steps, StepsInSlices
 
-#: Steps of every rank in the window below which nothing is concluded: no verdict, no interval.
+#: Fewer steps of a rank in the window give no verdict and no interval.
 FEWEST_STEPS = 10
 
 #: Batches of steps that an interval is made from (10 to 30 do: Schmeiser, Operations Research 30, 1982).
@@ -23,7 +23,7 @@ BATCHES = 10
 #: Share of step time above which waiting for the first batches of epochs gets a note.
 WORTH_A_WORD = 0.02
 
-#: Share of the exposed data loading time above which its being at the first steps of epochs is said.
+#: Share of the exposed data loading above which a note names the first steps of epochs.
 MOST = 0.5
 
 
@@ -42,31 +42,31 @@ class Window:
 
     @property
     def seconds(self) -> float:
-        """How long it is."""
+        """Return its length."""
         return (self.end - self.begin) / 1e9
 
     def holds(self, moment: Ints) -> NDArray[np.bool_]:
-        """Say which moments lie in it; its end does not."""
+        """Return which moments are in it; its end is not."""
         return (moment >= self.begin) & (moment < self.end)
 
     def whole(self, steps: Steps) -> NDArray[np.bool_]:
-        """Say which steps lie in it from their start to their end."""
+        """Return which steps are in it from their start to their end."""
         return (steps.start >= self.begin) & (steps.end <= self.end)
 
 
 class Interval(NamedTuple):
-    """Where the AU would lie of other steps of such a run, in 95 of 100 cases: fractions."""
+    """The AU of other steps of such a run, in 95 of 100 cases: fractions."""
 
     low: float
     high: float
 
 
-#: A window, and what is to be said of it.
-Found = tuple[Window | None, list[str]]
+#: A window, and the notes on it.
+Noted = tuple[Window | None, list[str]]
 
 
-def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Found:
-    """Find the window; None with a note when a rank was never warm or nothing lies between the two ends."""
+def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Noted:
+    """Return the window; None with a note when a rank was never warm or no step is between the two ends."""
     notes = []
     ranks = len(lives.rank)
     number, warm, last, over = (np.zeros(ranks, np.int64) for _ in range(4))
@@ -74,8 +74,7 @@ def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Found:
         first, final = _edges(some)
         life = some.life[first]
         number[life] = final - first + 1
-        # Whoever has met the slowest rank of the last warm-up step is warm, whatever pause follows that step on some
-        # rank.
+        # A rank is warm once it met the slowest rank of the last warm-up step, whatever pause follows that step.
         is_warm = np.minimum(first + shape.warmup_steps - 1, final)
         warm[life] = some.computed[is_warm] if shape.warmup_steps else some.start[first]
         last[life], over[life] = (some.epoch[final] << 32) | some.step[final], some.end[final]
@@ -107,16 +106,16 @@ def find_window(lives: Lives, steps: StepsInSlices, shape: RunShape) -> Found:
 
 
 def _edges(steps: Steps) -> tuple[Ints, Ints]:
-    """Where the steps of each rank begin, and their last ones."""
+    """Return where the steps of each rank begin, and their last ones."""
     first = np.flatnonzero(np.diff(steps.life, prepend=-1))
     return first, np.append(first[1:], steps.number)[: len(first)] - 1
 
 
 def settled(steps: Steps, window: Window | None, shape: RunShape) -> tuple[Steps, Ints]:
-    """Let every rank's last step last until the window ends: who is done waits for the others, as after every step.
+    """Return the steps with every rank's last one extended to the window's end, and by how many ns each is longer.
 
-    Returns the steps, and by how many ns each is longer; that is part of their ``sync``. Nothing changes where ranks do
-    not wait for each other, and where a run broke off.
+    A rank that is done waits for the others, as after every step: the extra time is part of ``sync``. Nothing changes
+    where ranks do not wait for each other, and where a run broke off.
     """
     longer = np.zeros(steps.number, np.int64)
     if window is None or not window.is_whole or not shape.meets:
@@ -128,13 +127,13 @@ def settled(steps: Steps, window: Window | None, shape: RunShape) -> tuple[Steps
 
 
 def interval(steps: StepsInSlices, window: Window | None, shape: RunShape, au: float | None) -> Interval | None:
-    """Work out a 95 % interval of AU by batch means; None of fewer than :data:`FEWEST_STEPS` steps of a rank.
+    """Return a 95 % interval of AU by batch means; None for fewer than :data:`FEWEST_STEPS` steps of a rank.
 
-    By how much the compute of a step differs from what its length would give is noise, but for what steps at the same
-    place of every epoch have in common: the first batch, a checkpoint at the end. Steps that follow each other are
-    alike, so that single ones would promise too much; they are taken together in batches, and Student's t is taken of
-    these: the method of batch means, for a ratio (Law, Simulation Modeling and Analysis, section 9.5.3). ``steps`` are
-    as they were recorded, see :func:`settled`: the last one is to be like those at its place.
+    Noise is the difference between a step's compute and the compute that its length predicts, without the part that
+    steps at the same place of every epoch share (the first batch, a checkpoint at the end). Successive steps are alike,
+    so single ones would promise too much; batches of them, with Student's t, do not: the method of batch means, for a
+    ratio (Law, Simulation Modeling and Analysis, section 9.5.3). ``steps`` are the recorded ones, see :func:`settled`:
+    the last one has to be like the others at its place.
     """
     if au is None or window is None:
         return None
@@ -147,11 +146,11 @@ def interval(steps: StepsInSlices, window: Window | None, shape: RunShape, au: f
         is_there[number] = True
         busy += np.bincount(number, some.parts["compute"][inside], rounds.places)
         length += np.bincount(number, some.duration[inside], rounds.places)
-    found = np.flatnonzero(is_there)
-    if len(found) < FEWEST_STEPS:
+    places = np.flatnonzero(is_there)
+    if len(places) < FEWEST_STEPS:
         return None
-    busy, length = busy[found], length[found]
-    place = rounds.places_at(found)
+    busy, length = busy[places], length[places]
+    place = rounds.places_at(places)
     off = busy - busy.sum() / max(length.sum(), 1) * length
     epochs = len(np.unique(place >> 32))
     repeated = 1.0 if epochs == 1 else (epochs - 1) / epochs
@@ -165,9 +164,9 @@ def interval(steps: StepsInSlices, window: Window | None, shape: RunShape, au: f
 
 
 def filling(waits: int, at_first: int, lasted: int) -> list[str]:
-    """Say so when most of the waiting in the window is for the first batch of an epoch, and is worth a word.
+    """Return a note if most of the waiting in the window is for the first batch of an epoch, and is long enough.
 
-    All are ns of the steps in the window: their waits, those of the first steps of epochs, and how long they lasted.
+    All are ns of the steps in the window: their waits, those of the first steps of epochs, and their length.
     """
     share = first_step_share(waits, at_first)
     if share is None or share <= MOST or waits < WORTH_A_WORD * lasted:
@@ -177,5 +176,5 @@ def filling(waits: int, at_first: int, lasted: int) -> list[str]:
 
 
 def first_step_share(waits: int, at_first: int) -> float | None:
-    """The part of the exposed data loading that is at the first steps of epochs, where prefetching starts anew."""
+    """Return the part of the exposed data loading at the first steps of epochs, where prefetching starts anew."""
     return at_first / waits if waits else None

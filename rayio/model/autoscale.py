@@ -1,11 +1,14 @@
-"""The number of workers that a rank needs: a pure function of its queue's levels (``loader.num_workers: {min, max}``).
+"""The number of a rank's readers: a pure function of observations of its queue (``loader.num_workers: {min, max}``).
 
-Adding: a rank that waits a share w of its time gets 1 - w of the batches that it could take. If workers are the
-bottleneck, W / (1 - w) of them are enough; at most twice as many are added at once. Removing: by Little's law, the mean
-number of batches being read is the number of busy workers. All others are spare.
+Two laws apply. A rank that waits a share w of its time gets 1 - w of the batches that it could take; if readers are the
+bottleneck and batches are proportional to them, W / (1 - w) readers are enough. A rank that does not wait has all its
+batches read meanwhile: by Little's law the mean number of batches being read is the number of busy readers, and the
+others are spare. The first law adds readers, at once to the right number (at most twice as many, for a rank that got
+almost nothing); the second removes them.
 
-The number stays stable: one look adds no worker; a look begins once all batches begun with another number are consumed;
-workers go only if they were spare for ``calm``; after a wrong change, the next one waits twice as long.
+The number stays stable: a single look adds nothing; no decision precedes the consumption of all batches begun with
+another number; readers leave only after ``calm``, and only those that were spare all that time; and a wrong decision
+(readers that did not help, or that were missed later) is tried again after twice the time.
 """
 
 from __future__ import annotations
@@ -15,30 +18,30 @@ from typing import NamedTuple
 
 from rayio.scenario.workers import Autoscaled
 
-#: Added workers must bring at least this share of the batches that a proportional increase would.
+#: Added readers must bring at least this part of the batches that they would without another bottleneck.
 WORTH = 0.25
-#: Workers are judged once their number grew by this factor; a smaller effect is lost in the noise of reading.
+#: Additions are judged once there are this many times as many readers: smaller ones are lost in noise.
 JUDGED = 1.5
-#: Consecutive looks in which a rank must wait too long before workers are added.
+#: Consecutive looks in which a rank that had enough readers must wait too long: one slow read is no trend.
 SURE = 2
-#: ``calm`` is doubled at most this often.
+#: Largest number of doublings of ``calm``.
 MOST_DOUBLINGS = 5
 
 
 class Look(NamedTuple):
-    """A rank's queue over an interval in which the number of its workers did not change; times in seconds."""
+    """Observations of a rank's queue while its number of readers was constant; times in seconds."""
 
-    #: End of the interval.
+    #: The end of the look.
     now: float
     seconds: float
     workers: int
-    #: Mean number of batches that were read and not yet consumed.
+    #: Mean number of batches read and not yet consumed.
     ready: float
-    #: Mean number of batches that were being read, or waiting for their worker.
+    #: Mean number of batches being read or waiting for their reader.
     reading: float
     #: Time that the rank waited for batches.
     waited: float
-    #: Batches that the rank took.
+    #: Batches that it took.
     taken: int
 
     @property
@@ -53,7 +56,7 @@ class Look(NamedTuple):
 
 
 class Added(NamedTuple):
-    """Workers that were added and are not judged yet: their number before and after, and the batches/s before."""
+    """Added readers that are not judged yet: numbers before and after, and the rate of batches before."""
 
     before: int
     after: int
@@ -61,37 +64,37 @@ class Added(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """The state of the scaler between two looks; times in seconds."""
+    """State from one look to the next."""
 
-    #: Consecutive looks in which the rank waited too long; the first look of a run counts at once.
+    #: Consecutive looks in which the rank waited too long; the very first one decides alone.
     short: int = 1
-    #: The end of each look since the last change, and the workers that it needed.
+    #: Ends of the looks since the last change, with the readers needed in each.
     needs: tuple[tuple[float, int], ...] = ()
-    #: Since when there are enough workers; None if there are too few.
+    #: Time since when there are enough readers; None if there are not.
     enough_since: float | None = None
     added: Added | None = None
-    #: No worker is added before this time; number of additions without effect before.
+    #: Time before which no reader is added, and the number of vain additions before.
     add_from: float = 0.0
     in_vain: int = 0
-    #: When workers last went, and how often the rank waited too long afterwards.
+    #: Time when readers last left, and how often they were missed afterwards.
     went: float | None = None
     missed: int = 0
 
 
 class Wanted(NamedTuple):
-    """A number of workers for a rank, and the reason for the change."""
+    """The number of readers that a rank should have, and the reason of a change."""
 
     workers: int
     why: str = ""
 
 
 def decide(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
-    """Return the workers that a rank should have after a look, and the state for the next look."""
+    """Return the number of readers after a look, and the new state."""
     return _short(scaling, memory, look) if look.share > scaling.wait else _enough(scaling, memory, look)
 
 
 def need(scaling: Autoscaled, look: Look) -> int:
-    """Return the workers that a rank needs by one look, within the bounds."""
+    """Return the readers needed by a look, within the bounds: by the first or the second law."""
     if look.share > scaling.wait:
         enough = look.workers / (1 - look.share) if look.share < 1 else math.inf
         wanted = max(look.workers + 1, min(2 * look.workers, _whole(enough)))
@@ -101,12 +104,12 @@ def need(scaling: Autoscaled, look: Look) -> int:
 
 
 def refused(scaling: Autoscaled, memory: Memory, now: float) -> Memory:
-    """Return the state after wanted workers did not come: no worker is added for some time."""
+    """Return the state after requested readers did not arrive: no further attempt for a while."""
     return _in_vain(scaling, memory, now)
 
 
 def _short(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
-    """Add workers, unless those added before brought nothing."""
+    """Decide for a rank that waits: more readers, unless the last ones did not help."""
     memory = memory._replace(needs=(), enough_since=None, short=memory.short + 1)
     if memory.short < SURE:
         return Wanted(look.workers), memory
@@ -133,13 +136,13 @@ def _short(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Mem
 
 
 def _enough(scaling: Autoscaled, memory: Memory, look: Look) -> tuple[Wanted, Memory]:
-    """Remove workers that were spare for long enough."""
+    """Decide for a rank that does not wait: fewer readers, if fewer were enough for long."""
     calm = _calm(scaling, memory.missed)
     if memory.went is not None and look.now - memory.went >= calm:
         memory = memory._replace(went=None, missed=0)
     since = look.now - look.seconds if memory.enough_since is None else memory.enough_since
-    recent = tuple((ended, number) for ended, number in memory.needs if ended > look.now - calm)
-    needs = (*recent, (look.now, need(scaling, look)))
+    kept = tuple(need for need in memory.needs if need[0] > look.now - calm)
+    needs = (*kept, (look.now, need(scaling, look)))
     memory = memory._replace(short=0, needs=needs, enough_since=since, added=None, in_vain=0)
     wanted = max(number for _, number in needs)
     if wanted >= look.workers or look.now - since < calm:
@@ -158,5 +161,5 @@ def _calm(scaling: Autoscaled, doublings: int) -> float:
 
 
 def _whole(number: float) -> int:
-    """Round up; a rounding error does not count."""
+    """Return the number rounded up, except for rounding errors."""
     return math.ceil(number - 1e-6) if math.isfinite(number) else 1 << 30

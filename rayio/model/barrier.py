@@ -1,7 +1,7 @@
-"""The announced barrier: ranks announce when they will be done, and get the deadline of the last rank.
+"""The announced barrier: ranks announce their deadlines beforehand, and learn the latest one.
 
-Compute is a sleep of known length. A rank sends its arrival when compute begins, with its deadline; the reply, the
-latest deadline of all ranks, arrives before compute ends.
+Compute is a sleep of known length, so no rank waits for a message after it: the arrival is sent when the compute begins
+and carries its deadline; the answer, the latest deadline of all, arrives before the compute ends.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ def _everybody(rank: int, epoch: int, step: int) -> bool:
 
 
 class BarrierState:
-    """The awaited ranks of each step. Arrivals are keyed by rank, so a repeated one never counts twice.
+    """The awaited ranks by step. Arrivals are keyed by rank, so a repeated one never counts twice.
 
-    ``parties(epoch, step)`` is the number of ranks that meet there. ``meets(rank, epoch, step)`` is True if a rank is
-    one of them: ranks may run out of steps before an epoch ends.
+    ``parties(epoch, step)`` is the number of ranks that meet there; ``meets(rank, epoch, step)`` is True for these
+    ranks, because ranks may run out of steps before an epoch ends.
     """
 
     def __init__(self, parties: Callable[[int, int], int], meets: Callable[[int, int, int], bool] = _everybody) -> None:
@@ -33,14 +33,14 @@ class BarrierState:
         self.deadlines: dict[Step, dict[int, int]] = {}
         #: Number of ranks that meet at each of these steps.
         self._awaited: dict[Step, int] = {}
-        #: Latest deadline of the steps released lately, for arrivals that are repeated after a lost answer.
+        #: Latest deadline of recently released steps, for arrivals repeated after a lost answer.
         self.released: dict[Step, int] = {}
 
     def arrive(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> dict[Step, int]:
-        """Record an arrival; return every step that it releases, with the latest deadline of its ranks (ns).
+        """Record an arrival; return every step that it releases with the latest deadline of its parties.
 
-        A rank reaches a step only after all earlier ones were released. Ranks that still wait there, because this
-        state was lost in a restart, are released too.
+        A rank can only be at a step if all earlier ones where it meets others were released; so ranks that still wait
+        there (this state was lost in a restart) are released too.
 
         Raises:
             StaleAttemptError: the message belongs to an older attempt.
@@ -70,9 +70,9 @@ class BarrierState:
         if not done:
             return {}
         out = {}
-        for place in done:
-            out[place] = max(self.deadlines.pop(place).values())
-            del self._awaited[place]
+        for step_done in done:
+            out[step_done] = max(self.deadlines.pop(step_done).values())
+            del self._awaited[step_done]
         self.released.update(out)
         while len(self.released) > 4:
             del self.released[min(self.released)]
@@ -80,12 +80,12 @@ class BarrierState:
 
 
 def at_once(future: Future, latest: int) -> None:
-    """Resolve a future now."""
+    """Wake the waiters."""
     future.set_result(latest)
 
 
 class Barrier:
-    """A :class:`BarrierState` with its waiting ranks, on any kernel; ``answer`` resolves a future with a deadline."""
+    """The waiting around a :class:`BarrierState`, for any kernel; ``answer`` passes the latest deadline to waiters."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Barrier:
         self._waiting: dict[Step, Future] = {}
 
     def announce(self, rank: int, epoch: int, step: int, attempt: int, deadline: int) -> Future:
-        """Announce that ``rank`` will be done at ``deadline`` (ns); return the step's latest deadline as a future."""
+        """Announce that ``rank`` ends its step at ``deadline`` (ns); the future has the step's latest deadline."""
         released = self.state.arrive(rank, epoch, step, attempt, deadline)
         here = (epoch, step)
         for key, latest in released.items():

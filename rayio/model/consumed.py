@@ -1,4 +1,4 @@
-"""The steps of an epoch that a rank has consumed, on its side of the queue."""
+"""A rank's consumption of an epoch, on its side of the queue."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from rayio.place import Where
 
 @dataclass(slots=True)
 class Consumed:
-    """The consumed steps of a rank's current epoch."""
+    """A rank's consumption of its current epoch."""
 
     epoch: int = -1
-    #: The rank's first step in this epoch.
+    #: The rank's first step in that epoch.
     first: int = 0
-    #: Every step below it is consumed.
+    #: Every earlier step is consumed.
     low: int = 0
     #: Further steps, consumed out of order.
     extra: set[int] = field(default_factory=set)
-    #: Time waited for all batches but the first of each epoch (ns).
+    #: Waiting time (ns) without each epoch's first batch.
     waited: int = 0
 
     @property
     def number(self) -> int:
-        """Steps of the epoch that are consumed, or before the rank's first one."""
+        """Number of steps of the epoch that are consumed, or before the first one."""
         return self.low + len(self.extra)
 
     @property
     def has_any(self) -> bool:
-        """Return True if the rank has a batch of the epoch."""
+        """True if a batch of the epoch has arrived."""
         return self.number > self.first
 
     def open(self, at: Where) -> bool:
-        """Start over if ``at`` is in another epoch; return True if it is."""
+        """Start another epoch at its first requested step; return True if it is another one."""
         if at.epoch == self.epoch:
             return False
         self.epoch, self.first, self.low = at.epoch, at.step, at.step
@@ -55,7 +55,7 @@ class Consumed:
             self.low += 1
 
     def take(self, want: int, attempt: int, holding: tuple[int, ...] = ()) -> Take:
-        """Return the message to the queue that asks for ``want`` batches."""
+        """Return the message for the queue."""
         return Take(
             self.epoch, self.low, want, tuple(sorted(self.extra)) if self.extra else (), holding, attempt, self.waited
         )

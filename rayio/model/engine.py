@@ -1,4 +1,4 @@
-"""The engines by name, and the interface through which a session runs a plan on one."""
+"""Engines, which carry out a plan: their registry and their contract with a session."""
 
 from __future__ import annotations
 
@@ -19,48 +19,48 @@ from rayio.trace.run_directory import RunDirectory
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Called about once a second during a run, with running sums over the spans (``rayio.trace.progress``) and the seconds
-#: since the roles began; None on the virtual clock.
+#: Called about once a second during a run, with running sums over its spans (``rayio.trace.progress``) and the seconds
+#: since its start; None on the virtual clock.
 Watch = Callable[[Mapping[str, Any], float | None], None]
 
 
 @dataclass(frozen=True)
 class Site:
-    """The place of a run: its id, its folders, its reporter and its cluster."""
+    """The place of a run, and its live record."""
 
-    #: Ids of spans are derived from it (``rayio.trace.ids``).
+    #: Base of derived ids (``rayio.trace.ids``).
     run_id: str
-    #: Address from which the scenario's relative paths start.
+    #: Base address of the scenario's relative paths.
     root: str
-    #: The directory that spans are written to.
+    #: Directory of the spans.
     directory: RunDirectory
     reporter: Reporter = SILENT
-    #: The cluster to use, for engines that need one; None leaves the choice to them.
+    #: The cluster, for engines that need one; None leaves the choice to them.
     address: str | None = None
-    #: The facts of the run for live displays; None if there are none.
+    #: The live record before the run begins; None without a live view.
     live: Live | None = None
 
 
 @dataclass
 class Outcome:
-    """The results of a run so far; readable at any time, however the run ended."""
+    """The outcome of a run so far, readable at any time, even after errors."""
 
-    #: The consumed batches of each rank, by rank.
+    #: Consumption by rank.
     tallies: list[Tally]
-    #: Spans that the roles recorded, of roles that replied.
+    #: Spans recorded by roles that answered.
     recorded: int = 0
-    #: Spans of this process that could not be stored.
+    #: Unwritten spans of this process.
     unstored: pa.Table | None = None
     #: The engine's entries of run.json.
     info: dict[str, Any] = field(default_factory=dict)
     #: The engine's notes for the result.
     notes: list[str] = field(default_factory=list)
-    #: The hosts of workers, ranks and writers before the roles begin, and after, of those that reply.
+    #: Hosts of readers, ranks and writers before the run, and those that answered afterwards.
     before: list[Sighting] = field(default_factory=list)
     after: list[Sighting] = field(default_factory=list)
 
     def meet(self, sightings: Iterable[Sighting], plan: Plan, site: Site) -> None:
-        """Record the hosts, and warn before the run if it would measure memory instead of storage."""
+        """Record the hosts, and note in advance what the run cannot measure there."""
         self.before = each_once(sightings)
         hosts = [sighting.host for sighting in self.before]
         self.info["hosts"] = [host.as_json() for host in hosts]
@@ -70,22 +70,22 @@ class Outcome:
 
     @classmethod
     def of(cls, plan: Plan) -> Outcome:
-        """Return the outcome of ranks that have consumed nothing."""
+        """Return an outcome without consumption."""
         return cls(plan.tallies())
 
 
 class Engine(Protocol):
-    """A run of one plan: opened by calling the class, then prepared, run and closed, in this order.
+    """One run of one plan: opened by calling the class, then prepared, run and closed, in this order.
 
-    Errors are raised; ``outcome`` then has the results up to the error.
+    Every error is raised; ``outcome`` has the results until then.
 
     >>> engine_named("virtual").is_virtual, engine_named("local").is_virtual
     (True, False)
     """
 
-    #: Whether it runs on the virtual clock; its storage is then always a model.
+    #: True on the virtual clock; storage is then always modelled.
     is_virtual: ClassVar[bool]
-    #: From ``prepare`` on with the bytes of ``loader.max_bytes_in_flight: auto`` on this engine.
+    #: From ``prepare`` on with the value of ``loader.max_bytes_in_flight: auto``.
     plan: Plan
     outcome: Outcome
 
@@ -93,17 +93,17 @@ class Engine(Protocol):
 
     @classmethod
     def lasting(cls) -> AbstractContextManager[None]:
-        """Return a context in which the runs of a sweep share what takes long to start, such as a local Ray."""
+        """Return a context in which runs share what starts slowly, such as a local Ray, one after the other."""
 
     def prepare(self) -> None:
-        """Connect to the cluster, and check that the roles fit; no role exists yet.
+        """Connect to the resources and check that the roles fit; no role exists yet.
 
         Raises:
-            ClusterError: the cluster is out of reach, too small, or has another version.
+            ClusterError: unreachable, too small, or of another version.
         """
 
     def run(self, watch: Watch) -> None:
-        """Run every role to its end; call ``watch`` about once a second.
+        """Run every role to its end.
 
         Raises:
             RayioError: a role failed, or could not be started.
@@ -111,14 +111,14 @@ class Engine(Protocol):
         """
 
     def close(self) -> None:
-        """Collect the spans of all roles that still reply, and end all that was started; always call it.
+        """Collect spans from roles that answer, and end all that was started; always to be called.
 
         Raises:
             StorageError: spans could not be written.
         """
 
 
-#: Engines, or their import paths: a run imports only its own engine.
+#: An engine class or its location; engines are imported only when used.
 ENGINES: Registry[str | type[Engine]] = Registry(
     "engine",
     {
@@ -130,10 +130,10 @@ ENGINES: Registry[str | type[Engine]] = Registry(
 
 
 def engine_named(name: str) -> type[Engine]:
-    """Return the engine of a name.
+    """Return an engine class.
 
     Raises:
-        ScenarioError: there is none of that name.
+        ScenarioError: no such engine.
     """
     engine = ENGINES[name]
     return cast("type[Engine]", pkgutil.resolve_name(engine)) if isinstance(engine, str) else engine

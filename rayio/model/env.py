@@ -1,4 +1,4 @@
-"""The interface of a role to time, queues, storage, barriers and the trace; roles use nothing else."""
+"""The environment of a role: its only access to time, queues, storage, barriers and spans."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from rayio.trace.span import SPANS
 
 T = TypeVar("T")
 
-#: No further values.
+#: No further attributes.
 NOTHING: Mapping[str, float] = {}
 
 
 class Shard(NamedTuple):
-    """One file of a checkpoint: which writer writes it, and how."""
+    """A file of a checkpoint, with its writer and parameters."""
 
     path: str
     num_bytes: int
@@ -42,25 +42,25 @@ class QueuePort(Protocol):
     """A rank's end of its prefetch queue."""
 
     async def get(self, at: Where) -> Delivery:
-        """Return the next batch of this epoch; it then counts as consumed."""
+        """Return the next batch of this epoch, which then counts as consumed."""
 
 
 class BarrierPort(Protocol):
     """A rank's end of the barrier."""
 
     def announce(self, at: Where, deadline: int) -> Awaitable[int]:
-        """Announce when this rank will be done with this step; return when the last rank will be (both ns)."""
+        """Announce when this rank ends its step (ns); the answer is when the last rank does."""
 
 
 class WriterPort(Protocol):
     """A rank's end of a checkpoint writer."""
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Write a shard; it is durable when this returns."""
+        """Write a shard; it is durable on return."""
 
 
 class Env:
-    """The environment of one role: its clock, its name in the trace, and the ports that its engine supplies."""
+    """A role's environment: its clock, its name in the trace, and ports from its engine."""
 
     __slots__ = (
         "_behind",
@@ -110,57 +110,57 @@ class Env:
     ) -> None:
         self.kernel = kernel
         self.recorder = narrowed(recorder, role, level)
-        #: The detail of this role's spans (``rayio.trace.levels``).
+        #: Trace level of this role (``rayio.trace.levels``).
         self.level = level
         self.role = role
         self.name = f"{role}-{index}"
         self.storage = storage
         self.queue = queue
         self.barrier = barrier
-        #: By number.
+        #: Checkpoint writers by number.
         self.writers = writers or {}
-        #: Whether spans of other libraries (``rayio.trace.otel.provider``) need the role's current place.
+        #: True if spans of other libraries (``rayio.trace.otel.provider``) need this role's place.
         self.is_capturing = is_capturing
-        #: Whether a watchdog may ask for this role's state: only on the wall clock.
+        #: True if the role's activity may be queried; False on the virtual clock.
         self.is_watched = is_watched
-        #: The current activity: the name of its span, its begin (ns), its place, and its end (ns), if known.
+        #: The current activity: its span's name, start, place and planned end, if known.
         self.doing: tuple[str, int, Where, int | None] | None = None
-        #: The file that it opened last for that, and when (ns).
+        #: The last opened file of the activity, and the time.
         self.file, self.heard = "", 0
-        #: When this role began (ns): on Ray, when its actor did.
+        #: Start of this role's life (ns); on Ray, of its actor.
         self.born = kernel.now() if born is None else born
-        #: Further time for which a taken batch keeps this rank, to emulate another loader (ns).
+        #: Time (ns) that taking a batch holds this rank beyond the model's.
         self.held_ns = 0
-        #: Overhead of each step, which a real engine has anyway (ns).
+        #: Delay of the ends of this rank's steps (ns), as on a real engine.
         self.late_ns = 0
-        #: The CPU seconds of that overhead, and the process of this role that spends them; None without one.
+        #: The CPU work in it (s), and this role's process; None without one.
         self.late_work = 0.0
         self.process: Process | None = None
-        #: The cores of this role's node, if they are modelled.
+        #: Modelled cores of this role's work, or None.
         self.cores: Cores | None = None
-        #: The network of a worker's batches to their rank, if that is on another node.
+        #: Ways of a reader's batches to its rank on another node.
         self.route: tuple[Way, ...] = ()
-        #: The open files of each dataset that a worker keeps between two batches (``rayio.model.loading.Kept``).
+        #: State that a reader keeps of each dataset's files between batches (``rayio.model.loading.Kept``).
         self.kept: dict[bool, Any] = {}
-        #: The error of a checkpoint that was written asynchronously.
+        #: Error of a checkpoint written in the background.
         self.failure: Exception | None = None
-        #: The checkpoint that is being written asynchronously.
+        #: The checkpoint being written in the background.
         self._behind: Awaitable[None] | None = None
         self._writer = recorder.register(role, index, node)
-        #: Records a span between two times (ns). Spans are recorded here and nowhere else.
+        #: Records a span between two times (ns). Roles record spans only here.
         self.span: Add = self.recorder.adder(self._writer)
 
     def scaled(
         self, start: int, end: int, at: Where, before: int, after: int, why: str, more: Mapping[str, float] = NOTHING
     ) -> None:
-        """Record a change of a rank's number of workers, from the decision to its completion (ns)."""
-        details = {"from": before, "to": after, "why": why, **more}
-        text = json.dumps(details, ensure_ascii=False, separators=(",", ":"))
+        """Record a change of a rank's number of readers, from its request to its completion (ns)."""
+        fields = {"from": before, "to": after, "why": why, **more}
+        attributes = json.dumps(fields, ensure_ascii=False, separators=(",", ":"))
         lane = SPANS["scale"].lanes[self.role]
-        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, at, 0, "ok", 0, text))
+        self.recorder.add_wide(Wide(self._writer, "scale", start, end, lane, at, 0, "ok", 0, attributes))
 
     def standing(self) -> Iterator[Standing]:
-        """Return the current activity of this role, if there is one."""
+        """Yield this role's current activity, if any."""
         if (doing := self.doing) is not None:
             name, since, at, until = doing
             file = self.file if name in ("read", "write") else ""
@@ -174,7 +174,7 @@ class Env:
     async def sleep(self, name: str, seconds: float, at: Where, *, lane: int = 0, nbytes: int = 0) -> int:
         """Emulate work that takes ``seconds``; return its requested end (ns).
 
-        The span is as long as requested. The overhead of the sleep has a separate span.
+        The span has the requested duration. The excess of the sleep gets a separate span, so it never counts as work.
         """
         start = self.kernel.now()
         end = start + round(seconds * 1e9)
@@ -189,7 +189,7 @@ class Env:
         return end
 
     async def compute(self, name: str, cores: Cores, seconds: float, at: Where, *, lane: int = 0) -> None:
-        """Emulate work of ``seconds`` of CPU time, which takes longer if others use the same cores."""
+        """Emulate work of ``seconds`` of CPU, which takes longer if other work shares the cores."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
         await cores.work(seconds)
@@ -197,7 +197,7 @@ class Env:
         self.span(name, start, self.kernel.now(), at, lane=lane)
 
     async def work(self, name: str, function: Callable[[], int], at: Where, *, lane: int = 0) -> None:
-        """Call ``function`` in a separate thread; the span has the bytes that it returns."""
+        """Call ``function`` in a thread; the span has the bytes that it returns."""
         start = self.kernel.now()
         before, self.doing = self.doing, (name, start, at, None)
         nbytes = await self.kernel.threaded(function)
@@ -205,7 +205,7 @@ class Env:
         self.span(name, start, self.kernel.now(), at, lane=lane, nbytes=nbytes)
 
     async def send(self, batches: Sequence[Delivery], at: Where, since: int) -> None:
-        """Wait until a worker's batches, sent at ``since`` (ns), have arrived at their rank's node."""
+        """Wait until a reader's batches, sent at ``since`` (ns), arrive at their rank's node."""
         if not self.route:
             return
         now, ends = self.kernel.now(), []
@@ -229,11 +229,11 @@ class Env:
         lane: int = 0,
         samples: Callable[[], Samples] | None = None,
     ) -> Served[T | None]:
-        """Read one batch from storage with ``load``; return its result.
+        """Read one batch from storage.
 
-        At level ``io`` every request has a span, at level ``sample`` every sample that ``samples`` returns. A sample
-        lasts from the first to the last request to its file in this batch; samples of one file share that time in
-        proportion to their bytes.
+        At level ``io`` every request has a span, at level ``sample`` every sample of ``samples``. A sample lasts from
+        the first to the last request to its file in this batch; samples of one file share that time by their bytes,
+        because only the format's library knows when each is done.
         """
         assert self.storage is not None
         start = self.kernel.now()
@@ -254,7 +254,7 @@ class Env:
         return served
 
     def _noting(self, load: Callable[[Opener], T]) -> Callable[[Opener], T]:
-        """Record which file is opened."""
+        """Return ``load`` such that the currently opened file is recorded, for stall reports."""
         self.file = ""
 
         def noted(opener: Opener) -> T:
@@ -267,7 +267,7 @@ class Env:
         return noted
 
     async def write(self, shard: Shard, at: Where) -> Served[None]:
-        """Write one shard of a checkpoint to storage, with the spans ``write`` and ``fsync``."""
+        """Write a shard of a checkpoint to storage."""
         assert self.storage is not None
         start = self.kernel.now()
         before, self.doing, self.file = self.doing, ("write", start, at, None), shard.path
@@ -281,14 +281,14 @@ class Env:
         end = self.kernel.now()
         written = max(start, end - served.sync_ns)
         self.span("write", start, written, at, nbytes=served.nbytes, requests=served.requests)
-        if end > written:
+        if end > written:  # the file is forced to the device once it is complete
             self.span("fsync", written, end, at)
         self._requests(served, at)
         return served
 
     def _requests(self, served: Served[Any], at: Where, samples: Callable[[], Samples] | None = None) -> None:
-        """Record the parts of a call to storage: requests, failed attempts, delays."""
-        if served.retried is None and served.issued is None and not served.delays:  # most calls have none
+        """Record the requests and delays of a call to storage."""
+        if served.retried is None and served.issued is None and not served.delays:  # nothing to record, usually
             return
         for many in parts_of(served, self._writer, at, self.level, samples):
             self.recorder.add_many(many)
@@ -300,23 +300,24 @@ class Env:
             error.retried = None
 
     async def take(self, at: Where, name: str = "data_wait", lane: int = 0) -> Delivery:
-        """Wait for the next batch and return it: the rank's ``data_wait``, linked to the batch."""
+        """Wait for the next batch: the rank's ``data_wait``, linked to its batch."""
         assert self.queue is not None
-        start = self.kernel.now()
-        self.doing = (name, start, at, None)
+        since = self.kernel.now()
+        self.doing = (name, since, at, None)
         delivery = await self.queue.get(at)
         if self.held_ns:
             await self.kernel.sleep_until(self.kernel.now() + self.held_ns)
         self.doing = None
         link = self.recorder.batch_id(at.rank, at.epoch, delivery.step)
-        self.span(name, start, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
+        self.span(name, since, self.kernel.now(), at, lane, delivery.nbytes, 0, link)
         return delivery
 
     async def compute_and_synchronise(self, seconds: float, sync_seconds: float, at: Where) -> None:
-        """Compute for ``seconds``, then meet the other ranks for an all-reduce of ``sync_seconds``.
+        """Compute for ``seconds``, then meet the other ranks and spend ``sync_seconds`` together (the all-reduce).
 
-        The barrier gets this rank's deadline before compute begins. ``sync`` lasts from this rank's deadline to the
-        latest one plus the all-reduce. The time of messages and sleeps beyond it is overhead (span `overshoot`).
+        The barrier receives this rank's deadline before the compute begins. ``sync`` runs from this rank's deadline to
+        the latest one plus the all-reduce; the excess of messages and sleeps is the emulator's overhead, in a separate
+        span.
         """
         start = self.kernel.now()
         mine = start + round(seconds * 1e9)
@@ -339,7 +340,7 @@ class Env:
             span("overshoot", end, woken, at)
 
     async def checkpoint(self, shards: Sequence[Shard], at: Where) -> None:
-        """Write every shard, in parallel, and wait until all are durable: the rank's ``checkpoint``."""
+        """Write every shard in parallel and wait until all are durable: the rank's ``checkpoint``."""
         start = self.kernel.now()
         self.doing = ("checkpoint", start, at, None)
         served = await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
@@ -348,10 +349,10 @@ class Env:
         self.span("checkpoint", start, self.kernel.now(), at, nbytes=nbytes, requests=requests)
 
     async def checkpoint_behind(self, shards: Sequence[Shard], seconds: float, at: Where) -> None:
-        """Copy the state in ``seconds``, and write the copy while the rank trains on.
+        """Copy the state, which takes ``seconds``, and write the copy while the rank continues.
 
-        There is one copy: if the previous checkpoint is not durable yet, the rank waits for it first. The span
-        ``checkpoint`` is that wait and the copying.
+        There is only one copy: while the previous checkpoint is not durable, the rank waits for it first.
+        ``checkpoint`` is the time that holds the rank: that wait, and the copy.
         """
         start = self.kernel.now()
         await self._written(at)
@@ -361,7 +362,7 @@ class Env:
         self._behind = self.kernel.spawn(self._write_behind(shards, at), f"{self.name} writes behind")
 
     async def checkpoints_durable(self, at: Where) -> None:
-        """Wait for the checkpoint that is still being written; the wait counts as ``checkpoint``."""
+        """Wait for the checkpoint that is written in the background; the wait counts as ``checkpoint``."""
         if self._behind is None:
             self.raise_failure()
             return
@@ -371,12 +372,12 @@ class Env:
             self.span("checkpoint", start, end, at)
 
     def raise_failure(self) -> None:
-        """Raise the error of an asynchronous checkpoint, if there is one."""
+        """Raise the error of a checkpoint written in the background."""
         if self.failure is not None:
             raise self.failure
 
     async def _written(self, at: Where) -> None:
-        """Wait for the asynchronous checkpoint: ``checkpoint_wait``."""
+        """Wait until no background write remains: ``checkpoint_wait``."""
         if self._behind is not None:
             start = self.kernel.now()
             before, self.doing = self.doing, ("checkpoint_wait", start, at, None)
@@ -389,7 +390,7 @@ class Env:
     async def _write_behind(self, shards: Sequence[Shard], at: Where) -> None:
         try:
             await self.kernel.gather(*(self.writers[shard.writer].write(shard, at) for shard in shards))
-        except Exception as error:  # the rank raises it later: it may not be waiting for this
+        except Exception as error:  # raised when the rank next checks: it may not be waiting now
             self.failure = error
         finally:
             self._behind = None

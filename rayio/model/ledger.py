@@ -1,8 +1,8 @@
-"""The ledger of a run: planned and delivered samples of every rank, which must be equal at the end.
+"""The ledger of a run: planned against delivered samples, which must agree at the end.
 
-Digests check content: the worker sums, modulo 2**64, a hash of (epoch, rank, step, sample id) over the ids that it read
-*from the bytes*; the plan sums the same over the planned ids. A lost, repeated or foreign sample changes the sum; the
-order of arrival does not.
+Digests are about content, not messages: the reader sums, modulo 2**64, a hash of (epoch, rank, step, sample id) over
+the ids read *from the bytes*; the plan sums the same over the planned ids. A lost, repeated or foreign sample changes
+the sum, whatever the order of arrival.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ WORD = (1 << 64) - 1
 
 @dataclass(slots=True)
 class Tally:
-    """The batches that one rank has consumed so far, or that are planned for it."""
+    """The consumption of one rank so far, or its plan."""
 
     rank: int
     steps: int = 0
     samples: int = 0
     nbytes: int = 0
     digest: int = 0
-    #: Those of ``steps`` and ``samples`` that were for evaluations.
+    #: The part of ``steps`` and ``samples`` in evaluations.
     evaluation_steps: int = 0
     evaluation_samples: int = 0
-    #: The attempt whose batches these are.
+    #: The attempt of these batches.
     attempt: int = 0
-    #: The sources of the batches' bytes; None of modelled storage without a cache.
+    #: Source of the bytes; None for modelled storage without a cache.
     moved: Moved | None = field(default=None, compare=False)
-    #: Samples that were given up after errors; they are not in ``samples``, but in the digest.
+    #: Samples skipped after errors; not in ``samples``, but in the digest.
     skipped: int = 0
 
     @property
     def name(self) -> str:
-        """The rank in words, with the attempt if it is not the first."""
+        """The rank in words, with the attempt unless it is the first."""
         return f"rank {self.rank}" + (f", attempt {self.attempt}" if self.attempt else "")
 
     def add(self, delivery: Delivery, *, evaluating: bool = False) -> None:
@@ -57,25 +57,25 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    """Planned against delivered, over all ranks."""
+    """Planned against delivered samples, over all ranks."""
 
     planned_steps: int
     planned_samples: int
     delivered_steps: int
     delivered_samples: int
     delivered_bytes: int
-    #: Samples that were given up after errors, as the scenario asked for: planned = delivered + skipped.
+    #: Samples skipped after errors, as the scenario allows: planned = delivered + skipped.
     skipped_samples: int = 0
     #: One line per rank with a difference.
     differences: tuple[str, ...] = ()
 
     @property
     def even(self) -> bool:
-        """Return True if every planned sample was delivered or skipped once, on every rank."""
+        """True if every planned sample was delivered or skipped once, on every rank."""
         return not self.differences
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entry of result.json."""
+        """Return the ledger's entry of result.json."""
         entry = {**asdict(self), "differences": list(self.differences[:16]), "even": self.even}
         if not self.skipped_samples:
             del entry["skipped_samples"]
@@ -83,7 +83,7 @@ class Ledger:
 
 
 def close(planned: Iterable[Tally], delivered: Iterable[Tally]) -> Ledger:
-    """Return the ledger: compare planned and delivered of every rank in every attempt, and sum them."""
+    """Compare plan and consumption of every rank in every attempt, and sum them."""
     got = {(tally.rank, tally.attempt): tally for tally in delivered}
     plan = {(tally.rank, tally.attempt): tally for tally in planned}
     differences = []

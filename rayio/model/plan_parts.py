@@ -1,4 +1,4 @@
-"""Parts of a plan: the phases that read datasets, and the loader."""
+"""Parts of a plan beyond sections of the scenario: what is read, and how batches are made."""
 
 from __future__ import annotations
 
@@ -15,54 +15,54 @@ from rayio.seeds import Draws
 
 @dataclass(frozen=True)
 class Phase:
-    """Training, or all evaluations together: the dataset, its epochs, and the compute times."""
+    """Training, or all evaluations: what is read, how often, and the compute time of its steps."""
 
     #: Folder of the dataset.
     path: str
     #: The samples of each rank and step.
     sampler: Sampler
-    #: Number of epochs, each of at most ``train.steps`` steps.
+    #: Number of passes, each of at most ``train.steps`` steps.
     epochs: int
-    #: The distribution of compute times, and its seed.
+    #: Distribution of compute times, and its seed.
     compute: Draws
     seed: int
 
 
 @dataclass(frozen=True)
 class EvaluationPhase(Phase):
-    """All evaluations together, each an epoch, with the training steps after which they are due."""
+    """All evaluations, each an epoch, and the training steps after which they are due."""
 
     schedule: Schedule
-    #: Whether one may be due within an epoch of training, when both queues of a rank hold batches.
+    #: True if one may come within an epoch of training, when both queues of a rank hold batches.
     is_amid_epochs: bool
 
 
 @dataclass(frozen=True)
 class LoaderSpec:
-    """The loader of each rank, in PyTorch's terms."""
+    """The making of each rank's batches, in PyTorch's terms."""
 
     kind: str
     #: The options of the kind.
     options: Section
-    #: Workers of a rank; with ``scaling``, the most.
+    #: Readers of a rank, or the largest number of them.
     num_workers: int
-    #: The bounds of autoscaling; None if the number of workers is fixed.
+    #: Parameters of scaling; None for a constant number of readers.
     scaling: Autoscaled | None
     prefetch_factor: int
     worker: Literal["process", "thread"]
     io_depth: int
     assignment: Literal["static", "dynamic"]
     in_order: bool
-    #: The kind of file access by name, and its options.
+    #: Name of the file access, and its options.
     file_access: str
     file_access_options: Section
-    #: Whether the prefetch queue of each rank is an actor, or lives in its rank's process.
+    #: An actor for each rank's prefetch queue, or its rank's process.
     queue: Literal["actor", "in_rank"]
-    #: The distribution of a sample's decoding time, or decoding that is carried out.
+    #: Decode times of samples, or real work.
     decode: Draws | Work
-    #: Whether batches contain their bytes.
+    #: True if batches carry their bytes.
     payload: bool
-    #: Bound on the bytes of leased and ready batches on one node; the engine resolves auto.
+    #: Bound on the bytes that the queues of one node may have leased or ready; the engine sets auto.
     max_bytes_in_flight: int | Literal["auto"]
-    #: Expected bytes of the full prefetch windows of all ranks of one node.
+    #: Expected bytes of the full windows of all ranks of one node.
     node_window_bytes: float

@@ -1,4 +1,4 @@
-"""From scenario to plan: the only place that turns a user's keys into a run's parameters."""
+"""Scenario -> plan: the only module that derives a run's parameters from a scenario."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from rayio.storage.presets import PRESETS
 
 @dataclass(frozen=True)
 class Times:
-    """Times that replace those of a scenario, such as recorded ones; None keeps the scenario's.
+    """Times in place of the scenario's, such as measured ones; None keeps the scenario's."""
 
-    ``compute`` is per training step, ``decode`` per sample, ``first_byte`` per request to modelled storage.
-    """
-
+    #: Of a training step.
     compute: Draws | None = None
+    #: Of a sample's decoding.
     decode: Draws | None = None
+    #: Of a request to modelled storage, to its first byte.
     first_byte: Draws | None = None
 
 
@@ -37,8 +37,8 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a scenario's run.
 
-    ``modelled`` is True if storage is a model. ``auto_bytes_in_flight`` is the bound in bytes per node that replaces
-    ``loader.max_bytes_in_flight: auto``; None is no bound. ``times`` replace those of the scenario.
+    ``modelled`` means modelled storage. ``auto_bytes_in_flight`` is the value of ``loader.max_bytes_in_flight: auto``
+    per node; None is no bound. ``times`` have priority over the scenario's.
 
     >>> plan_of(load("unet3d-small"), modelled=True).steps
     (12, 12, 12, 12, 12)
@@ -78,7 +78,7 @@ def plan_of(
 
 
 def _loader(scenario: Scenario, modelled: bool, times: Times) -> LoaderSpec:
-    """Return the loader's parameters; by default batches contain their bytes exactly on real storage."""
+    """Return the loader's parameters: by default batches carry bytes if bytes are really read."""
     loader = scenario.loader
     return LoaderSpec(
         kind=loader.kind,
@@ -131,40 +131,39 @@ def _checkpointing(scenario: Scenario) -> Checkpointing | None:
     )
 
 
-#: The emulator's own loader, and the name of its costs.
+#: rayio's loader, and the name of its costs.
 OUR_LOADER, OURS = "actors", "ray"
 
 
 def _charged(scenario: Scenario) -> Costs:
-    """Return the costs for the virtual clock; batches without bytes have no costs of copying."""
+    """Return the costs that the virtual engine adds; batches without bytes are not copied."""
     costs = scenario.charges
     if scenario.loader.payload != "none":
         return costs
-    cpu = costs.cpu.model_copy(update=dict.fromkeys(("reader_bandwidth", "rank_bandwidth", "node_bandwidth")))
-    return costs.model_copy(update={"put_bandwidth": None, "cpu": cpu})
+    return costs.model_copy(update={"put_bandwidth": None})
 
 
 def _held(scenario: Scenario) -> float:
-    """Return the further seconds for which a ready batch keeps its rank, if ``costs`` names another loader."""
+    """Return the seconds that a batch of the loader named in ``costs`` holds its rank beyond rayio's loader."""
     named = scenario.costs
     if not isinstance(named, str) or scenario.loader.kind != OUR_LOADER:
         return 0.0
     return max(0.0, charged(named).receive - charged(OURS).receive)
 
 
-#: A placeholder for storage without a description; no request reaches it.
+#: Placeholder for storage that is never used.
 _NOBODYS = StorageParameters(first_byte=NO_TIME, connection_bandwidth=1.0, bandwidth=1.0)
 
 
 def storage_of(scenario: Scenario) -> StorageParameters:
-    """Return the modelled storage system: the scenario's own, or a preset scaled to the cluster.
+    """Return the modelled storage system: the scenario's, or a preset's numbers on its cluster.
 
-    With ``storage.throttle`` it has no requests_per_second: requests above the rate are refused instead of queued.
+    If it refuses requests above a rate (``storage.throttle``), requests do not wait for a rate.
     """
     model = scenario.storage.model
     if not isinstance(model, str):
         return model
-    if model == UNKNOWN:  # checks.check_simulated refuses runs that would use it
+    if model == UNKNOWN:  # such a run is refused before it begins: see checks.check_simulated
         return _NOBODYS
     preset = PRESETS[model]
     parts = len(scenario.cluster.reading_nodes) if preset.shared_cap and preset.scope == "node" else 1

@@ -1,7 +1,7 @@
-"""The model of nodes that come and go with workers (``cluster.reader_pool``).
+"""Modelled nodes that come for readers and go with them (``cluster.reader_pool``).
 
-A new worker requests a slot: a free one, one of a node that is starting, or one of a new node; other workers wait. A
-node is up ``start`` after its request, and goes once it had no worker for ``idle_timeout``.
+A reader requests a slot. It gets a free one, or one of a node that starts, or a new node starts; others wait. A node
+arrives ``start`` after its request, and goes when it had no reader for ``idle_timeout``.
 """
 
 from __future__ import annotations
@@ -14,37 +14,37 @@ from rayio.model.kernel import Kernel
 from rayio.scenario.reader_pool import ReaderPool
 from rayio.trace.recorder import Recorder
 
-#: A worker: its rank, and its number there.
+#: A reader: its rank, and its number in the rank.
 Who = tuple[int, int]
-#: Called with the node of a worker's slot; None if no node was up in time.
-Reply = Callable[[int | None], None]
+#: Called with the node of a reader's slot; None if no node came in time.
+Granted = Callable[[int | None], None]
 
 
 @dataclass(eq=False)
 class _Request:
-    """A worker's request for a slot, with its node once one is assigned."""
+    """A reader that requests a slot, and its future node if known."""
 
     who: Who
-    reply: Reply
+    granted: Granted
     node: _Node | None = None
 
 
 @dataclass(eq=False)
 class _Node:
-    """A node that is starting or up; times in ns."""
+    """A node that starts or is present; times in ns."""
 
     number: int
     requested: int
     up: int | None = None
     taken: set[Who] = field(default_factory=set)
-    #: Since when it has no worker.
+    #: Time since when it has no reader.
     idle: int | None = None
 
 
 class NodePool:
-    """The nodes of a run that come and go, numbered from ``first`` on.
+    """The nodes of a run that come and go, in one process: numbers from ``first`` on.
 
-    ``gone`` is called with the number of each node that has gone; a later node may have the same number.
+    ``gone`` is called with the number of each node that has gone, which may be reused.
     """
 
     def __init__(
@@ -61,34 +61,34 @@ class NodePool:
         self.recorder = recorder
         self.gone = gone
         self._nodes: dict[int, _Node] = {}
-        #: Pending requests, at most ``spec.pending``, and requests that wait to be pending; in order.
+        #: Readers with a request, at most ``spec.pending``, and the waiting ones; in order.
         self._asking: list[_Request] = []
         self._waiting: deque[_Request] = deque()
-        #: The node of each worker that has a slot.
+        #: The node of each reader with a slot.
         self._homes: dict[Who, _Node] = {}
 
-    def want(self, who: Who, reply: Reply) -> None:
-        """Request a slot for a worker; ``reply`` is called with its node, or None after the deadline."""
-        request = _Request(who, reply)
+    def want(self, who: Who, granted: Granted) -> None:
+        """Request a slot for a reader."""
+        request = _Request(who, granted)
         self._waiting.append(request)
         self.kernel.spawn(self._expire(request), "a node is waited for")
         self._turn()
 
     def free(self, who: Who) -> None:
-        """Give a worker's slot back, if it has one."""
+        """Free a reader's slot, if it has one."""
         node = self._homes.pop(who, None)
         if node is not None:
             self._leave(node, who)
             self._turn()
 
     def close(self) -> None:
-        """Record the nodes that are still up."""
+        """Record the lives of the present nodes."""
         for node in [*self._nodes.values()]:
             self._record(node)
         self._nodes.clear()
 
     def _turn(self) -> None:
-        """Admit the next requests, and assign slots to them."""
+        """Send the next requests, and grant slots."""
         is_moving = True
         while is_moving:
             while self._waiting and len(self._asking) < self.spec.pending:
@@ -104,13 +104,13 @@ class NodePool:
                         is_moving = True
 
     def _room(self) -> _Node | None:
-        """Return a node with a free slot: one that is up, else one that is starting, else a new one; or None."""
+        """Return a node with a free slot, present ones first, or a new one if allowed."""
         spec = self.spec
         free = [node for node in self._nodes.values() if len(node.taken) < spec.slots]
         if free:
             return min(free, key=lambda node: (node.up is None, node.number))
         numbers = range(self.first, self.first + spec.nodes)
-        number = next((number for number in numbers if number not in self._nodes), None)
+        number = next((n for n in numbers if n not in self._nodes), None)
         if number is None:
             return None
         node = self._nodes[number] = _Node(number, self.kernel.now())
@@ -120,7 +120,7 @@ class NodePool:
     async def _come(self, node: _Node) -> None:
         await self.kernel.sleep_until(node.requested + round(self.spec.start * 1e9))
         node.up = self.kernel.now()
-        for request in [request for request in self._asking if request.node is node]:
+        for request in [waiting for waiting in self._asking if waiting.node is node]:
             self._grant(request)
         if not node.taken:
             self._rest(node)
@@ -131,7 +131,7 @@ class NodePool:
         assert node is not None
         self._asking.remove(request)
         self._homes[request.who] = node
-        request.reply(node.number)
+        request.granted(node.number)
 
     async def _expire(self, request: _Request) -> None:
         await self.kernel.sleep_until(self.kernel.now() + round(self.spec.deadline * 1e9))
@@ -143,7 +143,7 @@ class NodePool:
                 self._leave(request.node, request.who)
         else:
             return
-        request.reply(None)
+        request.granted(None)
         self._turn()
 
     def _leave(self, node: _Node, who: Who) -> None:
@@ -156,7 +156,7 @@ class NodePool:
         self.kernel.spawn(self._go(node, node.idle), "a node is idle")
 
     async def _go(self, node: _Node, since: int) -> None:
-        """Remove a node that had no worker since ``since`` (ns)."""
+        """End a node that has been idle since a time."""
         await self.kernel.sleep_until(since + round(self.spec.idle_timeout * 1e9))
         if node.idle == since and self._nodes.get(node.number) is node:
             del self._nodes[node.number]
@@ -169,7 +169,7 @@ class NodePool:
 
 
 def record_node(recorder: Recorder, number: int, requested: int, up: int | None, gone: int) -> None:
-    """Record the spans of a node (ns): from its request until it was up, if it was, and until it was gone."""
+    """Record a node's life: times of request, arrival (None: never) and end (ns)."""
     writer = recorder.register("pool", str(number), number)
     recorder.add(writer, "node_start", requested, gone if up is None else up, 0)
     if up is not None:

@@ -1,4 +1,4 @@
-"""The prefetch queue at run time: a QueueState with its calls and waits, the same on every engine."""
+"""The prefetch queue: a QueueState with its calls and waits, the same on every engine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rayio.model.scaler import Scaler
 from rayio.model.standing import Standing
 from rayio.place import Where
 
-#: Sends a lease to its worker and returns the batches, in the lease's order.
+#: Carries a lease to its worker and returns its batches in order.
 Submit = Callable[[Lease], Awaitable[Sequence[Delivery]]]
 
 
 class PrefetchQueue:
-    """The queue of one rank: it submits leases to workers, keeps their batches, and replies to the rank's takes."""
+    """The queue of one rank: it submits reads to workers, owns the batches, and answers the rank's takes."""
 
     __slots__ = (
         "_bound_since",
@@ -38,27 +38,26 @@ class PrefetchQueue:
         self.env = env
         self.state = state
         self.submit = submit
-        #: The autoscaler; None if the number of workers is fixed.
+        #: Scales the readers; None for a constant number.
         self.scaler: Scaler | None = None
-        #: Steps of one lease: more than one only if a read is faster than its call.
+        #: Steps per lease; more than one only if a read is faster than its call.
         self.lease_steps = 1
-        #: The attempt in which a read failed, and the error.
+        #: The attempt and the error of a failed read.
         self._failure: tuple[int, Exception] | None = None
-        #: The waiting take's future, and its number: a newer take, or the end of patience, raises the number.
+        #: The waiting take's future, and its number: a newer take or its expiry raises the number and ends the wait.
         self._news: Future | None = None
         self._ticket = 0
         self._patience_ends = 0
         self._sweeping = False
         self._bound_since: int | None = None
-        #: The leases that are with workers, and when they were granted (ns).
+        #: Leases at workers, with the times of their grants: a worker without one may leave.
         self.under_way: dict[Lease, int] = {}
         self._readers = [f"reader-{state.spec.rank}-{worker}" for worker in range(state.spec.num_workers)]
 
     async def take(self, take: Take, patience_ns: int | None = None) -> list[Delivery]:
-        """Update what was consumed, then return batches as soon as there are any; none after ``patience_ns``.
+        """Record the consumption, then return batches as soon as there are any; none after ``patience_ns``.
 
-        A newer take of the same rank ends the wait of the older one, which then returns nothing, in whatever order
-        they arrive.
+        A newer take of the same rank ends the wait of the older one, which returns nothing, in any order of arrival.
 
         Raises:
             DataError, StorageError: a worker could not read; every later take raises it too.
@@ -78,18 +77,18 @@ class PrefetchQueue:
         while take.want > 0 and ticket == self._ticket:
             if self._failure is not None and self._failure[0] == take.attempt:
                 raise self._failure[1]
-            if batches := self.state.deliverable(take):
-                return batches
+            if ready := self.state.deliverable(take):
+                return ready
             self._news = self.env.kernel.future(f"a batch of epoch {take.epoch} after {take.consumed} steps")
             await self._news
         return []
 
     def at_hand(self, take: Take) -> list[Delivery]:
-        """Return the ready batches of a rank after :meth:`rank_advanced`; none if :meth:`take` would wait."""
+        """Return the ready batches for a rank whose consumption is recorded; none if :meth:`take` has to wait."""
         return self.state.deliverable(take) if self._failure is None else []
 
     def rank_advanced(self, take: Take) -> None:
-        """Update what the rank consumed, and grant the leases that the window now permits."""
+        """Record the rank's consumption, and let workers start the steps that the window now permits."""
         if self.scaler is not None:
             self.scaler.count()
         if self.state.rank_advanced(take):
@@ -98,14 +97,14 @@ class PrefetchQueue:
             self.scaler.rank_advanced(take)
 
     async def _sweep(self) -> None:
-        """End the newest take's wait after its patience; one task serves all takes."""
+        """End the newest take's wait when its patience ends; one task serves all takes."""
         while self._patience_ends > self.env.kernel.now():
             await self.env.kernel.sleep_until(self._patience_ends)
         self._sweeping = False
         self.dismiss()
 
     def dismiss(self) -> None:
-        """End the wait of a take, if there is one, with no batch."""
+        """Answer a waiting take with nothing."""
         self._ticket += 1
         self._wake()
 
@@ -114,7 +113,7 @@ class PrefetchQueue:
             self._news.set_result(None)
 
     def grant(self) -> None:
-        """Grant the leases that the window permits, and send them to workers."""
+        """Let workers start the steps that the window permits."""
         kernel = self.env.kernel
         for lease in self.state.grant() if self.lease_steps == 1 else self._joined():
             self.under_way[lease] = granted = kernel.now()
@@ -142,7 +141,7 @@ class PrefetchQueue:
         self._wake()
 
     def standing(self) -> Iterator[Standing]:
-        """Return the steps of the leases that are with workers."""
+        """Yield the leases at workers, step by step."""
         for lease, granted in list(self.under_way.items()):
             by, name = self._readers[lease.worker], self.env.name
             for step in lease.steps:
@@ -150,13 +149,13 @@ class PrefetchQueue:
                 yield Standing("queue", name, "lease", at, granted, granted, by=by)
 
     def _joined(self) -> list[Lease]:
-        """Grant leases of several steps; steps that would make a smaller lease wait."""
+        """Return leases of several steps; smaller ones wait, because they would become single steps."""
         spec = self.state.spec
         lump = min(self.lease_steps, spec.prefetch_factor // 2) if spec.assignment == "static" else 1
         return _coalesce(self.state.grant(lump), self.lease_steps)
 
     def _note_memory_bound(self) -> None:
-        """Record the time in which the bound on bytes keeps the window closed: called at its begin and end."""
+        """Record the start and the end of times when only the bound on bytes closes the window."""
         now = self.env.kernel.now()
         if self._bound_since is None:
             self._bound_since = now
@@ -167,7 +166,7 @@ class PrefetchQueue:
 
 
 def _coalesce(leases: list[Lease], most: int) -> list[Lease]:
-    """Join leases of the same worker, up to ``most`` steps each, keeping every worker's order."""
+    """Return leases with those of the same worker joined, up to ``most`` steps each, in every worker's order."""
     if most == 1 or len(leases) < 2:
         return leases
     joined: list[Lease] = []

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: when they are due, and the shards and bytes of each rank."""
+"""Checkpoints: when they are due, which rank saves which part, and its bytes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rayio.scenario.writers import Writers
 
 @dataclass(frozen=True)
 class Checkpointing:
-    """The checkpoints of a run, as parameters; the kind of writers assigns the shards."""
+    """The checkpoints of a run, computable by any rank. The kind of writers assigns the shards."""
 
     #: Folder of the checkpoints, relative to the run's root.
     path: str
     writers: Writers
     topology: Topology
-    #: Bytes that each writer saves, by number.
+    #: Bytes of each writer, by number.
     sizes: tuple[int, ...]
     schedule: Schedule
     request_bytes: int
     fsync: bool
-    #: Bytes per second of the copy of an asynchronous checkpoint; None: training waits until it is written.
+    #: Bytes per second of the copy that is written in the background; None: training waits for the write.
     snapshot_rate: float | None
 
     def shards(self, at: Where, steps: int) -> Sequence[Shard]:
@@ -34,7 +34,7 @@ class Checkpointing:
         if not due:
             return ()
         numbers = self.writers.of_rank(at.rank, self.topology)
-        return tuple(self._shard(occasion, number) for occasion in due for number in numbers)
+        return tuple(self._shard(number_due, number) for number_due in due for number in numbers)
 
     def _shard(self, due: int, writer: int) -> Shard:
         epoch, step = self.schedule.step(due)

@@ -1,7 +1,7 @@
-"""The autoscaler of a rank's workers: it measures, asks ``rayio.model.autoscale``, and carries out the decision.
+"""The scaler of a rank's readers: it measures for ``rayio.model.autoscale`` and carries out its decisions.
 
-It is part of the prefetch queue, and looks when the rank reports what it consumed. A worker that goes first reads its
-leases, and waits until the rank has consumed their batches.
+It is part of the prefetch queue and has no timer: it looks when the rank reports its consumption. A worker still reads
+its leases before it leaves; it leaves once the rank has consumed all of them.
 """
 
 from __future__ import annotations
@@ -17,43 +17,43 @@ from rayio.model.pool import NodePool
 from rayio.model.queue import Lease, QueueState, Take
 from rayio.scenario.workers import Autoscaled
 
-#: Batches of a look, at least: with fewer, noise outweighs the number of workers.
+#: Batches of a look at least: with fewer, chance has more effect than the number of readers.
 LEAST_BATCHES = 16
 
 
 class Queue(Protocol):
-    """A prefetch queue, as its scaler needs it."""
+    """A queue as its scaler uses it."""
 
     env: Env
     state: QueueState
 
     @property
     def under_way(self) -> Iterable[Lease]:
-        """The leases that are with workers."""
+        """The leases at workers."""
 
     def grant(self) -> None:
-        """Grant the leases that the window permits."""
+        """Let workers start the steps that the window permits."""
 
 
-#: Called with a rank's number of workers, and the time that it waited for their nodes (ns).
+#: Called with a rank's number of readers, and the time (ns) that new ones waited for nodes.
 Arrived = Callable[[int, int], None]
 
 
 class Staff(Protocol):
-    """The workers of one rank, as an engine starts and ends them."""
+    """An engine's means to scale the readers of one rank."""
 
     def hire(self, workers: int, arrived: Arrived) -> None:
-        """Start workers up to ``workers`` in all; call ``arrived`` once, with their final number."""
+        """Start readers up to ``workers`` in all; ``arrived`` is called with the final number."""
 
     def is_free(self, worker: int) -> bool:
-        """Return True if a worker's memory is no longer used."""
+        """Return True if no memory of a worker is in use."""
 
     def dismiss(self, workers: int) -> None:
-        """End the workers beyond ``workers``; they have no work left."""
+        """End the idle readers beyond ``workers``."""
 
 
 class InProcessStaff:
-    """Workers that are roles of this process; they start within ``seconds``."""
+    """Readers that are roles of this process: they start ``seconds`` after the request."""
 
     def __init__(self, kernel: Kernel, seconds: float) -> None:
         self.kernel = kernel
@@ -64,7 +64,7 @@ class InProcessStaff:
         self.start(workers, arrived, 0)
 
     def start(self, workers: int, arrived: Arrived, waited: int) -> None:
-        """Start workers that have a node, for which they waited ``waited`` ns."""
+        """Start readers that have a node, for which they waited ``waited`` ns."""
         if self.seconds:
             self.kernel.spawn(self._start(workers, arrived, waited), "readers start")
         else:
@@ -83,7 +83,7 @@ class InProcessStaff:
 
 
 class PooledStaff(InProcessStaff):
-    """Workers of this process on nodes of a pool; ``settle`` is called with each worker and its node."""
+    """Readers of this process on pool nodes; ``settle`` is called with the node of each."""
 
     def __init__(
         self, kernel: Kernel, seconds: float, pool: NodePool, rank: int, least: int, settle: Callable[[int, int], None]
@@ -92,22 +92,22 @@ class PooledStaff(InProcessStaff):
         self.pool = pool
         self.rank = rank
         self.settle = settle
-        #: Current number of workers.
+        #: Number of present readers.
         self._workers = least
 
     def hire(self, workers: int, arrived: Arrived) -> None:
-        """See :class:`Staff`; if a worker gets no node, the workers numbered after it do not start either."""
+        """See :class:`Staff`; readers numbered after one without a node are cancelled too."""
         since, wanted = self.kernel.now(), range(self._workers, workers)
         nodes: dict[int, int | None] = {}
 
-        def reply(worker: int, node: int | None) -> None:
+        def granted(worker: int, node: int | None) -> None:
             nodes[worker] = node
             if len(nodes) == len(wanted):
                 self._move_in(wanted, nodes)
                 self.start(self._workers, arrived, self.kernel.now() - since)
 
         for worker in wanted:
-            self.pool.want((self.rank, worker), partial(reply, worker))
+            self.pool.want((self.rank, worker), partial(granted, worker))
 
     def _move_in(self, wanted: range, nodes: dict[int, int | None]) -> None:
         for worker in wanted:
@@ -126,7 +126,7 @@ class PooledStaff(InProcessStaff):
 
 
 class _Change(NamedTuple):
-    """A change that is under way: its begin (ns), the workers before and after, and the reason."""
+    """A change in progress: start, numbers of readers before and after, and the reason."""
 
     since: int
     before: int
@@ -135,31 +135,32 @@ class _Change(NamedTuple):
 
 
 class Scaler:
-    """The autoscaler of one queue."""
+    """Observes a queue and scales its readers."""
 
     def __init__(self, queue: Queue, scaling: Autoscaled, staff: Staff) -> None:
         self.queue = queue
         self.scaling = scaling
         self.staff = staff
         self.memory = Memory()
-        #: Workers that are starting, and workers that go but still have work.
+        #: Requested readers that have not arrived, or dismissed ones with work left.
         self._coming: _Change | None = None
         self._going: _Change | None = None
-        #: Whether the first workers are in the trace.
+        #: True once the first readers are in the trace.
         self._has_begun = False
-        #: The epoch and step that must be consumed before the next look begins; None once it has.
+        #: The epoch and step to be consumed before the next look begins; None once it has begun.
         self._settles: tuple[int, int] | None = (-1, 0)
-        #: The begin of the look (ns), and the time waited (ns) and batches taken by then.
+        #: Start of the look; the rank's waiting time (ns) and batches at that time.
         self._begun = self._waited = self._taken = 0
-        #: Batches × ns since the look began: ready, and being read; and the time of the last count (ns).
+        #: Batches × ns since the look began: ready ones and those being read; and the time until which they are
+        #: counted.
         self._ready = self._reading = self._counted = 0
-        #: Workers on nodes of a pool that have read nothing yet, and the time of their start (ns).
+        #: Arrival times of workers on pool nodes that have read nothing yet.
         self._new: dict[int, int] = {}
         #: Batches consumed in earlier epochs, and in this one.
         self._epoch, self._earlier, self._current = -1, 0, 0
 
     def count(self) -> None:
-        """Count the batches that are ready and being read until now; call it before their number changes."""
+        """Count the batches that are ready and being read until now; called before their number changes."""
         now, state = self.queue.env.kernel.now(), self.queue.state
         since = now - self._counted
         self._ready += len(state.ready) * since
@@ -167,14 +168,14 @@ class Scaler:
         self._counted = now
 
     def read_by(self, worker: int) -> None:
-        """Record the first batch of a new worker."""
+        """Record that a worker has read a batch."""
         if self._new and (since := self._new.pop(worker, None)) is not None:
             env, state = self.queue.env, self.queue.state
             at = env.where(state.spec.rank, state.epoch, attempt=state.attempt)
             env.span("first_batch", since, env.kernel.now(), at, 3)
 
     def rank_advanced(self, take: Take) -> None:
-        """Update what the rank consumed and waited; look, if it is time."""
+        """Record the rank's consumption and waiting time; look, when it is due."""
         if not self._has_begun:
             self._has_begun = True
             self._record(_Change(self.queue.env.born, 0, self.queue.state.workers, "at the start"), take.epoch)
@@ -222,7 +223,7 @@ class Scaler:
             self.leave()
 
     def arrived(self, workers: int, waited: int = 0) -> None:
-        """Use the workers that were hired, of which there are ``workers``, after ``waited`` ns for their nodes."""
+        """Record the number of readers after a request, and the time that nodes took (ns)."""
         if (coming := self._coming) is None:
             return
         self._coming = None
@@ -240,7 +241,7 @@ class Scaler:
         self.queue.grant()
 
     def leave(self) -> None:
-        """Dismiss the workers that go, if none of their leases and batches is left."""
+        """Dismiss readers without work left."""
         if (going := self._going) is None:
             return
         queue = self.queue

@@ -1,7 +1,7 @@
-"""The construction of roles from the plan and the ports that an engine supplies.
+"""Wiring: builds the environments of roles from the plan and an engine's ports.
 
-Every engine makes its roles here, so storage, tracing, queues and phases of a plan are implemented once. An engine with
-several processes makes one ``Wiring`` in each of them.
+Every engine creates its roles here, so storage, tracing, queues and phases follow the plan in one place. An engine with
+several processes makes one ``Wiring`` in each.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from rayio.trace.recorder import Recorder
 
 
 class Devices(Protocol):
-    """The modelled devices and layers of an engine, for the roles of a process."""
+    """An engine's access to models, for every role of a process."""
 
     def arbiter(self, device: int) -> Arbiter:
         """Return a modelled storage device."""
 
     def shared(self, layer: Layer, node: int) -> Any:
-        """Return the shared state of a layer (``Layer.state``): that of a node, or the one for all."""
+        """Return the shared state of a layer (``Layer.state``), of a node or of all."""
 
 
 class RankPorts(Protocol):
-    """The ports of an engine for the ranks of a process."""
+    """An engine's ports for the ranks of a process."""
 
     def queue(self, spec: QueueSpec, *, evaluating: bool) -> QueuePort:
         """Return the prefetch queue of a rank, or the one for its evaluations."""
@@ -52,35 +52,35 @@ class RankPorts(Protocol):
         """Return the barrier of all ranks."""
 
     def writers(self, rank: int) -> Mapping[int, WriterPort]:
-        """Return the checkpoint writers of a rank, by number."""
+        """Return the checkpoint writers of a rank's shards, by number."""
 
 
 class LoaderKind(Protocol):
-    """A kind of loader (``loader.kind``), as engines need it.
+    """A kind of loader (``loader.kind``), as engines use it.
 
     >>> LOADERS["actors"].has_roles, LOADERS["torch"].has_roles
     (True, False)
     """
 
-    #: Whether its workers and queues are roles, which engines place and run.
+    #: True if its readers and queues are roles, which engines place and run.
     has_roles: bool
 
     def check(self, plan: Plan) -> None:
-        """Refuse a plan that cannot run on the wall clock here; the virtual clock has its model of every kind.
+        """Refuse a plan that cannot run in real time here; the virtual clock models every kind.
 
         Raises:
-            ScenarioError: the line names what is missing, and what to do.
+            ScenarioError: the missing part, and the remedy.
         """
 
     def batches(self, wiring: Wiring, env: Env, rank: int, ports: RankPorts) -> QueuePort:
-        """Return the queue that delivers a rank its batches; add what must be ended to ``wiring.closing``."""
+        """Return the queue of a rank's batches; functions to close it are added to ``wiring.closing``."""
 
 
 def check_loader(plan: Plan) -> None:
-    """Refuse a plan whose kind of loader cannot run on the wall clock here.
+    """Refuse a plan that its kind of loader cannot run for real here.
 
     Raises:
-        ScenarioError: it cannot; or the kind, from another package, raised an error.
+        ScenarioError: it cannot; or another package's kind raised an error.
     """
     with LOADERS.answerable(plan.loader.kind):
         loader_of(plan).check(plan)
@@ -93,28 +93,28 @@ def loader_of(plan: Plan) -> LoaderKind:
 
 
 def files_of(plan: Plan) -> Callable[[Where], Sequence[str]]:
-    """Return a function from a step to its files, by their names in the dataset; empty for modelled storage."""
+    """Return a function from a step to its files' names in the dataset; none with modelled storage."""
     return lambda at: () if plan.modelled else plan.loading().of(at).samples().files
 
 
 class InlineQueue:
-    """A queue for ``num_workers: 0``: the rank reads its own batches, within its wait for them."""
+    """No queue: with ``num_workers: 0`` the rank reads its batches itself, during its wait for them."""
 
     def __init__(self, env: Env, loading: Loading) -> None:
         self.env = env
         self.loading = loading
 
     async def get(self, at: Where) -> Delivery:
-        """Read the batch now."""
+        """Read and return the batch now."""
         return await roles.load_batch(self.env, self.loading, at, worker=0, lane=1)
 
 
 class Wiring:
-    """A factory for the environments of the roles that share a process.
+    """A factory of the environments of the roles in a process.
 
-    ``num_ranks`` is the number of ranks that they belong to. ``born`` is the process's begin (ns); None is now.
-    ``late_ns`` is the overhead of a rank's step on the virtual clock. ``loader`` replaces the plan's own. ``cores`` has
-    the modelled cores by node.
+    ``num_ranks`` is the number of their ranks. ``born`` is the start of the process (ns); None is now. ``late_ns``
+    delays the ends of a rank's steps on a virtual clock. ``loader`` replaces the plan's. ``cores`` are the modelled
+    cores by node.
     """
 
     def __init__(
@@ -141,21 +141,22 @@ class Wiring:
         self.born = born
         self.late_ns = late_ns
         self.loader: LoaderKind = loader or loader_of(plan)
-        #: Functions that end what loaders have started; called after the roles.
+        #: Functions that end what loaders started; called after the roles end.
         self.closing: list[Callable[[], Awaitable[None]]] = []
-        #: Functions that return the activities of roles.
+        #: Functions that return activities of roles and loaders.
         self.watched: list[Callable[[], Iterable[Standing]]] = []
-        #: The roles of this process that read.
+        #: Readers in this process.
         self._readers: list[Env] = []
+        #: The prefetch queues of this process.
         self.queues: list[PrefetchQueue] = []
-        #: CPU time of reading in this process.
+        #: CPU time of reads in this process.
         self.read_cpu = ReadCpu()
-        #: The processes of ranks, if cores are modelled.
+        #: Processes of ranks on modelled cores.
         self._processes: dict[int, Process] = {}
-        #: Modelled systems by device; with their layers, by node, folder and whether it is a dataset.
+        #: Modelled systems by device; and with their layers, by node, folder and whether it is a dataset.
         self._modelled: dict[int, ModelStorage] = {}
         self._layered: dict[tuple[int, str, bool], Storage] = {}
-        together = 1 if plan.is_divided else Latencies.STEPS  # with a cache, the requests of a batch vary by step
+        together = 1 if plan.is_divided else Latencies.STEPS  # steps then differ in what is read of their batches
         self._latencies = Latencies(plan.first_byte.draw, plan.seed, num_ranks, together=together)
 
     @cached_property
@@ -166,7 +167,7 @@ class Wiring:
         return loading
 
     def reader(self, rank: int, worker: int, node: int | None = None) -> Env:
-        """Return a worker's environment, on ``node`` or the plan's node."""
+        """Return a reader's environment, on the plan's node or a pool node."""
         node = self.plan.node_of_reader(rank, worker) if node is None else node
         env = self._env("reader", f"{rank}-{worker}", node)
         self.connect(env, node)
@@ -177,7 +178,7 @@ class Wiring:
         return env
 
     def queue(self, spec: QueueSpec, submit: Submit, staff: Staff | None = None, *, evaluating: bool) -> PrefetchQueue:
-        """Return a rank's prefetch queue; ``submit`` sends leases to the workers, ``staff`` changes their number."""
+        """Return a rank's prefetch queue; ``submit`` carries its leases to readers, ``staff`` scales them."""
         samplers, rank = self.loading.samplers, spec.rank
 
         def step_bytes(epoch: int, step: int) -> int:
@@ -205,13 +206,13 @@ class Wiring:
         return env
 
     def rank(self, rank: int, ports: RankPorts, tally: Tally) -> Coro[None]:
-        """Return the coroutine of a rank; the batches that it consumes are counted in ``tally``."""
+        """Return a rank's life in a new environment, as a coroutine; consumption is added to ``tally``."""
         env = self._env("rank", str(rank), self.plan.node_of_rank(rank))
         env.writers = ports.writers(rank)
         env.late_ns = self.late_ns
         if self.cores is not None and self.plan.costs.cpu.step:
             env.process, env.late_work = self.process(rank), self.plan.costs.cpu.step
-        if isinstance(self.kernel, WallKernel):  # the virtual clock charges costs instead
+        if isinstance(self.kernel, WallKernel):  # the virtual clock adds costs instead
             env.held_ns = round(self.plan.held_seconds * 1e9)
         if self.plan.has_barrier:
             env.barrier = ports.barrier()
@@ -230,18 +231,18 @@ class Wiring:
         return self._env("rank", str(rank), self.plan.node_of_rank(rank))
 
     def reading_rank(self, rank: int) -> Env:
-        """Return the environment of a rank's part that reads its own batches."""
+        """Return the environment of a rank's part that reads its batches."""
         node = self.plan.node_of_rank(rank)
         env = self._env("rank", str(rank), node)
         self.connect(env, node)
         return env
 
     def standing(self) -> list[Standing]:
-        """Return the current activities of the roles of this process."""
-        return [standing for standings in self.watched for standing in standings()]
+        """Return the current activities of this process's roles."""
+        return [standing for activities in self.watched for standing in activities()]
 
     async def close(self) -> None:
-        """End what loaders have started in this process, and close the files that workers keep."""
+        """End what loaders started in this process, and close the files kept by readers."""
         closing, self.closing = self.closing, []
         for close in closing:
             await close()
@@ -251,17 +252,17 @@ class Wiring:
             env.kept.clear()
 
     def connect(self, env: Env, node: int) -> None:
-        """Connect a role to the datasets, and close its files at the end."""
+        """Connect a reader to the dataset, and to the evaluation's."""
         env.storage = self.datasets(node)
         self._readers.append(env)
 
     def datasets(self, node: int) -> Storage:
-        """Return the storage of the dataset and of its evaluation, for a role of a node."""
+        """Return a node's storage of the dataset, and of the evaluation's."""
         storage = self._through_layers(node, self.plan.training_phase.path, is_dataset=True)
         return storage if self.cores is None else ParsedStorage(storage, self.cores(node), self.plan.costs.cpu)
 
     def _through_layers(self, node: int, path: str, *, is_dataset: bool) -> Storage:
-        """Return storage with its layers; modelled storage has no state of a role, so roles of a node share it."""
+        """Return a node's storage with layers. Modelled storage is stateless: roles of a node share it."""
         plan, of = self.plan, (node, path, is_dataset)
         if (known := self._layered.get(of)) is not None:
             return known
@@ -277,7 +278,7 @@ class Wiring:
         return storage
 
     def _storage(self, node: int, path: str) -> Storage:
-        """Return storage without layers."""
+        """Return a node's storage without layers."""
         plan, trace = self.plan, self.plan.trace
         if not plan.modelled:
             store, kernel = plan.store(self.root, path), self.kernel

@@ -1,1 +1,1 @@
-"""What would happen: a run's own costs and times as a scenario, so that the virtual clock predicts the next run."""
+"""Predictions: the costs and times of runs, as scenarios that the virtual clock replays with changes."""

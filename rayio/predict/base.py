@@ -1,4 +1,4 @@
-"""A run made ready to be replayed on the virtual clock, and what a replay gives."""
+"""A run made ready for replay on the virtual clock, and the outcome of a replay."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rayio.predict.processors import Worked
 from rayio.predict.replay import Measured, Replay
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 
-#: Processors that are busy for this part of their time have nothing left to give.
+#: Processors that are busy for this part of their time are full.
 FULL = 0.9
 
 
@@ -33,21 +33,21 @@ class Outcome:
 
     @property
     def au(self) -> float | None:
-        """Its AU."""
+        """Return its AU."""
         return self.judged.verdict.au
 
     def saves(self, before: Outcome) -> float | None:
-        """The part of the time that it takes less than another for the same steps; negative where more.
+        """Return the part of another run's time that it saves for the same steps; negative where it takes more.
 
-        It is that of all steps, from the first one's begin: in a short run a change may move a wait to before the
-        window.
+        The time is that of all steps, from the begin of the first one: in a short run a change may move a wait to
+        before the window.
         """
         return 1 - self.lasted / before.lasted if before.lasted and self.lasted else None
 
 
 @dataclass(frozen=True)
 class Base:
-    """A run made ready to be replayed."""
+    """A run made ready for replay."""
 
     scenario: Scenario
     measured: Measured
@@ -56,27 +56,27 @@ class Base:
     #: The bound that ``loader.max_bytes_in_flight: auto`` chose, in bytes.
     bytes_in_flight: int | None
     was_memory_bound: bool
-    #: Which ranks are last in most steps.
+    #: Ranks that are last in most steps.
     slow: NDArray[np.bool_]
     #: Readers of a rank: on average, where they came and went.
     workers: int
     #: Mean bytes of a batch; None where no span has them.
     batch_bytes: float | None
-    #: Whether real storage refused so many requests that nobody knows what it gives other numbers of workers.
+    #: True if real storage refused so many requests that other numbers of workers cannot be predicted.
     is_throttled: bool = False
 
     @property
     def costs(self) -> Costs:
-        """The costs of the run's loader, reading apart."""
+        """Return the costs of the run's loader, without reading."""
         return self.measured.costs
 
     @property
     def has_cores(self) -> bool:
-        """True if the CPU time of batches and the number of cores are known."""
+        """Return True if the CPU time of batches and the number of cores are known."""
         return Worked.planned(self.scenario.model_copy(update={"costs": self.costs})) is not None
 
     def simulate(self, replay: Replay) -> Outcome:
-        """Replay a scenario on the virtual engine, with the times at hand, and judge it."""
+        """Return the outcome of a scenario on the virtual engine, with the replay's times."""
         plan = plan_of(replay.scenario, True, self.bytes_in_flight, replay.times)
         charged = attribute(simulation.spans_of(plan))
         judged, steps = judge(charged, RunShape.of(replay.scenario)), charged.steps
@@ -85,7 +85,6 @@ class Base:
         return Outcome(judged, lasted, "processors" if is_full else judged.largest)
 
     def _fills_cores(self, replay: Replay, samples_per_second: float | None) -> bool:
-        """Return True if a simulated run had next to all that its cores have."""
         worked = Worked.planned(replay.scenario, is_decoded=replay.times.decode is None)
         if worked is None or samples_per_second is None:
             return False

@@ -1,4 +1,4 @@
-"""A run -> the scenario that predicts it: the run's own scenario with what its engine and its stages really took."""
+"""A run -> the scenario that predicts it: the run's own scenario with the measured costs of engine and stages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from rayio.predict.replay import UNLIMITED, cut
 from rayio.predict.settle import NEAR, Apparent, Free, beside_batches, settle
 from rayio.predict.shown import Shown, reads_of
 from rayio.reporter import SILENT, Reporter
-from rayio.scenario.costs import CpuCosts
+from rayio.scenario.costs import CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Costs, Scenario, StorageParameters
 from rayio.scenario.write import to_yaml
@@ -39,32 +39,31 @@ from rayio.units import format_seconds
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Fewer steps than this, per rank and after the warm-up, tell too little.
+#: Fewer steps than this, per rank and after the warm-up, are too few to learn from.
 MIN_STEPS = 10
-#: How many times as long work takes while all cores are busy, beside what of that was in the calibrated runs; and how
-#: sure a calibration is of processor times, in how many times as long, and of a step beside them, as a share: all of it
-#: what runs took that were predicted (`benchmarks/predict.py`).
+#: The factor on work while all cores are busy, in addition to that in the calibrated runs; the bounds of processor
+#: times as factors; the error of a step's other time as a share. All are from predicted runs (`benchmarks/predict.py`).
 CONTENTION = 1.2
 CPU_BETWEEN, STEP_ERROR = (0.9, 1.5), 0.05
-#: How a file begins that a calibration wrote.
+#: The first line of a file that a calibration wrote.
 MARK = re.compile(rb"\A# \S+, calibrated from ")
-#: Of cores of which a smaller part was at work, some of that may have held up no batch.
+#: If a smaller part of the cores was at work, some of that work may not have delayed batches.
 BUSY = 0.5
-#: What is left of a read at least when its parsing is taken off it (ns), and what lies between two runs.
+#: The least time of a read without its parsing, and the pause between two runs (ns).
 LEAST_NS, PAUSE_NS = 1000, 1_000_000_000
-#: Decoding that differs by more than this from what the scenario says replaces it.
+#: Measured decoding replaces the scenario's where it differs by more than this.
 DECODE_DIFFERS = 0.05
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a run taught: the scenario to simulate, and what there is to say about it, a sentence each."""
+    """A scenario learned from a run, with notes, a sentence each."""
 
     scenario: Scenario
     notes: tuple[str, ...]
 
     def to_yaml(self) -> str:
-        """Write a scenario file, the notes as comments at its top."""
+        """Return the text of a scenario file, with the notes as comments at its top."""
         return "".join(f"# {' '.join(note.split())}\n" for note in self.notes) + to_yaml(self.scenario)
 
     def write(self, path: Path) -> None:
@@ -84,24 +83,25 @@ class Calibration:
 
 
 def calibrate(path: str | Path, *others: str | Path, reporter: Reporter = SILENT) -> Calibration:
-    """Learn from a run on the Ray or the local engine what its engine and its stages cost.
+    """Learn from a run on the Ray or the local engine the costs of its engine and its stages.
 
-    ``others`` are runs of the same kind with samples or batches of other sizes: with them it can be told what each byte
-    takes, of storage and of processors. The scenario is that of the first run.
+    ``others`` are runs of the same kind with samples or batches of other sizes: they separate costs per byte, of
+    storage and of processors. The scenario is that of the first run.
 
     Raises:
         StorageError: no run is there, or a part of it is damaged.
-        RunError: a run was simulated, broke off, was too short, or cannot stand beside the first.
+        RunError: a run was simulated, broke off, was too short, or differs too much from the first.
     """
-    places = [Path(one).absolute() for one in (path, *others)]
-    if twice := [str(one) for one, place in zip((path, *others), places, strict=True) if places.count(place) > 1]:
+    paths = [path, *others]
+    places = [Path(each).absolute() for each in paths]
+    if twice := [str(each) for each, place in zip(paths, places, strict=True) if places.count(place) > 1]:
         raise RunError(f"{twice[0]} is given twice; a run teaches nothing that it has not taught")
     try:
-        runs = [learnable(one, reporter) for one in (path, *others)]
+        runs = [learnable(each, reporter) for each in paths]
         first = runs[0]
-        for one in runs[1:]:
-            if (apart := differ(first, one)) is not None:
-                raise RunError(f"{one.name} cannot be calibrated together with {first.name}: {apart}")
+        for other in runs[1:]:
+            if (apart := differ(first, other)) is not None:
+                raise RunError(f"{other.name} cannot be calibrated together with {first.name}: {apart}")
         return learn(first.spans, first.scenario, first.info, name=first.name, more=runs[1:], is_cached=first.is_cached)
     finally:
         reporter.done()
@@ -116,9 +116,9 @@ def learn(
     more: Sequence[Learnable] = (),
     is_cached: bool = False,
 ) -> Calibration:
-    """Learn from the spans of a run of ``scenario``; ``info`` is what its run.json says. ``more`` has other runs.
+    """Learn from the spans of a run of ``scenario``; ``info`` is its run.json. ``more`` has other runs.
 
-    ``is_cached`` says that the run's bytes came from memory, and not from a device.
+    ``is_cached``: the run's bytes came from memory, and not from a device.
 
     Raises:
         RunError: there are too few steps, or none of a rank.
@@ -134,33 +134,36 @@ def learn(
     storing: dict[str, Any] = {}
     loading = _payload(scenario, info)
     all_runs = (Learnable(name, scenario, info, run.slices), *more)
-    seen, cpu = [told for one in all_runs if (told := SeenCpu.of(one.info, one.name)) is not None], CpuCosts()
+    seen, cpu = [known for each in all_runs if (known := SeenCpu.of(each.info, each.name)) is not None], CpuCosts()
     if len(seen) == len(all_runs):
-        cpu, said = learn_cpu(seen, scenario.dataset.format)
-        notes += said
+        cpu, of_cpu = learn_cpu(seen, scenario.dataset.format)
+        notes += of_cpu
     if not plan.modelled:
         if not len(read.batch):
             raise RunError(f"{name} holds no spans of reads, so there is nothing to learn of its storage; run it again")
-        others = [_waiting(reads_of(one.spans), one.scenario, cpu) for one in more]
+        others = [_waiting(reads_of(other.spans), other.scenario, cpu) for other in more]
         read_of_all = _one_after_another([_waiting(read, scenario, cpu), *others])
-        found = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
-        fitted = found.parameters if found.is_saturated else _carries(found.parameters, run)
-        guessed = "" if found.is_saturated else "; its bandwidth is a guess"
-        said_of_storage = _said_of(found)
+        fit = storage.fit(read_of_all, warm, scenario.loader.io_depth, _whole(info, "cpus") or 1)
+        fitted = fit.parameters if fit.is_saturated else _carries(fit.parameters, run)
+        guessed = "" if fit.is_saturated else "; its bandwidth is a guess"
+        of_storage = _fit_in_words(fit)
         if is_cached and cpu.is_work:  # no device was asked, so none had a limit; processors have
             fitted, guessed = fitted.model_copy(update={"bandwidth": UNLIMITED}), "; its bytes came from memory"
-            said_of_storage = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
-        # What was refused meanwhile, or came from memory, is in the times that the model was fitted to.
+            of_storage = "its bytes came from memory, so no limit of a device is in it: processors are the limit"
+        # The fitted model contains the effects of layers, such as refusals and caches.
         storing |= {key: value for name, _ in scenario.storage.layers for key, value in scenario.storage.defaults(name)}
         storing["model"] = fitted.model_copy(
             update={"provenance": "fitted", "source": f"fitted to the reads of {_whence(info, name)}{guessed}"}
         )
         loading |= _decode(read, warm, scenario, notes)
-        notes.append(f"storage.model: fitted to the reads of the run; {said_of_storage}")
+        notes.append(f"storage.model: fitted to the reads of the run; {of_storage}")
     learned = _costs(run, warm, storing.get("model") or plan.storage, notes)
-    whence = ", ".join(_whence(one.info, one.name) for one in all_runs)
+    whence = ", ".join(_whence(each.info, each.name) for each in all_runs)
     learned = learned.model_copy(update={"source": f"calibrated from {whence}", "cpu": cpu})
     if cpu.is_work:
+        # What workers did beyond their reads is in costs.put; any more went on in the background, as the queue's does.
+        beyond = max(0.0, seen[0].put - learned.put - taken(seen[0].batch_bytes, learned.put_bandwidth))
+        cpu = cpu.model_copy(update={"queue": round(cpu.queue + beyond, 9)})
         cpu = scheduled(cpu, learned.step).model_copy(update={"contention": CONTENTION})
         least, most = CPU_BETWEEN
         sure = cpu.model_copy(update={"at_least": least, "at_most": most})
@@ -177,16 +180,16 @@ def learn(
         requests = max(1.0, typical(read.requests[read.start >= warm]))
         taught = _settled(taught, _apparent(run, learned, warm), requests, cores, plan, notes)
     if not plan.modelled:
-        shown = [run, *(Shown(one.spans, plan_of(one.scenario, modelled=False)) for one in more)]
+        shown = [run, *(Shown(other.spans, plan_of(other.scenario, modelled=False)) for other in more)]
         costs = saving.learned(taught.charges, shown, storing["model"], notes, is_varied=cpu.is_work)
         taught = taught.model_copy(update={"costs": costs})
     return Calibration(taught, tuple(notes))
 
 
 def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, plan: Plan, notes: list[str]) -> Scenario:
-    """Take out of the costs what waiting for one of a node's ``cores`` was, and say how well the run is simulated back.
+    """Return the scenario with costs freed of waits for the ``cores`` of a node; add how well it is simulated back.
 
-    ``requests`` is how many a read took, on average.
+    ``requests`` is the mean number of requests of a read.
     """
     shape, model = RunShape.of(scenario), scenario.storage.model
     latency = model.first_byte if isinstance(model, StorageParameters) else None
@@ -204,20 +207,20 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, pl
         wanted = changed(free)
         run = Shown(_simulated(wanted, plan.max_bytes_in_flight), plan)
         warm = _warm(run.steps, shape, "the simulated run")
-        found = _costs(run, warm, storage_of(wanted), [])
-        # No span of what is written behind has what is added to it.
+        shown_costs = _costs(run, warm, storage_of(wanted), [])
+        # Spans of asynchronous checkpoints do not contain their extra cost.
         if scenario.checkpoint is not None and scenario.checkpoint.asynchronous:
-            found = found.model_copy(update={"checkpoint": seen.costs.checkpoint})
-        return _apparent(run, found, warm)
+            shown_costs = shown_costs.model_copy(update={"checkpoint": seen.costs.checkpoint})
+        return _apparent(run, shown_costs, warm)
 
     start = Free(scenario.charges, None if latency is None else latency.expected * requests)
     settled, shown = settle(start, seen, live)
     size = scenario.loader.batch_size
-    of_batch = settled.costs.cpu.of_batch(size, size * scenario.dataset.sample_bytes.expected)
+    of_batch = settled.costs.cpu_of_batch(size, size * scenario.dataset.sample_bytes.expected)
     per_second = shape.world_size / scenario.cluster.all_nodes / seen.step
     if of_batch * per_second < BUSY * cores:
         settled, shown = beside_batches(settled, shown, seen, live, per_second)
-    if shown.step > (1 + NEAR) * seen.step:  # its cores were busy all the time: what it worked has the contention in it
+    if shown.step > (1 + NEAR) * seen.step:  # its cores were always busy: its CPU times contain the contention
         cpu = start.costs.cpu.times(max(1 / start.costs.cpu.contention, seen.step / shown.step))
         settled, shown = settle(Free(start.costs.model_copy(update={"cpu": cpu}), start.storage), seen, live)
     off = 100 * (shown.step / seen.step - 1)
@@ -229,21 +232,20 @@ def _settled(scenario: Scenario, seen: Apparent, requests: float, cores: int, pl
 
 
 def _simulated(scenario: Scenario, bytes_in_flight: int | None) -> pa.Table:
-    """The spans of a scenario on the virtual clock, of its beginning where it is long."""
+    """Return the spans of a scenario on the virtual clock, of its beginning where it is long."""
     if shorter := cut(scenario):
         scenario = scenario.model_copy(update={"train": scenario.train.model_copy(update=shorter)})
     return simulation.spans_of(plan_of(scenario, True, bytes_in_flight))
 
 
 def _of_mean(times: Distribution, mean: float) -> Distribution:
-    """Times of the same spread, in proportion, around another mean."""
+    """Return times of the same relative spread around another mean."""
     if isinstance(times, LogNormal) and times.expected > 0 and mean > 0:
         return times.model_copy(update={"median": times.median * mean / times.expected})
     return Constant(value=round(mean, 9))
 
 
 def _apparent(run: Shown, shown: Costs, warm: int) -> Apparent:
-    """What a run shows, once it was warm."""
     steps, read = run.steps, run.reads
     chosen = read.start >= warm
     kept = steps.start >= warm
@@ -257,7 +259,7 @@ def _apparent(run: Shown, shown: Costs, warm: int) -> Apparent:
 
 
 def _waiting(read: observe.Reads, scenario: Scenario, cpu: CpuCosts) -> observe.Reads:
-    """The reads of a run without the time that parsing takes a processor: what is left is storage's."""
+    """Return the reads of a run without the CPU time of parsing: the rest is storage's."""
     rank, _, step = batch_parts(read.batch)
     samples = RunShape.of(scenario).samples(rank, step)
     rate = 1e9 / cpu.bandwidth if cpu.bandwidth else 0.0
@@ -266,23 +268,24 @@ def _waiting(read: observe.Reads, scenario: Scenario, cpu: CpuCosts) -> observe.
 
 
 def _one_after_another(runs: Sequence[observe.Reads]) -> observe.Reads:
-    """Put the reads of several runs together, as if each run had begun when the one before was over."""
+    """Return the reads of several runs, as if each run had begun when the one before was over."""
     placed, free = [runs[0]], int(runs[0].end.max(initial=0))
     for read in runs[1:]:
         later = free + PAUSE_NS - int(read.start.min(initial=0))
         placed.append(replace(read, start=read.start + later, end=read.end + later, done=read.done + later))
         free += PAUSE_NS + int(read.end.max(initial=0)) - int(read.start.min(initial=0))
-    return observe.Reads(*(np.concatenate([getattr(one, key.name) for one in placed]) for key in fields(observe.Reads)))
+    return observe.Reads(
+        *(np.concatenate([getattr(read, key.name) for read in placed]) for key in fields(observe.Reads))
+    )
 
 
 def _whence(info: Mapping[str, Any], name: str) -> str:
-    """Name the run that was learned from, for the scenario and for what is predicted with it."""
     day = str(info.get("started") or "").partition("T")[0]
     return f"{' '.join(name.split())} ({info.get('engine')} engine{f', {day}' if day else ''})"
 
 
 def _carries(guessed: StorageParameters, run: Shown) -> StorageParameters:
-    """Raise a guessed bandwidth to what it takes to write the run's checkpoints in the time that they took."""
+    """Return the storage with a guessed bandwidth raised to that of the run's checkpoints."""
     taken, saved = run.checkpoints, run.plan.checkpointing
     if saved is None or not len(taken) or not typical(taken):
         return guessed
@@ -291,21 +294,20 @@ def _carries(guessed: StorageParameters, run: Shown) -> StorageParameters:
     return guessed.model_copy(update={"bandwidth": max(guessed.bandwidth, seen)})
 
 
-def _said_of(found: storage.Fit) -> str:
-    if not found.is_saturated:
+def _fit_in_words(fit: storage.Fit) -> str:
+    if not fit.is_saturated:
         return "the storage was never saturated, so storage.model.bandwidth is a guess"
-    alone = "" if found.is_free else "; what one connection gives alone was not seen and is a guess"
+    alone = "" if fit.is_free else "; what one connection gives alone was not seen and is a guess"
     return f"they had the storage saturated, so what all share is known{alone}"
 
 
 def _whole(info: Mapping[str, Any], key: str) -> int | None:
-    """A whole number of run.json; None where there is none."""
     value = info.get(key)
     return value if isinstance(value, int) and value > 0 else None
 
 
 def _payload(scenario: Scenario, info: Mapping[str, Any]) -> dict[str, Any]:
-    """Have the bytes travel, within the same bound, as they did in the run."""
+    """Return the changes that have bytes travel, within the same bound as in the run."""
     if info.get("payload") != "real":
         return {}
     bound = _whole(info, "max_bytes_in_flight")
@@ -314,7 +316,7 @@ def _payload(scenario: Scenario, info: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _costs(run: Shown, warm: int, model: StorageParameters, notes: list[str]) -> Costs:
-    """Work out the costs, and add to ``notes`` what the run could not show."""
+    """Return the costs, and add to ``notes`` those that the run could not show."""
     plan, seen = run.plan, run.batches
     loader, has_queue = plan.loader, plan.loader.num_workers > 0
     backlog = loader.assignment == "static" and loader.prefetch_factor > 1
@@ -336,7 +338,7 @@ def _costs(run: Shown, warm: int, model: StorageParameters, notes: list[str]) ->
 
 
 def _warm(steps: Steps, shape: RunShape, name: str) -> int:
-    """When every rank was warm (ns), having seen that enough steps followed."""
+    """Return when every rank was warm (ns); too few steps after that raise RunError."""
     number = np.bincount(steps.life, minlength=shape.world_size)
     fewest = int(number.min(initial=steps.number)) - shape.warmup_steps
     if fewest < MIN_STEPS or len(number) > shape.world_size:
@@ -350,7 +352,7 @@ def _warm(steps: Steps, shape: RunShape, name: str) -> int:
 
 
 def _decode(read: observe.Reads, warm: int, scenario: Scenario, notes: list[str]) -> dict[str, Any]:
-    """Replace ``loader.decode`` where it was work, or took longer or shorter than it says."""
+    """Return a change of ``loader.decode`` where it was work, or where it took another time than in the scenario."""
     decode = scenario.loader.decode
     rank, epoch, step = batch_parts(read.batch)
     chosen = (read.decode >= 0) & (read.start >= warm) & (epoch < scenario.train.epochs)

@@ -1,4 +1,4 @@
-"""The changes that can be made to a run: from all who offer some, and those of what the run recorded.
+"""The changes that can be made to a run: those of all rooms that offer some, and those of recorded times.
 
 :data:`OFFERS` is the whole list. A change is explained in ``rayio/scenario/change.py``.
 """
@@ -30,7 +30,7 @@ from rayio.storage.model import REQUESTS_PER_STEP_BITS
 
 @dataclass(frozen=True, kw_only=True)
 class Retimed(Change):
-    """A change of what the run recorded."""
+    """A change of recorded times."""
 
     #: Returns the replay with other times.
     times: Callable[[Replay, Base], Replay]
@@ -43,7 +43,7 @@ def applied(change: Change, replay: Replay, base: Base) -> Replay:
 
 
 def _stages(run: Run) -> Iterator[Change]:
-    """Decoding and reading that take no time; files that are written take what they took."""
+    """Yield changes to decoding and reading without time; written files keep their times."""
     if not isinstance(run, Base):
         return
     if np.nansum(run.measured.decode) > 0:
@@ -64,7 +64,7 @@ def _no_read(scenario: Scenario) -> Scenario:
 
 
 def _writes(replay: Replay, base: Base) -> Replay:
-    """Let files that are written take what they took, and reads nothing but what held them up."""
+    """Return the replay with reads that take only their delays; written files keep their times."""
     read = np.zeros(base.measured.read.shape)
     if base.modelled is None:
         read = sum(base.measured.delays.values(), read)
@@ -72,7 +72,6 @@ def _writes(replay: Replay, base: Base) -> Replay:
 
 
 def _reading(replay: Replay, base: Base, read: NDArray[np.float64]) -> Replay:
-    """Return the replay with other times of reads, in seconds by (rank, epoch, step)."""
     times = addressed(replay.scenario.seed, "first_byte", read)
     first_byte = RecordedTimes(times, 1 << REQUESTS_PER_STEP_BITS, base.measured.write)
     return replace(replay, times=replace(replay.times, first_byte=first_byte))
@@ -81,7 +80,7 @@ def _reading(replay: Replay, base: Base, read: NDArray[np.float64]) -> Replay:
 def _of_layers(run: Run, *, of_nodes: bool = False) -> Iterator[Change]:
     """Yield the changes of each layer: of nodes' hardware, or of those in front of storage.
 
-    Reads of real storage are replayed as they were: what held them up is then taken out of their times.
+    Reads of real storage are replayed with their recorded times: the layer's delays are then subtracted.
     """
     for layer in layers_of(run.scenario, modelled=run.modelled is not None):
         for change in layer.changes(run) if layer.is_of_nodes == of_nodes else ():
@@ -94,18 +93,16 @@ def _of_layers(run: Run, *, of_nodes: bool = False) -> Iterator[Change]:
 
 
 def _not_held_up(causes: Collection[str], replay: Replay, base: Base) -> Replay:
-    """Take what held reads up out of their times."""
     gone = sum((seconds for cause, seconds in base.measured.delays.items() if cause in causes), 0.0)
     return _reading(replay, base, np.maximum(base.measured.read - gone, 0.0))
 
 
 def _modelled_with(**keys: Any) -> Callable[[Scenario], Scenario]:
-    """Return what changes parameters of modelled storage; the others stay."""
     return lambda scenario: with_keys("storage", model=storage_of(scenario).model_copy(update=keys))(scenario)
 
 
 def _modelled_storage(run: Run) -> Iterator[Change]:
-    """Limits of modelled storage: none for ``explain``, half as narrow for ``capacity``."""
+    """Yield the limits of modelled storage: none for ``explain``, half as narrow for ``capacity``."""
     if (model := run.modelled) is None:
         return
 
@@ -132,13 +129,12 @@ def _modelled_storage(run: Run) -> Iterator[Change]:
 
 
 def _half(times: Distribution) -> Distribution:
-    """Return a distribution of half the times."""
     values = {name: getattr(times, name) for name in times.quantities}
     return times.model_copy(update={name: value / 2 for name, value in values.items() if value is not None})
 
 
 def _loader_costs(run: Run) -> Iterator[Change]:
-    """The loader's messages and copies take no time; those of barrier, step and checkpoint stay."""
+    """Yield a loader whose messages and copies take no time; the costs of barrier, step and checkpoint stay."""
 
     def to(scenario: Scenario) -> Scenario:
         costs = scenario.charges
@@ -151,7 +147,7 @@ def _loader_costs(run: Run) -> Iterator[Change]:
 
 
 def _stragglers(run: Run) -> Iterator[Change]:
-    """Every rank computes no longer than the others."""
+    """Yield a run in which no rank computes longer than the others."""
     if isinstance(run, Base) and derive.world_size(run.scenario) > 1:
         yield Retimed(
             "no stragglers", kind="removal", to=lambda scenario: scenario, times=_typical_compute,
@@ -160,9 +156,9 @@ def _stragglers(run: Run) -> Iterator[Change]:
 
 
 def _typical_compute(replay: Replay, base: Base) -> Replay:
-    """Every rank's mean compute is at most that of the (lower) median rank; its jitter stays, in proportion.
+    """Return the replay with each rank's mean compute at most the (lower) median rank's; jitter stays in proportion.
 
-    Where some ranks are last in most steps, the median is that of the others: most ranks may be slow.
+    The median is that of ranks that are not slow: most ranks may be.
     """
     compute = base.measured.compute
     known = ~np.isnan(compute)
@@ -174,7 +170,7 @@ def _typical_compute(replay: Replay, base: Base) -> Replay:
     return replace(replay, times=replace(replay.times, compute=shortened))
 
 
-#: All who offer changes, in the order in which results list them.
+#: All offers of changes, in the order in which results list them.
 OFFERS: tuple[Callable[[Run], Iterator[Change]], ...] = (
     _stages,
     _modelled_storage,

@@ -1,8 +1,8 @@
-"""What an engine's messages and wake-ups cost in a run: the gaps between what its spans name.
+"""The costs of an engine's messages and wake-ups in a run: the gaps between its spans.
 
-Each cost is read off where nothing hides it: a lease's way to its reader where that reader was idle, what it costs the
-reader where the next lease was there already, the way to the rank where the rank was waiting, what taking a batch
-keeps the rank for where the batch was ready.
+Each cost is read where nothing hides it: a lease's way to its reader where that reader was idle, its cost for the
+reader where the next lease was there already, the way to the rank where the rank was waiting, the cost of taking a
+batch where the batch was ready.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: Fewer samples than this give a median instead of a mean.
 FEW = 20
-#: Share of the slowest messages that say nothing of bytes per second.
+#: Share of the slowest messages that is left out of bytes per second.
 SLOWEST = 0.02
 #: A slope of time over bytes counts when it is so many times its own uncertainty.
 CERTAIN = 4.0
@@ -31,25 +31,25 @@ HIDDEN = 3.0
 
 
 def typical(values: NDArray[np.int64] | NDArray[np.float64]) -> float:
-    """The mean, for it is what adds up to the run's time; of few values the median, of none 0; never negative."""
+    """Return the mean, which adds up to the run's time; for few values the median, for none 0; never negative."""
     if len(values) == 0:
         return 0.0
     return max(0.0, float(np.median(values) if len(values) < FEW else values.mean()))
 
 
 def waited(batches: Batches) -> NDArray[np.bool_]:
-    """Say which batches a rank asked for before their reader was done: only their way to the rank is seen."""
-    return batches.asked < batches.done
+    """Return which batches a rank requested before their reader was done: only those show the whole way to the rank."""
+    return batches.requested < batches.done
 
 
 def costs(
     batches: Batches, steps: Steps, warm: int, *, payload: bool, backlog: bool, sync_seconds: float | None
 ) -> Costs:
-    """Work out the costs of a run; ``warm`` (ns) is when it had warmed up.
+    """Return the costs of a run; ``warm`` (ns) is when it had warmed up.
 
-    What happened before that counts only where nothing comes after it. ``payload`` says whether bytes travelled,
-    ``backlog`` whether leases could wait at their readers (without that, ``put`` is part of ``take``), ``sync_seconds``
-    how long the ranks stay together after each step; None that they do not meet.
+    Batches before that count only where none follow. ``payload``: bytes travelled. ``backlog``: leases could wait at
+    their readers (without that, ``put`` is part of ``take``). ``sync_seconds`` is how long the ranks stay together
+    after each step; None where they do not meet.
     """
     way, size = _after(warm, batches, waited(batches), batches.had - batches.done, batches.nbytes)
     slope = _slope(size, way) if payload else 0.0
@@ -65,8 +65,8 @@ def costs(
     busy = min(typical(put), arrival)
 
     longest = 2 * arrival + slope * batches.nbytes  # messages are late at times
-    ready = batches.done + longest <= batches.asked
-    (taken,) = _after(warm, batches, ready, batches.had - batches.asked)
+    ready = batches.done + longest <= batches.requested
+    (taken,) = _after(warm, batches, ready, batches.had - batches.requested)
     receive = min(typical(taken), arrival - busy)
 
     barrier, late = 0.0, typical(_on_top(steps)[steps.start >= warm])
@@ -84,24 +84,23 @@ def costs(
 
 
 def _rate(slope: float) -> float | None:
-    """Turn nanoseconds per byte into bytes per second; None where a byte takes no time that can be told."""
+    """Return the bytes per second of nanoseconds per byte; None where a byte takes too little time to measure."""
     return 1e9 / slope if slope * RATE.most >= 1e9 else None
 
 
 def _seconds(ns: float) -> float:
-    """Turn nanoseconds into seconds, to the nanosecond."""
     return round(ns) / 1e9
 
 
 def _after(warm: int, batches: Batches, chosen: NDArray[np.bool_], *values: Ints) -> list[Ints]:
-    """The chosen values of batches begun once the run was warm; all chosen ones when there are none."""
+    """Return the chosen values of batches begun once the run was warm; all chosen ones when there are none."""
     late = chosen & (batches.granted >= warm)
     picked = late if late.any() else chosen
     return [value[picked] for value in values]
 
 
 def _slope(size: Ints, way: Ints) -> float:
-    """Estimate nanoseconds per byte by least squares without the slowest; 0 when sizes or times do not tell."""
+    """Return nanoseconds per byte by least squares without the slowest; 0 when sizes or times are too alike."""
     if len(way) < FEW:
         return 0.0
     kept = way <= np.quantile(way, 1 - SLOWEST)
@@ -117,10 +116,10 @@ def _slope(size: Ints, way: Ints) -> float:
 
 
 def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float]:
-    """What the barrier's answer takes, 0 where the compute hides it, and what a step takes on top (ns).
+    """Return the time of the barrier's answer, 0 where the compute hides it, and a step's time on top (ns).
 
     The answer is sent when the last rank has announced itself, at the start of its compute, and is needed when the
-    latest rank is done: the room between the two is what it has.
+    latest rank is done: the room between the two is the time that it has.
     """
     top = _on_top(steps)
     kept = steps.start >= warm
@@ -136,13 +135,13 @@ def _meeting(steps: Steps, warm: int, sync_seconds: float) -> tuple[float, float
 
 
 def _on_top(steps: Steps) -> Ints:
-    """The part of each step that no named part covers, in ns."""
+    """Return the part of each step that no named part covers, in ns."""
     top: Ints = steps.duration - sum(steps.parts.values())
     return top
 
 
 def checkpoint_ns(spans: pa.Table) -> Ints:
-    """How long each checkpoint took, in ns: it held its rank for so long, or was written behind it for so long."""
+    """Return how long each checkpoint held its rank, or for asynchronous ones was written, in ns."""
     name, role = texts(spans, "name", ("checkpoint", "snapshot", "write", "fsync")), texts(spans, "role", ("rank",))
     begin, length = integers(spans, "start_ns"), integers(spans, "duration_ns")
     if not (name == 1).any():

@@ -30,8 +30,8 @@ from rayio.trace.slices import Slices
 
 #: Part of the time that a change must save to be worth naming.
 WORTH = 0.01
-#: A run that is simulated from its own times comes back where its AU is within this of what was measured.
-COMES_BACK = 0.05
+#: A replay reproduces a run if its AU is within this of the measured one.
+REPRODUCED = 0.05
 #: Workers are doubled at most this often in search of enough of them.
 DOUBLINGS = 4
 #: Causes whose removal saves this part of what the best one does, or more, count as alike.
@@ -46,12 +46,12 @@ class Tried:
 
     change: Change
     row: ChangeRow
-    #: Whether ranks wait for each other in the run, and do not with the change.
+    #: True if ranks wait for each other in the run, and do not with the change.
     drops_barrier: bool
 
     @property
     def saved(self) -> float:
-        """The time that it saves, as a part; 0 where that is not known."""
+        """Return the part of the time that it saves; 0 where that is not known."""
         return self.row.time_saved or 0.0
 
 
@@ -61,46 +61,46 @@ class Counterfactuals:
 
     base: Base
     replayed: Replay
-    as_it_was: Outcome
+    baseline: Outcome
     tried: tuple[Tried, ...]
     #: Changes with which the simulated run breaks off, a sentence each.
     broken: tuple[str, ...]
 
     @property
     def record(self) -> Simulated:
-        """The record of it in results."""
-        verdict, scenario = self.as_it_was.judged.verdict, self.replayed.scenario
+        """Return the record of it in results."""
+        verdict, scenario = self.baseline.judged.verdict, self.replayed.scenario
         return Simulated(
             au=verdict.au,
-            samples_per_second=self.as_it_was.judged.samples_per_second,
+            samples_per_second=self.baseline.judged.samples_per_second,
             steps=verdict.steps,
             is_whole_run=derive.total_steps(scenario) == derive.total_steps(self.base.scenario),
             changes=tuple(trial.row for trial in self.tried),
         )
 
-    def comes_back(self, au: float) -> bool:
-        """Return True if the unchanged replay has the AU that was measured: else changes predict nothing."""
-        return self.as_it_was.au is None or abs(self.as_it_was.au - au) <= COMES_BACK
+    def reproduces(self, au: float) -> bool:
+        """Return True if the baseline has the measured AU: else changes predict nothing."""
+        return self.baseline.au is None or abs(self.baseline.au - au) <= REPRODUCED
 
 
 def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
-    """Replay the run unchanged, and with each change that is offered.
+    """Return the run replayed unchanged, and with each change that is offered.
 
-    ``causal_share`` is the part of the simulated loss (1 − AU) that goes away with the change. The shares need not sum
-    to 1: two causes may hide each other.
+    ``causal_share`` is the part of the simulated loss (1 − AU) that the change removes. The shares need not sum to 1:
+    two causes may hide each other.
 
     Raises:
-        StorageError: storage refuses the unchanged replay more often than it may ask.
+        StorageError: storage refuses the unchanged replay more often than it may retry.
     """
     replayed = base.measured.replayed(base.scenario, modelled=base.modelled)
     reporter.live("what would help: the run is replayed unchanged")
-    as_it_was = base.simulate(replayed)
+    baseline = base.simulate(replayed)
     tried: list[Tried] = []
     broken: list[str] = []
 
     def simulate(change: Change) -> None:
         try:
-            tried.append(_tried(change, base, replayed, as_it_was))
+            tried.append(_tried(change, base, replayed, baseline))
         except StorageError as error:
             broken.append(f"{change.name}: simulated, the run breaks off ({error})")
 
@@ -114,18 +114,17 @@ def counterfactuals(base: Base, reporter: Reporter = SILENT) -> Counterfactuals:
         if helps.intersection(change.after) and change.is_of_use(base.scenario):
             reporter.live(f"what would help: {change.name}", 1.0)
             simulate(change)
-    return Counterfactuals(base, replayed, as_it_was, (*tried,), (*broken,))
+    return Counterfactuals(base, replayed, baseline, (*tried,), (*broken,))
 
 
 def _tried(change: Change, base: Base, replayed: Replay, before: Outcome) -> Tried:
-    """Simulate a change."""
     changed = applied(change, replayed, base)
     after = base.simulate(changed)
     drops_barrier = replayed.scenario.train.sync.meets and not changed.scenario.train.sync.meets
     rate = after.judged.samples_per_second
     if drops_barrier and before.lasted and after.lasted:
-        # Ranks that do not wait for each other are at different steps when the window begins: it has fewer of their
-        # batches. In all they have the same.
+        # Ranks that do not wait for each other are at different steps when the window begins: fewer of their batches
+        # are in it.
         rate = (before.judged.samples_per_second or 0.0) * before.lasted / after.lasted or None
     gain, loss = None if after.au is None or before.au is None else after.au - before.au, before.judged.verdict.loss
     row = ChangeRow(
@@ -141,7 +140,7 @@ def _tried(change: Change, base: Base, replayed: Replay, before: Outcome) -> Tri
 
 
 def concluded(judged: Judged, replays: Counterfactuals) -> Verdict:
-    """Return the verdict with what the simulations say: which cause to remove, and whether that is worth it."""
+    """Return the verdict after the simulations: which cause to remove, and whether that is worth it."""
     verdict = named(judged, replays.tried)
     return replace(
         verdict,
@@ -151,10 +150,10 @@ def concluded(judged: Judged, replays: Counterfactuals) -> Verdict:
 
 
 def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
-    """Name the cause whose removal saves most time, and those that would save as much.
+    """Return the verdict with the cause whose removal saves most time, and those that would save as much.
 
-    The verdict stays as it is where there is none, where the run is bound by what no simulation removes, and where no
-    removal saves more than is tolerated.
+    It is unchanged where there is none, where no simulation removes the bottleneck, and where no removal saves more
+    than is tolerated.
     """
     verdict = judged.verdict
     if verdict.bound in (None, "overhead", "start-up", "outage"):
@@ -166,7 +165,7 @@ def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
         if trial.row.time_saved is not None and causes:
             cause = max(causes, key=lambda cause: share[cause])
             if trial.drops_barrier and share[cause] <= BINDS:
-                continue  # without barriers ranks wait for nothing together: that is no small cause's doing
+                continue  # without barriers no sync is left, whatever a small cause does
             saves[cause] = max(saves.get(cause, trial.saved), trial.saved)
     best = max(saves, key=lambda cause: saves[cause], default=None)
     if best is None or saves[best] <= judged.tolerated:
@@ -182,7 +181,7 @@ def named(judged: Judged, tried: Sequence[Tried]) -> Verdict:
 
 
 def contradictions(verdict: Verdict, tried: Sequence[Tried]) -> tuple[Contradiction, ...]:
-    """Find the large causes whose removal, simulated, saves much less than their share of step time."""
+    """Return the large causes whose removal, simulated, saves much less than their share of step time."""
     cases = []
     for row in verdict.table:
         removals = [trial for trial in tried if row.cause in trial.change.removes and trial.row.time_saved is not None]
@@ -198,12 +197,12 @@ def _is_processor_bound(verdict: Verdict, tried: Sequence[Tried]) -> bool | None
     cores = next((trial for trial in tried if "processors" in trial.change.helps), None)
     if cores is None or verdict.bound is None:
         return None
-    settings = (trial.saved for trial in tried if trial.change.kind == "workers" or _is_setting_of_input(trial.change))
+    settings = [
+        trial.saved
+        for trial in tried
+        if trial.change.kind == "workers" or (trial.change.kind == "setting" and "input" in trial.change.helps)
+    ]
     return verdict.bound in OF_DATA and cores.saved > max(BINDS, 2 * max(settings, default=0.0))
-
-
-def _is_setting_of_input(change: Change) -> bool:
-    return change.kind == "setting" and "input" in change.helps
 
 
 def _is_worth(verdict: Verdict, tolerated: float, tried: Sequence[Tried]) -> bool | None:
@@ -216,11 +215,11 @@ def _is_worth(verdict: Verdict, tolerated: float, tried: Sequence[Tried]) -> boo
 
 
 def prediction(verdict: Verdict, replays: Counterfactuals) -> Prediction | None:
-    """Return what to change, simulated: enough workers for a run that waits for data, else what first helps.
+    """Return the change to make, simulated: enough workers for a run that waits for data, else the first that helps.
 
-    What helps is what saves time: AU counts a slow rank's extra compute as useful. What saves less than half of what
-    another change would is no help. None when nothing that can be simulated is, or nothing is worth removing: how often
-    real storage would refuse is not.
+    A change helps if it saves time: AU counts a slow rank's extra compute as useful. A change that saves less than half
+    of the best one is left out. None when no simulated change helps, or nothing is worth removing: the refusals of real
+    storage cannot be simulated.
     """
     base, is_read = replays.base, verdict.cause in ("read", "open", "retry")
     if not verdict.is_worth_removing or (base.is_throttled and is_read):
@@ -238,8 +237,8 @@ def prediction(verdict: Verdict, replays: Counterfactuals) -> Prediction | None:
     more = _enough_workers(replays) if verdict.bound in OF_DATA and not base.is_throttled else None
     if more and (more.time_saved or 0.0) >= max((trial.saved for trial in settings), default=0.0):
         return more
-    # What a key can change comes before what only other storage or code can, unless it saves little in comparison; but
-    # what gives something back costs nothing.
+    # Changes of a key come before those of storage or code, unless they save little in comparison; a change that frees
+    # resources costs nothing.
     for trial in settings + chosen:
         is_free = trial.change.effort < 0 or (trial.change.key and (limits or verdict.bound == "checkpoint"))
         if trial.saved >= max(WORTH, 0 if is_free else most / 2):
@@ -253,8 +252,8 @@ def _with(trial: Tried) -> Prediction:
 
 
 def _enough_workers(replays: Counterfactuals) -> Prediction | None:
-    """Double the workers until exposed data loading is no bottleneck, or more of them do not help."""
-    base, before, best = replays.base, replays.as_it_was, None
+    """Return enough workers: doubled until exposed data loading is no bottleneck, or more of them do not help."""
+    base, before, best = replays.base, replays.baseline, None
     for doubling in range(1, DOUBLINGS + 1):
         number = max(1, base.workers * 2**doubling) if base.workers else 2 ** (doubling - 1)
         try:
@@ -270,7 +269,7 @@ def _enough_workers(replays: Counterfactuals) -> Prediction | None:
             change=f"With {number} worker{'s' * (number != 1)} per rank {now}",
             workers=number,
             au=outcome.au,
-            time_saved=outcome.saves(replays.as_it_was),
+            time_saved=outcome.saves(replays.baseline),
             then=outcome.next,
         )
         if (outcome.judged.verdict.data_wait_share or 0.0) <= BINDS:
@@ -279,13 +278,13 @@ def _enough_workers(replays: Counterfactuals) -> Prediction | None:
 
 
 def modelled(scenario: Scenario, info: Mapping[str, Any]) -> StorageParameters | None:
-    """The storage of a run where it was a model; None of real storage, and of imported results."""
+    """Return the storage of a run where it was a model; None for real storage, and for imported results."""
     is_modelled = info.get("modelled_storage", info.get("engine") == "virtual") and not info.get("imported")
     return storage_of(scenario) if is_modelled and scenario.storage.model != UNKNOWN else None
 
 
 def _as_it_ran(scenario: Scenario, info: Mapping[str, Any]) -> Scenario:
-    """Take the model of the network away where batches crossed a real network, whose times were measured."""
+    """Return the scenario without a model of the network where batches crossed a real one."""
     placement = info.get("placement")
     if not isinstance(placement, Mapping) or placement.get("is_network_modelled", True):
         return scenario
@@ -304,10 +303,10 @@ def ready(
     worked: Worked | None = None,
     is_refused: bool = False,
 ) -> Base | None:
-    """Make a run ready for replay, from its scenario, ``run.json`` and spans; None without spans of readers.
+    """Return a run ready for replay, from its scenario, ``run.json`` and spans; None without spans of readers.
 
-    ``workers`` is how many readers each rank had, ``batch_bytes`` the mean of a batch; what a run on Ray ``worked`` is
-    done again on the cores that it had; ``is_refused`` says that storage refused many of its reads.
+    ``workers`` is how many readers each rank had, ``batch_bytes`` the mean of a batch; ``worked`` is the CPU time of a
+    run on Ray, for its cores; ``is_refused``: storage refused many of its reads.
     """
     is_virtual = info.get("engine") == "virtual"
     scenario = _as_it_ran(scenario, info)

@@ -1,4 +1,4 @@
-"""A run explained: why the accelerators waited, what each stage can do, what would change it, how it read."""
+"""An explanation of a run: losses, the capacity of each stage, changes that would help, its use of storage."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from rayio.records.origin import CHARGED
 from rayio.records.run_result import RunResult
 from rayio.reporter import SILENT, Reporter
 from rayio.scenario import derive
+from rayio.scenario.costs import with_removed_counted
 from rayio.scenario.layers import layers_of
 from rayio.scenario.load import build
 from rayio.scenario.model import Scenario
@@ -45,18 +46,18 @@ from rayio.scenario.source import UNREADABLE, plain
 from rayio.scenario.storage import UNKNOWN
 from rayio.trace.run_directory import RunDirectory
 
-#: What waiting for a batch is in imported results, which have no readers.
+#: The meaning of data_wait in imported results, which have no readers.
 WAITED = "waiting for a batch; the results say nothing of readers"
 
 
 def readers_of(directory: RunDirectory, scenario: Scenario) -> int:
-    """How many readers a run had: on average, where they came and went."""
+    """Return how many readers a run had: the mean, where they came and went."""
     result = directory.result
     return derive.num_readers(scenario) if result is None or result.scaling is None else round(result.scaling.mean)
 
 
 class Seen:
-    """The sums over a run's spans that an explanation needs; complete once all slices were gone through."""
+    """The sums over a run's spans that an explanation needs; complete once all slices were added."""
 
     def __init__(self, timed: Timelines, scenario: Scenario, info: Mapping[str, Any], readers: int) -> None:
         lives, shape = timed.lives, RunShape.of(scenario)
@@ -74,13 +75,13 @@ class Seen:
         )  # fmt: skip
 
     def charged(self) -> Attribution:
-        """The losses of every step, held together."""
+        """Return the losses of every step, in memory together."""
         return self.losses.charged()
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A run whose spans were gone through, and what else is known of it."""
+    """A run, with the sums over its spans."""
 
     directory: RunDirectory
     scenario: Scenario
@@ -88,22 +89,22 @@ class Subject:
 
     @property
     def info(self) -> Mapping[str, Any]:
-        """Its ``run.json``."""
+        """Return its ``run.json``."""
         return self.directory.info
 
     @property
     def result(self) -> RunResult | None:
-        """Its ``result.json``."""
+        """Return its ``result.json``."""
         return self.directory.result
 
     @property
     def missed(self) -> float:
-        """The share of what was read that no cache had."""
+        """Return the share of read bytes that no cache had."""
         return 1.0 if self.result is None or self.result.fetched is None else self.result.fetched.missed
 
     @property
     def worked(self) -> Worked | None:
-        """The CPU time of its batches and its cores, where that is known."""
+        """Return the CPU time of its batches and its cores, where that is known."""
         is_virtual = self.info.get("engine") == "virtual"
         return Worked.planned(self.scenario) if is_virtual else Worked.seen(self.scenario, self.info)
 
@@ -117,15 +118,15 @@ def explained(
     target_au: float | None = None,
     reporter: Reporter = SILENT,
 ) -> Explained:
-    """Explain a run whose spans were gone through: without a sentence, with every rank, and not how it ended.
+    """Return an explanation from the sums over a run's spans: without sentences, with every rank, and not how it ended.
 
-    ``simulate`` replays it for the counterfactuals and the prediction; ``target_au`` is the AU that is to be reached,
-    None what the scenario expects, if it does. See ``rayio/report/explain.py``.
+    ``simulate`` replays it for the counterfactuals and the prediction; ``target_au`` is the AU to reach, None for the
+    one that the scenario expects. See ``rayio/report/explain.py``.
     """
     run = Subject(directory, scenario, seen)
     judged = _judged(run, _target(scenario) if target_au is None else target_au)
     capacity = _capacity(run)
-    throttled = seen.throttling.found(judged.verdict.table)
+    throttled = seen.throttling.result(judged.verdict.table)
     is_refused = throttled is not None and (throttled.read_share or 0.0) > BINDS
     notes = _notes(run, judged, capacity, simulate=simulate)
     replays, broken = None, None
@@ -134,7 +135,7 @@ def explained(
     verdict = judged.verdict if replays is None else concluded(judged, replays)
     predicted = None
     if replays is not None and au is not None:
-        predicted = prediction(verdict, replays) if replays.comes_back(au) else None
+        predicted = prediction(verdict, replays) if replays.reproduces(au) else None
         notes += _notes_of_simulation(run, replays, verdict, au)
     notes += [f"The run cannot be simulated: {broken}"] if broken is not None else []
     notes += seen.accesses.notes if seen.timed.number and not run.info.get("imported") else ()
@@ -150,7 +151,7 @@ def explained(
         ranks=(*worst_ranks(seen.timed.lives, seen.timed),),
         simulated=None if replays is None else replays.record,
         prediction=predicted,
-        access=seen.accesses.found(),
+        access=seen.accesses.result(),
         notes=(*notes, *([] if filled is None else [filled])),
         throttled=throttled,
         imported=None if run.result is None else run.result.imported,
@@ -159,28 +160,28 @@ def explained(
 
 
 def _judged(run: Subject, target_au: float | None) -> Judged:
-    """Charge the losses, and name them by what is known of the engine that made the run."""
+    """Return the verdict, with causes named by the engine that made the run."""
     judged = judge(run.seen.losses, RunShape.of(run.scenario), target_au, run.seen.window)
     verdict = judged.verdict
-    meanings = {"dlio": "in no record of the results", "virtual": CHARGED}  # what no span covers is not rayio's
+    meanings = {"dlio": "in no record of the results", "virtual": CHARGED}  # time without a span is not rayio's
     other = meanings.get(str(run.info.get("engine")))
     rows = [replace(row, meaning=other) if other and row.cause == "other" else row for row in verdict.table]
     cause = verdict.cause
     if run.result is not None and run.result.imported is not None:
-        # "unrecorded" is a word of the benchmark's own split, for something else
+        # "unrecorded" has another meaning in the benchmark's own split
         rows = [replace(row, cause="data_wait", meaning=WAITED) if row.cause == "unrecorded" else row for row in rows]
         cause = "data_wait" if cause == "unrecorded" else cause
     return replace(judged, verdict=replace(verdict, table=(*rows,), cause=cause))
 
 
 def _capacity(run: Subject) -> Capacity:
-    """Return what the stages, modelled storage and the cores can do, and what the ranks need."""
+    """Return the capacity of stages, modelled storage and cores, and the demand of the ranks."""
     seen, scenario, worked = run.seen, run.scenario, run.worked
     batch_bytes = seen.trained.mean_bytes
-    capacity = replace(seen.capacities.found(), batch_bytes=batch_bytes)
+    capacity = replace(seen.capacities.result(), batch_bytes=batch_bytes)
     if seen.timed.number and (model := modelled(scenario, run.info)) is not None:
-        parsing = worked.cpu.parsing(scenario.loader.batch_size, batch_bytes or 0.0) if worked else 0.0
-        limit = supply(scenario, model, capacity.demand, seen.trained, seen.beside.found(), run.missed)
+        parsing = worked.costs.cpu.parsing(scenario.loader.batch_size, batch_bytes or 0.0) if worked else 0.0
+        limit = supply(scenario, model, capacity.demand, seen.trained, seen.beside.result(), run.missed)
         capacity = without_queueing(capacity, limit, parsing)
     if worked and (row := worked.stage(scenario, batch_bytes, capacity.delivered)):
         capacity = replace(capacity, stages=(*capacity.stages, row))
@@ -190,7 +191,7 @@ def _capacity(run: Subject) -> Capacity:
 def _simulated(
     run: Subject, *, is_refused: bool, reporter: Reporter
 ) -> tuple[Counterfactuals | None, RayioError | None]:
-    """Replay the run, unchanged and with changes; else why it cannot be, and neither where no reads are recorded."""
+    """Return the run replayed, unchanged and with changes; else the error, or neither where no reads are recorded."""
     seen, scenario = run.seen, run.scenario
     workers = -(-seen.readers // derive.world_size(scenario))
     base = ready(
@@ -201,12 +202,11 @@ def _simulated(
         return None, None
     try:
         return counterfactuals(base, reporter), None
-    except RayioError as error:  # what was measured stands, whatever a simulation of it may say
+    except RayioError as error:  # measured results stay valid without a simulation
         return None, error
 
 
 def _notes(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool) -> list[str]:
-    """Return notes on what was measured."""
     scenario, timed, notes = run.scenario, run.seen.timed, [*judged.notes]
     if run.missed < 1 and capacity.storage is not None and capacity.storage.is_short:
         part = f"{100 * (1 - run.missed):.0f} % of what was read in the whole run"
@@ -237,7 +237,6 @@ def _notes(run: Subject, judged: Judged, capacity: Capacity, *, simulate: bool) 
 
 
 def _notes_of_simulation(run: Subject, replays: Counterfactuals, verdict: Verdict, au: float) -> list[str]:
-    """Return notes on the simulations."""
     notes, simulated = [*replays.broken], replays.record
     if replays.base.is_throttled:
         notes.append(
@@ -246,7 +245,7 @@ def _notes_of_simulation(run: Subject, replays: Counterfactuals, verdict: Verdic
         )
     elif replays.base.modelled is None:
         notes.append("predictions assume that storage serves more workers as quickly as these")
-    if not replays.comes_back(au):
+    if not replays.reproduces(au):
         notes.append(
             f"no exact prediction: the replay gives AU {simulated.au:.2f}, the run had {au:.2f}. Changes count from "
             "the replay and are as far off; a longer run, or one on a quiet machine, is closer"
@@ -259,13 +258,12 @@ def _notes_of_simulation(run: Subject, replays: Counterfactuals, verdict: Verdic
 
 
 def _target(scenario: Scenario) -> float | None:
-    """The AU that a scenario expects at least; None where it expects none."""
+    """Return the AU that a scenario expects at least; None where it expects none."""
     wanted = scenario.expect.get("au")
     return wanted.value if wanted is not None and wanted.operator in (">=", ">") else None
 
 
 def _spanless(directory: RunDirectory) -> str:
-    """Return a note that there are no spans, and whether some were recorded."""
     result = directory.result
     if result and result.trace and (recorded := result.trace.recorded):
         return f"{recorded} spans were recorded and {directory.address}/spans holds none: nothing can be explained"
@@ -273,7 +271,7 @@ def _spanless(directory: RunDirectory) -> str:
 
 
 def scenario_of(directory: RunDirectory) -> Scenario:
-    """The scenario of a run.
+    """Return the scenario of a run.
 
     Raises:
         ScenarioError: the run has none, or one that this version cannot read.
@@ -290,6 +288,6 @@ def scenario_of(directory: RunDirectory) -> Scenario:
     if not isinstance(content, dict):
         raise ScenarioError(f"{directory.address}/scenario.yaml is not a scenario: the file is damaged")
     try:
-        return build(content, f"{directory.address}/scenario.yaml")
+        return build(with_removed_counted(content), f"{directory.address}/scenario.yaml")
     except RayioError as error:
         raise ScenarioError(f"{error}; another version of rayio wrote it, or it is damaged") from None

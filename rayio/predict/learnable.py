@@ -1,4 +1,4 @@
-"""Runs that can be calibrated: opened, refused by name where they teach nothing, held against each other."""
+"""Runs that can be calibrated: opened, checked, and compared with each other."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from rayio.trace.slices import Slices
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: No machine has more processors, and no sum that a run says of its reads (bytes², at most) is larger.
+#: The most processors of a machine, and the largest sum over reads (bytes², at most).
 MOST_CPUS, MOST = 100_000, 1e30
-#: From this share of its bytes from memory on, a run met no device.
+#: With this share of its bytes from memory, a run used no device.
 CACHED = 0.95
 
 
 @dataclass(frozen=True, slots=True)
 class Learnable:
-    """A run that can be learned from: its spans, its scenario, and what its run.json says."""
+    """A run that can be learned from: its spans, its scenario, and its run.json."""
 
     name: str
     scenario: Scenario
     info: Mapping[str, Any]
     spans: pa.Table | Slices
-    #: Whether its bytes came from memory.
+    #: True if its bytes came from memory.
     is_cached: bool = False
 
 
 def differ(first: Learnable, other: Learnable) -> str | None:
-    """Say why two runs do not teach the same costs, or None."""
+    """Return the difference that keeps two runs from having the same costs, or None."""
     for key in ("dataset.format", "loader.kind", "loader.payload", "loader.io_depth"):
         section, _, name = key.partition(".")
-        ours, theirs = (getattr(getattr(one.scenario, section), name) for one in (first, other))
+        ours, theirs = (getattr(getattr(run.scenario, section), name) for run in (first, other))
         if ours != theirs:
             return f"{key} is {theirs}, not {ours}"
     for word in ("engine", "modelled_storage", "cpus"):
@@ -49,27 +49,27 @@ def differ(first: Learnable, other: Learnable) -> str | None:
 
 
 def _unreadable(info: Mapping[str, Any]) -> str | None:
-    """Name what run.json says that cannot be, of what is learned from it."""
-    cpus, said = info.get("cpus"), info.get("cpu_seconds")
+    """Return the first entry of run.json with an impossible value, or None."""
+    cpus, seconds = info.get("cpus"), info.get("cpu_seconds")
     if cpus is not None and (isinstance(cpus, bool) or not isinstance(cpus, int) or not 1 <= cpus <= MOST_CPUS):
         return f"cpus={cpus!r}"
-    if said is None:
+    if seconds is None:
         return None
-    if not isinstance(said, Mapping):
-        return f"cpu_seconds={said!r}"
+    if not isinstance(seconds, Mapping):
+        return f"cpu_seconds={seconds!r}"
     for part in ("roles", "reads"):
-        for name, number in said[part].items() if isinstance(said.get(part), Mapping) else ():
+        for name, number in seconds[part].items() if isinstance(seconds.get(part), Mapping) else ():
             if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number <= MOST:
                 return f"cpu_seconds.{part}.{name}={number!r}"
     return None
 
 
 def learnable(path: str | Path, reporter: Reporter) -> Learnable:
-    """Open a run that can be learned from.
+    """Return a run that can be learned from.
 
     Raises:
         StorageError: no run is there, or a part of it is damaged.
-        RunError: it was simulated or imported, broke off, or says nothing of its readers.
+        RunError: it was simulated or imported, broke off, or recorded no readers.
     """
     run = RunDirectory.open(path)
     info, result = run.info, run.result
@@ -105,6 +105,5 @@ def learnable(path: str | Path, reporter: Reporter) -> Learnable:
         )
     if not len(spans):
         raise RunError(f"{path} holds no spans, so there is nothing to learn from; run it again")
-    found = result.fetched
-    cached = None if found is None else found.page_cache_share
+    cached = None if result.fetched is None else result.fetched.page_cache_share
     return Learnable(run.name, scenario, info, spans, cached is not None and cached >= CACHED)

@@ -1,4 +1,4 @@
-"""Spans -> batches: when each could begin, began, was done, was asked for and was had. Arrays, no loops over spans."""
+"""Spans -> batches: when each could begin, began, was done, was requested and arrived. Arrays, no loops over spans."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 STAGES = ("read", "decode")
 
 
-#: Columns that reads are collected from.
+#: Columns of spans that reads need.
 OF_READS = (
     "name", "role", "index", "node", "lane", "batch", "start_ns", "duration_ns", "bytes", "requests", "status",
 )  # fmt: skip
-#: Columns that batches are followed through.
+#: Columns of spans that batches need.
 OF_BATCHES = (*OF_READS, "rank", "epoch", "link")
 
 
@@ -47,7 +47,7 @@ class Reads:
     done: Ints
 
     def of(self, chosen: NDArray[Any]) -> Reads:
-        """Select rows by a mask or by their places."""
+        """Return rows by a mask or by their places."""
         return Reads(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
@@ -56,20 +56,20 @@ class Batches:
     """Every batch that a reader read for a rank; times in ns.
 
     ``granted`` is when the window first allowed it to begin, ``freed`` when its reader was done with the batch before
-    (-1 for none), ``asked`` and ``had`` when its rank asked for it and had it; ``nbytes`` is what came.
+    (-1 for none), ``requested`` and ``had`` when its rank requested it and had it; ``nbytes`` are its bytes.
     """
 
     granted: Ints
     freed: Ints
     began: Ints
     done: Ints
-    asked: Ints
+    requested: Ints
     had: Ints
     nbytes: Ints
 
 
 def reads(spans: pa.Table) -> Reads:
-    """Collect the reads of a run; of one that was repeated, the last."""
+    """Return the reads of a run; of a repeated one, the last."""
     mine = np.flatnonzero(_by_readers(spans) & is_text(spans, "name", *STAGES) & is_text(spans, "status", "ok"))
     batch, start = integers(spans, "batch", mine), integers(spans, "start_ns", mine)
     mine = mine[order_by(batch, start)]
@@ -106,7 +106,7 @@ def reads(spans: pa.Table) -> Reads:
 
 
 def _by_readers(spans: pa.Table) -> NDArray[np.bool_]:
-    """Say which spans are on the lane of a reader, or of a rank that reads by itself."""
+    """Return which spans are on the lane of a reader, or of a rank that reads by itself."""
     lane, inside = plain(spans.column("lane")), np.zeros(len(spans), np.bool_)
     for name in ("reader", "rank"):
         inside |= is_text(spans, "role", name) & (lane == SPANS[STAGES[0]].lanes[name])
@@ -114,10 +114,7 @@ def _by_readers(spans: pa.Table) -> NDArray[np.bool_]:
 
 
 class Trained:
-    """What the batches of training asked of storage, in all: how many, their bytes and their requests.
-
-    They are the reads of a run of so many epochs of training.
-    """
+    """The number, bytes and requests of the batches of training, in a run of ``epochs`` of training."""
 
     columns = (
         "name", "role", "lane", "attempt", "rank", "epoch", "step", "start_ns", "bytes", "requests", "status",
@@ -128,7 +125,7 @@ class Trained:
         self.batches = self.nbytes = self.requests = 0
 
     def of(self, part: Part) -> tuple[int, int, int]:
-        """Sum up the reads of a slice; of one that was repeated, the last, as :func:`reads` does."""
+        """Return the sums of the reads of a slice; of a repeated one, the last, as :func:`reads` does."""
         spans = part.spans
         mine = np.flatnonzero(_by_readers(spans) & is_text(spans, "name", "read") & is_text(spans, "status", "ok"))
         batch = part.places.of_any_attempt(mine)
@@ -136,20 +133,20 @@ class Trained:
         mine = mine[last & (batch >= 0) & (integers(spans, "epoch", mine) < self.epochs)]
         return len(mine), int(integers(spans, "bytes", mine).sum()), int(integers(spans, "requests", mine).sum())
 
-    def add(self, found: tuple[int, int, int]) -> None:
-        """Add those of a slice."""
-        self.batches += found[0]
-        self.nbytes += found[1]
-        self.requests += found[2]
+    def add(self, sums: tuple[int, int, int]) -> None:
+        """Add the sums of a slice."""
+        self.batches += sums[0]
+        self.nbytes += sums[1]
+        self.requests += sums[2]
 
     @property
     def mean_bytes(self) -> float | None:
-        """Mean bytes that a batch read; None where no span says so."""
+        """Return the mean bytes of a batch; None where no span has them."""
         return self.nbytes / self.batches if self.batches else None
 
 
 def numbers(spans: pa.Table, column: str) -> Ints:
-    """Number the texts of a dictionary column; equal texts have equal numbers."""
+    """Return a number for each text of a dictionary column; equal texts have equal numbers."""
     known = tuple(sorted({text for chunk in spans.column(column).chunks for text in chunk.dictionary.to_pylist()}))
     place = {text: number for number, text in enumerate(known)}
     parts = [
@@ -160,29 +157,29 @@ def numbers(spans: pa.Table, column: str) -> Ints:
 
 
 def batches(spans: pa.Table, read: Reads, window: int, *, network: bool = False) -> Batches:
-    """Follow each batch through reader and queue; ``window`` is how many steps may be begun and not yet consumed.
+    """Return each batch's way through reader and queue; ``window`` is how many steps may be begun and not yet consumed.
 
     Where the ``network`` was a model, a batch was done when it had crossed that.
     """
     waits = np.flatnonzero((texts(spans, "name", ("data_wait",)) == 0) & (texts(spans, "role", ("rank",)) == 0))
-    batch, asked = integers(spans, "link")[waits], integers(spans, "start_ns")[waits]
-    had = asked + integers(spans, "duration_ns")[waits]
+    batch, requested = integers(spans, "link")[waits], integers(spans, "start_ns")[waits]
+    had = requested + integers(spans, "duration_ns")[waits]
     era = integers(spans, "rank")[waits] << 32 | integers(spans, "epoch")[waits]
 
-    # The window opens with the first question of a rank's epoch, and further with every batch that is had.
+    # The window opens with the first request of a rank's epoch, and further with every batch that arrives.
     order = np.lexsort((had, era))
     nbytes = integers(spans, "bytes")[waits][order]
-    era, batch, asked, had = era[order], batch[order], asked[order], had[order]
+    era, batch, requested, had = era[order], batch[order], requested[order], had[order]
     opens = np.flatnonzero(np.concatenate([[True], era[1:] != era[:-1]])) if len(era) else np.empty(0, np.int64)
     lengths = np.diff(opens, append=len(era))
     begin, length = np.repeat(opens, lengths), np.repeat(lengths, lengths)
     before = np.minimum(batch_parts(batch)[2] - window, length - 1)
-    granted = np.where(before < 0, asked[begin], had[begin + np.maximum(before, 0)]) if len(era) else had
+    granted = np.where(before < 0, requested[begin], had[begin + np.maximum(before, 0)]) if len(era) else had
 
     place = np.searchsorted(read.batch, batch)
-    found = place < len(read.batch)
-    found[found] = read.batch[place[found]] == batch[found]
-    place = place[found]
+    is_read = place < len(read.batch)
+    is_read[is_read] = read.batch[place[is_read]] == batch[is_read]
+    place = place[is_read]
 
     freed = np.full(len(read.batch), -1, np.int64)
     turn = np.lexsort((read.start, read.reader))
@@ -195,11 +192,11 @@ def batches(spans: pa.Table, read: Reads, window: int, *, network: bool = False)
         at = Lookup(integers(spans, "batch", sent), came).find(read.batch)
         done = np.maximum(done, pick(came, at, done))
     return Batches(
-        granted=granted[found],
+        granted=granted[is_read],
         freed=freed[place],
         began=read.start[place],
         done=done[place],
-        asked=asked[found],
-        had=had[found],
-        nbytes=nbytes[found],
+        requested=requested[is_read],
+        had=had[is_read],
+        nbytes=nbytes[is_read],
     )

@@ -1,8 +1,8 @@
-"""A run made ready to be lived again on the cores that it had: its own times, without the waits for those.
+"""A run made ready for replay on its own cores: its times without the waits for processors.
 
-Times that a run on Ray recorded hold its waits for processors. To live it again with more readers, which wait longer,
-they are taken out as ``rayio calibrate`` does: what processes say of their CPU time is work on the cores, and what is
-left of reads and messages is moved until the run, simulated as it was, shows what it showed.
+Times that a run on Ray recorded contain its waits for processors. For a replay with more readers, which wait longer,
+they are removed as in ``rayio calibrate``: the CPU time of processes is work on the cores, and the rest of reads and
+messages is adjusted until the simulated baseline shows the measured times.
 """
 
 from __future__ import annotations
@@ -24,28 +24,27 @@ from rayio.predict.settle import Apparent, Free, settle
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 
-#: Rank-steps of a simulation by which costs are moved.
+#: Rank-steps of a simulation that costs are adjusted by.
 RANK_STEPS = 1_000
-#: What is left of reads at least when their CPU time is taken off.
+#: The least part of a read that is left without its CPU time.
 LEAST = 0.01
 
 
 def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
-    """The base of a run on Ray with its cores, and its times without the waits for them; ``charged`` are its losses."""
+    """Return a run on Ray with its cores, and its times without the waits for them; ``charged`` are its losses."""
     cluster = base.scenario.cluster.model_copy(update={"cores": worked.cores})
     base = replace(base, scenario=base.scenario.model_copy(update={"cluster": cluster}))
-    measured, work, cpu = base.measured, None, worked.cpu
+    measured, work, cpu = base.measured, None, worked.costs.cpu
     decode = base.scenario.loader.decode
     batch_bytes, seconds = base.batch_bytes, _mean(measured.decode)
-    if isinstance(decode, Work) and batch_bytes and (busy := min(seconds, cpu.reader)) > 0:
+    if isinstance(decode, Work) and batch_bytes and (busy := min(seconds, worked.costs.put)) > 0:
         work = decode.model_copy(update={"rate": batch_bytes / busy})
-        cpu = cpu.model_copy(update={"reader": cpu.reader - busy})
     costs = measured.costs.model_copy(update={"cpu": scheduled(cpu, measured.costs.step)})
     whole = _mean(measured.read)
     measured = replace(measured, costs=costs, work=work)
 
     def freed(free: Free) -> Measured:
-        """The times as they would be on free cores: of reads, what storage takes, in proportion to what they took."""
+        """Return the times on free cores: reads take storage's time, in proportion to their measured times."""
         part = 1.0 if free.storage is None or not whole else free.storage / whole
         return replace(measured, costs=free.costs, read=measured.read * part)
 
@@ -63,7 +62,7 @@ def on_cores(base: Base, worked: Worked, charged: Attribution) -> Base:
 
 
 def _apparent(measured: Measured, charged: Attribution, scenario: Scenario) -> Apparent:
-    """What a run showed: its costs, and how long reads and steps took once it was warm."""
+    """Return the costs of a run, and the mean time of reads and steps once it was warm."""
     steps = charged.steps
     window, _ = find_window(charged.lives, steps, RunShape.of(scenario))
     kept = steps.start >= (window.begin if window else 0)
@@ -71,6 +70,5 @@ def _apparent(measured: Measured, charged: Attribution, scenario: Scenario) -> A
 
 
 def _mean(times: np.ndarray[Any, Any]) -> float:
-    """The mean of what was recorded."""
     known = times[~np.isnan(times)]
     return float(known.mean()) if len(known) else 0.0

@@ -1,8 +1,8 @@
-"""CPU seconds of runs -> what a batch takes of processors: least squares over runs of batches of different sizes.
+"""CPU seconds of runs -> CPU time of a batch: least squares over runs of batches of different sizes.
 
-A run says how many CPU seconds its readers, queues and ranks worked, and those of its reads beside how many samples and
-bytes each batch had (``cpu_seconds`` of ``run.json``). Two runs whose batches differ in size tell what a batch takes
-from what a byte takes; one run alone does not, and all of it is then said to be the batch's.
+A run records the CPU seconds of its readers, queues and ranks, and those of its reads with the samples and bytes of
+each batch (``cpu_seconds`` of ``run.json``). Two runs whose batches differ in size separate the time of a batch from
+that of a byte; one run alone does not, and all of it then counts as the batch's.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from typing import Any
 import numpy as np
 
 from rayio.records.explained import Stage
-from rayio.scenario.costs import CpuCosts, taken
+from rayio.scenario.costs import Costs, CpuCosts, taken
 from rayio.scenario.decode import Work
 from rayio.scenario.model import Scenario
 from rayio.units import RATE, format_bytes
 
-#: Sizes of batches that differ by less than this, the largest to the smallest, do not tell bytes from batches.
+#: Batch sizes whose largest is less than this times the smallest do not separate bytes from batches.
 ALIKE = 1.2
-#: How long work keeps a core that other work waits for (s): Linux looks 250 times a second who is next.
+#: How long work keeps a core that other work waits for (s): Linux schedules 250 times a second.
 SLICE = 0.004
-#: The part of a step's end that is taken to be work.
+#: The part of a step's end that counts as work.
 OF_STEP = 0.5
-#: Batches of a run that tell something.
+#: The least batches of a run to learn from.
 FEWEST_BATCHES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class SeenCpu:
-    """What one run took of processors."""
+    """The CPU time of one run."""
 
     name: str
     #: CPU seconds by role, those of the nodes' own processes, and of all reads.
@@ -41,65 +41,70 @@ class SeenCpu:
 
     @classmethod
     def of(cls, info: Mapping[str, Any], name: str) -> SeenCpu | None:
-        """Take it from what ``run.json`` says; None where that says nothing, or too little."""
-        said = info.get("cpu_seconds")
-        if not isinstance(said, Mapping):
+        """Return the CPU time in ``run.json``; None where that has none, or too little."""
+        recorded = info.get("cpu_seconds")
+        if not isinstance(recorded, Mapping):
             return None
-        reads, roles = said.get("reads"), said.get("roles")
+        reads, roles = recorded.get("reads"), recorded.get("roles")
         if not (isinstance(reads, Mapping) and isinstance(roles, Mapping)):
             return None
         if not all(isinstance(number, int | float) for number in (*reads.values(), *roles.values())):
             return None
         if reads.get("batches", 0) < FEWEST_BATCHES:
             return None
-        return cls(name, roles, float(said.get("nodes") or 0.0), reads)
+        return cls(name, roles, float(recorded.get("nodes") or 0.0), reads)
 
     @property
     def of_readers(self) -> float:
-        """CPU seconds of the readers, which are the ranks where those read for themselves."""
+        """Return the CPU seconds of the readers, which are the ranks where those read for themselves."""
         return self.roles.get("reader", self.reads["seconds"])
 
     @property
     def of_ranks(self) -> float:
-        """CPU seconds of the ranks and their barrier, but for what ranks read for themselves."""
+        """Return the CPU seconds of the ranks and their barrier, without reads."""
         read = 0.0 if "reader" in self.roles else self.reads["seconds"]
         return max(0.0, self.roles.get("rank", 0.0) - read) + self.roles.get("barrier", 0.0)
 
     @property
+    def put(self) -> float:
+        """CPU seconds of the readers for a batch beyond its read."""
+        return max(0.0, self.of_readers - self.reads["seconds"]) / self.batches
+
+    @property
     def batches(self) -> float:
-        """Batches that were read."""
+        """Return the number of batches that were read."""
         return self.reads["batches"]
 
     @property
     def batch_bytes(self) -> float:
-        """Bytes of a batch, in the mean."""
+        """Return the mean bytes of a batch."""
         return self.reads["bytes"] / self.batches
 
 
 def scheduled(cpu: CpuCosts, step: float) -> CpuCosts:
-    """The same on cores that are shared in slices, with part of what each ``step`` takes its rank on top (s) as work.
+    """Return the costs on cores that are shared in slices, with part of each ``step``'s time on top (s) as work.
 
-    A run says that ends of steps are late, and what its ranks worked, but not which part of that was there. It matters
-    little how large it is: however short, it waits for a core.
+    A run records that ends of steps are late, and the CPU time of its ranks, but not which part of that was there. Its
+    size matters little: however short, it waits for a core.
     """
     work = round(min(step, cpu.rank) * OF_STEP, 9)
     return cpu.model_copy(update={"step": work, "rank": round(cpu.rank - work, 9), "slice": SLICE})
 
 
 def in_background(cpu: CpuCosts, share: float, per_second: float) -> CpuCosts:
-    """The same with a share of what goes on beside reading as what a node's processes take all the time.
+    """Return the costs with a share of the work other than reading as permanent work of a node's processes.
 
-    ``per_second`` is how many batches a node has a second. A run says what its processes worked, not when: heartbeats,
-    clocks and threads that wait awake are in it, and hold up no batch.
+    ``per_second`` is how many batches a node has a second. A run records the CPU time of its processes, not when they
+    used it: heartbeats, clocks and busy threads are in it, and delay no batch.
     """
-    beside = {name: getattr(cpu, name) for name in ("reader", "queue", "rank", "node", "step")}
-    kept = {name: round(seconds * (1 - share), 9) for name, seconds in beside.items()}
-    background = cpu.background + share * sum(beside.values()) * per_second
+    others = {name: getattr(cpu, name) for name in ("queue", "rank", "step")}
+    kept = {name: round(seconds * (1 - share), 9) for name, seconds in others.items()}
+    background = cpu.background + share * sum(others.values()) * per_second
     return cpu.model_copy(update=kept | {"background": round(background, 9)})
 
 
 def cores_of_run(scenario: Scenario, info: Mapping[str, Any]) -> int:
-    """The cores of each node of a run on Ray, by its ``run.json``; emulated nodes of one machine share its cores."""
+    """Return the cores of each node of a run on Ray, by its ``run.json``; emulated nodes share their machine's."""
     actors = [actor for actor in info.get("actors", ()) if isinstance(actor, Mapping)]
     machines = {actor["ray_node"] for actor in actors if actor.get("ray_node")}
     cpus = info.get("cpus")
@@ -109,37 +114,37 @@ def cores_of_run(scenario: Scenario, info: Mapping[str, Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Worked:
-    """The cores of each node of a run, what its batches take of them, and decoding, where that is work on them."""
+    """The cores of each node of a run, the costs of its batches, and decoding, where that is work on cores."""
 
     cores: int | tuple[int, ...]
-    cpu: CpuCosts
+    costs: Costs
     decode: Work | None
 
     @classmethod
     def planned(cls, scenario: Scenario, *, is_decoded: bool = True) -> Worked | None:
-        """What a simulation of a scenario has; None where processors are as many as there is work."""
-        cores, decode, cpu = scenario.cluster.cores, scenario.loader.decode, scenario.charges.cpu
+        """Return the cores and work of a simulated scenario; None where processors are no limit."""
+        cores, decode, costs = scenario.cluster.cores, scenario.loader.decode, scenario.charges
         work = decode if is_decoded and isinstance(decode, Work) else None
-        return None if cores is None or not (cpu.is_work or work) else cls(cores, cpu, work)
+        return None if cores is None or not (costs.cpu.is_work or work) else cls(cores, costs, work)
 
     @classmethod
     def seen(cls, scenario: Scenario, info: Mapping[str, Any]) -> Worked | None:
-        """What ``run.json`` says of a run on Ray, its decoding among what readers do; None where it says nothing."""
-        told = SeenCpu.of(info, "run") if info.get("engine") == "ray" else None
-        if told is None or scenario.cluster.reader_pool is not None:  # whose nodes' cores were there for a while
+        """Return the cores and work in ``run.json`` of a run on Ray, with decoding; None where it has none."""
+        seconds = SeenCpu.of(info, "run") if info.get("engine") == "ray" else None
+        if seconds is None or scenario.cluster.reader_pool is not None:  # whose cores came and went
             return None
-        cpu, _ = learn_cpu([told], "")
+        cpu, _ = learn_cpu([seconds], "")
         cores = scenario.cluster.cores
-        return (
-            cls(cores if isinstance(cores, tuple) else cores_of_run(scenario, info), cpu, None) if cpu.is_work else None
-        )
+        costs = Costs(put=seconds.put, cpu=cpu)
+        known = cores if isinstance(cores, tuple) else cores_of_run(scenario, info)
+        return cls(known, costs, None) if costs.put or cpu.is_work else None
 
     def stage(self, scenario: Scenario, batch_bytes: float | None, delivered: float) -> Stage | None:
-        """What the cores of all nodes could do, as a row of stages; None where a batch takes none, or nodes come."""
+        """Return the capacity of the cores of all nodes as a stage; None where a batch takes no time, or nodes come."""
         if scenario.cluster.reader_pool is not None:
             return None
         number = sum(self.cores) if isinstance(self.cores, tuple) else self.cores * scenario.cluster.all_nodes
-        seconds = self.cpu.of_batch(scenario.loader.batch_size, batch_bytes or 0.0)
+        seconds = self.costs.cpu_of_batch(scenario.loader.batch_size, batch_bytes or 0.0)
         seconds += 0.0 if self.decode is None else taken(batch_bytes or 0.0, self.decode.rate)
         if not seconds:
             return None
@@ -153,8 +158,8 @@ class Worked:
 
 
 def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
-    """Find what a batch takes of processors, and what there is to say about it; ``form`` is the format read."""
-    sizes = [one.batch_bytes for one in seen]
+    """Return the CPU time of a batch, and notes on it; ``form`` is the format that was read."""
+    sizes = [run.batch_bytes for run in seen]
     differ = max(sizes) >= ALIKE * min(sizes)
     notes = []
     if not differ:
@@ -163,41 +168,37 @@ def learn_cpu(seen: Sequence[SeenCpu], form: str) -> tuple[CpuCosts, list[str]]:
             "as the batch's; name a second short run with samples of another size to tell them apart"
         )
     sample, byte = _reads(seen, differ=differ)
-    reader = _line(seen, [one.of_readers - one.reads["seconds"] for one in seen], differ=differ)
-    queue, _ = _line(seen, [one.roles.get("queue", 0.0) for one in seen], differ=False)
-    rank = _line(seen, [one.of_ranks for one in seen], differ=differ)
-    node = _line(seen, [one.nodes + one.roles.get("collector", 0.0) for one in seen], differ=differ)
+    queue, _ = _line(seen, [run.roles.get("queue", 0.0) for run in seen], differ=False)
+    rank = _line(seen, [run.of_ranks for run in seen], differ=differ)
+    node = _line(seen, [run.nodes + run.roles.get("collector", 0.0) for run in seen], differ=differ)
     return CpuCosts(
         format=form,
-        sample=_seconds(sample), bandwidth=_rate(byte),
-        reader=_seconds(reader[0]), reader_bandwidth=_rate(reader[1]),
-        queue=_seconds(queue),
-        rank=_seconds(rank[0]), rank_bandwidth=_rate(rank[1]),
-        node=_seconds(node[0]), node_bandwidth=_rate(node[1]),
+        sample=_seconds(sample), bandwidth=_rate(byte + rank[1] + node[1]),
+        queue=_seconds(queue + node[0]), rank=_seconds(rank[0]),
     ), notes  # fmt: skip
 
 
 def _line(seen: Sequence[SeenCpu], seconds: Sequence[float], *, differ: bool) -> tuple[float, float]:
-    """Seconds per batch and per byte that come nearest to what each run took, relative to that."""
-    each = [max(0.0, taken) / one.batches for taken, one in zip(seconds, seen, strict=True)]
+    """Return the seconds per batch and per byte that are closest to each run's, relative to that."""
+    each = [max(0.0, taken) / run.batches for taken, run in zip(seconds, seen, strict=True)]
     if not differ:
         return float(np.mean(each)), 0.0
     weight = 1 / np.maximum(each, 1e-9)
-    columns = np.column_stack([np.ones(len(seen)), [one.batch_bytes for one in seen]])
+    columns = np.column_stack([np.ones(len(seen)), [run.batch_bytes for run in seen]])
     first, second = _not_negative(columns * weight[:, None], np.asarray(each) * weight)
     return first, second
 
 
 def _reads(seen: Sequence[SeenCpu], *, differ: bool) -> tuple[float, float]:
-    """Seconds per sample and per byte that come nearest to the reads of all runs, each run as much as the others."""
-    varies = differ or any(_varies(one.reads) for one in seen)
+    """Return the seconds per sample and per byte that are closest to the reads of all runs, each with equal weight."""
+    varies = differ or any(_varies(run.reads) for run in seen)
     if not varies:
-        samples, seconds = (sum(one.reads[key] for one in seen) for key in ("samples", "seconds"))
+        samples, seconds = (sum(run.reads[key] for run in seen) for key in ("samples", "seconds"))
         return seconds / samples if samples else 0.0, 0.0
     square, right = np.zeros((2, 2)), np.zeros(2)
-    for one in seen:
-        reads, mean = one.reads, max(one.reads["seconds"] / one.batches, 1e-9)
-        weight = 1 / (one.batches * mean**2)
+    for run in seen:
+        reads, mean = run.reads, max(run.reads["seconds"] / run.batches, 1e-9)
+        weight = 1 / (run.batches * mean**2)
         cross = reads["samples_bytes"]
         square += weight * np.array([[reads["samples_samples"], cross], [cross, reads["bytes_bytes"]]])
         right += weight * np.array([reads["samples_seconds"], reads["bytes_seconds"]])
@@ -205,21 +206,21 @@ def _reads(seen: Sequence[SeenCpu], *, differ: bool) -> tuple[float, float]:
         part = square[np.ix_(kept, kept)]
         if np.linalg.cond(part / np.sqrt(np.outer(np.diag(part), np.diag(part)))) > 1e8:
             continue
-        found = np.linalg.solve(part, right[kept])
-        if (found >= 0).all():
-            both = dict(zip(kept, found.tolist(), strict=True))
+        solution = np.linalg.solve(part, right[kept])
+        if (solution >= 0).all():
+            both = dict(zip(kept, solution.tolist(), strict=True))
             return both.get(0, 0.0), both.get(1, 0.0)
     return 0.0, 0.0
 
 
 def _varies(reads: Mapping[str, float]) -> bool:
-    """Whether bytes per sample vary from batch to batch of a run, so that it tells both by itself."""
+    """Return True if bytes per sample vary from batch to batch of a run, so that it alone separates the two."""
     product = reads["samples_samples"] * reads["bytes_bytes"]
     return product > 0 and reads["samples_bytes"] ** 2 < (1 - 1e-3) * product
 
 
 def _not_negative(columns: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> tuple[float, float]:
-    """Least squares for two numbers that are not negative: both, else the one that alone comes nearer."""
+    """Return least squares for two numbers that are not negative: both, else the closer one alone."""
     both, *_ = np.linalg.lstsq(columns, values, rcond=None)
     if (both >= 0).all():
         return float(both[0]), float(both[1])
@@ -237,5 +238,5 @@ def _seconds(seconds: float) -> float:
 
 
 def _rate(seconds_per_byte: float) -> float | None:
-    """Bytes per second; None where a byte takes no time that can be told."""
+    """Return bytes per second; None where a byte takes too little time to measure."""
     return 1 / seconds_per_byte if seconds_per_byte * RATE.most >= 1 else None

@@ -1,7 +1,7 @@
-"""A run's own times in place of those that its scenario says: with them the virtual engine lives the run again.
+"""A run's own times in place of the scenario's, for a replay on the virtual engine.
 
-Times are replayed at their own address (rank, epoch, step), so that ranks keep their differences and a slow batch stays
-where it was; what the run did not record is drawn from all that it did.
+Times are replayed at their own address (rank, epoch, step), so that ranks keep their differences and a slow batch keeps
+its place; times that the run did not record are drawn from all that it did.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-#: Rank-steps that one simulation may have; of longer runs the beginning is simulated.
+#: Most rank-steps of one simulation; of longer runs the beginning is simulated.
 MOST_RANK_STEPS = 10_000
-#: Steps that are simulated at least.
+#: Fewest steps of a simulation.
 FEWEST_STEPS = 12
 
-#: Bytes per second that are no limit.
+#: Bytes per second without a limit.
 UNLIMITED = 1e18
-#: Storage that takes no time but for what is recorded.
+#: Storage without any time except recorded ones.
 UNLIMITED_STORAGE = StorageParameters(first_byte=NO_TIME, connection_bandwidth=UNLIMITED, bandwidth=UNLIMITED)
 
 _READING = [KINDS.index(name) for name in ("open", "read", "retry")]
@@ -57,11 +57,11 @@ _DECODING = [KINDS.index("decode")]
 
 
 class RecordedTimes:
-    """Times as they were measured, of each step at its own address; of steps that were not, drawn from all that were.
+    """Measured times, each at its own step's address; other steps draw from all measured ones.
 
-    A step has ``places`` indices, and its whole time lies on the first of them; ``own_places`` are those of some
-    addresses: batches of evaluations have a size of their own. At an address that is no step's (a file that is written)
-    ``otherwise`` is drawn from.
+    A step has ``places`` indices, and its whole time is at the first of them; ``own_places`` has that number by
+    address: batches of evaluations have another size. At an address that is no step's (a file that is written) the draw
+    is from ``otherwise``.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RecordedTimes:
         self.otherwise = otherwise if len(otherwise) else np.zeros(1)
 
     def draw(self, address_key: int, index: Ints) -> Floats:
-        """The time of each index below an address, in seconds."""
+        """Return the time of each index below an address, in seconds."""
         row = self.rows.get(address_key)
         pool = self.otherwise if row is None else self.pool if len(self.pool) else np.zeros(1)
         drawn = pool[(seeds.uniform(address_key, index) * len(pool)).astype(np.int64)]
@@ -90,7 +90,7 @@ class RecordedTimes:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a simulation of a run takes: a scenario, and the times that go before the scenario's own."""
+    """The input of a simulation: a scenario, and the times that replace the scenario's own."""
 
     scenario: Scenario
     times: Times
@@ -98,9 +98,9 @@ class Replay:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a run measured, in seconds: arrays of the shape (ranks, epochs, steps), NaN where nothing was recorded.
+    """The measured times of a run, in seconds: arrays (ranks, epochs, steps), NaN where nothing was recorded.
 
-    Those of ``read`` and ``decode`` have the evaluations as further epochs, as their numbers go on from training's.
+    ``read`` and ``decode`` have the evaluations as further epochs, as their numbers go on from training's.
     """
 
     compute: Floats
@@ -110,14 +110,14 @@ class Measured:
     write: Floats
     costs: Costs
     has_work: bool
-    #: What layers held reads up for, by the cause that it is charged to; it is within ``read``.
+    #: Delays of reads by layers, by cause; they are part of ``read``.
     delays: Mapping[str, Floats]
-    #: Decoding that is done on the cores of a node, in place of the times that it took; None where those are replayed.
+    #: Decoding as work on the cores of a node; None where its recorded times are replayed.
     work: Work | None = None
 
     @classmethod
     def of(cls, spans: pa.Table | Slices, charged: Attribution, scenario: Scenario, *, costs: Costs | None) -> Measured:
-        """Take the times out of a run's spans; ``costs`` are the messages', None to measure them too."""
+        """Return the times of a run's spans; ``costs`` are the messages', None to measure them too."""
         slices, steps = Slices.of(spans), charged.steps
         phase = evaluation.phase_of(scenario)
         shape = (derive.world_size(scenario), scenario.train.epochs, derive.steps_per_epoch(scenario))
@@ -146,10 +146,10 @@ class Measured:
         return cls(compute, read, decode, _writes(saves), costs, has_work, held_up, work)
 
     def replayed(self, scenario: Scenario, *, modelled: StorageParameters | None, most: int | None = None) -> Replay:
-        """The scenario, cut to what one simulation may take (``most`` rank-steps), with these times.
+        """Return the scenario, cut to the size of one simulation (``most`` rank-steps), with these times.
 
-        ``modelled`` is the storage that the run had, where it was a model: it then serves here too, and knows what more
-        readers would get. Real storage is replayed as it was.
+        ``modelled`` is the storage that the run had, where it was a model: the replay then uses it too, also for more
+        readers. For real storage the recorded times are replayed.
         """
         seed, train = scenario.seed, cut(scenario, most)
         epochs = train.get("epochs", scenario.train.epochs)
@@ -188,12 +188,12 @@ class Measured:
 
 
 def of_steps(seed: int, compute: Floats) -> RecordedTimes:
-    """The compute time of each step of each rank, from an array (ranks, epochs, steps)."""
+    """Return the compute time of each step of each rank, from an array (ranks, epochs, steps)."""
     return RecordedTimes(addressed(seed, "compute", compute), 1, np.empty(0))
 
 
 def cut(scenario: Scenario, rank_steps: int | None = None) -> dict[str, Any]:
-    """Cut epochs, and if one is too long its steps, to what one simulation may take."""
+    """Return epochs, and for a long epoch its steps, that one simulation can take."""
     ranks, steps = derive.world_size(scenario), derive.steps_per_epoch(scenario)
     most = max((rank_steps or MOST_RANK_STEPS) // ranks, FEWEST_STEPS + scenario.train.warmup_steps)
     if steps * scenario.train.epochs <= most:
@@ -202,7 +202,7 @@ def cut(scenario: Scenario, rank_steps: int | None = None) -> dict[str, Any]:
 
 
 def _enter(times: Floats, work: WorkDone, places: Places, kinds: list[int]) -> None:
-    """Sum the work of some kinds by batch, of the last attempt that has any, and enter it by rank, epoch and step."""
+    """Enter the time of some kinds of work by rank, epoch and step, of the last attempt that has any."""
     chosen = np.flatnonzero(np.isin(work.did.kind, kinds) & (work.place >= 0))
     where = groups_by(work.place[chosen])
     number = np.zeros(int(where.max(initial=-1)) + 1, np.int64)
@@ -218,7 +218,7 @@ def _enter(times: Floats, work: WorkDone, places: Places, kinds: list[int]) -> N
 def addressed(
     seed: int, kind: str, times: Floats, *, first_epochs: int | None = None, of_epochs: int | None = None
 ) -> dict[int, Floats]:
-    """The times of each rank and epoch by the key of the address at which they are drawn.
+    """Return the times of each rank and epoch by the key of the address at which they are drawn.
 
     Where a run of ``of_epochs`` training epochs is cut to its ``first_epochs``, evaluations are numbered on from those.
     """
@@ -234,7 +234,7 @@ def addressed(
 
 
 def _writes(saves: pa.Table) -> Floats:
-    """The seconds of checkpoint files, each with a mean fsync."""
+    """Return the seconds of checkpoint files, each with a mean fsync."""
     name, length = texts(saves, "name", ("write", "fsync")), integers(saves, "duration_ns")
     is_writer = (texts(saves, "role", ("checkpoint_writer",)) == 0) & (integers(saves, "lane") == 0)
     writes, syncs = length[is_writer & (name == 0)] / 1e9, length[is_writer & (name == 1)] / 1e9
@@ -243,7 +243,7 @@ def _writes(saves: pa.Table) -> Floats:
 
 
 def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.Table) -> Costs:
-    """Measure what the engine's messages and wake-ups cost, as ``rayio calibrate`` does."""
+    """Return the costs of the engine's messages and wake-ups, as ``rayio calibrate`` measures them."""
     loader, sync = scenario.loader, scenario.train.sync
     window, _ = find_window(charged.lives, charged.steps, RunShape.of(scenario))
     parts = []
@@ -255,9 +255,9 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
                 part, read.of(has_queue), derive.window_steps(scenario), network=scenario.cluster.has_network
             )
         )
-    found = costs_of(
+    measured = costs_of(
         observe.Batches(
-            *(np.concatenate([getattr(one, each.name) for one in parts]) for each in fields(observe.Batches))
+            *(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(observe.Batches))
         ),
         charged.steps,
         window.begin if window else 0,
@@ -265,11 +265,11 @@ def _costs(slices: Slices, charged: Attribution, scenario: Scenario, saves: pa.T
         backlog=loader.assignment == "static" and loader.prefetch_factor > 1,
         sync_seconds=None if not sync.meets else derive.allreduce_seconds(sync, derive.world_size(scenario)),
     )
-    return found.model_copy(update={"checkpoint": _message_of_checkpoints(saves)})
+    return measured.model_copy(update={"checkpoint": _message_of_checkpoints(saves)})
 
 
 def _message_of_checkpoints(spans: pa.Table) -> float:
-    """What checkpoints take beyond the writer that takes longest, in seconds; nothing of one written behind."""
+    """Return the seconds of checkpoints beyond their slowest writer; 0 for asynchronous ones."""
     name = texts(spans, "name", ("write", "fsync", "checkpoint", "snapshot"))
     if (name == 3).any():
         return 0.0

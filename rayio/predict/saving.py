@@ -1,4 +1,4 @@
-"""What checkpoints of a run took -> what checkpoints take, and how much that varies."""
+"""Costs of checkpoints, and how much they vary, from the checkpoints of runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rayio.predict.shown import Shown
 from rayio.scenario.model import Costs, StorageParameters
 from rayio.units import format_bytes, format_seconds
 
-#: How much less than one checkpoint took others may take, and how much more, in times of that:
+#: How much shorter and longer than a single measured checkpoint others may be, as factors:
 #: 40 MB written to memory take 21 to 48 ms, and now and then 134 to 190 (`benchmarks/predict.py`).
 ALONE_LESS, ALONE_MORE = 0.8, 4.0
 
@@ -17,11 +17,11 @@ ALONE_LESS, ALONE_MORE = 0.8, 4.0
 def learned(
     costs: Costs, runs: Sequence[Shown], model: StorageParameters, notes: list[str], *, is_varied: bool
 ) -> Costs:
-    """Costs with what is known of checkpoints: of the first of some runs that saved any.
+    """Return the costs with those of checkpoints, from the first of some runs that saved any.
 
-    Where ``is_varied`` they say too by how much less and more than is usual one may take: as those of the run.
+    If ``is_varied`` they include how much shorter and longer than usual a checkpoint may be.
     """
-    run = next((one for one in runs if len(one.checkpoints)), None)
+    run = next((run for run in runs if len(run.checkpoints)), None)
     if run is None or run.plan.checkpointing is None:
         notes.append("costs.checkpoint: no checkpoint was saved, so what one takes is not known")
         return costs.model_copy(update={"checkpoint_bytes": 0.0})
@@ -47,7 +47,7 @@ def learned(
 
 
 def beyond_model(run: Shown, model: StorageParameters) -> float:
-    """The seconds that a checkpoint takes beyond those of modelled storage for its largest shard."""
+    """Return the seconds of a checkpoint beyond modelled storage's time for its largest shard."""
     taken, saved = run.checkpoints, run.plan.checkpointing
     if not len(taken) or saved is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""What a run shows of its engine and its stages, gathered slice by slice: a long run is never held whole."""
+"""The steps, reads, batches and checkpoints of a run, gathered slice by slice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Shown:
-    """The steps, the reads and the batches of a run that was lived by a ``plan``; each is gathered when it is asked."""
+    """The steps, reads and batches of a run of a ``plan``; each is gathered at its first use."""
 
     def __init__(self, spans: pa.Table | Slices, plan: Plan) -> None:
         self.slices = Slices.of(spans)
@@ -29,50 +29,50 @@ class Shown:
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps that were completed."""
+        """Return the completed steps."""
         return Timelines(self.slices).steps
 
     @property
     def reads(self) -> observe.Reads:
-        """The reads that ended well, sorted by batch."""
+        """Return the reads that ended well, sorted by batch."""
         return self._followed[0]
 
     @property
     def batches(self) -> observe.Batches:
-        """The batches that went through a queue."""
+        """Return the batches that went through a queue."""
         return self._followed[1]
 
     @cached_property
     def checkpoints(self) -> Ints:
-        """How long each checkpoint took, in ns."""
+        """Return the length of each checkpoint, in ns."""
         return checkpoint_ns(self.slices.named("checkpoint", "snapshot", "write", "fsync"))
 
     @property
     def is_bound(self) -> bool:
-        """Whether the bound on bytes in flight closed a window."""
+        """Return True if the bound on bytes in flight closed a window."""
         return "memory_bound" in self.slices.names
 
     @cached_property
     def _followed(self) -> tuple[observe.Reads, observe.Batches]:
-        plan, found = self.plan, []
+        plan, parts = self.plan, []
         for part in self.slices.parts(*observe.OF_BATCHES):
             read = observe.reads(part)
             queued = read.of(np.full(len(read.batch), plan.loader.num_workers > 0))
             seen = observe.batches(
                 part, queued, plan.queue(0).window, network=any(layer.is_of_nodes for layer in plan.layers)
             )
-            found.append((read, seen))
-        batches = (np.concatenate([getattr(seen, one.name) for _, seen in found]) for one in fields(observe.Batches))
-        return _together([read for read, _ in found]), observe.Batches(*batches)
+            parts.append((read, seen))
+        batches = (np.concatenate([getattr(seen, each.name) for _, seen in parts]) for each in fields(observe.Batches))
+        return _together([read for read, _ in parts]), observe.Batches(*batches)
 
 
 def reads_of(spans: pa.Table | Slices) -> observe.Reads:
-    """The reads of a run that ended well, sorted by batch."""
+    """Return the reads of a run that ended well, sorted by batch."""
     return _together([observe.reads(part) for part in Slices.of(spans).parts(*observe.OF_READS)])
 
 
 def _together(parts: Sequence[observe.Reads]) -> observe.Reads:
-    """Put the reads of slices together; slices come by rank, and batches are numbered by it."""
-    reads = observe.Reads(*(np.concatenate([getattr(one, each.name) for one in parts]) for each in fields(parts[0])))
+    """Return the reads of slices as one; slices come by rank, and batches are numbered by it."""
+    reads = observe.Reads(*(np.concatenate([getattr(part, each.name) for part in parts]) for each in fields(parts[0])))
     is_sorted = bool((reads.batch[1:] >= reads.batch[:-1]).all())
     return reads if is_sorted else reads.of(np.argsort(reads.batch, kind="stable"))

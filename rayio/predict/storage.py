@@ -1,8 +1,8 @@
-"""Read times of a run -> the parameters of modelled storage: a request's time, a connection's rate, what all share.
+"""Read times of a run -> parameters of modelled storage: a request's time, a connection's rate, the shared bandwidth.
 
-The model itself is the measure: for a bandwidth that all readers might share, the run's own reads are put through the
-model's queue at the times at which they were really issued. The bandwidth that explains their durations best is taken,
-if it explains them better than none at all.
+The model itself is the measure: for each candidate bandwidth, the run's own reads go through the model's queue at the
+times at which they were issued. The bandwidth that explains their durations best is taken, if it explains them better
+than none at all.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from rayio.schema.distribution import Constant, LogNormal
 
 Floats = NDArray[np.float64]
 
-#: So many reads are looked at, the first in time: all that compete with each other have to be among them.
+#: The number of reads to fit, the first in time: all that compete with each other have to be among them.
 MOST = 8192
-#: Reads after which the queue that is tried starts again from what really was.
+#: Reads after which a simulated queue starts again from the measured times.
 ROW = 32
-#: Bandwidths that are tried at first, and then around the best of them.
+#: Candidate bandwidths at first, and then around the best of them.
 TRIED = 48
-#: A shared bandwidth has to explain so much of what the readers' own times leave unexplained.
+#: A shared bandwidth has to remove this part of the error.
 EXPLAINS = 0.1
-#: A read whose turn came within this share of its duration was not held up by others.
+#: A read that left the queue within this share of its duration was not delayed by others.
 FREE = 0.8
-#: The least share of the reads, and number of them, that a connection's own times are taken from.
+#: The least share of the reads, and number of them, to fit a connection alone.
 FREEST = 0.05
 ENOUGH = 10
-#: Shares of the fastest and slowest reads that are cut off where a line is laid through the others.
+#: Shares of the fastest and slowest reads that are left out of the line.
 CUT = 0.01
 #: Largest spread of one request's time, as standard deviation over mean.
 WIDEST = 3.0
-#: The least time that a read is known by (s).
+#: The resolution of a read's time (s).
 LEAST = 1e-9
-#: Sizes that differ by less than this, as standard deviation over mean, do not tell a rate from a latency.
+#: Sizes that differ by less than this, as standard deviation over mean, do not separate a rate from a latency.
 ALIKE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What was found; whether reads had to wait for others in the run, and whether enough of them had not to."""
+    """Fitted parameters; ``is_saturated`` if reads had to wait for others, ``is_free`` if enough of them had not to."""
 
     parameters: StorageParameters
     is_saturated: bool
@@ -52,11 +52,11 @@ class Fit:
 
 
 def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
-    """Find the parameters under which modelled storage serves a run's reads in the times that they took.
+    """Return the parameters with which modelled storage serves a run's reads in their measured times.
 
-    Reads that were issued before the run was ``warm`` (ns) are in the queue, and are not asked how long they took.
-    Where the run never had storage saturated, ``processors`` connections a node, or as many as it had at a time, are
-    taken to be served at full rate.
+    Reads that were issued before the run was ``warm`` (ns) are in the queue, but their durations do not count. Where
+    the run never had storage saturated, ``processors`` connections a node, or as many as it had at a time, count as
+    served at full rate.
     """
     read = read.of(np.argsort(read.start, kind="stable")[:MOST])
     read = read.of(np.lexsort((read.end, read.start, read.node)))
@@ -81,7 +81,7 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
     _, (request, spread, byte) = _expected(turns[is_warm], taken[is_warm], requests[is_warm], nbytes[is_warm])
     if not is_saturated:
         best = max(processors, connections) * float((nbytes / (requests * request + nbytes * byte)).mean())
-    # A byte that adds no nanosecond to the longest read is what rounding left of none.
+    # A byte that adds no nanosecond to the longest read is a rounding error.
     connection = 1 / byte if byte * float(nbytes.max()) > LEAST else 10 * best
     depth = max(1, min(io_depth, round(float(requests.mean()))))  # in flight together, each that much slower
     return Fit(
@@ -97,13 +97,13 @@ def fit(read: Reads, warm: int, io_depth: int, processors: int) -> Fit:
 
 
 def _floats(read: Reads) -> tuple[Floats, Floats, Floats]:
-    """The seconds, requests and bytes of each read, none of them 0."""
+    """Return the seconds, requests and bytes of each read, none of them 0."""
     taken = np.maximum((read.end - read.start) / 1e9, 1e-9)
     return taken, np.maximum(read.requests, 1).astype(np.float64), np.maximum(read.nbytes, 1).astype(np.float64)
 
 
 def _most_together(read: Reads) -> int:
-    """The largest number of reads that went on at a time on one node."""
+    """Return the largest number of concurrent reads on one node."""
     most = 1
     for node in np.unique(read.node):
         mine = read.node == node
@@ -113,11 +113,11 @@ def _most_together(read: Reads) -> int:
 
 
 def _turns(read: Reads, nbytes: Floats, bandwidth: float) -> Floats:
-    """How long after its issue each read is through a queue that serves so many bytes per second, in seconds.
+    """Return how long each read takes through a queue that serves ``bandwidth`` bytes per second, in seconds.
 
     This is ``rayio.storage.model.Device.reserve`` for all reads of a node (they are sorted by node and start). Every
-    ``ROW`` reads, if the last of them was held up, it starts again from when that was really served: a bandwidth that
-    is a little wrong would else pile up, or lose, a queue over the whole run.
+    ``ROW`` reads, if the last of them was delayed, it starts again from the measured end: a slightly wrong bandwidth
+    would otherwise pile up, or lose, a queue over the whole run.
     """
     turns = np.zeros(len(nbytes))
     if math.isinf(bandwidth):
@@ -140,7 +140,7 @@ def _turns(read: Reads, nbytes: Floats, bandwidth: float) -> Floats:
 
 
 def _error(read: Reads, is_warm: NDArray[np.bool_], bandwidth: float) -> float:
-    """The mean absolute error in seconds of the durations that a shared bandwidth leads one to expect."""
+    """Return the mean absolute error of the durations that a shared bandwidth predicts, in seconds."""
     taken, requests, nbytes = _floats(read)
     turns = _turns(read, nbytes, bandwidth)
     taken = taken[is_warm]
@@ -151,9 +151,9 @@ def _error(read: Reads, is_warm: NDArray[np.bool_], bandwidth: float) -> float:
 def _expected(
     turns: Floats, taken: Floats, requests: Floats, nbytes: Floats
 ) -> tuple[Floats, tuple[float, float, float]]:
-    """The duration to expect of each read, and what its connection alone makes of it (see ``_alone``).
+    """Return the predicted duration of each read, and the fit of a connection alone (see ``_alone``).
 
-    That is learned from the reads that were not held up by their turn, if there are too few from the fastest ones.
+    The fit uses the reads that were not delayed by the queue; if there are too few, the fastest ones.
     """
     own = turns <= FREE * taken
     if _are_enough(own):
@@ -168,9 +168,9 @@ def _are_enough(own: NDArray[np.bool_]) -> bool:
 
 
 def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, float, float]:
-    """Fit seconds per request, the deviation of one request's time, and seconds per byte, by least squares.
+    """Return seconds per request, the deviation of one request's time, and seconds per byte, by least squares.
 
-    The rare slow reads, which would bend the line, add to the time of every request, so that the sum is theirs.
+    The rare slow reads, which would bend the line, add to the time of every request, so that the sum is right.
     """
     whole = (taken, requests, nbytes)
     low, high = np.quantile(taken, [CUT, 1 - CUT])
@@ -179,9 +179,9 @@ def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, floa
     each = nbytes / requests
     request, byte = float(taken.sum() / requests.sum()), 0.0
     if each.std() > ALIKE * each.mean():
-        found, *_ = np.linalg.lstsq(np.column_stack([requests, nbytes]), taken, rcond=None)
-        if found[1] > 0:
-            request, byte = float(found[0]), float(found[1])
+        solution, *_ = np.linalg.lstsq(np.column_stack([requests, nbytes]), taken, rcond=None)
+        if solution[1] > 0:
+            request, byte = float(solution[0]), float(solution[1])
             if request <= 0:
                 request, byte = 0.0, float(taken.sum() / nbytes.sum())
     rest = taken - requests * request - nbytes * byte
@@ -194,7 +194,7 @@ def _alone(taken: Floats, requests: Floats, nbytes: Floats) -> tuple[float, floa
 
 
 def skewed(mean: float, deviation: float) -> Constant | LogNormal:
-    """The lognormal of this mean and deviation; without a deviation worth the name, the mean."""
+    """Return the lognormal of this mean and deviation; with a small deviation, the constant mean."""
     mean = round(mean, 9)
     if mean <= 0 or deviation <= 0.01 * mean:
         return Constant(value=mean)

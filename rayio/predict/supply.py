@@ -1,4 +1,4 @@
-"""What a run's modelled storage gives its readers: its parameters, and what its batches asked for."""
+"""The limit of a run's modelled storage: its parameters, and the demand of its batches."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def supply(
     beside: Others = ALONE,
     missed: float = 1.0,
 ) -> StorageLimit:
-    """Find the limit of a run's storage, which was ``model``; ``needs`` is what its ranks ask for, in batches/s.
+    """Return the limit of a run's storage, which was ``model``; ``needs`` is the demand of its ranks, in batches/s.
 
-    What checkpoints and evaluations took of it ``beside`` training is not there for training's batches. Where caches
-    are in front of it they ask for the share that those ``missed``.
+    The amounts that checkpoints and evaluations took ``beside`` training are subtracted. Caches in front of it leave it
+    the share that those ``missed``.
 
-    Bytes and requests of a batch are those that were ``read`` (levels batch, io and sample), else the plan's; opens
-    are the plan's.
+    Bytes and requests of a batch are those that were ``read`` (levels batch, io and sample), else the plan's; opens are
+    the plan's.
     """
     requests = planned_requests(scenario)
     limits = [layer.reads_of_all for layer in layers_of(scenario, modelled=True) if layer.reads_of_all is not None]
-    depth, whole = scenario.loader.io_depth, _asked(requests, read)
-    asked = Asked(missed * whole.nbytes, missed * whole.requests, missed * whole.opens)
+    depth, whole = scenario.loader.io_depth, _of_batch(requests, read)
+    demand = Asked(missed * whole.nbytes, missed * whole.requests, missed * whole.opens)
     alone = _alone(scenario, model, requests) if depth > 1 or missed < 1 else None
     if alone is not None and missed < 1:
         alone = missed * alone + (1 - missed) * _of_memory(whole)
@@ -55,7 +55,7 @@ def supply(
             reads_per_second=min(limits, default=None),
             number=len(scenario.cluster.reading_nodes) if model.scope == "node" else 1,
         ),
-        asked,
+        demand,
         readers=derive.num_readers(scenario) or derive.world_size(scenario),
         depth=depth,
         needs=needs,
@@ -64,33 +64,33 @@ def supply(
             nbytes=beside.nbytes,
             requests=beside.requests,
             reads=beside.reads,
-            opens=beside.batches * asked.opens + beside.files,
+            opens=beside.batches * demand.opens + beside.files,
         ),
     )
 
 
-def _asked(requests: list[Requests], read: Trained) -> Asked:
-    """What a batch of training asked for in the mean."""
+def _of_batch(requests: list[Requests], read: Trained) -> Asked:
+    """Return the mean request of a batch of training."""
     planned = mean_of(requests)
     if not read.batches:
         return planned
     return Asked(read.nbytes / read.batches, read.requests / read.batches, planned.opens)
 
 
-def _of_memory(asked: Asked) -> float:
-    """The time of a batch that is all in a cache."""
-    return asked.requests * MEMORY.first_byte_median + asked.nbytes / MEMORY.connection_bandwidth
+def _of_memory(batch: Asked) -> float:
+    """Return the time of a batch that is all in a cache."""
+    return batch.requests * MEMORY.first_byte_median + batch.nbytes / MEMORY.connection_bandwidth
 
 
 def _alone(scenario: Scenario, model: StorageParameters, requests: list[Requests]) -> float:
-    """The mean time of some batches on an idle system, with the latencies that are drawn for them."""
+    """Return the mean time of some batches on an idle system, with the latencies that are drawn for them."""
     latencies = Latencies(model.first_byte.draw, scenario.seed)
     opening = model.open if model.open.expected > 0 else None
     each = [
         seconds_alone(
-            latencies.of_reads(one.address, len(one.nbytes), opening, one.num_opens),
-            one.nbytes, model.connection_bandwidth, scenario.loader.io_depth,
+            latencies.of_reads(batch.address, len(batch.nbytes), opening, batch.num_opens),
+            batch.nbytes, model.connection_bandwidth, scenario.loader.io_depth,
         )
-        for one in requests
+        for batch in requests
     ]  # fmt: skip
     return float(np.mean(each)) if each else 0.0

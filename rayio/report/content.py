@@ -117,7 +117,7 @@ class Content:
         explanation: Explained | None = None
         window = (find_window(lives, timed, shape) if seen is None else seen.window)[0]
         with ThreadPoolExecutor(1, "rayio-figures") as beside:  # numpy lets both go on
-            over_time = beside.submit(split.found) if has_steps else None
+            over_time = beside.submit(split.result) if has_steps else None
             heat_map = beside.submit(figures.heat_map, lives, timed, bins) if has_steps else None
             step_times = beside.submit(lambda: figures.histogram(figures.step_times(timed, window, shape)))
             if told and told.reduced:
@@ -129,8 +129,8 @@ class Content:
             return cls(
                 directory=directory, info=info, result=result, has_no_result=has_no_result, scenario=scenario,
                 explanation=explanation, trouble=trouble, begin=begin, end=end, window=window,
-                queues=depths.found() if has_steps else None,
-                timeline=drawn.found() if has_steps or stretch else None,
+                queues=depths.result() if has_steps else None,
+                timeline=drawn.result() if has_steps or stretch else None,
                 over_time=None if over_time is None else over_time.result(),
                 step_times=step_times.result(),
                 heat_map=None if heat_map is None else heat_map.result(),

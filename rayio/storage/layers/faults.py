@@ -58,8 +58,9 @@ def _factor(value: Any) -> float:
     return float(value)
 
 
-_Share = Annotated[float, Reads(_share, {"type": "number", "exclusiveMinimum": 0, "maximum": 1})]
-_Rate = Annotated[float | None, Reads(lambda value: None if value is None else _share(value), {"type": "number"})]
+_SHARE = {"type": "number", "exclusiveMinimum": 0, "maximum": 1}
+_Share = Annotated[float, Reads(_share, _SHARE)]
+_Rate = Annotated[float | None, Reads(lambda value: None if value is None else _share(value), _SHARE)]
 _At = Annotated[float | None, quantity(SECONDS, or_none=True)]
 _Lasts = Annotated[float, quantity(SECONDS, positive=True, maximum=86400.0)]
 
