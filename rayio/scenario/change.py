@@ -1,8 +1,8 @@
 """A change: one thing that could be different about a run, as a value.
 
 Changes are offered by the sections of a scenario (``section_changes.py``), by formats and layers of storage (each by a
-method ``changes(run)``), and by the simulation. ``OFFERS`` in ``rayio/predict/changes.py`` lists all offers; ``explain``,
-``capacity``, reports and docs use that list.
+method ``changes(run)``), and by the simulation. ``OFFERS`` in ``rayio/predict/changes.py`` lists all offers for
+``explain``, ``capacity``, reports and docs.
 
 An offer is a generator. It yields only changes that are possible in the given run. An example of a layer::
 
