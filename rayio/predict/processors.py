@@ -124,9 +124,7 @@ class Worked:
 
     @classmethod
     def seen(cls, scenario: Scenario, info: Mapping[str, Any]) -> Worked | None:
-        """Return the cores and work in ``run.json`` of a run on Ray; None where it has none. Readers' work includes
-        decoding.
-        """
+        """Return the cores and work in ``run.json`` of a run on Ray, decoding included; None where it has none."""
         seconds = SeenCpu.of(info, "run") if info.get("engine") == "ray" else None
         if seconds is None or scenario.cluster.reader_pool is not None:  # whose cores came and went
             return None
